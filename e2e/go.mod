@@ -1,0 +1,3 @@
+module lockstep.internal/e2e
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module lockstep.internal/libs
+
+go 1.26.0

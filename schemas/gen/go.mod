@@ -1,0 +1,3 @@
+module lockstep.internal/schemas/gen
+
+go 1.26.0

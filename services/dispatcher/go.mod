@@ -1,0 +1,3 @@
+module lockstep.internal/services/dispatcher
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module lockstep.internal/services/state
+
+go 1.26.0

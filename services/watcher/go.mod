@@ -1,0 +1,3 @@
+module lockstep.internal/services/watcher
+
+go 1.26.0

@@ -1,0 +1,3 @@
+module lockstep.internal/tools
+
+go 1.26.0

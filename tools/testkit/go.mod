@@ -1,0 +1,3 @@
+module lockstep.internal/tools/testkit
+
+go 1.26.0
