@@ -1,0 +1,3 @@
+module lockstep.internal/tools/generate
+
+go 1.26.0
