@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/internal/delay"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
@@ -227,8 +227,7 @@ func (r *run) supervise(p *running) {
 			return
 		}
 	}
-	delays := backoff.NewExponentialBackOff()
-	delays.InitialInterval, delays.MaxInterval = 100*time.Millisecond, 30*time.Second
+	delays := delay.New(delay.Range{Min: 100 * time.Millisecond, Max: 30 * time.Second})
 	for {
 		started := time.Now()
 		err := p.Run(p.ctx, p.self)
@@ -249,13 +248,11 @@ func (r *run) supervise(p *running) {
 		if time.Since(started) >= steady {
 			delays.Reset()
 		}
-		delay := delays.NextBackOff()
+		pause := delays.Next()
 		p.self.NotReady(err.Error())
 		r.restarts.WithLabelValues(p.Name).Inc()
-		r.logger.Warn("failed, is started again", slog.String("part", p.Name), slog.String("error", err.Error()), slog.Duration("delay", delay))
-		select {
-		case <-time.After(delay):
-		case <-p.ctx.Done():
+		r.logger.Warn("failed, is started again", slog.String("part", p.Name), slog.String("error", err.Error()), slog.Duration("delay", pause))
+		if err := delay.Sleep(p.ctx, pause); err != nil {
 			return
 		}
 	}
