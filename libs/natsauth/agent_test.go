@@ -7,6 +7,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/topology"
 )
 
 func TestAgentPublishesItsOwnFacts(t *testing.T) {
@@ -52,8 +54,8 @@ func TestAgentConsumesItsOwnStreams(t *testing.T) {
 		}
 	}
 
-	for _, pair := range ownConsumers(agentOne) {
-		consumer, err := js.Consumer(ctx, pair.stream, pair.name)
+	for _, pair := range topology.AgentConsumers(cellName, agentOne) {
+		consumer, err := js.Consumer(ctx, pair.Stream, pair.Config.Durable)
 		require.NoError(t, err)
 
 		received := make(chan jetstream.Msg, 2*count)

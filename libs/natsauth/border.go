@@ -1,6 +1,11 @@
 package natsauth
 
-import "time"
+import (
+	"strconv"
+	"time"
+
+	"lockstep.internal/libs/topology"
+)
 
 // pullThreshold is how long the server keeps the way back for a pull request after the last message on it.
 // It must exceed the longest silence of a pull: nats.go asks for 30 s with a heartbeat every 15 s at most.
@@ -12,55 +17,59 @@ const pullThreshold = 2 * time.Minute
 // accountInfoSubject from elsewhere. Agents have no use for it, so theirs leads to a subject that nobody serves.
 const (
 	accountInfoSubject = "$JS.API.INFO"
-	nowhereToken       = "nowhere"
+	nowhereFamily      = "nowhere"
 )
 
 // service is one subject that AccountControl offers to AccountAgents. Offers are services, never streams:
 // a stream import would deliver every agent's messages into the one account that all agents share.
 type service struct {
 	subject string
-	// stream says that one request has many answers; without it the server forgets the way back after the first.
-	stream bool
+	// manyAnswers says that one request has many answers; without it the server forgets the way back after the first.
+	manyAnswers bool
 }
 
-// agentReach names, for one agent or for all ("*"), the subjects it reaches across the border.
-// Exports use it with a wildcard, permissions with the agent's id: what is not exported cannot be permitted,
-// and what is permitted is always exported.
-func agentReach(cell, agent string) []service {
-	reach := []service{
-		{subject: cellSubject(cell, "observed."+agent+".>")},
-		{subject: cellSubject(cell, "applied."+agent+".*")},
-		{subject: cellSubject(cell, "secret."+agent+".*")},
-	}
-
-	for _, consumer := range agentConsumers(agent) {
-		pair := consumer.stream + "." + consumer.name
-		reach = append(reach,
-			service{subject: "$JS.API.CONSUMER.MSG.NEXT." + pair, stream: true},
-			service{subject: "$JS.API.CONSUMER.INFO." + pair},
-			service{subject: "$JS.API.CONSUMER.RESET." + pair},
-			service{subject: "$JS.ACK." + pair + ".>"},
-		)
+// agentReach is what one agent reaches across the border.
+func agentReach(cell topology.Cell, agent int64) []service {
+	reach := factReach(cell, strconv.FormatInt(agent, 10))
+	for _, consumer := range topology.AgentConsumers(cell, agent) {
+		reach = append(reach, consumerReach(consumer.Stream, consumer.Config.Durable)...)
 	}
 
 	return reach
 }
 
-type streamConsumer struct {
-	stream string
-	name   string
-}
+// borderReach is what all agents together reach: [agentReach] with wildcards. A wildcard cannot stand for a part
+// of a token, so it stands for any consumer of the streams that agents have consumers on; those who may use an export
+// at all are told apart by their permissions.
+func borderReach(cell topology.Cell) []service {
+	reach := factReach(cell, "*")
+	seen := make(map[string]bool)
 
-// agentConsumers lists the pre-created durable consumers of one agent. A wildcard cannot stand inside a token,
-// so for all agents it is the whole consumer token, once per stream.
-func agentConsumers(agent string) []streamConsumer {
-	if agent == "*" {
-		return []streamConsumer{{streamDesired, "*"}, {streamControl, "*"}}
+	for _, consumer := range topology.AgentConsumers(cell, 1) {
+		if !seen[consumer.Stream] {
+			seen[consumer.Stream] = true
+			reach = append(reach, consumerReach(consumer.Stream, "*")...)
+		}
 	}
 
-	return []streamConsumer{
-		{streamDesired, consumerDispatcher + agent},
-		{streamControl, consumerDispatcher + agent},
-		{streamControl, consumerWatcher + agent},
+	return reach
+}
+
+func factReach(cell topology.Cell, agent string) []service {
+	return []service{
+		{subject: cell.Prefix(topology.FamilyObserved) + "." + agent + ".>"},
+		{subject: cell.Prefix(topology.FamilyApplied) + "." + agent + ".*"},
+		{subject: cell.Prefix(topology.FamilySecret) + "." + agent + ".*"},
+	}
+}
+
+func consumerReach(stream, consumer string) []service {
+	pair := stream + "." + consumer
+
+	return []service{
+		{subject: "$JS.API.CONSUMER.MSG.NEXT." + pair, manyAnswers: true},
+		{subject: "$JS.API.CONSUMER.INFO." + pair},
+		{subject: "$JS.API.CONSUMER.RESET." + pair},
+		{subject: "$JS.ACK." + pair + ".>"},
 	}
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
 )
 
 const (
-	cellName = "local"
+	cellName = topology.Cell("local")
 	patience = 20 * time.Second
 	agentOne = int64(17)
 	agentTwo = int64(18)
@@ -133,36 +134,10 @@ func startCell(t *testing.T, options ...func(*natsauth.Responder)) *cell {
 func createStreams(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 
-	ctx := testContext(t)
-	for name, family := range map[string]string{
-		"OBSERVED": "observed", "DESIRED": "desired", "APPLIED": "applied", "CONTROL": "control",
-		"WORKSPACES": "workspace", "DIRECTORY": "directory", "DEAD": "dead",
-	} {
-		_, err := js.CreateStream(ctx, jetstream.StreamConfig{
-			Name: name, Subjects: []string{"lockstep." + cellName + "." + family + ".>"}, AllowDirect: true,
-		})
-		require.NoError(t, err)
-	}
+	require.NoError(t, topology.Ensure(testContext(t), js, cellName, topology.Options{StorageBytes: 100 << 20}))
 
 	for _, id := range []int64{agentOne, agentTwo} {
-		for _, c := range ownConsumers(id) {
-			_, err := js.CreateConsumer(ctx, c.stream, jetstream.ConsumerConfig{
-				Durable: c.name, FilterSubject: c.filter, AckPolicy: jetstream.AckExplicitPolicy, AckWait: patience,
-			})
-			require.NoError(t, err)
-		}
-	}
-}
-
-type ownConsumer struct{ stream, name, filter string }
-
-func ownConsumers(id int64) []ownConsumer {
-	agent := strconv.FormatInt(id, 10)
-
-	return []ownConsumer{
-		{"DESIRED", "dispatcher-" + agent, "lockstep." + cellName + ".desired." + agent + ".>"},
-		{"CONTROL", "dispatcher-" + agent, "lockstep." + cellName + ".control." + agent + ".>"},
-		{"CONTROL", "watcher-" + agent, "lockstep." + cellName + ".control." + agent + ".>"},
+		require.NoError(t, topology.EnsureAgent(testContext(t), js, cellName, id))
 	}
 }
 

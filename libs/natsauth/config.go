@@ -8,13 +8,12 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+
+	"lockstep.internal/libs/topology"
 )
 
 // authTimeout is how long the server waits for a responder before it refuses a client.
 const authTimeout = 5 * time.Second
-
-// maxPayload is the largest message of the cell in bytes, headers included.
-const maxPayload = 1 << 20
 
 type staticUser struct {
 	StaticPrincipal
@@ -40,7 +39,7 @@ func renderConfig(o Options, issuer, exchange string, users []staticUser) []byte
 		w.line("http: %s", quote(o.ListenHost+":"+strconv.Itoa(o.MonitorPort)))
 	}
 
-	w.line("max_payload: %d", maxPayload)
+	w.line("max_payload: %d", topology.MaxMessageSize)
 	w.tls(o.TLS)
 	w.line("")
 	w.line("# Permissions and exports name acknowledgement subjects in this form; it must not change under them.")
@@ -146,9 +145,9 @@ func (w *configWriter) authorization(issuer, exchange string, users []staticUser
 	w.line("")
 }
 
-func (w *configWriter) accounts(cell string, users []staticUser) {
-	reach := agentReach(cell, "*")
-	nowhere := cellSubject(cell, nowhereToken)
+func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
+	reach := borderReach(cell)
+	nowhere := cell.Prefix(nowhereFamily)
 
 	w.section("accounts", func() {
 		w.section(string(AccountControl), func() {
@@ -187,7 +186,7 @@ func (w *configWriter) accounts(cell string, users []staticUser) {
 }
 
 func (w *configWriter) export(s service) {
-	if s.stream {
+	if s.manyAnswers {
 		w.line("{service: %s, accounts: [%s], response_type: stream, threshold: %q}",
 			quote(s.subject), AccountAgents, pullThreshold)
 	} else {

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+
+	"lockstep.internal/libs/topology"
 )
 
 // Names of the static principals that every cell has. Each has a key file; see [SeedFile].
@@ -32,7 +34,7 @@ type StaticPrincipal struct {
 const responseExpiry = time.Minute
 
 // ControlPlane lists the static principals of a cell with the least that each needs.
-func ControlPlane(cell string) []StaticPrincipal {
+func ControlPlane(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
 		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
@@ -43,15 +45,15 @@ func ControlPlane(cell string) []StaticPrincipal {
 
 // statePermissions: everything about streams and consumers except destroying history. Purging is left where the
 // state service is the only writer and a message is the current truth of something that can cease to be.
-func statePermissions(cell string) jwt.Permissions {
+func statePermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{
 			Allow: jwt.StringList{
-				cellSubject(cell, "desired.>"),
-				cellSubject(cell, "control.>"),
-				cellSubject(cell, "workspace.>"),
-				cellSubject(cell, "directory.>"),
-				cellSubject(cell, "dead.state.>"),
+				cell.All(topology.FamilyDesired),
+				cell.All(topology.FamilyControl),
+				cell.All(topology.FamilyWorkspace),
+				cell.All(topology.FamilyDirectory),
+				cell.Prefix(topology.FamilyDead) + "." + PrincipalState + ".>",
 				"$JS.API.INFO",
 				"$JS.API.STREAM.CREATE.*",
 				"$JS.API.STREAM.UPDATE.*",
@@ -61,16 +63,16 @@ func statePermissions(cell string) jwt.Permissions {
 				"$JS.API.STREAM.MSG.GET.*",
 				"$JS.API.DIRECT.GET.>",
 				"$JS.API.CONSUMER.>",
-				"$JS.API.STREAM.PURGE." + streamDesired,
-				"$JS.API.STREAM.PURGE." + streamControl,
-				"$JS.API.STREAM.PURGE.DIRECTORY",
+				"$JS.API.STREAM.PURGE." + topology.StreamDesired,
+				"$JS.API.STREAM.PURGE." + topology.StreamControl,
+				"$JS.API.STREAM.PURGE." + topology.StreamDirectory,
 				"$JS.ACK.>",
 			},
 		},
 		Sub: jwt.Permission{
 			Allow: jwt.StringList{
 				InboxPrefix(PrincipalState) + ".>",
-				cellSubject(cell, "secret.*.*"),
+				cell.Prefix(topology.FamilySecret) + ".*.*",
 				"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
 				"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
 			},
@@ -80,11 +82,11 @@ func statePermissions(cell string) jwt.Permissions {
 }
 
 // operatorPermissions: reads every stream, republishes dead letters to where they came from, and drops them.
-func operatorPermissions(cell string) jwt.Permissions {
+func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{
 			Allow: jwt.StringList{
-				cellSubject(cell, ">"),
+				topology.Root + "." + string(cell) + ".>",
 				"$JS.API.INFO",
 				"$JS.API.STREAM.INFO.*",
 				"$JS.API.STREAM.NAMES",
@@ -97,15 +99,15 @@ func operatorPermissions(cell string) jwt.Permissions {
 				"$JS.API.CONSUMER.LIST.*",
 				"$JS.API.CONSUMER.DELETE.>",
 				"$JS.API.CONSUMER.MSG.NEXT.>",
-				"$JS.API.STREAM.MSG.DELETE." + streamDead,
-				"$JS.API.STREAM.PURGE." + streamDead,
+				"$JS.API.STREAM.MSG.DELETE." + topology.StreamDead,
+				"$JS.API.STREAM.PURGE." + topology.StreamDead,
 				"$JS.ACK.>",
 			},
-			Deny: jwt.StringList{cellSubject(cell, "secret.>")},
+			Deny: jwt.StringList{cell.All(topology.FamilySecret)},
 		},
 		Sub: jwt.Permission{
-			Allow: jwt.StringList{InboxPrefix(PrincipalOperator) + ".>", cellSubject(cell, ">")},
-			Deny:  jwt.StringList{cellSubject(cell, "secret.>")},
+			Allow: jwt.StringList{InboxPrefix(PrincipalOperator) + ".>", topology.Root + "." + string(cell) + ".>"},
+			Deny:  jwt.StringList{cell.All(topology.FamilySecret)},
 		},
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"lockstep.internal/libs/topology"
 )
 
 // SyncAlways makes JetStream write to the disk before it acknowledges: nothing acknowledged is lost in a power
@@ -23,7 +25,7 @@ const (
 // machine alone.
 type Options struct {
 	// Cell is the cell's name, a DNS label. Defaults to "local".
-	Cell string
+	Cell topology.Cell
 	// ServerName must be unique in a cluster. Defaults to a name that the server makes up at each start.
 	ServerName string
 	// ListenHost is the address to listen on. Defaults to 127.0.0.1.
@@ -115,8 +117,8 @@ func (o Options) validate() error {
 		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidOptions}, args...)...))
 	}
 
-	if !namePattern.MatchString(o.Cell) {
-		fault("cell %q is not a DNS label", o.Cell)
+	if err := topology.ValidateCell(string(o.Cell)); err != nil {
+		fault("%w", err)
 	}
 
 	for name, port := range map[string]int{"listen port": o.ListenPort, "monitor port": o.MonitorPort} {

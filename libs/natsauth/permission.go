@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+
+	"lockstep.internal/libs/topology"
 )
 
 // Kind says what an authenticated client is; it decides account and permissions.
@@ -67,7 +70,7 @@ func (p Principal) Account() Account {
 // For an agent it is the decimal id, the same that it connects with.
 func (p Principal) User() string {
 	if p.Kind == KindAgent {
-		return agentToken(p.AgentID)
+		return strconv.FormatInt(p.AgentID, 10)
 	}
 
 	return p.Name
@@ -75,13 +78,12 @@ func (p Principal) User() string {
 
 // Permissions computes what the principal may publish and subscribe to in its cell. It is pure.
 // Whatever it does not know may do nothing at all: an empty list would mean "everything" to the server.
-func Permissions(cell string, p Principal) jwt.Permissions {
-	if p.Kind != KindAgent || p.Validate() != nil || !namePattern.MatchString(cell) {
+func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
+	if p.Kind != KindAgent || p.Validate() != nil || topology.ValidateCell(string(cell)) != nil {
 		return denyAll()
 	}
 
-	user := p.User()
-	reach := agentReach(cell, user)
+	reach := agentReach(cell, p.AgentID)
 	publish := make(jwt.StringList, 0, len(reach))
 
 	for _, s := range reach {
@@ -90,7 +92,7 @@ func Permissions(cell string, p Principal) jwt.Permissions {
 
 	return jwt.Permissions{
 		Pub: jwt.Permission{Allow: publish},
-		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(user) + ".>"}},
+		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(p.User()) + ".>"}},
 	}
 }
 

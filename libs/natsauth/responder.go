@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/semaphore"
+
+	"lockstep.internal/libs/topology"
 )
 
 const (
@@ -31,7 +33,7 @@ type Responder struct {
 	// Keys are those that the server's configuration names. Required.
 	Keys CalloutKeys
 	// Cell is the cell whose subjects are permitted. Required.
-	Cell string
+	Cell topology.Cell
 	// Authenticator knows the credentials. Required.
 	Authenticator Authenticator
 	// Logger is told of refusals and failures. Required.
@@ -72,8 +74,8 @@ func (r *Responder) validate() error {
 		return fmt.Errorf("%w: no authenticator", ErrInvalidResponder)
 	case r.Logger == nil:
 		return fmt.Errorf("%w: no logger", ErrInvalidResponder)
-	case !namePattern.MatchString(r.Cell):
-		return fmt.Errorf("%w: cell %q is not a DNS label", ErrInvalidResponder, r.Cell)
+	case topology.ValidateCell(string(r.Cell)) != nil:
+		return fmt.Errorf("%w: %w", ErrInvalidResponder, topology.ValidateCell(string(r.Cell)))
 	case r.Lifetime != 0 && r.Lifetime < minLifetime:
 		return fmt.Errorf("%w: lifetime %s is below %s", ErrInvalidResponder, r.Lifetime, minLifetime)
 	case r.Concurrent < 0:
