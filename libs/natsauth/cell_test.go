@@ -60,6 +60,20 @@ func (d *directory) Authenticate(_ context.Context, c natsauth.Credentials) (nat
 	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: id}, nil
 }
 
+func (d *directory) fail(with error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.broken = with
+}
+
+func (d *directory) timesAsked() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	return d.asked
+}
+
 func (d *directory) revoke(id int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
