@@ -1,0 +1,41 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Ensure creates the streams that are missing and updates those of a lower [Version]. It may run at any number of replicas at once.
+// The error names the stream; a server that is away is the caller's to wait for.
+func Ensure(ctx context.Context, js jetstream.JetStream, cell Cell, opts Options) error {
+	if err := ValidateCell(string(cell)); err != nil {
+		return err
+	}
+	for _, stream := range Streams() {
+		if err := ensure(ctx, js, stream.Config(cell, opts)); err != nil {
+			return fmt.Errorf("stream %s: %w", stream.Name, err)
+		}
+	}
+	return nil
+}
+
+func ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+	_, err := js.CreateStream(ctx, want)
+	if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return err //nolint:wrapcheck // Ensure names the stream.
+	}
+	have, err := js.Stream(ctx, want.Name)
+	if err != nil {
+		return err //nolint:wrapcheck // Ensure names the stream.
+	}
+	version, err := strconv.Atoi(have.CachedInfo().Config.Metadata[versionKey])
+	if err == nil && version >= Version {
+		return nil
+	}
+	_, err = js.UpdateStream(ctx, want)
+	return err //nolint:wrapcheck // Ensure names the stream.
+}

@@ -1,0 +1,80 @@
+package topology_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/topology"
+)
+
+func TestSubjects(t *testing.T) {
+	t.Parallel()
+	cell := topology.Cell("eu-1")
+	for want, got := range map[string]string{
+		"lockstep.eu-1.observed.7.deployment.ws-7-a.a":             cell.Observed(7, "deployment", "ws-7-a", "a"),
+		"lockstep.eu-1.observed.7.namespace._.ws%2Ea":              cell.Observed(7, "namespace", "", "ws.a"),
+		"lockstep.eu-1.observed.7.resync":                          cell.ObservedResync(7),
+		"lockstep.eu-1.desired.7.w":                                cell.Desired(7, "w"),
+		"lockstep.eu-1.workspace.3.w.state_changed":                cell.Workspace(3, "w", "state_changed"),
+		"lockstep.eu-1.dead.state.observed.7.deployment.ws-7-a.a":  cell.Dead("state", "lockstep.eu-1.observed.7.deployment.ws-7-a.a"),
+		"lockstep.eu-1.directory.membership.project:3%2E1 escaped": strings.ReplaceAll(cell.Directory("membership", "project:3.1 escaped"), "%20", " "),
+	} {
+		require.Equal(t, want, got)
+	}
+}
+
+func TestParseUndoesTheBuilders(t *testing.T) {
+	t.Parallel()
+	s, err := topology.Parse(topology.Cell("local").Observed(7, "deployment", "", "a.b*c>d%e f"))
+	require.NoError(t, err)
+	require.Equal(t, topology.Subject{Cell: "local", Family: "observed", Tokens: []string{"7", "deployment", "_", "a.b*c>d%e f"}}, s)
+	agent, err := s.Agent()
+	require.NoError(t, err)
+	require.Equal(t, int64(7), agent)
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	for _, subject := range []string{"", "lockstep", "lockstep.local.observed", "other.local.observed.7", "lockstep.Local.observed.7", "lockstep.local.observed.*", "lockstep.local.observed.>", "lockstep.local.observed.%2", "lockstep.local.observed.%41", "lockstep.local.observed..x"} {
+		_, err := topology.Parse(subject)
+		require.Error(t, err, subject)
+	}
+	for _, token := range []string{"0", "-1", "07", "x", "9223372036854775808"} {
+		s, err := topology.Parse("lockstep.local.observed." + token + ".tick")
+		require.NoError(t, err)
+		_, err = s.Agent()
+		require.Error(t, err, token)
+	}
+	s, err := topology.Parse("lockstep.local.workspace.7.w.created")
+	require.NoError(t, err)
+	_, err = s.Agent()
+	require.ErrorContains(t, err, "no agent")
+}
+
+func FuzzEscape(f *testing.F) {
+	f.Add("a.b")
+	f.Add("\xff%2E é")
+	f.Fuzz(func(t *testing.T, token string) {
+		escaped := topology.Escape(token)
+		require.NotEmpty(t, escaped)
+		require.False(t, strings.ContainsAny(escaped, ".*> \t\r\n\x00"), "%q", escaped)
+		back, err := topology.Unescape(escaped)
+		require.NoError(t, err)
+		require.Equal(t, token, back)
+	})
+}
+
+func TestStreamsShareTheStorageWhole(t *testing.T) {
+	t.Parallel()
+	total := 0
+	for _, s := range topology.Streams() {
+		total += s.Share
+		cfg := s.Config("local", topology.Options{})
+		require.Positive(t, cfg.MaxBytes)
+		require.Equal(t, topology.MaxMessageSize, int(cfg.MaxMsgSize))
+		require.Equal(t, []string{"lockstep.local." + s.Family + ".>"}, cfg.Subjects)
+	}
+	require.Equal(t, 100, total)
+}
