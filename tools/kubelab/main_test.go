@@ -19,8 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-
-	"lockstep.internal/tools/kubelab/lab"
 )
 
 const (
@@ -67,11 +65,20 @@ func runTests(m *testing.M) int {
 	return code
 }
 
+// info is the line that a lab prints when it is ready.
+type info struct {
+	Name       string `json:"name"`
+	Kubeconfig string `json:"kubeconfig"`
+	Server     string `json:"server"`
+	Data       string `json:"data"`
+	Temporary  bool   `json:"temporary"`
+}
+
 // process is a kubelab that runs.
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	info  lab.Info
+	info  info
 	ended chan struct{}
 	err   error
 }

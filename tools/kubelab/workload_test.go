@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -301,13 +300,4 @@ func TestServicesDisruptionBudgetsAndTokens(t *testing.T) {
 		s, err := c.CoreV1().Secrets(c.namespace).Get(ctx, "token", metav1.GetOptions{})
 		return err == nil && len(s.Data[v1.ServiceAccountTokenKey]) > 0
 	})
-}
-
-func TestPodStartsWellUnderASecond(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	began := time.Now()
-	deploy(t, c, "quick", 1, podSpec("nginx:1"))
-	awaitAvailable(t, c, "quick", 1)
-	t.Logf("available after %s", time.Since(began))
 }
