@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
@@ -25,7 +26,11 @@ func Encode(e Event, subject string) (*nats.Msg, error) {
 		return nil, fmt.Errorf("encode event %s: %w", e.ID(), err)
 	}
 	header := make(nats.Header, 10+len(e.Extensions()))
+	var malformed error
 	set := func(name, value string) {
+		if !utf8.ValidString(value) {
+			malformed = fmt.Errorf("encode event %s: attribute %s: is not valid UTF-8", e.ID(), name)
+		}
 		if value != "" {
 			header[attributePrefix+name] = []string{escapeValue(value)}
 		}
@@ -45,10 +50,13 @@ func Encode(e Event, subject string) (*nats.Msg, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode event %s: extension %s: %w", e.ID(), name, err)
 		}
-		header[attributePrefix+name] = []string{escapeValue(text)}
+		set(name, text)
 		if name == TraceParent {
 			header[TraceParent] = []string{text}
 		}
+	}
+	if malformed != nil {
+		return nil, malformed
 	}
 	return &nats.Msg{Subject: subject, Header: header, Data: e.DataEncoded}, nil
 }

@@ -57,7 +57,9 @@ func (c Cell) ObservedResync(agent int64) string { return c.agent(FamilyObserved
 func (c Cell) ObservedTick(agent int64) string { return c.agent(FamilyObserved, agent) + ".tick" }
 
 // ObservedRejected is the subject of what an agent could not observe.
-func (c Cell) ObservedRejected(agent int64) string { return c.agent(FamilyObserved, agent) + ".rejected" }
+func (c Cell) ObservedRejected(agent int64) string {
+	return c.agent(FamilyObserved, agent) + ".rejected"
+}
 
 // ObservedAgent matches everything one agent observes.
 func (c Cell) ObservedAgent(agent int64) string { return c.agent(FamilyObserved, agent) + ".>" }

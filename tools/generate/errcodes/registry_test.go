@@ -1,0 +1,69 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParseNamesEveryBrokenRule(t *testing.T) {
+	t.Parallel()
+	const good = `{"code":"not_found","http":404,"connect":"not_found","exit":5,"description":"It does not exist."}`
+	for name, tc := range map[string]struct {
+		registry string
+		want     []string // parts of the error; none = accepted
+	}{
+		"good":            {`{"about":"x","errors":[` + good + `]}`, nil},
+		"empty":           {`{"about":"x","errors":[]}`, []string{"no codes"}},
+		"unknown key":     {`{"errors":[],"more":1}`, []string{"unknown field"}},
+		"trailing":        {`{"errors":[` + good + `]} {}`, []string{"follows the registry"}},
+		"twice":           {`{"errors":[` + good + `,` + good + `]}`, []string{"registered twice", "exit 5 belongs to not_found"}},
+		"same Go name":    {`{"errors":[` + good + `,{"code":"notFound","http":404,"connect":"not_found","exit":6,"description":"X."}]}`, []string{"snake_case"}},
+		"everything else": {`{"errors":[{"code":"Bad","http":200,"connect":"nope","exit":126,"description":"two\nlines"}]}`, []string{"snake_case", "http 200", `connect "nope"`, "exit 126", "one sentence"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := parse([]byte(tc.registry))
+			if len(tc.want) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckFailsOnAStaleTable(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "errors.json"), filepath.Join(dir, "errcode.go")
+	write := func(exit string) {
+		registry := `{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":` + exit + `,"description":"It does not exist."}]}`
+		if err := os.WriteFile(in, []byte(registry), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(args ...string) error { return run(append([]string{"-in", in, "-out", out}, args...), os.Stderr) }
+
+	write("5")
+	if err := run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := run("-check"); err != nil {
+		t.Fatal(err)
+	}
+	write("6")
+	if err := run("-check"); err == nil {
+		t.Fatal("a stale table passed the check")
+	}
+}

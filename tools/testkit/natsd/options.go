@@ -1,0 +1,73 @@
+package natsd
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const host = "127.0.0.1"
+
+// Options says which server to start. The zero value is a server without accounts, with a temporary store.
+type Options struct {
+	// ConfigFile is a nats-server.conf. Its listeners, store folder, log and pid files are replaced by what stands here; all
+	// else holds. It is read again at each Restart. Defaults to none: no authentication, JetStream on.
+	ConfigFile string
+
+	// StoreDir keeps the streams. Defaults to a temporary folder that Stop removes.
+	StoreDir string
+
+	// Port for clients on 127.0.0.1. Defaults to a free one (so does -1).
+	Port int
+
+	// SyncAlways makes every acknowledged write survive a power loss, at a fraction of the speed. Defaults to false: the
+	// server flushes every SyncInterval.
+	SyncAlways bool
+
+	// SyncInterval is how often the store is flushed to disk. Defaults to the configuration file's, else to the server's own
+	// two minutes.
+	SyncInterval time.Duration
+
+	// ReadyTimeout bounds Start and Restart. Defaults to 30 s.
+	ReadyTimeout time.Duration
+
+	// Logger receives the server's log; its debug and trace lines are never asked for. Defaults to silence.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.ReadyTimeout == 0 {
+		o.ReadyTimeout = 30 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// server builds the server's own options anew: the server writes into those it is given.
+func (o Options) server(store string, port int) (*server.Options, error) {
+	so := &server.Options{}
+	if o.ConfigFile != "" {
+		var err error
+		if so, err = server.ProcessConfigFile(o.ConfigFile); err != nil {
+			return nil, fmt.Errorf("read NATS configuration: %w", err)
+		}
+	}
+	so.Host, so.Port, so.ClientAdvertise = host, port, ""
+	so.HTTPPort, so.HTTPSPort, so.ProfPort = 0, 0, 0
+	so.Cluster, so.Gateway, so.LeafNode = server.ClusterOpts{}, server.GatewayOpts{}, server.LeafNodeOpts{}
+	so.MQTT, so.Websocket, so.Routes = server.MQTTOpts{}, server.WebsocketOpts{}, nil
+	so.PidFile, so.PortsFileDir, so.LogFile, so.Syslog = "", "", "", false
+	so.NoSigs = true
+	so.JetStream, so.StoreDir = true, store
+	if o.SyncAlways {
+		so.SyncAlways = true
+	}
+	if o.SyncInterval != 0 {
+		so.SyncInterval = o.SyncInterval
+	}
+	return so, nil
+}

@@ -1,0 +1,59 @@
+// Package natstest gives each test a NATS server of its own, stopped when the test ends.
+//
+// A server takes a few milliseconds to start, so none is shared: every test may stop, restart or restore its own.
+package natstest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/tools/testkit/natsd"
+)
+
+const reconnectWait = 10 * time.Millisecond
+
+// Server starts a server with a temporary store and no authentication.
+func Server(t testing.TB) *natsd.Server {
+	t.Helper()
+	return Start(t, natsd.Options{})
+}
+
+// Start starts a server with these options.
+func Start(t testing.TB, opts natsd.Options) *natsd.Server {
+	t.Helper()
+	server, err := natsd.Start(opts)
+	if err != nil {
+		t.Fatalf("start a NATS server for the test: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Errorf("stop the test's NATS server: %v", err)
+		}
+	})
+	return server
+}
+
+// Connect connects to the server and closes the connection when the test ends. The connection comes back for ever after outages.
+func Connect(t testing.TB, server *natsd.Server, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}, options...)
+	conn, err := nats.Connect(server.ClientURL(), options...)
+	if err != nil {
+		t.Fatalf("connect to the test's NATS server: %v", err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// JetStream connects as Connect does and returns the JetStream API of the connection.
+func JetStream(t testing.TB, server *natsd.Server, options ...nats.Option) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(Connect(t, server, options...))
+	if err != nil {
+		t.Fatalf("open JetStream on the test's NATS server: %v", err)
+	}
+	return js
+}

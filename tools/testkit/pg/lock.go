@@ -1,0 +1,29 @@
+package pg
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// folderLock marks a folder as used by this process; the kernel drops it with the process, however that ends.
+type folderLock struct{ file *os.File }
+
+func lockFolder(path string) (*folderLock, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // a path below the caller's folder
+	if err != nil {
+		return nil, fmt.Errorf("open lock file: %w", err)
+	}
+	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err != nil {
+		_ = file.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w (lock file %s)", ErrInUse, path)
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return &folderLock{file: file}, nil
+}
+
+func (l *folderLock) release() { _ = l.file.Close() }

@@ -1,0 +1,139 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is one run of the postgres program on a data folder.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the program has ended
+}
+
+// startProcess starts the program and returns when it accepts connections. Its output goes to logFile.
+func startProcess(ctx context.Context, inst installation, acc account, data, logFile string, args []string) (*process, error) {
+	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // a path below the caller's folder
+	if err != nil {
+		return nil, fmt.Errorf("open the server's log: %w", err)
+	}
+	defer func() { _ = out.Close() }()
+
+	// The context bounds the start, not the life of the server.
+	cmd := exec.Command(inst.path("postgres"), append([]string{"-D", data}, args...)...) //nolint:gosec,noctx // see above
+	acc.apply(cmd, data)
+	dieWithParent(cmd.SysProcAttr)
+	cmd.Stdout, cmd.Stderr = out, out
+
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error, 1)
+	go p.run(started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	if err := p.awaitReady(ctx, data, logFile); err != nil {
+		p.stop(context.WithoutCancel(ctx), syscall.SIGQUIT)
+		return nil, err
+	}
+	return p, nil
+}
+
+// run keeps its OS thread for as long as the program lives: the kernel sends the parent-death signal when the *thread* that forked
+// ends, not the process.
+func (p *process) run(started chan<- error) {
+	defer close(p.done)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := p.cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	_ = p.cmd.Wait() // how it ended is in its log
+}
+
+func (p *process) awaitReady(ctx context.Context, data, logFile string) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	pidFile := filepath.Join(data, "postmaster.pid")
+	for {
+		if raw, err := os.ReadFile(pidFile); err == nil && pidFileReady(string(raw), p.cmd.Process.Pid) { //nolint:gosec // the server's own file
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-p.done:
+			return fmt.Errorf("PostgreSQL ended while starting: %s", lastLines(logFile, 5))
+		case <-ctx.Done():
+			return fmt.Errorf("wait for PostgreSQL to accept connections: %w (its log ends with: %s)", ctx.Err(), lastLines(logFile, 3))
+		}
+	}
+}
+
+// pidFileReady says whether postmaster.pid was written by the process pid and reports that it accepts connections: its first line is
+// the process id, its eighth the status.
+func pidFileReady(content string, pid int) bool {
+	lines := strings.Split(content, "\n")
+	return len(lines) >= 8 && strings.TrimSpace(lines[0]) == fmt.Sprint(pid) && strings.TrimSpace(lines[7]) == "ready"
+}
+
+// stop sends the signal and waits for the program's end; when ctx is done first, it goes on to harder signals.
+func (p *process) stop(ctx context.Context, sig syscall.Signal) {
+	_ = p.cmd.Process.Signal(sig)
+	select {
+	case <-p.done:
+		return
+	case <-ctx.Done():
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+	grace := time.NewTimer(5 * time.Second)
+	defer grace.Stop()
+	select {
+	case <-p.done:
+	case <-grace.C:
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// stopOrphan ends a server on the data folder whose parent is gone. The caller holds the folder's lock, so no live parent exists.
+func stopOrphan(ctx context.Context, inst installation, acc account, data string) error {
+	if _, err := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	status := exec.CommandContext(ctx, inst.path("pg_ctl"), "status", "-D", data) //nolint:gosec // the installation's own program
+	acc.apply(status, data)
+	if err := status.Run(); err != nil {
+		return nil //nolint:nilerr // not running: the file is a remainder, which PostgreSQL clears itself
+	}
+	stop := exec.CommandContext(ctx, inst.path("pg_ctl"), "stop", "-D", data, "-m", "immediate", "-w", "-t", "30") //nolint:gosec // as above
+	acc.apply(stop, data)
+	if out, err := stop.CombinedOutput(); err != nil {
+		// It may have ended by itself between the two commands.
+		if _, gone := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(gone, os.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("stop the server left behind in %s: %w: %s", data, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+func lastLines(path string, n int) string {
+	raw, err := os.ReadFile(path) //nolint:gosec // the server's own log
+	if err != nil {
+		return "no log: " + err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, " | ")
+}

@@ -1,0 +1,251 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Server is a running PostgreSQL. Its methods may be called from any goroutine.
+type Server struct {
+	opts    Options
+	cluster *cluster
+	socket  string
+	port    int
+
+	mu      sync.Mutex
+	process *process // nil while stopped or killed
+	closed  bool
+}
+
+// Start starts a server and returns when it accepts connections. The context bounds the start only. The caller must call Stop.
+func Start(ctx context.Context, opts Options) (*Server, error) {
+	opts = opts.withDefaults()
+	c, err := openCluster(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("prepare PostgreSQL: %w", err)
+	}
+	s := &Server{opts: opts, cluster: c, port: opts.Port}
+	if err := s.launch(ctx); err != nil {
+		s.closed = true
+		return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w", err), s.cleanup())
+	}
+	return s, nil
+}
+
+// launch finds a port and runs the program; a port taken in between is tried again.
+func (s *Server) launch(ctx context.Context) error {
+	if s.socket == "" {
+		socket, err := socketFolder(s.cluster)
+		if err != nil {
+			return err
+		}
+		s.socket = socket
+	}
+	s.opts.Progress("starting PostgreSQL " + strconv.Itoa(s.cluster.inst.major))
+	const attempts = 10
+	for attempt := 1; ; attempt++ {
+		port := s.port
+		if port == 0 {
+			free, err := freePort(ctx)
+			if err != nil {
+				return err
+			}
+			port = free
+		}
+		p, err := startProcess(ctx, s.cluster.inst, s.cluster.account, s.cluster.data(), s.cluster.logFile(),
+			s.cluster.arguments(s.opts, port, s.socket))
+		if err == nil {
+			s.process = p
+			if s.port == 0 {
+				s.port = port // once, before Start returns: read without the mutex afterwards
+			}
+			return nil
+		}
+		if attempt == attempts || ctx.Err() != nil || !passing(err) {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// passing says whether a start failed for a reason that goes away: a port that was taken, or processes of a killed server that
+// are about to end.
+func passing(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "Address already in use") ||
+		strings.Contains(text, "could not create any TCP/IP sockets") ||
+		strings.Contains(text, "pre-existing shared memory block")
+}
+
+// socketFolder makes a folder for the unix socket in a short path.
+func socketFolder(c *cluster) (string, error) {
+	socket := filepath.Join(c.home, "socket")
+	const longest = 90 // sun_path holds 104 bytes on macOS, and the socket's own name takes up to 14
+	if len(socket) > longest {
+		var err error
+		if socket, err = os.MkdirTemp("/tmp", temporaryPrefix+"socket-"); err != nil {
+			return "", fmt.Errorf("create a folder for the unix socket: %w", err)
+		}
+	} else if err := os.MkdirAll(socket, 0o700); err != nil {
+		return "", fmt.Errorf("create a folder for the unix socket: %w", err)
+	}
+	return socket, c.account.own(socket)
+}
+
+func freePort(ctx context.Context) (int, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if err := listener.Close(); err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	if !ok {
+		return 0, fmt.Errorf("find a free port: unexpected address %s", listener.Addr())
+	}
+	return address.Port, nil
+}
+
+// URL is the connection string of the server's own database "postgres" over TCP, with the superuser's password.
+func (s *Server) URL() string { return s.databaseURL("postgres") }
+
+// Port is the TCP port on 127.0.0.1; it stays the same across Restart.
+func (s *Server) Port() int { return s.port }
+
+// Version is the major version.
+func (s *Server) Version() int { return s.cluster.inst.major }
+
+func (s *Server) databaseURL(name string) string {
+	u := url.URL{
+		Scheme:   "postgres",
+		User:     url.UserPassword(User, s.cluster.password),
+		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)),
+		Path:     "/" + name,
+		RawQuery: "sslmode=disable",
+	}
+	return u.String()
+}
+
+// CreateDatabase creates an empty database unless it is there already, and returns its connection string.
+func (s *Server) CreateDatabase(ctx context.Context, name string) (string, error) {
+	if err := CreateDatabase(ctx, s.URL(), name); err != nil {
+		return "", err
+	}
+	return s.databaseURL(name), nil
+}
+
+// CreateDatabase creates an empty database on the server behind the connection string, unless it is there already.
+func CreateDatabase(ctx context.Context, serverURL, name string) error {
+	conn, err := pgx.Connect(ctx, serverURL)
+	if err != nil {
+		return fmt.Errorf("connect to create database %s: %w", name, err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	// template1 cannot be copied while anybody is connected to it.
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE template0 ENCODING 'UTF8'")
+	var refusal *pgconn.PgError
+	const duplicateDatabase = "42P04"
+	if errors.As(err, &refusal) && refusal.Code == duplicateDatabase {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+// DropDatabase drops a database if it is there, cutting its connections.
+func DropDatabase(ctx context.Context, serverURL, name string) error {
+	conn, err := pgx.Connect(ctx, serverURL)
+	if err != nil {
+		return fmt.Errorf("connect to drop database %s: %w", name, err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)"); err != nil {
+		return fmt.Errorf("drop database %s: %w", name, err)
+	}
+	return nil
+}
+
+// Done is closed when the present run of the server has ended, for whatever reason.
+func (s *Server) Done() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		ended := make(chan struct{})
+		close(ended)
+		return ended
+	}
+	return s.process.done
+}
+
+// Kill ends the server as a crash does: connections are cut in the middle of what they do, nothing is flushed, and the next Restart goes
+// through crash recovery. Committed transactions survive.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(context.Background(), syscall.SIGQUIT)
+}
+
+// Restart starts the server again on the same data and port, after stopping it if it still runs.
+func (s *Server) Restart(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrStopped
+	}
+	s.end(ctx, syscall.SIGINT)
+	if err := s.launch(ctx); err != nil {
+		return fmt.Errorf("restart PostgreSQL: %w", err)
+	}
+	return nil
+}
+
+// Stop shuts the server down, cutting open connections; when ctx is done first it goes on as Kill does. It removes a temporary
+// server's folder. Further calls do nothing.
+func (s *Server) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.end(ctx, syscall.SIGINT)
+	return s.cleanup()
+}
+
+func (s *Server) end(ctx context.Context, sig syscall.Signal) {
+	if s.process == nil {
+		return
+	}
+	s.process.stop(ctx, sig)
+	s.process = nil
+}
+
+func (s *Server) cleanup() error {
+	var err error
+	if s.socket != "" {
+		if err = os.RemoveAll(s.socket); err != nil {
+			err = fmt.Errorf("remove the socket's folder: %w", err)
+		}
+	}
+	return errors.Join(err, s.cluster.close())
+}

@@ -1,0 +1,121 @@
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"lockstep.internal/tools/testkit/pg"
+)
+
+// Variable is the environment variable with the connection string of a server to use instead of a private one.
+const Variable = "DATABASE_URL"
+
+// startTimeout bounds the start of a server on a machine that is busy with other packages' tests.
+const startTimeout = 2 * time.Minute
+
+// shared is the server of this test process: Go gives the tests of a package no other place to meet than a variable.
+var shared sharedServer //nolint:gochecknoglobals // see above
+
+type sharedServer struct {
+	mu     sync.Mutex
+	server *pg.Server
+}
+
+func (s *sharedServer) url(t testing.TB) string {
+	t.Helper()
+	if given := os.Getenv(Variable); given != "" {
+		return given
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		s.server = start(t)
+	}
+	return s.server.URL()
+}
+
+func (s *sharedServer) stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		return nil
+	}
+	return s.server.Stop(context.Background())
+}
+
+func start(t testing.TB) *pg.Server {
+	t.Helper()
+	// Not the test's context: the shared server outlives the test that starts it.
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout) //nolint:usetesting // see above
+	defer cancel()
+	server, err := pg.Start(ctx, pg.Options{})
+	if err != nil {
+		t.Fatalf("start a PostgreSQL server for tests: %v", err)
+	}
+	return server
+}
+
+// Main runs the package's tests, stops the shared server and fails when goroutines are left. Call it from TestMain; it exits
+// the process.
+func Main(m *testing.M, options ...goleak.Option) {
+	goleak.VerifyTestMain(run{m}, options...)
+}
+
+type run struct{ m *testing.M }
+
+// Run implements goleak.TestingM.
+func (r run) Run() int {
+	code := r.m.Run()
+	if err := shared.stop(); err != nil {
+		_, _ = os.Stderr.WriteString("stop the PostgreSQL server for tests: " + err.Error() + "\n")
+		return max(code, 1)
+	}
+	return code
+}
+
+// Database returns the connection string of an empty database that is this test's own and is dropped when the test ends.
+func Database(t testing.TB) string {
+	t.Helper()
+	server := shared.url(t)
+	name := "lockstep_test_" + strings.ToLower(rand.Text()[:16])
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if err := pg.CreateDatabase(ctx, server, name); err != nil {
+		t.Fatalf("create a database for the test: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		if err := pg.DropDatabase(ctx, server, name); err != nil {
+			t.Errorf("drop the test's database: %v", err)
+		}
+	})
+	database, err := url.Parse(server)
+	if err != nil {
+		t.Fatalf("%s is not a URL: %v", Variable, err)
+	}
+	database.Path = "/" + name
+	return database.String()
+}
+
+// Server starts a server that is this test's own, to be killed and restarted at will; it is stopped when the test ends.
+func Server(t testing.TB) *pg.Server {
+	t.Helper()
+	server := start(t)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			t.Errorf("stop the test's PostgreSQL server: %v", err)
+		}
+	})
+	return server
+}
