@@ -243,7 +243,7 @@ func TestExpiryLosesNothing(t *testing.T) {
 
 	stream, err := c.js.Stream(testContext(t), "OBSERVED")
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, stream.CachedInfo().State.Msgs, uint64(sent)) //nolint:gosec // small
+	require.GreaterOrEqual(t, stream.CachedInfo().State.Msgs, uint64(sent))
 	require.Eventually(t, func() bool { return consumerPending(t, c, "DESIRED", "dispatcher-17") == 0 }, patience, 10*time.Millisecond)
 
 	for {
@@ -262,7 +262,7 @@ func consumerPending(t *testing.T, c *cell, stream, name string) int {
 	consumer, err := c.js.Consumer(testContext(t), stream, name)
 	require.NoError(t, err)
 
-	return consumer.CachedInfo().NumAckPending + int(consumer.CachedInfo().NumPending) //nolint:gosec // small
+	return consumer.CachedInfo().NumAckPending + int(consumer.CachedInfo().NumPending)
 }
 
 func TestResponderFaults(t *testing.T) {

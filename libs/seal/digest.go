@@ -23,7 +23,7 @@ type DigestKey struct {
 // GenerateDigestKey makes a new key of 256 random bits.
 func GenerateDigestKey() DigestKey {
 	key := make([]byte, sha256.Size)
-	rand.Read(key) //nolint:errcheck // never fails: the program ends instead
+	rand.Read(key) // It never fails: the program ends instead.
 
 	return DigestKey{NewValue(string(key))}
 }

@@ -4,7 +4,7 @@
 // ("SX…" seeds, "X…" public keys). A box can be opened by its recipient and, having the same shared secret, by its
 // sender; nobody else, neither the message bus nor its operators, can read or change it unnoticed. A box is not tied to
 // a place or time: an old one opens as well as a new one. So put into the plaintext what it belongs to, such as workspace
-// and revision, and compare it after opening; [SealValues] does this with its label.
+// and revision, and compare it after opening; [Values.Seal] does this with its label.
 //
 // [Digest] says whether values have changed without saying what they are: anybody may see it, so it is keyed, since a
 // plain hash of a short password gives the password away to whoever tries them all.

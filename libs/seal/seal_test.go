@@ -19,11 +19,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func key(t testing.TB) seal.Key {
-	t.Helper()
+func key(tb testing.TB) seal.Key {
+	tb.Helper()
 
 	k, err := seal.GenerateKey()
-	require.NoError(t, err)
+	require.NoError(tb, err)
 
 	return k
 }
@@ -113,7 +113,7 @@ func TestValuesAreTiedToTheirPlace(t *testing.T) {
 	state, agent := key(t), key(t)
 	values := seal.Values{"password": seal.NewValue("hunter2"), "": seal.NewValue(""), "é": seal.NewValue("\x00\xff")}
 
-	box, err := seal.SealValues(values, "w/1", agent.Public(), state)
+	box, err := values.Seal("w/1", agent.Public(), state)
 	require.NoError(t, err)
 
 	opened, err := seal.OpenValues(box, "w/1", state.Public(), agent)
@@ -230,7 +230,7 @@ func FuzzSealValues(f *testing.F) {
 	f.Fuzz(func(t *testing.T, label, name, text, name2, text2 string) {
 		values := seal.Values{name: seal.NewValue(text), name2: seal.NewValue(text2)}
 
-		box, err := seal.SealValues(values, label, agent.Public(), state)
+		box, err := values.Seal(label, agent.Public(), state)
 		require.NoError(t, err)
 		opened, err := seal.OpenValues(box, label, state.Public(), agent)
 		require.NoError(t, err)
@@ -252,7 +252,7 @@ func FuzzOpenValues(f *testing.F) {
 			return
 		}
 
-		again, err := seal.SealValues(values, "l", agent.Public(), state)
+		again, err := values.Seal("l", agent.Public(), state)
 		require.NoError(t, err)
 		reopened, err := seal.Open(again, state.Public(), agent)
 		require.NoError(t, err)

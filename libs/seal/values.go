@@ -8,20 +8,20 @@ import (
 	"slices"
 )
 
-// ErrMisplaced is returned when a box was opened but was sealed for another place; see [SealValues].
+// ErrMisplaced is returned when a box was opened but was sealed for another place; see [Values.Seal].
 var ErrMisplaced = errors.New("sealed values belong elsewhere")
 
-// SealValues seals values together with a label that says what they belong to.
-func SealValues(values Values, label, recipientPublic string, sender Key) ([]byte, error) {
+// Seal seals the values together with a label that says what they belong to, such as workspace and revision.
+func (v Values) Seal(label, recipientPublic string, sender Key) ([]byte, error) {
 	plaintext := appendString(nil, label)
-	plaintext = appendValues(plaintext, values)
+	plaintext = appendValues(plaintext, v)
 
 	defer clear(plaintext)
 
 	return Seal(plaintext, recipientPublic, sender)
 }
 
-// OpenValues opens what SealValues sealed with the same label. Errors wrap [ErrNotOpened] or [ErrMisplaced].
+// OpenValues opens what [Values.Seal] sealed with the same label. Errors wrap [ErrNotOpened] or [ErrMisplaced].
 func OpenValues(box []byte, label, senderPublic string, recipient Key) (Values, error) {
 	plaintext, err := Open(box, senderPublic, recipient)
 	if err != nil {
