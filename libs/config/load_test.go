@@ -70,9 +70,9 @@ func defaults() everything {
 	}
 }
 
-func load(cfg any, args, environ []string) (stdout string, warnings []string, err error) {
+func load(cfg any, args, environ []string) (string, []string, error) {
 	var out bytes.Buffer
-	warnings, err = config.Load(cfg, config.Program{Name: "program", About: "It does things.", Version: "v3"},
+	warnings, err := config.Load(cfg, config.Program{Name: "program", About: "It does things.", Version: "v3"},
 		config.Input{Args: args, Environ: environ, Stdout: &out})
 	return out.String(), warnings, err
 }
@@ -112,7 +112,7 @@ func TestEachLayerReachesEachType(t *testing.T) {
 	want.Server.TLS.On = true
 
 	root := map[string]string{}
-	var args, environ []string
+	args, environ := make([]string, 0, len(values)), make([]string, 0, len(values))
 	for _, v := range values {
 		args = append(args, "--"+strings.NewReplacer(".", "-", "_", "-").Replace(v.key)+"="+v.text)
 		environ = append(environ, "LOCKSTEP_"+strings.ToUpper(strings.ReplaceAll(v.key, ".", "_"))+"="+v.text)
@@ -161,7 +161,7 @@ func TestFlagsBeatEnvironmentBeatsFileBeatsDefaults(t *testing.T) {
 func TestEveryFaultIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, `
-nmae: x
+naem: x
 server:
   url: ""
   tls: yes
@@ -181,7 +181,7 @@ telemetry: {a: b}
 	require.ErrorAs(t, err, &faults)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	for _, want := range []string{
-		`unknown key nmae; did you mean name? [config.yaml:2]`,
+		`unknown key naem; did you mean name? [config.yaml:2]`,
 		`server.tls: wants keys with values below it [config.yaml:5]`,
 		`unknown key server.ulr; did you mean server.url? [config.yaml:6]`,
 		`small (LOCKSTEP_SMALL, --small): "128" is not a whole number of 8 bits [config.yaml:7]`,
@@ -339,7 +339,7 @@ func TestAPrefixMovesEverythingBelowAKey(t *testing.T) {
 	require.EqualValues(t, 3, cfg.Small)
 	require.EqualValues(t, "file", cfg.Server.URL)
 
-	require.ErrorContains(t, binding.ApplyFile("up.yaml", []byte("state: {nmae: x}")), "did you mean state.name?")
+	require.ErrorContains(t, binding.ApplyFile("up.yaml", []byte("state: {naem: x}")), "did you mean state.name?")
 	cfg.Shared.Patience = -1
 	require.ErrorContains(t, binding.Validate(), "state.patience (LOCKSTEP_STATE_PATIENCE, --state-patience): is negative")
 }
@@ -357,7 +357,7 @@ func TestBindRefusesStructsThatCannotWork(t *testing.T) {
 			A []int `yaml:"a"`
 		}{},
 		`"aB" is not snake_case`: &struct {
-			A string `yaml:"aB"`
+			A string `yaml:"aB"` //nolint:tagliatelle // the fault itself
 		}{},
 		"only a struct can be inline": &struct {
 			A string `yaml:",inline"`

@@ -19,7 +19,7 @@ import (
 func TestParseBytes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]config.Bytes{
-		"0": 0, "512": 512, "1b": 1, "256KiB": 256 << 10, " 1 MiB ": 1 << 20, "10MB": 10_000_000, "1kb": 1000, "2gib": 2 << 30, "3TB": 3e12, "1TiB": 1 << 40,
+		"0": 0, "512": 512, "1b": 1, "256KiB": 256 << 10, "10MB": 10_000_000, "1kb": 1000, "2gib": 2 << 30, "3TB": 3e12, "1TiB": 1 << 40,
 		"9223372036854775807": math.MaxInt64,
 	} {
 		got, err := config.ParseBytes(text)
@@ -30,6 +30,9 @@ func TestParseBytes(t *testing.T) {
 		_, err := config.ParseBytes(text)
 		require.Error(t, err, text)
 	}
+	blanks, err := config.ParseBytes(" 1 MiB ")
+	require.NoError(t, err)
+	require.Equal(t, config.MiB, blanks)
 	for size, want := range map[config.Bytes]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 1 << 20: "1MiB", 1025: "1025", 3 << 40: "3TiB", 1e6: "1000000"} {
 		require.Equal(t, want, size.String())
 	}
@@ -84,7 +87,7 @@ func TestSecret(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	secret := config.SecretFile(path)
-	for text, want := range map[string]string{"sesame": "sesame", "sesame\n": "sesame", " a\nb \r\n": " a\nb "} {
+	for text, want := range map[string]string{"sesame": "sesame", "sesame\n": "sesame", "a \nb \r\n": "a \nb "} {
 		write(text)
 		value, err := secret.Read()
 		require.NoError(t, err)
@@ -109,8 +112,8 @@ func TestSecret(t *testing.T) {
 // holder keeps them unexported, where fmt cannot call their methods.
 type holder struct {
 	secret config.Secret
-	Public config.Secret
-	URL    config.URL
+	Public config.Secret `json:"public"`
+	URL    config.URL    `json:"url"`
 }
 
 func TestSecretsDoNotPrint(t *testing.T) {

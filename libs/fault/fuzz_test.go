@@ -36,6 +36,6 @@ func FuzzRoundTrip(f *testing.F) {
 
 		recorder := httptest.NewRecorder()
 		fault.WriteHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody), slog.New(slog.DiscardHandler), public)
-		require.Equal(t, public, fault.FromHTTP(recorder.Result())) //nolint:bodyclose // a recorder
+		require.Equal(t, public, fault.FromHTTP(recorder.Result()))
 	})
 }

@@ -23,7 +23,7 @@ func TestHandlerOverARealServer(t *testing.T) {
 	}
 	handler := fault.Handler(slog.New(slog.DiscardHandler), func(w http.ResponseWriter, r *http.Request) error {
 		if err := faults[r.URL.Path]; err != nil {
-			w.Header().Set("Etag", `"of the thing, not of the fault"`)
+			w.Header().Set("ETag", `"of the thing, not of the fault"`)
 			return err
 		}
 		_, err := io.WriteString(w, "fine")
@@ -50,7 +50,7 @@ func TestHandlerOverARealServer(t *testing.T) {
 	response, body, err := do(http.MethodGet, "/fault")
 	require.Equal(t, http.StatusConflict, response.StatusCode)
 	require.Equal(t, "application/json", response.Header.Get("Content-Type"))
-	require.Empty(t, response.Header.Get("Etag"))
+	require.Empty(t, response.Header.Get("ETag"))
 	require.JSONEq(t, `{"code":"workspace_terminated","message":"gone for good","details":{"workspace":"ws"}}`, body)
 	require.Equal(t, faults["/fault"], err)
 
@@ -106,6 +106,6 @@ func TestWriteHTTPUsesTheRegistry(t *testing.T) {
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		fault.WriteHTTP(recorder, request, slog.New(slog.DiscardHandler), fault.New(entry.Code, "x"))
 		require.Equal(t, entry.HTTP, recorder.Code)
-		require.Equal(t, entry.Code, fault.CodeOf(fault.FromHTTP(recorder.Result()))) //nolint:bodyclose // a recorder
+		require.Equal(t, entry.Code, fault.CodeOf(fault.FromHTTP(recorder.Result())))
 	}
 }

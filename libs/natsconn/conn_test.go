@@ -176,15 +176,15 @@ func TestWrongCredentialsAreShownAndHealWithTheFile(t *testing.T) {
 	})
 }
 
-func newSeed(t *testing.T) (file, public string) {
+func newSeed(t *testing.T) (string, string) {
 	t.Helper()
 	pair, err := nkeys.CreateUser()
 	require.NoError(t, err)
 	seed, err := pair.Seed()
 	require.NoError(t, err)
-	public, err = pair.PublicKey()
+	public, err := pair.PublicKey()
 	require.NoError(t, err)
-	file = filepath.Join(t.TempDir(), "seed")
+	file := filepath.Join(t.TempDir(), "seed")
 	require.NoError(t, os.WriteFile(file, seed, 0o600))
 	return file, public
 }

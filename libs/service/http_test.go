@@ -86,7 +86,7 @@ func TestAListenerSpeaksTLSAndTakesANewCertificate(t *testing.T) {
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+p.addrs["api"]+"/", http.NoBody)
 	require.NoError(t, err)
-	_, err = clientFor(t, &tls.Config{RootCAs: authority.Pool, MinVersion: tls.VersionTLS12}, http2).Do(request) //nolint:bodyclose // refused
+	_, err = clientFor(t, &tls.Config{RootCAs: authority.Pool, MinVersion: tls.VersionTLS12}, http2).Do(request)
 	require.Error(t, err, "a client without a certificate is refused")
 }
 

@@ -29,37 +29,37 @@ type Authority struct {
 }
 
 // New makes an authority.
-func New(t testing.TB) *Authority {
-	t.Helper()
+func New(tb testing.TB) *Authority {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	template := certificate("test authority")
 	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	cert, err := x509.ParseCertificate(raw)
-	require.NoError(t, err)
-	a := &Authority{CAFile: filepath.Join(t.TempDir(), "ca.pem"), Pool: x509.NewCertPool(), cert: cert, key: key}
+	require.NoError(tb, err)
+	a := &Authority{CAFile: filepath.Join(tb.TempDir(), "ca.pem"), Pool: x509.NewCertPool(), cert: cert, key: key}
 	a.Pool.AddCert(cert)
-	write(t, a.CAFile, "CERTIFICATE", raw)
+	write(tb, a.CAFile, "CERTIFICATE", raw)
 	return a
 }
 
 // Issue writes cert.pem and key.pem into a folder; the name becomes the common name.
-func (a *Authority) Issue(t testing.TB, folder, name string) (certFile, keyFile string) {
-	t.Helper()
+func (a *Authority) Issue(tb testing.TB, folder, name string) (string, string) {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	template := certificate(name)
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	raw, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	rawKey, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	certFile, keyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
-	write(t, certFile, "CERTIFICATE", raw)
-	write(t, keyFile, "PRIVATE KEY", rawKey)
+	require.NoError(tb, err)
+	certFile, keyFile := filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	write(tb, certFile, "CERTIFICATE", raw)
+	write(tb, keyFile, "PRIVATE KEY", rawKey)
 	return certFile, keyFile
 }
 
@@ -72,7 +72,7 @@ func certificate(name string) *x509.Certificate {
 	}
 }
 
-func write(t testing.TB, path, kind string, raw []byte) {
-	t.Helper()
-	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw}), 0o600))
+func write(tb testing.TB, path, kind string, raw []byte) {
+	tb.Helper()
+	require.NoError(tb, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw}), 0o600))
 }
