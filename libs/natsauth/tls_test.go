@@ -22,8 +22,9 @@ import (
 	"lockstep.internal/libs/natsauth"
 )
 
-// writeCertificate makes a certificate for 127.0.0.1 that vouches for itself.
-func writeCertificate(t *testing.T, dir string) (certFile, keyFile, ca string) {
+// writeCertificate makes a certificate for 127.0.0.1 that vouches for itself; it returns the files of certificate and
+// key, and the certificate.
+func writeCertificate(t *testing.T, dir string) (string, string, string) {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -40,7 +41,7 @@ func writeCertificate(t *testing.T, dir string) (certFile, keyFile, ca string) {
 	require.NoError(t, err)
 
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
-	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	require.NoError(t, os.WriteFile(certFile, certPEM, 0o600))
 	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 
@@ -57,7 +58,7 @@ type spy struct {
 func (s spy) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	s.seen <- c
 
-	return s.Authenticator.Authenticate(ctx, c) //nolint:wrapcheck // it only looks
+	return s.Authenticator.Authenticate(ctx, c)
 }
 
 // TestCredentialsFileLeadsIn is the way of a new agent: a file, and with nothing else a connection, over TLS.
