@@ -63,7 +63,7 @@ func Check(released, current document.Set) []Break {
 // Limits of what is compared; an event's schema is far below.
 const (
 	maxDepth = 64
-	maxSteps = 100_000
+	maxSteps = 10_000
 )
 
 // comparison of one event.
