@@ -1,0 +1,159 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+// Domain is the domain of the google.rpc.ErrorInfo in which a fault travels on Connect and gRPC. Its
+// reason is the code in upper case, as that message wants it, and its metadata are the details.
+const Domain = "lockstep.dev"
+
+// NewInterceptor returns the interceptor that maps errors on both sides of Connect: on a handler to
+// a Connect error with details, on a client back to an *Error. Put it first, so that errors of the
+// other interceptors are mapped too. The logger receives internal faults of handlers.
+func NewInterceptor(logger *slog.Logger) connect.Interceptor { return &interceptor{logger: logger} }
+
+type interceptor struct{ logger *slog.Logger }
+
+func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+		response, err := next(ctx, request)
+		if err == nil {
+			return response, nil
+		}
+		if request.Spec().IsClient {
+			return response, received(err)
+		}
+		return nil, i.sent(ctx, err)
+	}
+}
+
+func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return i.sent(ctx, next(ctx, conn))
+	}
+}
+
+func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		return clientConn{next(ctx, spec)}
+	}
+}
+
+func (i *interceptor) sent(ctx context.Context, err error) error {
+	if err == nil || connect.IsNotModifiedError(err) {
+		return err
+	}
+	return ToConnect(Public(ctx, i.logger, err))
+}
+
+// clientConn maps what the server says. io.EOF is the protocol's end of stream and stays as it is.
+type clientConn struct{ connect.StreamingClientConn }
+
+func (c clientConn) Send(message any) error    { return received(c.StreamingClientConn.Send(message)) }
+func (c clientConn) Receive(message any) error { return received(c.StreamingClientConn.Receive(message)) }
+func (c clientConn) CloseRequest() error       { return received(c.StreamingClientConn.CloseRequest()) }
+func (c clientConn) CloseResponse() error      { return received(c.StreamingClientConn.CloseResponse()) }
+
+func received(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || connect.IsNotModifiedError(err) {
+		return err
+	}
+	return From(err)
+}
+
+// ToConnect returns the Connect error for e as it is: call it on what Public returned. Nil for nil.
+func ToConnect(e *Error) *connect.Error {
+	if e == nil {
+		return nil
+	}
+	rpc := connect.NewError(connectCode(e.Code), errors.New(e.Message))
+	detail, err := connect.NewErrorDetail(&errdetails.ErrorInfo{
+		Reason:   strings.ToUpper(string(e.Code)),
+		Domain:   Domain,
+		Metadata: e.Details,
+	})
+	// A detail fails to marshal only for text that is not UTF-8; the code and message still say it.
+	if err == nil {
+		rpc.AddDetail(detail)
+	}
+	return rpc
+}
+
+// fromConnect trusts the text of an error that came over the wire: its server meant it for us. A
+// local one of code internal or unknown may carry anything.
+func fromConnect(rpc *connect.Error) *Error {
+	for _, detail := range rpc.Details() {
+		message, err := detail.Value()
+		if err != nil {
+			continue
+		}
+		info, ok := message.(*errdetails.ErrorInfo)
+		if !ok || info.GetDomain() != Domain {
+			continue
+		}
+		if code := Code(strings.ToLower(info.GetReason())); known(code) {
+			return &Error{Code: code, Message: rpc.Message(), Details: info.GetMetadata(), cause: rpc}
+		}
+	}
+	code := codeOfConnect(rpc.Code())
+	if code == errcode.Internal && !connect.IsWireError(rpc) {
+		return Wrap(rpc, code, internalMessage)
+	}
+	return Wrap(rpc, code, "%s", rpc.Message())
+}
+
+func known(code Code) bool {
+	_, ok := errcode.Lookup(code)
+	return ok
+}
+
+func connectCode(code Code) connect.Code {
+	var c connect.Code
+	if err := c.UnmarshalText([]byte(lookup(code).Connect)); err != nil {
+		return connect.CodeInternal
+	}
+	return c
+}
+
+func codeOfConnect(code connect.Code) Code {
+	switch code {
+	case connect.CodeCanceled:
+		return errcode.Canceled
+	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
+		return errcode.InvalidArgument
+	case connect.CodeDeadlineExceeded:
+		return errcode.DeadlineExceeded
+	case connect.CodeNotFound:
+		return errcode.NotFound
+	case connect.CodeAlreadyExists:
+		return errcode.AlreadyExists
+	case connect.CodePermissionDenied:
+		return errcode.PermissionDenied
+	case connect.CodeResourceExhausted:
+		return errcode.ResourceExhausted
+	case connect.CodeFailedPrecondition:
+		return errcode.FailedPrecondition
+	case connect.CodeAborted:
+		return errcode.Conflict
+	case connect.CodeUnimplemented:
+		return errcode.Unimplemented
+	case connect.CodeUnavailable:
+		return errcode.Unavailable
+	case connect.CodeUnauthenticated:
+		return errcode.Unauthenticated
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeDataLoss:
+		return errcode.Internal
+	default:
+		return errcode.Internal
+	}
+}

@@ -1,0 +1,103 @@
+package fault
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+// maxBody bounds what FromHTTP reads of an error body, in bytes.
+const maxBody = 64 << 10
+
+// body is the JSON of a fault on plain HTTP endpoints.
+type body struct {
+	Code    Code              `json:"code"`
+	Message string            `json:"message"`
+	Details map[string]string `json:"details,omitempty"`
+}
+
+// MarshalJSON renders {code, message, details}; the cause stays out.
+func (e *Error) MarshalJSON() ([]byte, error) {
+	return json.Marshal(body{e.Code, e.Message, e.Details}) //nolint:wrapcheck // strings cannot fail
+}
+
+// Handler serves HTTP with a function that may fail; its error becomes the answer (see WriteHTTP).
+// The function must not have written anything when it fails.
+func Handler(logger *slog.Logger, serve func(http.ResponseWriter, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := serve(w, r); err != nil {
+			WriteHTTP(w, r, logger, err)
+		}
+	})
+}
+
+// WriteHTTP answers a request with err: the status of its code and the JSON body
+// {code, message, details}. Internal faults are logged with their reference.
+func WriteHTTP(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err error) {
+	e := Public(r.Context(), logger, err)
+	raw, marshalErr := json.Marshal(e)
+	if marshalErr != nil {
+		logger.ErrorContext(r.Context(), "cannot encode a fault", slog.String("error", marshalErr.Error()))
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Del("Content-Length")
+	header.Del("Content-Encoding")
+	header.Del("Etag")
+	w.WriteHeader(lookup(e.Code).HTTP)
+	if _, writeErr := w.Write(append(raw, '\n')); writeErr != nil {
+		logger.DebugContext(r.Context(), "the caller left before it read the fault", slog.String("error", writeErr.Error()))
+	}
+}
+
+// FromHTTP returns the fault that an answer carries, nil below status 400. An answer that is not ours
+// (a proxy's page) becomes the nearest code by its status, and says only that status. It reads the
+// body and leaves closing it to the caller.
+func FromHTTP(response *http.Response) error {
+	if response.StatusCode < http.StatusBadRequest {
+		return nil
+	}
+	raw, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
+	var b body
+	if err == nil && json.Unmarshal(raw, &b) == nil && known(b.Code) {
+		return &Error{Code: b.Code, Message: b.Message, Details: b.Details}
+	}
+	return Wrap(err, codeOfStatus(response.StatusCode), "the server answered %d %s",
+		response.StatusCode, http.StatusText(response.StatusCode))
+}
+
+func codeOfStatus(status int) Code {
+	switch status {
+	case http.StatusUnauthorized:
+		return errcode.Unauthenticated
+	case http.StatusForbidden:
+		return errcode.PermissionDenied
+	case http.StatusNotFound, http.StatusGone:
+		return errcode.NotFound
+	case http.StatusConflict:
+		return errcode.Conflict
+	case http.StatusPreconditionFailed, http.StatusPreconditionRequired:
+		return errcode.FailedPrecondition
+	case http.StatusRequestEntityTooLarge, http.StatusRequestHeaderFieldsTooLarge:
+		return errcode.PayloadTooLarge
+	case http.StatusTooManyRequests:
+		return errcode.ResourceExhausted
+	case http.StatusNotImplemented:
+		return errcode.Unimplemented
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return errcode.Unavailable
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
+		return errcode.DeadlineExceeded
+	case 499:
+		return errcode.Canceled
+	}
+	if status < http.StatusInternalServerError {
+		return errcode.InvalidArgument
+	}
+	return errcode.Internal
+}

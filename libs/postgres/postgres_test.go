@@ -1,0 +1,223 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func connect(t *testing.T, cfg postgres.Config) *pgxpool.Pool {
+	t.Helper()
+	pool, err := postgres.Connect(t.Context(), cfg, discard())
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func scan[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) T {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql, args...)
+	require.NoError(t, err)
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	require.NoError(t, err)
+	return value
+}
+
+// signalHandler closes seen with the first record whose message is the one awaited.
+type signalHandler struct {
+	slog.Handler
+
+	message string
+	seen    chan struct{}
+	once    *sync.Once
+}
+
+func newSignal(message string) signalHandler {
+	return signalHandler{Handler: slog.DiscardHandler, message: message, seen: make(chan struct{}), once: new(sync.Once)}
+}
+
+func (h signalHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h signalHandler) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.once.Do(func() { close(h.seen) })
+	}
+	return nil
+}
+
+func TestConnectWaitsForADatabaseThatIsDown(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	server.Kill()
+	signal := newSignal("waiting for the database")
+	var pool *pgxpool.Pool
+	var group errgroup.Group
+	group.Go(func() (err error) {
+		pool, err = postgres.Connect(t.Context(), postgres.Config{URL: server.URL(), RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond},
+			slog.New(signal))
+		return err
+	})
+	<-signal.seen
+	require.NoError(t, server.Restart(t.Context()))
+	require.NoError(t, group.Wait())
+	t.Cleanup(pool.Close)
+
+	check := postgres.Check(pool)
+	require.NoError(t, check(t.Context()))
+	server.Kill()
+	require.ErrorContains(t, check(t.Context()), "database does not answer")
+	require.NoError(t, server.Restart(t.Context()))
+	require.NoError(t, postgres.Await(t.Context(), pool, discard()))
+	require.NoError(t, check(t.Context()), "a pool outlives its server")
+}
+
+func TestConnectEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	signal := newSignal("waiting for the database")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	go func() {
+		<-signal.seen
+		cancel(enough)
+	}()
+	_, err := postgres.Connect(ctx, postgres.Config{URL: "postgres://127.0.0.1:1/none?sslmode=disable"}, slog.New(signal))
+	require.ErrorIs(t, err, enough)
+	require.ErrorContains(t, err, "connect", "the last answer is told")
+}
+
+func TestConnectRefusesWhatWaitingDoesNotMend(t *testing.T) {
+	t.Parallel()
+	_, err := postgres.Connect(t.Context(), postgres.Config{URL: "postgres://%%%"}, discard())
+	require.ErrorContains(t, err, "read the database URL")
+	_, err = postgres.Connect(t.Context(), postgres.Config{URL: "postgres://localhost/x", Schema: `x"; DROP`}, discard())
+	require.ErrorContains(t, err, "schema")
+}
+
+func TestEverySettingReachesTheSession(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, postgres.Config{
+		URL: pgtest.Database(t), Schema: "state", ApplicationName: "lockstep-state", MaxConnections: 3, IdleInTransactionTimeout: 7 * time.Second,
+	})
+	require.Equal(t, "state", scan[string](t, pool, "SHOW search_path"))
+	require.Equal(t, "lockstep-state", scan[string](t, pool, "SHOW application_name"))
+	require.Equal(t, "7s", scan[string](t, pool, "SHOW idle_in_transaction_session_timeout"))
+	require.Equal(t, "UTC", scan[string](t, pool, "SHOW timezone"))
+	require.Equal(t, "15", scan[string](t, pool, "SHOW tcp_keepalives_idle"))
+	require.Equal(t, int32(3), pool.Config().MaxConns)
+	other := connect(t, postgres.Config{URL: pgtest.Database(t) + "&pool_max_conns=4"})
+	require.Equal(t, int32(4), other.Config().MaxConns)
+	require.Equal(t, "lockstep", scan[string](t, other, "SHOW application_name"))
+}
+
+func series(name string, files ...string) postgres.Migrations {
+	fsys := fstest.MapFS{}
+	for i, sql := range files {
+		fsys["00"+string(rune('1'+i))+"_step.sql"] = &fstest.MapFile{Data: []byte(sql)}
+	}
+	return postgres.Migrations{Name: name, FS: fsys}
+}
+
+func TestMigrateRunsEachFileOnceAmongReplicas(t *testing.T) {
+	t.Parallel()
+	cfg := postgres.Config{URL: pgtest.Database(t), Schema: "state"}
+	first := series("state", "CREATE TABLE steps (n int)", "INSERT INTO steps VALUES (1)")
+	library := series("library", "INSERT INTO steps VALUES (100)")
+	var group errgroup.Group
+	for range 4 {
+		pool := connect(t, cfg)
+		group.Go(func() error { return postgres.Migrate(t.Context(), pool, discard(), first, library) })
+	}
+	require.NoError(t, group.Wait())
+	pool := connect(t, cfg)
+	require.Equal(t, int64(101), scan[int64](t, pool, "SELECT sum(n) FROM state.steps"))
+
+	newer := series("state", "CREATE TABLE steps (n int)", "INSERT INTO steps VALUES (1)", "INSERT INTO steps VALUES (10)")
+	require.NoError(t, postgres.Migrate(t.Context(), pool, discard(), newer))
+	require.Equal(t, int64(111), scan[int64](t, pool, "SELECT sum(n) FROM steps"))
+	require.NoError(t, postgres.Migrate(t.Context(), pool, discard(), first), "an older replica works on a newer schema")
+	require.Equal(t, int32(3), scan[int32](t, pool, "SELECT version FROM state_migrations"))
+}
+
+func TestAFailedMigrationLeavesNothing(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
+	err := postgres.Migrate(t.Context(), pool, discard(), series("state", "CREATE TABLE here (); SELECT 1/0"))
+	require.ErrorContains(t, err, "division by zero")
+	require.False(t, scan[bool](t, pool, "SELECT to_regclass('here') IS NOT NULL"))
+	require.ErrorContains(t, postgres.Migrate(t.Context(), pool, discard(), postgres.Migrations{Name: "empty", FS: fstest.MapFS{}}), "load the files")
+	require.ErrorContains(t, postgres.Migrate(t.Context(), pool, discard(), series("a b")), "name")
+}
+
+func TestInTxCommitsOrRollsBack(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
+	create := func(name string, end func() error) func(pgx.Tx) error {
+		return func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), "CREATE TABLE "+name+" ()")
+			require.NoError(t, err)
+			return end()
+		}
+	}
+	refusal := errors.New("no")
+	require.NoError(t, postgres.InTx(t.Context(), pool, create("committed", func() error { return nil })))
+	require.ErrorIs(t, postgres.InTx(t.Context(), pool, create("refused", func() error { return refusal })), refusal)
+	require.Panics(t, func() {
+		_ = postgres.InTx(t.Context(), pool, create("panicked", func() error { panic("at the worst moment") }))
+	})
+	for name, want := range map[string]bool{"committed": true, "refused": false, "panicked": false} {
+		require.Equal(t, want, scan[bool](t, pool, "SELECT to_regclass($1) IS NOT NULL", name), name)
+	}
+	require.Zero(t, pool.Stat().AcquiredConns(), "every connection is back")
+}
+
+func TestALockHasOneHolderAndPassesOnWhenItDies(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
+	lock := postgres.Lock{Name: "leader", Interval: time.Millisecond}
+	first, err := lock.Acquire(t.Context(), pool)
+	require.NoError(t, err)
+	require.NoError(t, postgres.InTx(t.Context(), first.Conn(), func(pgx.Tx) error { return nil }))
+
+	other, err := postgres.Lock{Name: "another"}.Acquire(t.Context(), pool)
+	require.NoError(t, err, "names do not share")
+	require.NoError(t, other.Release())
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = lock.Acquire(ctx, pool)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	taken := make(chan *postgres.Held, 1)
+	var group errgroup.Group
+	group.Go(func() error {
+		held, err := lock.Acquire(t.Context(), pool)
+		taken <- held
+		return err
+	})
+	// The holder's session dies on the server, as when its machine vanishes: it is not told.
+	var ended bool
+	require.NoError(t, pool.QueryRow(t.Context(), "SELECT pg_terminate_backend($1)", first.Conn().PgConn().PID()).Scan(&ended))
+	require.True(t, ended)
+	second := <-taken
+	require.NoError(t, group.Wait())
+	_, err = first.Conn().Exec(t.Context(), "SELECT 1")
+	require.Error(t, err, "the superseded holder's connection is dead as well")
+	_ = first.Release()
+	require.NoError(t, second.Release())
+}

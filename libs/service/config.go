@@ -1,0 +1,106 @@
+package service
+
+import (
+	"net"
+	"time"
+
+	"lockstep.internal/libs/config"
+)
+
+// Config is what every service's configuration begins with; it is meant to be inline.
+type Config struct {
+	Ops          Listener      `yaml:"ops" help:"the listener for operators: /livez, /readyz and /metrics"`
+	DrainTimeout time.Duration `yaml:"drain_timeout" help:"how long work in hand may take to finish after SIGTERM; give the process a little longer before it is killed"`
+
+	// OnListen is called once all listeners are open, with their addresses by part name and that of the
+	// ops listener under "ops": of use with port 0. It must not block. Optional.
+	OnListen func(addrs map[string]string) `yaml:"-"`
+	// OnReady is called when all parts are ready for the first time, with the same addresses. It must
+	// not block. Optional.
+	OnReady func(addrs map[string]string) `yaml:"-"`
+}
+
+// DefaultConfig listens for operators on the given address and drains for 25 s.
+func DefaultConfig(opsListen string) Config {
+	ops := DefaultListener(opsListen)
+	ops.MaxBody = 64 * config.KiB
+	return Config{Ops: ops, DrainTimeout: 25 * time.Second}
+}
+
+// Validate checks the time-out.
+func (c Config) Validate() []error {
+	if c.DrainTimeout <= 0 {
+		return []error{config.Invalid("drain_timeout", "%s is not a positive duration", c.DrainTimeout)}
+	}
+	return nil
+}
+
+// Listener configures one listening HTTP server.
+type Listener struct {
+	Listen               string        `yaml:"listen" help:"host:port to listen on; port 0 picks a free one, an empty host means all addresses"`
+	TLS                  TLS           `yaml:"tls" help:"without a certificate the listener speaks plain HTTP"`
+	ReadHeaderTimeout    time.Duration `yaml:"read_header_timeout" help:"how long a client may take to send the header of a request"`
+	IdleTimeout          time.Duration `yaml:"idle_timeout" help:"how long a connection without requests is kept"`
+	MaxHeader            config.Bytes  `yaml:"max_header" help:"largest request header"`
+	MaxBody              config.Bytes  `yaml:"max_body" help:"largest request body, over the whole of a stream too; 0 = unlimited"`
+	MaxConcurrentStreams int           `yaml:"max_concurrent_streams" help:"requests that one HTTP/2 connection may have open at a time"`
+}
+
+// TLS names the certificate of a listener. The files are read again when they change.
+type TLS struct {
+	CertFile     string `yaml:"cert_file" help:"PEM file with the certificate and its chain"`
+	KeyFile      string `yaml:"key_file" help:"PEM file with the private key of the certificate"`
+	ClientCAFile string `yaml:"client_ca_file" help:"PEM file with the authorities of client certificates; when set, clients must present one"`
+}
+
+// DefaultListener listens on addr without TLS and with limits that suit an API.
+func DefaultListener(addr string) Listener {
+	return Listener{
+		Listen:               addr,
+		ReadHeaderTimeout:    10 * time.Second,
+		IdleTimeout:          2 * time.Minute,
+		MaxHeader:            64 * config.KiB,
+		MaxBody:              4 * config.MiB,
+		MaxConcurrentStreams: 250,
+	}
+}
+
+// Validate checks the address and the limits.
+func (l Listener) Validate() []error {
+	var errs []error
+	if _, _, err := net.SplitHostPort(l.Listen); err != nil {
+		errs = append(errs, config.Invalid("listen", "%q is not host:port, such as 127.0.0.1:8080 or :8080", l.Listen))
+	}
+	for key, timeout := range map[string]time.Duration{"read_header_timeout": l.ReadHeaderTimeout, "idle_timeout": l.IdleTimeout} {
+		if timeout <= 0 {
+			errs = append(errs, config.Invalid(key, "%s is not a positive duration", timeout))
+		}
+	}
+	if l.MaxHeader < config.KiB {
+		errs = append(errs, config.Invalid("max_header", "%s is less than 1KiB", l.MaxHeader))
+	}
+	if l.MaxConcurrentStreams < 1 {
+		errs = append(errs, config.Invalid("max_concurrent_streams", "%d is less than 1", l.MaxConcurrentStreams))
+	}
+	return errs
+}
+
+// Enabled reports whether the listener speaks TLS.
+func (t TLS) Enabled() bool { return t.CertFile != "" || t.KeyFile != "" }
+
+// Validate checks that certificate and key come together and can be read.
+func (t TLS) Validate() []error {
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return []error{config.Invalid("", "cert_file and key_file come together")}
+	}
+	if t.ClientCAFile != "" && !t.Enabled() {
+		return []error{config.Invalid("client_ca_file", "has no effect without cert_file and key_file")}
+	}
+	if !t.Enabled() {
+		return nil
+	}
+	if _, err := t.config(nil); err != nil {
+		return []error{config.Invalid("", "%v", err)}
+	}
+	return nil
+}

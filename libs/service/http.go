@@ -1,0 +1,135 @@
+package service
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// HTTPOptions of HTTPServer.
+type HTTPOptions struct {
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer // counts and times requests; optional
+	After   []string              // see Part; connections wait until then, so leave it empty as a rule
+}
+
+// HTTPServer is the part that serves handler on a listener: HTTP/1.1 and HTTP/2, in clear (h2c) or over
+// TLS, with the limits of cfg. A drain lets requests finish; handlers of long streams watch Draining.
+// What is still open when the drain time-out is over is cut.
+func HTTPServer(name string, cfg Listener, handler http.Handler, options HTTPOptions) Part {
+	s := &httpServer{name: name, cfg: cfg, handler: handler, options: options}
+	return Part{Name: name, After: options.After, Listen: s.listen, Run: s.run}
+}
+
+type drainingKey struct{}
+
+// Draining is closed when the server that serves the request of ctx is told to stop: a stream is to end
+// soon then. It is nil, and so never closed, outside of a server.
+func Draining(ctx context.Context) <-chan struct{} {
+	draining, ok := ctx.Value(drainingKey{}).(<-chan struct{})
+	if !ok {
+		return nil
+	}
+	return draining
+}
+
+type httpServer struct {
+	name    string
+	cfg     Listener
+	handler http.Handler
+	options HTTPOptions
+}
+
+func (s *httpServer) listen(ctx context.Context) (net.Listener, error) {
+	var secure *tls.Config
+	if s.cfg.TLS.Enabled() {
+		var err error
+		if secure, err = s.cfg.TLS.config(s.options.Logger); err != nil {
+			return nil, err
+		}
+		secure.NextProtos = []string{"h2", "http/1.1"}
+	}
+	var listening net.ListenConfig
+	listener, err := listening.Listen(ctx, "tcp", s.cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen: %w", err)
+	}
+	if secure != nil {
+		return tls.NewListener(listener, secure), nil
+	}
+	return listener, nil
+}
+
+func (s *httpServer) run(ctx context.Context, self *Self) error {
+	handler, err := s.instrumented()
+	if err != nil {
+		return Permanent(err)
+	}
+	if limit := int64(s.cfg.MaxBody); limit > 0 {
+		handler = http.MaxBytesHandler(handler, limit)
+	}
+	draining := ctx.Done()
+	base := context.WithValue(context.WithoutCancel(ctx), drainingKey{}, draining)
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(!s.cfg.TLS.Enabled())
+	server := &http.Server{
+		Handler:           handler,
+		Protocols:         protocols,
+		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
+		IdleTimeout:       s.cfg.IdleTimeout,
+		MaxHeaderBytes:    int(s.cfg.MaxHeader),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
+			// A client that is gone without a word, or reads nothing, does not hold its streams for ever.
+			SendPingTimeout:  30 * time.Second,
+			PingTimeout:      15 * time.Second,
+			WriteByteTimeout: time.Minute,
+		},
+		BaseContext: func(net.Listener) context.Context { return base },
+		ErrorLog:    slog.NewLogLogger(s.options.Logger.With(slog.String("part", s.name)).Handler(), slog.LevelWarn),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(self.Listener()) }()
+	self.Ready()
+	select {
+	case err := <-served:
+		return Permanent(fmt.Errorf("cannot serve: %w", err))
+	case <-draining:
+	}
+	err = server.Shutdown(self.Finish())
+	if err != nil {
+		err = errors.Join(fmt.Errorf("requests were cut: %w", err), server.Close())
+	}
+	<-served
+	return err
+}
+
+func (s *httpServer) instrumented() (http.Handler, error) {
+	if s.options.Metrics == nil {
+		return s.handler, nil
+	}
+	labels := prometheus.Labels{"listener": s.name}
+	inFlight := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lockstep_http_requests_in_flight", Help: "Requests being served.", ConstLabels: labels,
+	})
+	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "lockstep_http_request_duration_seconds", Help: "How long requests took, by method and status.", ConstLabels: labels,
+		Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60},
+	}, []string{"method", "code"})
+	for _, collector := range []prometheus.Collector{inFlight, duration} {
+		if err := s.options.Metrics.Register(collector); err != nil {
+			return nil, fmt.Errorf("register metrics of %s: %w", s.name, err)
+		}
+	}
+	return promhttp.InstrumentHandlerInFlight(inFlight, promhttp.InstrumentHandlerDuration(duration, s.handler)), nil
+}

@@ -1,0 +1,106 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/fault"
+)
+
+// Main is all of a cmd/x: it fills defaults from file, environment and flags, answers --help and the
+// like, runs main until it returns, and ends the process with the exit status of its error. SIGTERM or
+// SIGINT cancels the context of main; a second one ends the process at once.
+//
+//	func main() { service.Main(state.Program(), state.DefaultConfig(), state.Main) }
+func Main[C any](program config.Program, defaults C, main func(context.Context, C) error) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	os.Exit(Execute(Process{
+		Args: os.Args[1:], Environ: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Exit: os.Exit,
+	}, program, defaults, main))
+}
+
+// Process is what Execute knows of the process around it.
+type Process struct {
+	Args    []string // without the program
+	Environ []string
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Signals <-chan os.Signal
+	Exit    func(status int) // ends the process at once, on the second signal
+}
+
+// Execute is Main for a process that is given, and returns the exit status: 0 for success and for a
+// question answered, 2 for a configuration that is refused, else what package fault says.
+func Execute[C any](process Process, program config.Program, defaults C, main func(context.Context, C) error) int {
+	if program.Version == "" {
+		program.Version = Version()
+	}
+	cfg := defaults
+	warnings, err := config.Load(&cfg, program, config.Input{Args: process.Args, Environ: process.Environ, Stdout: process.Stdout})
+	say := func(format string, args ...any) {
+		_, _ = fmt.Fprintf(process.Stderr, program.Name+": "+format+"\n", args...) //nolint:errcheck // nowhere to say it
+	}
+	for _, warning := range warnings {
+		say("warning: %s", warning)
+	}
+	if errors.Is(err, config.ErrAnswered) {
+		return 0
+	}
+	if err != nil {
+		say("%v\n%s --help lists every setting", err, program.Name)
+		return fault.ExitCode(err)
+	}
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	go forward(process, cancel, done)
+	if err := main(ctx, cfg); err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
+		say("%v", err)
+		return fault.ExitCode(err)
+	}
+	return 0
+}
+
+// forward turns the first signal into a cancellation and the second into the end.
+func forward(process Process, cancel context.CancelCauseFunc, done <-chan struct{}) {
+	select {
+	case s := <-process.Signals:
+		cancel(fmt.Errorf("signal: %s", s)) //nolint:err113 // a cause for the log
+	case <-done:
+		return
+	}
+	select {
+	case s := <-process.Signals:
+		status := 1
+		if number, ok := s.(syscall.Signal); ok {
+			status = 128 + int(number)
+		}
+		process.Exit(status)
+	case <-done:
+	}
+}
+
+// version is set when a release is linked (-X lockstep.internal/libs/service.version=v1.2.3).
+var version string //nolint:gochecknoglobals // only the linker writes it
+
+// Version is that of the running program: as linked in, else as the Go tool recorded it.
+func Version() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}

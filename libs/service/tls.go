@@ -1,0 +1,87 @@
+package service
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// config reads the files once, to fail early, and then again whenever they change. A nil logger is
+// for a mere check.
+func (t TLS) config(logger *slog.Logger) (*tls.Config, error) {
+	reloader := &certificate{files: t, logger: logger}
+	if err := reloader.load(); err != nil {
+		return nil, err
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: reloader.get}
+	if t.ClientCAFile != "" {
+		pem, err := os.ReadFile(t.ClientCAFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the client authorities: %w", err)
+		}
+		cfg.ClientCAs = x509.NewCertPool()
+		if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", t.ClientCAFile)
+		}
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return cfg, nil
+}
+
+// certificate is a key pair that is read again when a file's time changes, so that rotation needs no
+// restart. A pair that cannot be read (half written) leaves the old one in use.
+type certificate struct {
+	files  TLS
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	pair    *tls.Certificate
+	changed [2]time.Time
+}
+
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if changed, err := c.stat(); err == nil && changed != c.changed {
+		if err := c.read(); err != nil {
+			c.logger.Error("the new certificate is refused, the old one stays in use", slog.String("error", err.Error()))
+		}
+	}
+	return c.pair, nil
+}
+
+func (c *certificate) load() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read()
+}
+
+func (c *certificate) read() error {
+	changed, err := c.stat()
+	if err != nil {
+		return err
+	}
+	c.changed = changed
+	pair, err := tls.LoadX509KeyPair(c.files.CertFile, c.files.KeyFile)
+	if err != nil {
+		return fmt.Errorf("cannot load the certificate: %w", err)
+	}
+	c.pair = &pair
+	return nil
+}
+
+func (c *certificate) stat() ([2]time.Time, error) {
+	var changed [2]time.Time
+	for i, name := range []string{c.files.CertFile, c.files.KeyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return changed, fmt.Errorf("cannot load the certificate: %w", err)
+		}
+		changed[i] = info.ModTime()
+	}
+	return changed, nil
+}
