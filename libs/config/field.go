@@ -19,7 +19,7 @@ type Field struct {
 	Flag    string // flag without dashes: nats-url
 	Type    string // what a person writes: string, duration, size, …
 	Help    string
-	OneOf   []string // all allowed values; empty = any
+	OneOf   []string // the allowed values, beside empty where that is the default; none = any
 	Default string   // rendered, secrets hidden
 
 	value  reflect.Value

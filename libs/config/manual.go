@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -28,22 +30,18 @@ func (b *Binding) Manual(program Program) string {
 	m.WriteString("  --config file     " + envPrefix + "CONFIG\n      the YAML file; none by default\n")
 	m.WriteString("  --print-config\n      print the configuration as it is after all of these, secrets hidden, and end\n")
 	m.WriteString("  --version\n  -h, --help\n")
+	told := map[string]bool{}
 	for _, s := range b.sections {
-		b.manualOf(&m, s)
+		if !told[s.key] {
+			told[s.key] = true
+			b.manualOf(&m, s)
+		}
 	}
 	return m.String()
 }
 
+// manualOf tells of a group; the settings of inline structs belong to the group around them.
 func (b *Binding) manualOf(m *strings.Builder, s section) {
-	var fields []*Field
-	for _, f := range b.fields {
-		if f.group == s.key && within(s, f) {
-			fields = append(fields, f)
-		}
-	}
-	if len(fields) == 0 {
-		return
-	}
 	title := s.key
 	if title == "" {
 		title = "general"
@@ -51,8 +49,14 @@ func (b *Binding) manualOf(m *strings.Builder, s section) {
 	if s.help != "" {
 		title += ": " + s.help
 	}
-	m.WriteString("\n" + title + "\n")
-	for _, f := range fields {
+	for _, f := range b.fields {
+		if f.group != s.key {
+			continue
+		}
+		if title != "" {
+			m.WriteString("\n" + title + "\n")
+			title = ""
+		}
 		m.WriteString("\n  --" + f.Flag)
 		if f.Type != "bool" {
 			m.WriteString(" " + f.Type)
@@ -62,20 +66,11 @@ func (b *Binding) manualOf(m *strings.Builder, s section) {
 	}
 }
 
-// within tells the settings of an inline struct from those of the struct around it.
-func within(s section, f *Field) bool {
-	for i := range s.value.NumField() {
-		if s.value.Field(i).Addr().Pointer() == f.value.Addr().Pointer() && s.value.Field(i).Type() == f.value.Type() {
-			return true
-		}
-	}
-	return false
-}
-
 func (f *Field) describe() string {
 	sentences := []string{}
 	if help := strings.TrimSpace(f.Help); help != "" {
-		sentences = append(sentences, strings.TrimSuffix(help, ".")+".")
+		first, size := utf8.DecodeRuneInString(help)
+		sentences = append(sentences, string(unicode.ToUpper(first))+strings.TrimSuffix(help[size:], ".")+".")
 	}
 	if len(f.OneOf) > 0 {
 		sentences = append(sentences, "One of "+strings.Join(f.OneOf, ", ")+".")
@@ -92,7 +87,7 @@ func wrap(text, indent string) string {
 	var out strings.Builder
 	column := 0
 	for _, word := range strings.Fields(text) {
-		length := len([]rune(word))
+		length := utf8.RuneCountInString(word)
 		switch {
 		case column == 0:
 			out.WriteString(indent)

@@ -51,7 +51,9 @@ func (b *Binding) validate(faults Faults) Faults {
 		}
 	}
 	for _, f := range b.fields {
-		if text := format(f.value); len(f.OneOf) > 0 && !slices.Contains(f.OneOf, text) {
+		text := format(f.value)
+		unset := text == "" && f.Default == ""
+		if len(f.OneOf) > 0 && !unset && !slices.Contains(f.OneOf, text) {
 			report(f.Key, fmt.Errorf("%q is none of %s", text, strings.Join(f.OneOf, ", "))) //nolint:err113 // becomes a Fault
 		}
 		for _, err := range errorsOf(f.value.Addr().Interface()) {

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"log/slog"
 	"net/url"
 
 	"lockstep.internal/libs/config"
@@ -9,16 +8,16 @@ import (
 
 // Config is the part `telemetry` of every service's configuration.
 type Config struct {
-	LogLevel     slog.Level `yaml:"log_level" help:"least severe entries that are logged: debug, info, warn or error"`
-	LogFormat    string     `yaml:"log_format" oneof:"json|text" help:"how log entries are written to standard error"`
-	OTLPEndpoint string     `yaml:"otlp_endpoint" help:"collector that receives traces, such as http://collector:4317; https for TLS; empty = OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces"`
-	OTLPProtocol string     `yaml:"otlp_protocol" oneof:"|grpc|http/protobuf" help:"protocol of the collector; empty = OTEL_EXPORTER_OTLP_PROTOCOL, else grpc"`
-	SampleRatio  float64    `yaml:"sample_ratio" help:"share of the traces begun here that are exported, from 0 to 1; a trace begun elsewhere goes by its sampled flag"`
+	LogLevel     string  `yaml:"log_level" oneof:"debug|info|warn|error" help:"the least severe entries that are logged"`
+	LogFormat    string  `yaml:"log_format" oneof:"json|text" help:"how log entries are written to standard error"`
+	OTLPEndpoint string  `yaml:"otlp_endpoint" help:"collector that receives traces, such as http://collector:4317; https for TLS; empty = OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces"`
+	OTLPProtocol string  `yaml:"otlp_protocol" oneof:"grpc|http/protobuf" help:"protocol of the collector; empty = OTEL_EXPORTER_OTLP_PROTOCOL, else grpc"`
+	SampleRatio  float64 `yaml:"sample_ratio" help:"share of the traces begun here that are exported, from 0 to 1; a trace begun elsewhere goes by its sampled flag"`
 }
 
 // DefaultConfig logs JSON from info on and exports no traces.
 func DefaultConfig() Config {
-	return Config{LogLevel: slog.LevelInfo, LogFormat: "json", SampleRatio: 1}
+	return Config{LogLevel: "info", LogFormat: "json", SampleRatio: 1}
 }
 
 // Validate checks the endpoint and the ratio.

@@ -11,12 +11,25 @@ import (
 // NewLogger writes entries to out, as JSON or as text, each with the trace_id and span_id of its
 // context where there is a span. The service's name is on every entry.
 func NewLogger(cfg Config, service string, out io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.LogLevel}
+	options := &slog.HandlerOptions{Level: level(cfg.LogLevel)}
 	var handler slog.Handler = slog.NewJSONHandler(out, options)
 	if cfg.LogFormat == "text" {
 		handler = slog.NewTextHandler(out, options)
 	}
 	return slog.New(&traceHandler{handler: handler}).With(slog.String("service", service))
+}
+
+func level(name string) slog.Level {
+	switch name {
+	case "debug":
+		return slog.LevelDebug
+	case "warn":
+		return slog.LevelWarn
+	case "error":
+		return slog.LevelError
+	default:
+		return slog.LevelInfo
+	}
 }
 
 // traceHandler adds the ids at the top level of an entry, whatever group the logger is in: it keeps
