@@ -193,3 +193,12 @@ func (d *Directory) VisibleProjects(ctx context.Context, userID int64) ([]int64,
 	}
 	return out, err
 }
+
+// ScopeExists returns not_found when there is no such organization, group or project.
+func (d *Directory) ScopeExists(ctx context.Context, scope state.Scope) error {
+	_, err := one(ctx, d, fmt.Sprintf("%s %d", scope.Kind, scope.ID), pgx.RowTo[int64], `
+		select id from organizations where $1 = 'organization' and id = $2
+		union all select id from groups where $1 = 'group' and id = $2
+		union all select id from projects where $1 = 'project' and id = $2`, scope.Kind, scope.ID)
+	return err
+}
