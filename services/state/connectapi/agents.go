@@ -35,9 +35,10 @@ type AgentEndpoint struct {
 type agentService struct {
 	statev1connect.UnimplementedAgentServiceHandler
 	access
-	agents   Agents
-	endpoint AgentEndpoint
-	logger   *slog.Logger
+	agents    Agents
+	endpoint  AgentEndpoint
+	sealerKey string
+	logger    *slog.Logger
 }
 
 func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[statev1.RegisterAgentRequest]) (*connect.Response[statev1.RegisterAgentResponse], error) {
@@ -62,7 +63,7 @@ func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[sta
 	if err := s.agents.Admit(ctx, a.ID); err != nil {
 		s.logger.WarnContext(ctx, "prepare NATS for the new agent: it is tried again when the agent connects", "agent", a.ID, "error", err)
 	}
-	return connect.NewResponse(&statev1.RegisterAgentResponse{Agent: agent(a), Token: value, NatsUrls: s.endpoint.URLs, Cell: s.endpoint.Cell, NatsCa: s.endpoint.CA}), nil
+	return connect.NewResponse(&statev1.RegisterAgentResponse{Agent: agent(a), Token: value, NatsUrls: s.endpoint.URLs, Cell: s.endpoint.Cell, NatsCa: s.endpoint.CA, SealerPublicKey: s.sealerKey}), nil
 }
 
 func (s *agentService) GetAgent(ctx context.Context, r *connect.Request[statev1.GetAgentRequest]) (*connect.Response[statev1.GetAgentResponse], error) {

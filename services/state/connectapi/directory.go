@@ -12,7 +12,6 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/authz"
-	"lockstep.internal/services/state/postgres"
 )
 
 type directoryService struct {
@@ -249,9 +248,3 @@ func membershipFields(userID int64, scope state.Scope) error {
 }
 
 func scopeName(scope state.Scope) string { return fmt.Sprintf("%s %d", scope.Kind, scope.ID) }
-
-var _ statev1connect.DirectoryServiceHandler = (*directoryService)(nil)
-
-func newDirectoryService(directory *postgres.Directory) *directoryService {
-	return &directoryService{access: access{directory: directory}}
-}

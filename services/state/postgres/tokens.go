@@ -30,7 +30,7 @@ func scanToken(row pgx.CollectableRow) (state.Token, error) {
 func (d *Directory) CreateToken(ctx context.Context, t state.Token, hash token.Hash) (state.Token, error) {
 	return one(ctx, d, fmt.Sprintf("user %d", t.UserID), scanToken, `
 		insert into personal_access_tokens (user_id, name, token_hash, created_at, expires_at)
-		values ($1, $2, $3, $4, $5) returning `+tokenColumns, t.UserID, t.Name, hash[:], d.Now(), orNull(t.ExpiresAt))
+		values ($1, $2, $3, $4, $5) returning `+tokenColumns, t.UserID, t.Name, hash[:], d.Now(), nullable(t.ExpiresAt))
 }
 
 // Tokens lists a user's tokens.
@@ -48,11 +48,4 @@ func (d *Directory) RevokeToken(ctx context.Context, id int64) error {
 	_, err := one(ctx, d, fmt.Sprintf("token %d", id), scanToken, `
 		update personal_access_tokens set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+tokenColumns, id, d.Now())
 	return err
-}
-
-func orNull(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
