@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/token"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
@@ -54,8 +54,12 @@ func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[sta
 	if err := s.allow(ctx, projectScope(r.Msg.GetProjectId()), false, authz.ManageAgents, fmt.Sprintf("project %d", r.Msg.GetProjectId())); err != nil {
 		return nil, err
 	}
-	value, hash := token.New(token.Agent)
-	a, err := s.directory.RegisterAgent(ctx, state.Agent{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), CurvePublicKey: r.Msg.GetCurvePublicKey()}, hash)
+	value := natsauth.NewToken(natsauth.TokenAgent)
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, value)
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.Internal, "make a token")
+	}
+	a, err := s.directory.RegisterAgent(ctx, state.Agent{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), CurvePublicKey: r.Msg.GetCurvePublicKey()}, hash[:])
 	if err != nil {
 		return nil, err
 	}

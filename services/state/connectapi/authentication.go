@@ -8,7 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/token"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/postgres"
@@ -68,11 +68,11 @@ func (a *authentication) authenticate(ctx context.Context, header http.Header) (
 }
 
 func (a *authentication) user(ctx context.Context, value string) (state.User, error) {
-	hash, err := token.Parse(token.PersonalAccess, value)
+	hash, err := natsauth.HashToken(natsauth.TokenPersonal, value)
 	if err != nil {
-		return state.User{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token %v", err)
+		return state.User{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is not one: %v", err)
 	}
-	user, err := a.directory.UserByToken(ctx, hash)
+	user, err := a.directory.UserByToken(ctx, hash[:])
 	if fault.Is(err, errcode.NotFound) {
 		return state.User{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: make a new one")
 	}

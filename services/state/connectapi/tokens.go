@@ -7,7 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/token"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
@@ -35,8 +35,12 @@ func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[state
 	if t.UserID, err = s.owner(ctx, r.Msg.GetUserId()); err != nil {
 		return nil, err
 	}
-	value, hash := token.New(token.PersonalAccess)
-	if t, err = s.directory.CreateToken(ctx, t, hash); err != nil {
+	value := natsauth.NewToken(natsauth.TokenPersonal)
+	hash, err := natsauth.HashToken(natsauth.TokenPersonal, value)
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.Internal, "make a token")
+	}
+	if t, err = s.directory.CreateToken(ctx, t, hash[:]); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.CreateTokenResponse{Token: accessToken(t), Value: value}), nil

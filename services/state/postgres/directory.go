@@ -16,7 +16,6 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
-	"lockstep.internal/libs/token"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -232,11 +231,11 @@ func (d *Directory) tellMembership(ctx context.Context, tx pgx.Tx, m state.Membe
 }
 
 // RegisterAgent makes an agent in a project, that authenticates with the token of this hash.
-func (d *Directory) RegisterAgent(ctx context.Context, a state.Agent, hash token.Hash) (state.Agent, error) {
+func (d *Directory) RegisterAgent(ctx context.Context, a state.Agent, hash []byte) (state.Agent, error) {
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `
 			insert into agents (project_id, name, token_hash, curve_public_key, created_at) values ($1, $2, $3, $4, $5) returning id, created_at`,
-			a.ProjectID, a.Name, hash[:], a.CurvePublicKey, d.Now()).Scan(&a.ID, &a.CreatedAt)
+			a.ProjectID, a.Name, hash, a.CurvePublicKey, d.Now()).Scan(&a.ID, &a.CreatedAt)
 		if err != nil {
 			return asFault(err, fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID), fmt.Sprintf("project %d", a.ProjectID))
 		}
@@ -263,4 +262,29 @@ func (d *Directory) RevokeAgent(ctx context.Context, id int64) (state.Agent, err
 
 func (d *Directory) tellAgent(ctx context.Context, tx pgx.Tx, a state.Agent) error {
 	return d.tell(ctx, tx, "agent", key(a.ID), events.DirectoryAgent{AgentID: int(a.ID), ProjectID: int(a.ProjectID), CurvePublicKey: a.CurvePublicKey, Revoked: a.Revoked})
+}
+
+// idsPerCell is how many ids one cell may give out: 2^40.
+const idsPerCell = int64(1) << 40
+
+// ReserveIDs moves the ids of a new cell into its own range. It does nothing when they are there already, and refuses to move a cell that has given out ids.
+func (d *Directory) ReserveIDs(ctx context.Context, cell int64) error {
+	return postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+		first := cell*idsPerCell + 1
+		var last int64
+		var called bool
+		if err := tx.QueryRow(ctx, `select last_value, is_called from ids`).Scan(&last, &called); err != nil {
+			return fmt.Errorf("read the ids given out: %w", err)
+		}
+		if last >= first && last < first+idsPerCell {
+			return nil
+		}
+		if called {
+			return fmt.Errorf("cell number %d begins with id %d, but this database has given out ids up to %d: a cell keeps its number", cell, first, last)
+		}
+		if _, err := tx.Exec(ctx, `select setval('ids', $1, false)`, first); err != nil {
+			return fmt.Errorf("reserve ids: %w", err)
+		}
+		return nil
+	})
 }

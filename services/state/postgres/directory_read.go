@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/libs/token"
 	"lockstep.internal/services/state"
 )
 
@@ -55,7 +54,7 @@ func scanUser(row pgx.CollectableRow) (state.User, error) {
 
 // UserByToken returns the user of a token that is neither revoked nor expired, blocked users included, and notes that the token was used
 // (at most once a minute). not_found says nothing about why.
-func (d *Directory) UserByToken(ctx context.Context, hash token.Hash) (state.User, error) {
+func (d *Directory) UserByToken(ctx context.Context, hash []byte) (state.User, error) {
 	now := d.Now()
 	type found struct {
 		user  state.User
@@ -69,7 +68,7 @@ func (d *Directory) UserByToken(ctx context.Context, hash token.Hash) (state.Use
 	}, `
 		select u.id, u.username, u.admin, u.state = 'blocked', t.id, t.last_used_at
 		from personal_access_tokens t join users u on u.id = t.user_id
-		where t.token_hash = $1 and t.revoked_at is null and (t.expires_at is null or t.expires_at > $2)`, hash[:], now)
+		where t.token_hash = $1 and t.revoked_at is null and (t.expires_at is null or t.expires_at > $2)`, hash, now)
 	if err != nil {
 		return state.User{}, err
 	}
@@ -82,8 +81,8 @@ func (d *Directory) UserByToken(ctx context.Context, hash token.Hash) (state.Use
 }
 
 // AgentByToken returns the agent of this id and token hash that is not revoked.
-func (d *Directory) AgentByToken(ctx context.Context, id int64, hash token.Hash) (state.Agent, error) {
-	return one(ctx, d, "agent", scanAgent, `select `+agentColumns+` from agents where id = $1 and token_hash = $2 and revoked_at is null`, id, hash[:])
+func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (state.Agent, error) {
+	return one(ctx, d, "agent", scanAgent, `select `+agentColumns+` from agents where id = $1 and token_hash = $2 and revoked_at is null`, id, hash)
 }
 
 // Agent returns one agent.

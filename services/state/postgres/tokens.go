@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/libs/token"
 	"lockstep.internal/services/state"
 )
 
@@ -27,10 +26,10 @@ func scanToken(row pgx.CollectableRow) (state.Token, error) {
 }
 
 // CreateToken stores a token's hash; a zero ExpiresAt means never.
-func (d *Directory) CreateToken(ctx context.Context, t state.Token, hash token.Hash) (state.Token, error) {
+func (d *Directory) CreateToken(ctx context.Context, t state.Token, hash []byte) (state.Token, error) {
 	return one(ctx, d, fmt.Sprintf("user %d", t.UserID), scanToken, `
 		insert into personal_access_tokens (user_id, name, token_hash, created_at, expires_at)
-		values ($1, $2, $3, $4, $5) returning `+tokenColumns, t.UserID, t.Name, hash[:], d.Now(), nullable(t.ExpiresAt))
+		values ($1, $2, $3, $4, $5) returning `+tokenColumns, t.UserID, t.Name, hash, d.Now(), nullable(t.ExpiresAt))
 }
 
 // Tokens lists a user's tokens.
