@@ -57,4 +57,24 @@ func (s Spec) WithDefaults() Spec {
 
 // Validate returns every fault of the spec at once as one fault invalid_argument, whose details are sentences by field path such as
 // "ports[0].name"; nil when there is none. Call it on a spec with defaults. The digests are not looked at: they are not the user's.
-func (s Spec) Validate() error { return nil }
+func (s Spec) Validate() error {
+	var f faults
+	s.check(&f)
+	return f.err("the spec")
+}
+
+// normal has empty where there is nothing, so that equal specs are deeply equal.
+func (s Spec) normal() Spec {
+	if len(s.Ports) == 0 {
+		s.Ports = nil
+	}
+	if len(s.Env) == 0 {
+		s.Env = nil
+	}
+	for _, list := range []*[]string{&s.Command, &s.SecretEnv, &s.SecretFiles} {
+		if len(*list) == 0 {
+			*list = nil
+		}
+	}
+	return s
+}

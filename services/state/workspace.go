@@ -1,15 +1,10 @@
 package state
 
 import (
-	"reflect"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 
-	"lockstep.internal/libs/fault"
-	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 )
 
@@ -45,7 +40,7 @@ type Workspace struct {
 	// What the cluster says.
 
 	ActualState ActualState
-	// ActualStateRevision counts the changes of ActualState, Reason and Message.
+	// ActualStateRevision counts the changes of ActualState and Reason, and ActualStateChangedAt is the time of the last.
 	ActualStateRevision  int64
 	ActualStateChangedAt time.Time
 	// Reason of the actual state for machines, Message for the user. Always there for failed and error.
@@ -58,95 +53,4 @@ type Workspace struct {
 	Termination actualstate.Termination
 	// ReconsiderAt is the agent's time from which on the actual state is another one if nothing else happens; zero for never.
 	ReconsiderAt time.Time
-}
-
-// Creation is what NewWorkspace needs to know.
-type Creation struct {
-	// Name is a DNS-safe slug of at most 40 characters.
-	Name      string
-	ProjectID int64
-	AgentID   int64
-	UserID    int64
-	Template  string
-	// Spec gets its defaults here.
-	Spec           Spec
-	IdempotencyKey string
-	// NamespacePrefix defaults to DefaultNamespacePrefix.
-	NamespacePrefix string
-	Now             time.Time
-}
-
-// NewWorkspace makes a workspace that is wanted running. The fault invalid_argument names everything that is wrong.
-func NewWorkspace(c Creation) (Workspace, error) {
-	c.Spec = c.Spec.WithDefaults()
-	if err := c.Spec.Validate(); err != nil {
-		return Workspace{}, err
-	}
-	if c.NamespacePrefix == "" {
-		c.NamespacePrefix = DefaultNamespacePrefix
-	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Workspace{}, fault.Wrap(err, errcode.Internal, "no randomness for the id of workspace %q", c.Name)
-	}
-	return Workspace{
-		ID: id, Name: c.Name, ProjectID: c.ProjectID, AgentID: c.AgentID, UserID: c.UserID, Template: c.Template,
-		Namespace: c.NamespacePrefix + strconv.FormatInt(c.AgentID, 10) + "-" + c.Name, IdempotencyKey: c.IdempotencyKey, CreatedAt: c.Now,
-		Spec: c.Spec, DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: c.Now,
-		Cause:       Cause{Kind: events.DesiredStateCauseUser, UserID: c.UserID},
-		ActualState: actualstate.CreationRequested, ActualStateChangedAt: c.Now, Termination: actualstate.TerminationNone,
-	}, nil
-}
-
-// SetDesired says what the user wants from now on. It is no change when that is wanted already. A restart of what is wanted stopped is a start.
-// The fault workspace_terminated refuses everything but Terminated once that was wanted.
-func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Workspace, error) {
-	if to == DesiredRestartRequested && w.DesiredState == DesiredStopped {
-		to = DesiredRunning
-	}
-	if to == w.DesiredState {
-		return w, nil
-	}
-	if err := w.refuseTerminated(); err != nil {
-		return w, err
-	}
-	w.DesiredState = to
-	return w.desire(Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now), nil
-}
-
-// Update replaces the spec. It is no change when it is the same already.
-func (w Workspace) Update(spec Spec, userID int64, now time.Time) (Workspace, error) {
-	if err := w.refuseTerminated(); err != nil {
-		return w, err
-	}
-	spec = spec.WithDefaults()
-	if err := spec.Validate(); err != nil {
-		return w, err
-	}
-	if reflect.DeepEqual(spec, w.Spec) {
-		return w, nil
-	}
-	w.Spec = spec
-	return w.desire(Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now), nil
-}
-
-// Redispatch tells the cluster again what is wanted.
-func (w Workspace) Redispatch(now time.Time) Workspace {
-	return w.desire(Cause{Kind: events.DesiredStateCauseRedispatch}, now)
-}
-
-// desire is the one way to a new revision.
-func (w Workspace) desire(cause Cause, now time.Time) Workspace {
-	w.DesiredRevision++
-	w.DesiredStateChangedAt = now
-	w.Cause = cause
-	return w
-}
-
-func (w Workspace) refuseTerminated() error {
-	if w.DesiredState != DesiredTerminated {
-		return nil
-	}
-	return fault.New(errcode.WorkspaceTerminated, "workspace %q was asked to terminate, which is permanent; create another one", w.Name).
-		With("workspace_id", w.ID.String())
 }

@@ -24,7 +24,7 @@ create table workspaces (
                                                                    'terminating', 'terminated', 'unknown')),
     reason                   text not null default '',
     message                  text not null default '',
-    -- Counts the changes of actual_state, reason and message.
+    -- Counts the changes of actual_state and reason.
     actual_state_revision    bigint not null default 0,
     -- The agent's time from which on the actual state is another one if nothing else happens.
     reconsider_at            timestamptz,
@@ -75,7 +75,7 @@ create table observed_objects (
     primary key (agent_id, kind, namespace, name)
 );
 
-create index observed_objects_workspace on observed_objects (workspace_id) where not deleted;
+create index observed_objects_workspace on observed_objects (workspace_id) where workspace_id is not null;
 
 create table resyncs (
     agent_id      bigint not null,
