@@ -1,0 +1,208 @@
+package natsauth
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"lockstep.internal/libs/topology"
+)
+
+const maxCredentialsBytes = 256 << 10
+
+// ErrInvalidCredentials is wrapped by errors about agent credentials that cannot be used.
+var ErrInvalidCredentials = errors.New("invalid agent credentials")
+
+// AgentCredentials are all that an agent needs to find and enter its cell, in one file. Encoded as JSON they contain
+// their secrets, since that is the file; printed and logged they do not.
+type AgentCredentials struct {
+	// ServerURLs are one or more nats:// or tls:// URLs without user and password.
+	ServerURLs []string      `json:"server_urls"`
+	Cell       topology.Cell `json:"cell"`
+	AgentID    int64         `json:"agent_id"`
+	// Token is of kind [TokenAgent].
+	Token string `json:"token"`
+	// CurveSeed is the X25519 nkey seed ("SX…") that secrets for this agent are sealed to.
+	CurveSeed string `json:"curve_seed"`
+	// SealerKey is the public X25519 nkey ("X…") of who seals them; opening checks that it was them.
+	SealerKey string `json:"sealer_key"`
+	// CA is PEM that vouches for the servers. Empty means the machine's own roots.
+	CA string `json:"ca,omitempty"`
+}
+
+// Validate returns all faults at once.
+func (c AgentCredentials) Validate() error {
+	var faults []error
+
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidCredentials}, args...)...))
+	}
+
+	if len(c.ServerURLs) == 0 {
+		fault("server_urls is empty")
+	}
+
+	for _, raw := range c.ServerURLs {
+		u, err := url.Parse(raw)
+		switch {
+		case err != nil:
+			fault("server_urls: one is no URL")
+		case u.User != nil:
+			fault("server_urls: a URL to %s has a user; the token goes into its own field", u.Host)
+		case (u.Scheme != "nats" && u.Scheme != "tls") || u.Hostname() == "":
+			fault("server_urls: %q is not nats://host:port or tls://host:port", raw)
+		}
+	}
+
+	if err := topology.ValidateCell(string(c.Cell)); err != nil {
+		fault("%w", err)
+	}
+
+	if c.AgentID <= 0 {
+		fault("agent_id %d is not above zero", c.AgentID)
+	}
+
+	if _, err := HashToken(TokenAgent, c.Token); err != nil {
+		fault("token: %w", err)
+	}
+
+	if err := checkCurveSeed(c.CurveSeed); err != nil {
+		fault("curve_seed is no X25519 nkey seed")
+	}
+
+	if !nkeys.IsValidPublicCurveKey(c.SealerKey) {
+		fault("sealer_key is no public X25519 nkey")
+	}
+
+	if c.CA != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.CA)) {
+		fault("ca holds no PEM certificate")
+	}
+
+	return errors.Join(faults...)
+}
+
+func checkCurveSeed(seed string) error {
+	pair, err := nkeys.FromCurveSeed([]byte(seed))
+	if err != nil {
+		return err //nolint:wrapcheck // replaced by the caller, it may quote the seed
+	}
+
+	pair.Wipe()
+
+	return nil
+}
+
+// ConnectOptions are what an agent must connect with: its identity, its inbox, its CA, and to try for ever, for a
+// refusal may be an outage of who admits, and every connection is ended within the hour to be admitted anew.
+// Add an error handler: a publish that is not permitted is otherwise only a time-out.
+func (c AgentCredentials) ConnectOptions() ([]nats.Option, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+
+	user := strconv.FormatInt(c.AgentID, 10)
+	options := []nats.Option{
+		nats.UserInfo(user, c.Token),
+		nats.CustomInboxPrefix(InboxPrefix(user)),
+		nats.IgnoreAuthErrorAbort(),
+		nats.MaxReconnects(-1),
+	}
+
+	if c.CA != "" {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM([]byte(c.CA))
+
+		options = append(options, nats.Secure(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}))
+	}
+
+	return options, nil
+}
+
+// LogValue shows whose credentials they are.
+func (c AgentCredentials) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.Any("server_urls", c.ServerURLs),
+		slog.String("cell", string(c.Cell)),
+		slog.Int64("agent_id", c.AgentID),
+	)
+}
+
+// String is [AgentCredentials.LogValue] as text.
+func (c AgentCredentials) String() string { return c.LogValue().String() }
+
+// GoString keeps %#v from printing secrets.
+func (c AgentCredentials) GoString() string { return c.String() }
+
+// WriteAgentCredentials writes the file whole or not at all, readable by its owner only. It replaces what is there.
+func WriteAgentCredentials(path string, c AgentCredentials) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+
+	content, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode agent credentials: %w", err)
+	}
+	defer clear(content)
+
+	temp, err := writeTemp(path, append(content, '\n'), keyFileMode)
+	if err != nil {
+		return fmt.Errorf("agent credentials: %w", err)
+	}
+
+	if err := os.Rename(temp, path); err != nil {
+		return errors.Join(fmt.Errorf("agent credentials: %w", err), os.Remove(temp))
+	}
+
+	return nil
+}
+
+// ReadAgentCredentials reads and validates the file. Fields it does not know are left for newer agents.
+func ReadAgentCredentials(path string) (AgentCredentials, error) {
+	file, err := os.Open(path) //nolint:gosec // the path is the caller's configuration
+	if err != nil {
+		return AgentCredentials{}, fmt.Errorf("agent credentials: %w", err)
+	}
+	defer file.Close() //nolint:errcheck // only read
+
+	content, err := io.ReadAll(io.LimitReader(file, maxCredentialsBytes+1))
+	if err != nil {
+		return AgentCredentials{}, fmt.Errorf("agent credentials: %w", err)
+	}
+	defer clear(content)
+
+	if len(content) > maxCredentialsBytes {
+		return AgentCredentials{}, fmt.Errorf("%w: %s is over %d bytes", ErrInvalidCredentials, path, maxCredentialsBytes)
+	}
+
+	c, err := ParseAgentCredentials(content)
+	if err != nil {
+		return AgentCredentials{}, fmt.Errorf("%s: %w", path, err)
+	}
+
+	return c, nil
+}
+
+// ParseAgentCredentials reads what [WriteAgentCredentials] wrote.
+func ParseAgentCredentials(content []byte) (AgentCredentials, error) {
+	var c AgentCredentials
+	if err := json.Unmarshal(content, &c); err != nil {
+		return AgentCredentials{}, fmt.Errorf("%w: no JSON: %w", ErrInvalidCredentials, err)
+	}
+
+	if err := c.Validate(); err != nil {
+		return AgentCredentials{}, err
+	}
+
+	return c, nil
+}

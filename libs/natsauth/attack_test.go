@@ -1,0 +1,357 @@
+package natsauth_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/topology"
+)
+
+// families are all first tokens after the cell, those of streams and those without.
+func families() []string {
+	names := []string{topology.FamilySecret, "deploy", "agent", "job", "nowhere"}
+	for _, s := range topology.Streams() {
+		names = append(names, s.Family)
+	}
+
+	return names
+}
+
+// factSubjects are subjects of every family and depth for one agent.
+func factSubjects(agent string) []string {
+	var subjects []string
+
+	for _, family := range families() {
+		prefix := "lockstep.local." + family
+		subjects = append(subjects,
+			prefix+"."+agent, prefix+"."+agent+".w", prefix+"."+agent+".resync", prefix+"."+agent+".deployment.ns.name",
+			prefix+".state."+agent+".w", prefix+".x", prefix)
+	}
+
+	return append(subjects, "lockstep.other.observed."+agent+".x", "lockstep.local", "other")
+}
+
+// apiSubjects are all requests that JetStream has, for one consumer name.
+func apiSubjects(consumer string) []string {
+	subjects := []string{
+		server.JSApiAccountInfo, server.JSApiStreams, server.JSApiStreamList,
+		server.JSApiLeaderStepDown, server.JSApiRemoveServer, server.JSApiEvacuateServer, server.JSApiMetaRescue,
+		fmt.Sprintf(server.JSApiAccountPurgeT, "CONTROL"), fmt.Sprintf(server.JSApiServerStreamMoveT, "CONTROL", "DESIRED"),
+		fmt.Sprintf(server.JSApiServerStreamCancelMoveT, "CONTROL", "DESIRED"), fmt.Sprintf(server.JSApiStreamCreateT, "EVIL"),
+	}
+
+	for _, stream := range topology.Streams() {
+		for _, format := range []string{
+			server.JSApiStreamCreateT, server.JSApiStreamUpdateT, server.JSApiStreamInfoT, server.JSApiStreamDeleteT,
+			server.JSApiStreamPurgeT, server.JSApiStreamSnapshotT, server.JSApiStreamRestoreT, server.JSApiMsgDeleteT,
+			server.JSApiMsgGetT, server.JSDirectMsgGetT, server.JSApiStreamRemovePeerT, server.JSApiStreamEvacuatePeerT,
+			server.JSApiStreamCancelMoveT, server.JSApiStreamLeaderStepDownT, server.JSApiConsumerCreateT,
+			server.JSApiConsumersT, server.JSApiConsumerListT,
+		} {
+			subjects = append(subjects, fmt.Sprintf(format, stream.Name))
+		}
+
+		for _, format := range []string{
+			server.JSApiDurableCreateT, server.JSApiConsumerInfoT, server.JSApiConsumerDeleteT, server.JSApiConsumerPauseT,
+			server.JSApiRequestNextT, server.JSApiConsumerResetT, server.JSApiConsumerUnpinT,
+			server.JSApiConsumerLeaderStepDownT, server.JSApiConsumerRemovePeerT, server.JSApiConsumerEvacuatePeerT,
+			"$JS.API.CONSUMER.CREATE.%s.%s", "$JS.ACK.%s.%s.1.1.1.1.0", "$JS.FC.%s.%s.x",
+		} {
+			subjects = append(subjects, fmt.Sprintf(format, stream.Name, consumer))
+		}
+
+		subjects = append(subjects,
+			fmt.Sprintf(server.JSDirectGetLastBySubjectT, stream.Name, "lockstep.local."+stream.Family+".18.w"),
+			fmt.Sprintf(server.JSApiConsumerCreateExT, stream.Name, consumer, "lockstep.local."+stream.Family+".>"),
+			"$JS.ACK.domain.hash."+stream.Name+"."+consumer+".1.1.1.1.0.x",
+		)
+	}
+
+	return subjects
+}
+
+// serverSubjects are what servers, gateways and other features listen to.
+func serverSubjects() []string {
+	return []string{
+		"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.x.KICK", "$SYS.REQ.SERVER.x.RELOAD",
+		"$SYS.REQ.ACCOUNT.CONTROL.CONNZ", "$SYS.REQ.ACCOUNT.AGENTS.SUBSZ", "$SYS.REQ.ACCOUNT.PING.CONNZ",
+		"$SYS.REQ.ACCOUNT.PING.STATZ", "$SYS.REQ.USER.INFO", "$SYS.REQ.USER.AUTH", "$SYS.ACCOUNT.CONTROL.CONNECT", "$SYS.x",
+		"$KV.b.k", "$O.b.k", "$MQTT.x", "$SRV.PING", "$NRG.V.x", "$JSC.R.x",
+		"_INBOX.x", "_INBOX_18.x", "_INBOX_18.x.y", "_INBOX_17", "_INBOX_17.x", "_INBOX_17x.y", "_INBOX_state.x",
+		"_R_.x", "_R_.x.y.z", "_GR_.x.y.z", "$GR.x.y",
+	}
+}
+
+func wildcardSubjects() []string {
+	return []string{
+		">", "*", "*.>", "*.*.>", "lockstep.>", "lockstep.*.>", "lockstep.local.>", "lockstep.local.*.17.>", "lockstep.local.*.18.>",
+		"lockstep.local.observed.*.>", "lockstep.local.observed.>", "_INBOX.>", "_INBOX_18.>", "_INBOX_18.*", "*.x", "$SYS.>", "$JS.>",
+		"$JS.API.>", "$JS.API.CONSUMER.MSG.NEXT.DESIRED.*", "$JS.ACK.>", "$JS.ACK.DESIRED.*.>", "_R_.>", "_GR_.>", "$KV.>",
+	}
+}
+
+// allowedTo says what agent 17 may publish to, spelled out by hand from the contract.
+func allowedTo(subject string) bool {
+	for _, prefix := range []string{
+		"lockstep.local.observed.17.",
+		"$JS.ACK.DESIRED.dispatcher-17.", "$JS.ACK.CONTROL.dispatcher-17.", "$JS.ACK.CONTROL.watcher-17.",
+	} {
+		if strings.HasPrefix(subject, prefix) {
+			return true
+		}
+	}
+
+	for _, prefix := range []string{"lockstep.local.applied.17.", "lockstep.local.secret.17."} {
+		if rest, ok := strings.CutPrefix(subject, prefix); ok && !strings.Contains(rest, ".") {
+			return true
+		}
+	}
+
+	for _, verb := range []string{"MSG.NEXT", "INFO", "RESET"} {
+		switch subject {
+		case "$JS.API.CONSUMER." + verb + ".DESIRED.dispatcher-17",
+			"$JS.API.CONSUMER." + verb + ".CONTROL.dispatcher-17",
+			"$JS.API.CONSUMER." + verb + ".CONTROL.watcher-17":
+			return true
+		}
+	}
+
+	return false
+}
+
+func everySubject() []string {
+	var subjects []string
+	for _, agent := range []string{"17", "18", "1", "170", "17%", "+17", "017"} {
+		subjects = append(subjects, factSubjects(agent)...)
+	}
+
+	for _, consumer := range []string{
+		"dispatcher-17", "watcher-17", "dispatcher-18", "watcher-18", "dispatcher-170", "dispatcher-1", "other",
+	} {
+		subjects = append(subjects, apiSubjects(consumer)...)
+	}
+
+	return append(subjects, serverSubjects()...)
+}
+
+func TestAgentMayPublishNothingElse(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	c.furnish(t)
+	before := c.foreign(t)
+	agent := c.agent(t, agentOne)
+	refused, allowed := 0, 0
+
+	for _, subject := range append(everySubject(), wildcardSubjects()...) {
+		if allowedTo(subject) {
+			allowed++
+
+			continue
+		}
+
+		require.NoError(t, agent.PublishRequest(subject, "_INBOX_17.answer", []byte("{}")))
+		require.NoError(t, agent.FlushWithContext(testContext(t)))
+		require.ErrorContains(t, receive(t, agent.complaints), "Permissions Violation", subject)
+
+		refused++
+	}
+
+	require.Greater(t, refused, 500)
+	require.Positive(t, allowed, "the table knows nothing of what is allowed, so it proves nothing")
+	require.Equal(t, before, c.foreign(t))
+	require.True(t, agent.IsConnected())
+}
+
+func TestAgentMaySubscribeToNothingElse(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	agent := c.agent(t, agentOne)
+
+	for _, subject := range append(everySubject(), wildcardSubjects()...) {
+		if strings.HasPrefix(subject, "_INBOX_17.") {
+			continue
+		}
+
+		for _, queue := range []string{"", "q"} {
+			subscription, err := agent.QueueSubscribeSync(subject, queue)
+			require.NoError(t, err)
+			require.NoError(t, agent.FlushWithContext(testContext(t)))
+			require.ErrorContains(t, receive(t, agent.complaints), "Permissions Violation", subject)
+			require.NoError(t, subscription.Unsubscribe())
+		}
+	}
+}
+
+// TestReplyInjection publishes on everything that an agent may, with a reply that it may not publish to, so that
+// the server's answer lands there.
+func TestReplyInjection(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	c.furnish(t)
+
+	_, err := c.state.Subscribe("lockstep.local.secret.*.*", func(m *nats.Msg) {
+		if err := m.Respond([]byte("secret")); err != nil {
+			t.Error(err)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, c.state.Flush())
+
+	before := c.foreign(t)
+	agent := c.agent(t, agentOne)
+	js := agent.jetStream(t)
+
+	var carriers, targets []string
+
+	for _, subject := range everySubject() {
+		if allowedTo(subject) {
+			carriers = append(carriers, subject)
+		} else {
+			targets = append(targets, subject)
+		}
+	}
+
+	for _, carrier := range carriers {
+		body := []byte("")
+		if strings.Contains(carrier, "MSG.NEXT") {
+			body = []byte(`{"batch":1,"no_wait":true}`)
+		}
+
+		for _, target := range targets {
+			require.NoError(t, agent.PublishRequest(carrier, target, body))
+		}
+
+		require.NoError(t, agent.FlushWithContext(testContext(t)))
+		// An honest exchange on each path: what was asked before it has been answered.
+		_, err := js.Publish(testContext(t), "lockstep.local.observed.17.resync", nil)
+		require.NoError(t, err)
+		_, err = js.Publish(testContext(t), "lockstep.local.applied.17.w", nil)
+		require.NoError(t, err)
+		_, err = agent.RequestWithContext(testContext(t), "lockstep.local.secret.17.w", nil)
+		require.NoError(t, err)
+
+		for _, own := range topology.AgentConsumers(cellName, agentOne) {
+			_, err = js.Consumer(testContext(t), own.Stream, own.Config.Durable)
+			require.NoError(t, err)
+		}
+
+		require.Equal(t, before, c.foreign(t), carrier)
+	}
+}
+
+// TestControlHeaders publishes on an allowed subject with every header that asks the server for something special.
+func TestControlHeaders(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	c.furnish(t)
+	before := c.foreign(t)
+	agent := c.agent(t, agentOne)
+
+	for _, header := range []map[string]string{
+		{server.JSMsgRollup: server.JSMsgRollupAll},
+		{server.JSMsgRollup: server.JSMsgRollupSubject},
+		{server.JSMessageTTL: "1s"},
+		{server.JSMessageIncr: "1"},
+		{server.JSBatchId: "b", server.JSBatchSeq: "1", server.JSBatchCommit: "1"},
+		{server.JSSchedulePattern: "@at 2000-01-01T00:00:00Z", server.JSScheduleTarget: "lockstep.local.observed.18.deployment.ns.name"},
+		{server.JSExpectedStream: "DESIRED"},
+		{server.JSStreamSource: "DESIRED 1"},
+		{server.JSMsgId: "id-of-another"},
+		{server.ClientInfoHdr: `{"acc":"CONTROL","svc":"CONTROL"}`},
+		{server.MsgTraceDest: "lockstep.local.desired.18.w"},
+		{server.MsgTraceDest: "lockstep.local.observed.18.deployment.ns.name"},
+		{server.MsgTraceDest: "_INBOX_18.x", server.MsgTraceOnly: "true"},
+		{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+	} {
+		for _, subject := range []string{"lockstep.local.observed.17.resync", "lockstep.local.applied.17.w"} {
+			message := nats.NewMsg(subject)
+			message.Data = []byte("0")
+			message.Reply = "_INBOX_17.nobody"
+
+			for name, value := range header {
+				message.Header.Set(name, value)
+			}
+
+			require.NoError(t, agent.PublishMsg(message))
+		}
+
+		_, err := agent.jetStream(t).Publish(testContext(t), "lockstep.local.observed.17.resync", nil)
+		require.NoError(t, err)
+		require.Equal(t, before, c.foreign(t), header)
+	}
+	// A message id is a stream's, so an agent can take one; another agent's message without one is stored all the same.
+	_, err := c.agent(t, agentTwo).jetStream(t).Publish(testContext(t), "lockstep.local.observed.18.resync", nil)
+	require.NoError(t, err)
+	require.NotEqual(t, before, c.foreign(t), "foreign would not notice a change")
+}
+
+// furnish stores something of agent 18's in every stream, and some for agent 17 to be sent.
+func (c *cell) furnish(t *testing.T) {
+	t.Helper()
+
+	for _, subject := range []string{"desired.18.w", "control.18.resync", "desired.17.w", "control.17.resync", "workspace.1.w.created", "directory.user.1"} {
+		_, err := c.js.Publish(testContext(t), "lockstep.local."+subject, []byte("{}"))
+		require.NoError(t, err)
+	}
+
+	other := c.agent(t, agentTwo)
+	for _, subject := range []string{"observed.18.deployment.ns.name", "applied.18.w"} {
+		_, err := other.jetStream(t).Publish(testContext(t), "lockstep.local."+subject, []byte("{}"))
+		require.NoError(t, err)
+	}
+
+	other.Close()
+}
+
+// foreign is everything in the cell's streams that is none of agent 17's business.
+func (c *cell) foreign(t *testing.T) map[string]any {
+	t.Helper()
+
+	found := make(map[string]any)
+
+	streams := c.js.ListStreams(testContext(t))
+	for info := range streams.Info() {
+		found["config of "+info.Config.Name] = info.Config
+
+		stream, err := c.js.Stream(testContext(t), info.Config.Name)
+		require.NoError(t, err)
+		details, err := stream.Info(testContext(t), jetstream.WithSubjectFilter(">"))
+		require.NoError(t, err)
+
+		for subject := range details.State.Subjects {
+			if strings.HasPrefix(subject, "lockstep.local.observed.17.") || strings.HasPrefix(subject, "lockstep.local.applied.17.") {
+				continue
+			}
+
+			last, err := stream.GetLastMsgForSubject(testContext(t), subject)
+			require.NoError(t, err)
+			found[subject] = fmt.Sprintf("%d messages, the last %d: %s", details.State.Subjects[subject], last.Sequence, last.Data)
+		}
+
+		consumers := stream.ListConsumers(testContext(t))
+		for consumer := range consumers.Info() {
+			if !strings.HasSuffix(consumer.Name, "-17") {
+				found[info.Config.Name+" "+consumer.Name] = []any{
+					consumer.Config, consumer.Delivered, consumer.AckFloor, consumer.NumWaiting, consumer.NumPending, consumer.NumAckPending,
+				}
+			}
+		}
+
+		require.NoError(t, consumers.Err())
+	}
+
+	require.NoError(t, streams.Err())
+	require.NotEmpty(t, found)
+
+	return found
+}

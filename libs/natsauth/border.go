@@ -1,0 +1,75 @@
+package natsauth
+
+import (
+	"strconv"
+	"time"
+
+	"lockstep.internal/libs/topology"
+)
+
+// pullThreshold is how long the server keeps the way back for a pull request after the last message on it.
+// It must exceed the longest silence of a pull: nats.go asks for 30 s with a heartbeat every 15 s at most.
+// Longer only costs memory, because each pull request leaves one entry until then.
+const pullThreshold = 2 * time.Minute
+
+// An account without JetStream still gets an import of "$JS.API.>" from the system account, which answers every
+// request with an error, racing with the imports below. The server leaves it out of accounts that import
+// accountInfoSubject from elsewhere. Agents have no use for it, so theirs leads to a subject that nobody serves.
+const (
+	accountInfoSubject = "$JS.API.INFO"
+	nowhereFamily      = "nowhere"
+)
+
+// service is one subject that AccountControl offers to AccountAgents. Offers are services, never streams:
+// a stream import would deliver every agent's messages into the one account that all agents share.
+type service struct {
+	subject string
+	// manyAnswers says that one request has many answers; without it the server forgets the way back after the first.
+	manyAnswers bool
+}
+
+// agentReach is what one agent reaches across the border.
+func agentReach(cell topology.Cell, agent int64) []service {
+	reach := factReach(cell, strconv.FormatInt(agent, 10))
+	for _, consumer := range topology.AgentConsumers(cell, agent) {
+		reach = append(reach, consumerReach(consumer.Stream, consumer.Config.Durable)...)
+	}
+
+	return reach
+}
+
+// borderReach is what all agents together reach: [agentReach] with wildcards. A wildcard cannot stand for a part
+// of a token, so it stands for any consumer of the streams that agents have consumers on; those who may use an export
+// at all are told apart by their permissions.
+func borderReach(cell topology.Cell) []service {
+	reach := factReach(cell, "*")
+	seen := make(map[string]bool)
+
+	for _, consumer := range topology.AgentConsumers(cell, 1) {
+		if !seen[consumer.Stream] {
+			seen[consumer.Stream] = true
+			reach = append(reach, consumerReach(consumer.Stream, "*")...)
+		}
+	}
+
+	return reach
+}
+
+func factReach(cell topology.Cell, agent string) []service {
+	return []service{
+		{subject: cell.Prefix(topology.FamilyObserved) + "." + agent + ".>"},
+		{subject: cell.Prefix(topology.FamilyApplied) + "." + agent + ".*"},
+		{subject: cell.Prefix(topology.FamilySecret) + "." + agent + ".*"},
+	}
+}
+
+func consumerReach(stream, consumer string) []service {
+	pair := stream + "." + consumer
+
+	return []service{
+		{subject: "$JS.API.CONSUMER.MSG.NEXT." + pair, manyAnswers: true},
+		{subject: "$JS.API.CONSUMER.INFO." + pair},
+		{subject: "$JS.API.CONSUMER.RESET." + pair},
+		{subject: "$JS.ACK." + pair + ".>"},
+	}
+}

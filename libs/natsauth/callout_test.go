@@ -1,0 +1,301 @@
+package natsauth_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+)
+
+// syncBuffer takes a log from several goroutines.
+type syncBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.buffer.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.buffer.String()
+}
+
+func logTo(b *syncBuffer) func(*natsauth.Responder) {
+	return func(r *natsauth.Responder) { r.Logger = slog.New(slog.NewTextHandler(b, nil)) }
+}
+
+func TestWrongCredentialsAreRefused(t *testing.T) {
+	t.Parallel()
+
+	var log syncBuffer
+
+	c := startCell(t, logTo(&log))
+	state, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(initDir(t, natsauth.Options{}), natsauth.PrincipalState))
+	require.NoError(t, err)
+
+	for name, options := range map[string][]nats.Option{
+		"wrong token":            {nats.UserInfo("17", "wrong-token-of-17")},
+		"another's token":        {nats.UserInfo("17", "token-two")},
+		"no token":               {nats.UserInfo("17", "")},
+		"unknown agent":          {nats.UserInfo("19", "token-one")},
+		"nobody":                 nil,
+		"bearer":                 {nats.Token("token-one")},
+		"a name of ours":         {nats.UserInfo(natsauth.PrincipalState, "x")},
+		"nkey of another server": {state},
+		"oversized password":     {nats.UserInfo("17", strings.Repeat("x", 3<<10))},
+	} {
+		_, err := nats.Connect(c.server.ClientURL(), options...)
+		require.ErrorIs(t, err, nats.ErrAuthorization, name)
+	}
+
+	require.Contains(t, log.String(), "client refused")
+	require.Contains(t, log.String(), "user=17")
+	require.NotContains(t, log.String(), "wrong-token-of-17")
+	require.NotContains(t, log.String(), "token-two")
+}
+
+func TestBrokenAuthenticatorTurnsAwayAndSaysSo(t *testing.T) {
+	t.Parallel()
+
+	var log syncBuffer
+
+	c := startCell(t, logTo(&log))
+	c.directory.fail(errBroken)
+
+	_, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "token-one"))
+	require.ErrorIs(t, err, nats.ErrAuthorization)
+	require.Contains(t, log.String(), "could not be checked")
+	require.Contains(t, log.String(), errBroken.Error())
+
+	c.directory.fail(nil)
+	c.agent(t, agentOne)
+}
+
+func TestRepeatedRefusalsSpareTheAuthenticator(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+
+	const tries = 40
+	for range tries {
+		_, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "wrong"))
+		require.ErrorIs(t, err, nats.ErrAuthorization)
+	}
+
+	require.Less(t, c.directory.timesAsked(), tries)
+	// Other agents from the same address are none the worse.
+	c.agent(t, agentTwo)
+}
+
+func TestSubscribersMayDoNothingYet(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	c.furnish(t)
+
+	before := c.foreign(t)
+	reader := &client{complaints: make(chan error, 1024)}
+	conn, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("reader", "reader-token"),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { reader.complain(err) }))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+
+	for _, subject := range append(everySubject(), wildcardSubjects()...) {
+		require.NoError(t, conn.PublishRequest(subject, "_INBOX.x", nil))
+		require.ErrorContains(t, receive(t, reader.complaints), "Permissions Violation for Publish", subject)
+
+		subscription, err := conn.SubscribeSync(subject)
+		require.NoError(t, err)
+		require.NoError(t, conn.Flush())
+		require.ErrorContains(t, receive(t, reader.complaints), "Permissions Violation for Subscription", subject)
+		require.NoError(t, subscription.Unsubscribe())
+	}
+
+	require.Equal(t, before, c.foreign(t))
+}
+
+func TestResponderRestart(t *testing.T) {
+	t.Parallel()
+
+	c := &cell{dir: initDir(t, natsauth.Options{}), directory: newDirectory()}
+	c.server = startServer(t, c.dir)
+	stop := c.startResponder(t)
+	c.state = c.static(t, natsauth.PrincipalState)
+
+	var err error
+	c.js, err = jetstream.New(c.state)
+	require.NoError(t, err)
+	createStreams(t, c.js)
+
+	one := c.agent(t, agentOne)
+	stop()
+
+	// Who is in stays in.
+	_, err = one.jetStream(t).Publish(testContext(t), "lockstep.local.observed.17.resync", nil)
+	require.NoError(t, err)
+
+	// Who comes now waits, and comes in when there is a responder again.
+	connected, refused := make(chan struct{}, 1), make(chan struct{}, 100)
+	two, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("18", "token-two"),
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience),
+		nats.ReconnectErrHandler(func(*nats.Conn, error) { refused <- struct{}{} }),
+		nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
+	require.NoError(t, err)
+	t.Cleanup(two.Close)
+	require.False(t, two.IsConnected())
+
+	c.startResponder(t)
+	receive(t, connected)
+	require.True(t, one.IsConnected())
+}
+
+func TestTwoRespondersShareTheWork(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	stop := c.startResponder(t)
+
+	for range 5 {
+		c.agent(t, agentOne).Close()
+	}
+
+	require.Equal(t, 5, c.directory.timesAsked(), "each request goes to one responder")
+	stop()
+
+	for range 5 {
+		c.agent(t, agentOne).Close()
+	}
+}
+
+// TestExpiryLosesNothing lets users live for a second while an agent publishes and consumes.
+func TestExpiryLosesNothing(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t, func(r *natsauth.Responder) { r.Lifetime = time.Second })
+	reconnected := make(chan struct{}, 100)
+	agent := c.agent(t, agentOne, nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} }))
+	js := agent.jetStream(t)
+
+	// The server sends what it already has before the user expires, so each message comes once or, when its
+	// acknowledgement was under way, again.
+	received := make(chan jetstream.Msg, 10_000)
+	consumer, err := js.Consumer(testContext(t), "DESIRED", "dispatcher-17")
+	require.NoError(t, err)
+	consuming, err := consumer.Consume(func(m jetstream.Msg) { received <- m },
+		jetstream.PullExpiry(2*time.Second), jetstream.PullHeartbeat(time.Second))
+	require.NoError(t, err)
+
+	seen := make(map[string]bool)
+	sent, acknowledged := 0, 0
+
+	for expiries := 0; expiries < 3; {
+		select {
+		case <-reconnected:
+			expiries++
+		default:
+		}
+
+		_, err := c.js.Publish(testContext(t), "lockstep.local.desired.17."+time.Now().Format("150405.000000000")[7:], nil)
+		require.NoError(t, err)
+
+		sent++
+
+		message := receive(t, received)
+		seen[message.Subject()] = true
+
+		// A publish that the expiry cuts off is tried again, as every publisher must.
+		require.Eventually(t, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+
+			if message.DoubleAck(ctx) != nil {
+				return false
+			}
+
+			_, err := js.Publish(ctx, "lockstep.local.observed.17.resync", nil)
+
+			return err == nil
+		}, patience, time.Millisecond)
+
+		acknowledged++
+	}
+
+	consuming.Stop()
+	receive(t, consuming.Closed())
+	require.Len(t, seen, sent)
+
+	stream, err := c.js.Stream(testContext(t), "OBSERVED")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, stream.CachedInfo().State.Msgs, uint64(acknowledged))
+	require.Zero(t, consumerPending(t, c, "DESIRED", "dispatcher-17"))
+
+	for {
+		select {
+		case err := <-agent.complaints:
+			require.ErrorIs(t, err, nats.ErrAuthExpired)
+		default:
+			return
+		}
+	}
+}
+
+func consumerPending(t *testing.T, c *cell, stream, name string) int {
+	t.Helper()
+
+	consumer, err := c.js.Consumer(testContext(t), stream, name)
+	require.NoError(t, err)
+
+	return consumer.CachedInfo().NumAckPending + int(consumer.CachedInfo().NumPending) //nolint:gosec // small
+}
+
+func TestResponderFaults(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	keys, err := natsauth.LoadCalloutKeys(c.dir)
+	require.NoError(t, err)
+
+	whole := func() *natsauth.Responder {
+		return &natsauth.Responder{
+			Conn: c.state, Keys: keys, Cell: cellName, Authenticator: c.directory, Logger: slog.New(slog.DiscardHandler),
+		}
+	}
+
+	for want, spoil := range map[string]func(*natsauth.Responder){
+		"no connection":    func(r *natsauth.Responder) { r.Conn = nil },
+		"no keys":          func(r *natsauth.Responder) { r.Keys = natsauth.CalloutKeys{} },
+		"no authenticator": func(r *natsauth.Responder) { r.Authenticator = nil },
+		"no logger":        func(r *natsauth.Responder) { r.Logger = nil },
+		"cell":             func(r *natsauth.Responder) { r.Cell = "" },
+		"lifetime":         func(r *natsauth.Responder) { r.Lifetime = time.Millisecond },
+		"concurrent":       func(r *natsauth.Responder) { r.Concurrent = -1 },
+	} {
+		r := whole()
+		spoil(r)
+		err := r.Run(testContext(t))
+		require.ErrorIs(t, err, natsauth.ErrInvalidResponder, want)
+		require.ErrorContains(t, err, want)
+	}
+
+	r := whole()
+	r.Conn = c.static(t, natsauth.PrincipalCallout)
+	r.Conn.Close()
+	require.ErrorIs(t, r.Run(testContext(t)), nats.ErrConnectionClosed)
+}

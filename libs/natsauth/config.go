@@ -1,0 +1,255 @@
+package natsauth
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+
+	"lockstep.internal/libs/topology"
+)
+
+// authTimeout is how long the server waits for a responder before it refuses a client.
+const authTimeout = 5 * time.Second
+
+type staticUser struct {
+	StaticPrincipal
+
+	public string
+}
+
+// renderConfig is a pure function of what goes in: the same options and keys give the same bytes.
+func renderConfig(o Options, issuer, exchange string, users []staticUser) []byte {
+	w := &configWriter{}
+
+	w.line("# Written by `lockstep nats init` for cell %s. Run it again instead of editing: it writes this file anew.", o.Cell)
+	w.line("# There is no secret in here; the keys are in ./%s.", keyDir)
+	w.line("")
+
+	if o.ServerName != "" {
+		w.line("server_name: %s", quote(o.ServerName))
+	}
+
+	w.line("listen: %s", quote(o.ListenHost+":"+strconv.Itoa(o.ListenPort)))
+
+	if o.MonitorPort != 0 {
+		w.line("http: %s", quote(o.ListenHost+":"+strconv.Itoa(o.MonitorPort)))
+	}
+
+	w.line("max_payload: %d", topology.MaxMessageSize)
+	w.tls(o.TLS)
+	w.line("")
+	w.line("# Permissions and exports name acknowledgement subjects in this form; it must not change under them.")
+	w.line("feature_flags { js_ack_fc_v2: false }")
+	w.line("")
+	w.jetstream(o)
+	w.cluster(o.Cluster)
+	w.authorization(issuer, exchange, users)
+	w.accounts(o.Cell, users)
+
+	return w.buffer.Bytes()
+}
+
+type configWriter struct {
+	buffer bytes.Buffer
+	indent int
+}
+
+func (w *configWriter) line(format string, args ...any) {
+	if format != "" {
+		w.buffer.WriteString(strings.Repeat("  ", w.indent))
+		fmt.Fprintf(&w.buffer, format, args...)
+	}
+
+	w.buffer.WriteByte('\n')
+}
+
+func (w *configWriter) block(name, begin, end string, body func()) {
+	w.line("%s", name+begin)
+	w.indent++
+	body()
+	w.indent--
+	w.line("%s", end)
+}
+
+func (w *configWriter) section(name string, body func()) { w.block(name, " {", "}", body) }
+
+func (w *configWriter) list(name string, body func()) { w.block(name, ": [", "]", body) }
+
+func (w *configWriter) tls(t *TLS) {
+	if t == nil {
+		return
+	}
+
+	w.section("tls", func() {
+		w.line("cert_file: %s", quote(t.CertFile))
+		w.line("key_file: %s", quote(t.KeyFile))
+
+		if t.CAFile != "" {
+			w.line("ca_file: %s", quote(t.CAFile))
+		}
+
+		w.line("verify: %t", t.VerifyClients)
+		w.line("min_version: \"1.2\"")
+	})
+}
+
+func (w *configWriter) jetstream(o Options) {
+	w.section("jetstream", func() {
+		w.line("store_dir: %s", quote(o.StoreDir))
+
+		if o.SyncInterval == SyncAlways {
+			w.line("sync_interval: always")
+		} else {
+			w.line("sync_interval: %s", quote(o.SyncInterval.String()))
+		}
+	})
+	w.line("")
+}
+
+func (w *configWriter) cluster(c *Cluster) {
+	if c == nil {
+		return
+	}
+
+	w.section("cluster", func() {
+		w.line("name: %s", quote(c.Name))
+		w.line("listen: %s", quote(c.ListenHost+":"+strconv.Itoa(c.ListenPort)))
+		w.line("routes: [%s]", quoteAll(c.Routes))
+		w.tls(c.TLS)
+	})
+	w.line("")
+}
+
+func (w *configWriter) authorization(issuer, exchange string, users []staticUser) {
+	w.line("# Who is not one of the users below is asked for at the responder in account %s, which signs with the issuer key.",
+		AccountAuth)
+	w.section("authorization", func() {
+		w.line("timeout: %q", authTimeout)
+		w.section("auth_callout", func() {
+			w.line("account: %s", AccountAuth)
+			w.line("issuer: %s", issuer)
+			w.line("xkey: %s", exchange)
+			w.list("auth_users", func() {
+				for _, u := range users {
+					w.line("%s # %s", u.public, u.Name)
+				}
+			})
+		})
+	})
+	w.line("")
+	w.line("system_account: %s", AccountSystem)
+	w.line("")
+}
+
+func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
+	reach := borderReach(cell)
+	nowhere := cell.Prefix(nowhereFamily)
+
+	w.section("accounts", func() {
+		w.section(string(AccountControl), func() {
+			w.line("jetstream: enabled")
+			w.list("exports", func() {
+				for _, s := range reach {
+					w.export(s)
+				}
+
+				w.export(service{subject: nowhere})
+			})
+			w.denyByDefault()
+			w.users(AccountControl, users)
+		})
+		w.line("# No JetStream here: a publish whose reply is a stream's subject would store the acknowledgement there.")
+		w.section(string(AccountAgents), func() {
+			w.list("imports", func() {
+				for _, s := range reach {
+					w.line("{service: {account: %s, subject: %s}}", AccountControl, quote(s.subject))
+				}
+
+				w.line("# Without this the server answers the JetStream API here itself, and first: \"not enabled for account\".")
+				w.line("{service: {account: %s, subject: %s}, to: %s}", AccountControl, quote(nowhere), quote(accountInfoSubject))
+			})
+			w.denyByDefault()
+		})
+		w.section(string(AccountSubscribers), w.denyByDefault)
+
+		for _, account := range []Account{AccountAuth, AccountSystem} {
+			w.section(string(account), func() {
+				w.denyByDefault()
+				w.users(account, users)
+			})
+		}
+	})
+}
+
+func (w *configWriter) export(s service) {
+	if s.manyAnswers {
+		w.line("{service: %s, accounts: [%s], response_type: stream, threshold: %q}",
+			quote(s.subject), AccountAgents, pullThreshold)
+	} else {
+		w.line("{service: %s, accounts: [%s]}", quote(s.subject), AccountAgents)
+	}
+}
+
+// denyByDefault is for users that name no permissions of their own; to the server that would mean "everything".
+func (w *configWriter) denyByDefault() {
+	w.permissions("default_permissions", denyAll())
+}
+
+func (w *configWriter) users(account Account, users []staticUser) {
+	w.list("users", func() {
+		for _, u := range users {
+			if u.Account != account {
+				continue
+			}
+
+			w.line("# %s", u.Name)
+			w.section("", func() {
+				w.line("nkey: %s", u.public)
+				w.permissions("permissions", u.Permissions)
+			})
+		}
+	})
+}
+
+func (w *configWriter) permissions(name string, p jwt.Permissions) {
+	w.section(name, func() {
+		w.permission("publish", p.Pub)
+		w.permission("subscribe", p.Sub)
+
+		if p.Resp != nil {
+			w.line("allow_responses: {max: %d, expires: %q}", p.Resp.MaxMsgs, p.Resp.Expires)
+		}
+	})
+}
+
+func (w *configWriter) permission(name string, p jwt.Permission) {
+	var parts []string
+
+	if len(p.Allow) > 0 {
+		parts = append(parts, "allow: ["+quoteAll(p.Allow)+"]")
+	}
+
+	if len(p.Deny) > 0 {
+		parts = append(parts, "deny: ["+quoteAll(p.Deny)+"]")
+	}
+
+	w.line("%s: {%s}", name, strings.Join(parts, ", "))
+}
+
+func quoteAll(values []string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = quote(v)
+	}
+
+	return strings.Join(quoted, ", ")
+}
+
+// quote writes a string literal of the server's configuration language.
+func quote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(s) + `"`
+}

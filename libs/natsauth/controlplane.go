@@ -1,0 +1,136 @@
+package natsauth
+
+import (
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+
+	"lockstep.internal/libs/topology"
+)
+
+// Names of the static principals that every cell has. Each has a key file; see [SeedFile].
+const (
+	// PrincipalState is the state service: it owns the streams and writes desired state.
+	PrincipalState = "state"
+	// PrincipalOperator is a person with the command line: tail, replay, dead letters.
+	PrincipalOperator = "operator"
+	// PrincipalCallout answers authorization requests.
+	PrincipalCallout = "callout"
+	// PrincipalSystem lists and kicks connections.
+	PrincipalSystem = "sys"
+)
+
+// StaticPrincipal is a control-plane user whose public nkey stands in the server's configuration.
+type StaticPrincipal struct {
+	// Name is one to 63 of a-z, 0-9 and '-'. It names the key file and the inbox.
+	Name string
+	// Account is where it connects.
+	Account Account
+	// Permissions are what it may do. Publish and Subscribe must not be empty: that would mean "everything".
+	Permissions jwt.Permissions
+}
+
+// responseExpiry is how long a service may take to answer a request.
+const responseExpiry = time.Minute
+
+// ControlPlane lists the static principals of a cell with the least that each needs.
+func ControlPlane(cell topology.Cell) []StaticPrincipal {
+	return []StaticPrincipal{
+		{PrincipalState, AccountControl, statePermissions(cell)},
+		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
+		{PrincipalCallout, AccountAuth, calloutPermissions()},
+		{PrincipalSystem, AccountSystem, systemPermissions()},
+	}
+}
+
+// statePermissions: everything about streams and consumers except destroying history. Purging is left where the
+// state service is the only writer and a message is the current truth of something that can cease to be.
+func statePermissions(cell topology.Cell) jwt.Permissions {
+	return jwt.Permissions{
+		Pub: jwt.Permission{
+			Allow: jwt.StringList{
+				cell.All(topology.FamilyDesired),
+				cell.All(topology.FamilyControl),
+				cell.All(topology.FamilyWorkspace),
+				cell.All(topology.FamilyDirectory),
+				cell.Prefix(topology.FamilyDead) + "." + PrincipalState + ".>",
+				"$JS.API.INFO",
+				"$JS.API.STREAM.CREATE.*",
+				"$JS.API.STREAM.UPDATE.*",
+				"$JS.API.STREAM.INFO.*",
+				"$JS.API.STREAM.NAMES",
+				"$JS.API.STREAM.LIST",
+				"$JS.API.STREAM.MSG.GET.*",
+				"$JS.API.DIRECT.GET.>",
+				"$JS.API.CONSUMER.>",
+				"$JS.API.STREAM.PURGE." + topology.StreamDesired,
+				"$JS.API.STREAM.PURGE." + topology.StreamControl,
+				"$JS.API.STREAM.PURGE." + topology.StreamDirectory,
+				"$JS.ACK.>",
+			},
+		},
+		Sub: jwt.Permission{
+			Allow: jwt.StringList{
+				InboxPrefix(PrincipalState) + ".>",
+				cell.Prefix(topology.FamilySecret) + ".*.*",
+				"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
+				"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
+			},
+		},
+		Resp: &jwt.ResponsePermission{MaxMsgs: 1, Expires: responseExpiry},
+	}
+}
+
+// operatorPermissions: reads every stream, republishes dead letters to where they came from, and drops them.
+func operatorPermissions(cell topology.Cell) jwt.Permissions {
+	return jwt.Permissions{
+		Pub: jwt.Permission{
+			Allow: jwt.StringList{
+				topology.Root + "." + string(cell) + ".>",
+				"$JS.API.INFO",
+				"$JS.API.STREAM.INFO.*",
+				"$JS.API.STREAM.NAMES",
+				"$JS.API.STREAM.LIST",
+				"$JS.API.STREAM.MSG.GET.*",
+				"$JS.API.DIRECT.GET.>",
+				"$JS.API.CONSUMER.CREATE.>",
+				"$JS.API.CONSUMER.INFO.>",
+				"$JS.API.CONSUMER.NAMES.*",
+				"$JS.API.CONSUMER.LIST.*",
+				"$JS.API.CONSUMER.DELETE.>",
+				"$JS.API.CONSUMER.MSG.NEXT.>",
+				"$JS.API.STREAM.MSG.DELETE." + topology.StreamDead,
+				"$JS.API.STREAM.PURGE." + topology.StreamDead,
+				"$JS.ACK.>",
+			},
+			Deny: jwt.StringList{cell.All(topology.FamilySecret)},
+		},
+		Sub: jwt.Permission{
+			Allow: jwt.StringList{InboxPrefix(PrincipalOperator) + ".>", topology.Root + "." + string(cell) + ".>"},
+			Deny:  jwt.StringList{cell.All(topology.FamilySecret)},
+		},
+	}
+}
+
+func calloutPermissions() jwt.Permissions {
+	return jwt.Permissions{
+		Pub: jwt.Permission{Deny: jwt.StringList{">"}},
+		Sub: jwt.Permission{Allow: jwt.StringList{
+			InboxPrefix(PrincipalCallout) + ".>",
+			// Only as a member of the queue: every request goes to one responder.
+			calloutSubject + " " + calloutQueue,
+		}},
+		Resp: &jwt.ResponsePermission{MaxMsgs: 1, Expires: responseExpiry},
+	}
+}
+
+func systemPermissions() jwt.Permissions {
+	return jwt.Permissions{
+		Pub: jwt.Permission{Allow: jwt.StringList{
+			pingStatsSubject,
+			pingConnectionsSubject,
+			"$SYS.REQ.SERVER.*.KICK",
+		}},
+		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(PrincipalSystem) + ".>"}},
+	}
+}

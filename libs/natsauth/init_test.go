@@ -1,0 +1,231 @@
+package natsauth_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+)
+
+func readAll(t *testing.T, dir string) map[string]string {
+	t.Helper()
+
+	files := make(map[string]string)
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+
+		content, err := os.ReadFile(path) //nolint:gosec // below t.TempDir
+		files[path] = string(content)
+
+		return err
+	}))
+
+	return files
+}
+
+func TestInitTwiceChangesNothing(t *testing.T) {
+	t.Parallel()
+
+	dir := filepath.Join(t.TempDir(), "nats", "conf")
+	first, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+	require.True(t, first.Changed())
+
+	before := readAll(t, dir)
+	require.Len(t, before, len(first.Files), "the report names every file")
+
+	for _, f := range first.Files {
+		require.Equal(t, natsauth.Created, f.Change)
+		require.Contains(t, before, f.Path)
+
+		if f.Path != first.ConfigFile {
+			info, err := os.Stat(f.Path)
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), info.Mode(), f.Path)
+		}
+	}
+
+	second, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+	require.False(t, second.Changed())
+	require.Equal(t, before, readAll(t, dir))
+}
+
+func TestInitRendersAnewAndKeepsKeys(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	_, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+	before := readAll(t, dir)
+
+	report, err := natsauth.Init(dir, natsauth.Options{
+		ListenPort: 4333, SyncInterval: natsauth.SyncAlways, MonitorPort: 8222, ServerName: "nats-1", ListenHost: "0.0.0.0",
+		Cluster:    &natsauth.Cluster{Name: "c", ListenPort: 6222, Routes: []string{"nats://nats-2:6222"}},
+		Principals: []natsauth.StaticPrincipal{deploys()},
+	})
+	require.NoError(t, err)
+
+	changes := make(map[string]natsauth.Change)
+	for _, f := range report.Files {
+		changes[f.Path] = f.Change
+	}
+
+	require.Equal(t, natsauth.Updated, changes[report.ConfigFile])
+	require.Equal(t, natsauth.Created, changes[natsauth.SeedFile(dir, "deploys")])
+	require.Equal(t, natsauth.Kept, changes[natsauth.SeedFile(dir, natsauth.PrincipalState)])
+
+	after := readAll(t, dir)
+	for path, content := range before {
+		if path != report.ConfigFile {
+			require.Equal(t, content, after[path])
+		}
+	}
+
+	options, err := server.ProcessConfigFile(report.ConfigFile)
+	require.NoError(t, err)
+	require.Equal(t, 4333, options.Port)
+	require.Equal(t, 8222, options.HTTPPort)
+	require.Equal(t, "nats-1", options.ServerName)
+	require.True(t, options.SyncAlways)
+	require.Equal(t, "c", options.Cluster.Name)
+	require.Len(t, options.Routes, 1)
+}
+
+func deploys() natsauth.StaticPrincipal {
+	return natsauth.StaticPrincipal{
+		Name: "deploys", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
+			Pub: jwt.Permission{Allow: jwt.StringList{"lockstep.local.deploy.>"}},
+			Sub: jwt.Permission{Allow: jwt.StringList{`_INBOX_deploys.>`}},
+		},
+	}
+}
+
+func TestConfigHoldsNoSecretAndNoPathOfItsOwn(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	report, err := natsauth.Init(dir, natsauth.Options{SyncInterval: time.Minute})
+	require.NoError(t, err)
+	files := readAll(t, dir)
+	config := files[report.ConfigFile]
+	require.NotContains(t, config, dir)
+	require.NotRegexp(t, regexp.MustCompile(`\bS[AUXNCO][A-Z2-7]{50,}`), config)
+
+	for path, seed := range files {
+		if path != report.ConfigFile {
+			require.NotContains(t, config, strings.TrimSpace(seed))
+		}
+	}
+
+	// Moved elsewhere it is as good.
+	moved := filepath.Join(t.TempDir(), "elsewhere.conf")
+	require.NoError(t, os.WriteFile(moved, []byte(config), 0o600))
+	options, err := server.ProcessConfigFile(moved)
+	require.NoError(t, err)
+	require.Equal(t, time.Minute, options.SyncInterval)
+	require.Equal(t, "jetstream", options.StoreDir)
+	require.Empty(t, options.JetStreamDomain)
+}
+
+func TestInitAtOnceAgreesOnKeys(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+
+	var group sync.WaitGroup
+
+	for range 8 {
+		group.Go(func() {
+			if _, err := natsauth.Init(dir, natsauth.Options{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	group.Wait()
+
+	report, err := natsauth.Init(dir, natsauth.Options{})
+	require.NoError(t, err)
+	require.False(t, report.Changed(), "what the last of them wrote is made of the keys that are there")
+}
+
+func TestInitRefusesUnusableKeys(t *testing.T) {
+	t.Parallel()
+
+	for name, spoil := range map[string]func(t *testing.T, dir, path string){
+		"no nkey seed": func(t *testing.T, _, path string) {
+			t.Helper()
+			require.NoError(t, os.WriteFile(path, []byte("garbage"), 0o600))
+		},
+		"holds a key for": func(t *testing.T, dir, path string) {
+			t.Helper()
+			other, err := os.ReadFile(natsauth.SeedFile(dir, "issuer"))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, other, 0o600))
+		},
+		"chmod 600": func(t *testing.T, _, path string) {
+			t.Helper()
+			require.NoError(t, os.Chmod(path, 0o644)) //nolint:gosec // on purpose
+		},
+	} {
+		dir := t.TempDir()
+		_, err := natsauth.Init(dir, natsauth.Options{})
+		require.NoError(t, err)
+		spoil(t, dir, natsauth.SeedFile(dir, natsauth.PrincipalState))
+		before := readAll(t, dir)
+
+		_, err = natsauth.Init(dir, natsauth.Options{ListenPort: 1})
+		require.ErrorIs(t, err, natsauth.ErrUnusableKey)
+		require.ErrorContains(t, err, name)
+		require.Equal(t, before, readAll(t, dir))
+	}
+}
+
+func TestInitRefusesOptions(t *testing.T) {
+	t.Parallel()
+
+	open := deploys()
+	open.Permissions.Pub = jwt.Permission{}
+	agents := deploys()
+	agents.Account = natsauth.AccountAgents
+	unknown := deploys()
+	unknown.Account = "OTHER"
+	taken := deploys()
+	taken.Name = "issuer"
+
+	for want, options := range map[string]natsauth.Options{
+		"cell":                         {Cell: "A.b"},
+		"listen port":                  {ListenPort: 70000},
+		"monitor port":                 {MonitorPort: -2},
+		"sync interval":                {SyncInterval: -5},
+		"certificate file":             {TLS: &natsauth.TLS{}},
+		"only with a CA":               {TLS: &natsauth.TLS{CertFile: "c", KeyFile: "k", VerifyClients: true}},
+		"line break":                   {TLS: &natsauth.TLS{CertFile: "c\n", KeyFile: "k"}},
+		"cluster without a name":       {Cluster: &natsauth.Cluster{ListenPort: 1}},
+		"cluster listen port":          {Cluster: &natsauth.Cluster{Name: "c"}},
+		"is there twice":               {Principals: []natsauth.StaticPrincipal{{Name: natsauth.PrincipalState}}},
+		"not a DNS label":              {Principals: []natsauth.StaticPrincipal{{Name: "../x"}}},
+		"allow everything":             {Principals: []natsauth.StaticPrincipal{open}},
+		"come from the directory only": {Principals: []natsauth.StaticPrincipal{agents}},
+		"unknown account":              {Principals: []natsauth.StaticPrincipal{unknown}},
+		"the name of a key":            {Principals: []natsauth.StaticPrincipal{taken}},
+	} {
+		dir := t.TempDir()
+		_, err := natsauth.Init(dir, options)
+		require.ErrorIs(t, err, natsauth.ErrInvalidOptions, want)
+		require.ErrorContains(t, err, want)
+		require.Empty(t, readAll(t, dir))
+	}
+}

@@ -1,0 +1,205 @@
+package natsauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	pingStatsSubject       = "$SYS.REQ.SERVER.PING"
+	pingConnectionsSubject = "$SYS.REQ.SERVER.PING.CONNZ"
+	kickSubjectFormat      = "$SYS.REQ.SERVER.%s.KICK"
+
+	// connectionPage is how many connections of one user a server lists at once.
+	connectionPage = 1024
+	// sweepTimeout bounds one sweep. Servers that do not answer in it are reported as an error.
+	sweepTimeout = 2 * time.Second
+)
+
+// Kicker cuts the live connections of a principal on every server of the cluster. It only cuts: the [Authenticator]
+// must already refuse the principal, or its client is back at once.
+type Kicker struct {
+	// Conn is connected as [PrincipalSystem]. Required.
+	Conn *nats.Conn
+	// Settle is how long an admission that began before the refusal may take to become a connection; see Kick.
+	// Defaults to the time after which a server gives up on a responder (5 s) and one more.
+	Settle time.Duration
+}
+
+// ErrIncompleteKick is wrapped by errors of [Kicker] when some server did not answer; the connections there may live
+// on until their time is over. Kick again.
+var ErrIncompleteKick = errors.New("not all servers answered")
+
+// Kick cuts the principal's connections now, within a second, and once more after Settle, so that one that was being
+// admitted on old knowledge meanwhile does not slip through. It returns after the second time, with the number of
+// connections it cut; call it from a place that can wait, or use [Kicker.Sweep].
+func (k *Kicker) Kick(ctx context.Context, principal Principal) (int, error) {
+	first, err := k.Sweep(ctx, principal)
+	if err != nil {
+		return first, err
+	}
+
+	settle := k.Settle
+	if settle == 0 {
+		settle = authTimeout + time.Second
+	}
+
+	timer := time.NewTimer(settle)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return first, fmt.Errorf("wait for admissions under way: %w", context.Cause(ctx))
+	}
+
+	second, err := k.Sweep(ctx, principal)
+
+	return first + second, err
+}
+
+// Sweep cuts the connections that the principal has at this moment and returns how many they were.
+func (k *Kicker) Sweep(ctx context.Context, principal Principal) (int, error) {
+	if err := principal.Validate(); err != nil {
+		return 0, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+
+	connections, err := k.connections(ctx, principal)
+	kicked := 0
+
+	for _, c := range connections {
+		kickErr := k.kick(ctx, c)
+		if kickErr == nil {
+			kicked++
+		}
+
+		err = errors.Join(err, kickErr)
+	}
+
+	return kicked, err
+}
+
+type connection struct {
+	server string
+	id     uint64
+}
+
+// connectionQuery is the body of a CONNZ request; the filters work only together with auth.
+type connectionQuery struct {
+	Auth    bool   `json:"auth"`
+	Account string `json:"acc"`
+	User    string `json:"user"`
+	Limit   int    `json:"limit"`
+}
+
+type connectionAnswer struct {
+	Server struct {
+		ID string `json:"id"`
+	} `json:"server"`
+	Data struct {
+		Total       int `json:"total"`
+		Connections []struct {
+			ID uint64 `json:"cid"`
+		} `json:"connections"`
+	} `json:"data"`
+	Error *serverError `json:"error"`
+}
+
+type serverError struct {
+	Description string `json:"description"`
+}
+
+// connections asks all servers and waits until as many have answered as one of them says there are.
+func (k *Kicker) connections(ctx context.Context, principal Principal) ([]connection, error) {
+	servers, err := k.activeServers(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	query, err := json.Marshal(connectionQuery{
+		Auth: true, Account: string(principal.Account()), User: principal.User(), Limit: connectionPage,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode connection query: %w", err)
+	}
+
+	inbox := k.Conn.NewInbox()
+
+	answers, err := k.Conn.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to connection lists: %w", err)
+	}
+	defer answers.Unsubscribe() //nolint:errcheck // fails only on a closed connection
+
+	if err := k.Conn.PublishRequest(pingConnectionsSubject, inbox, query); err != nil {
+		return nil, fmt.Errorf("ask for connections: %w", err)
+	}
+
+	var found []connection
+
+	answered := make(map[string]bool)
+	for len(answered) < servers {
+		message, err := answers.NextMsgWithContext(ctx)
+		if err != nil {
+			return found, fmt.Errorf("%w: %d of %d: %w", ErrIncompleteKick, len(answered), servers, err)
+		}
+
+		var answer connectionAnswer
+		if err := json.Unmarshal(message.Data, &answer); err != nil {
+			return found, fmt.Errorf("decode connection list: %w", err)
+		}
+
+		if answer.Error != nil {
+			return found, fmt.Errorf("%w: server %s: %s", ErrIncompleteKick, answer.Server.ID, answer.Error.Description)
+		}
+
+		answered[answer.Server.ID] = true
+
+		for _, c := range answer.Data.Connections {
+			found = append(found, connection{answer.Server.ID, c.ID})
+		}
+	}
+
+	return found, nil
+}
+
+// activeServers asks any server how many there are in the cluster, itself included.
+func (k *Kicker) activeServers(ctx context.Context) (int, error) {
+	message, err := k.Conn.RequestWithContext(ctx, pingStatsSubject, nil)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the number of servers: %w", err)
+	}
+
+	var answer struct {
+		Stats struct {
+			ActiveServers int `json:"active_servers"`
+		} `json:"statsz"`
+	}
+	if err := json.Unmarshal(message.Data, &answer); err != nil {
+		return 0, fmt.Errorf("decode number of servers: %w", err)
+	}
+
+	return max(answer.Stats.ActiveServers, 1), nil
+}
+
+// kick cuts one connection. One that is gone already is no error.
+func (k *Kicker) kick(ctx context.Context, c connection) error {
+	body, err := json.Marshal(map[string]uint64{"cid": c.id})
+	if err != nil {
+		return fmt.Errorf("encode kick: %w", err)
+	}
+
+	if _, err := k.Conn.RequestWithContext(ctx, fmt.Sprintf(kickSubjectFormat, c.server), body); err != nil {
+		return fmt.Errorf("%w: kick connection %d on server %s: %w", ErrIncompleteKick, c.id, c.server, err)
+	}
+
+	return nil
+}

@@ -1,0 +1,186 @@
+package natsauth_test
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+)
+
+func principal(id int64) natsauth.Principal {
+	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: id}
+}
+
+func watchDisconnects() (nats.Option, <-chan struct{}) {
+	gone := make(chan struct{}, 100)
+
+	return nats.DisconnectErrHandler(func(*nats.Conn, error) { gone <- struct{}{} }), gone
+}
+
+func TestRevocationKicks(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: time.Nanosecond}
+	option, gone := watchDisconnects()
+	watcher := c.agent(t, agentOne, option)
+	dispatcher := c.agent(t, agentOne, option)
+	other := c.agent(t, agentTwo)
+
+	c.directory.revoke(agentOne)
+
+	kicked, err := kicker.Kick(testContext(t), principal(agentOne))
+	require.NoError(t, err)
+	require.Equal(t, 2, kicked)
+	receive(t, gone)
+	receive(t, gone)
+
+	// They try to come back and are refused.
+	require.ErrorIs(t, receive(t, watcher.complaints), nats.ErrAuthorization)
+	require.ErrorIs(t, receive(t, dispatcher.complaints), nats.ErrAuthorization)
+	require.False(t, watcher.IsConnected())
+	require.False(t, dispatcher.IsConnected())
+
+	// Nobody else has noticed, and there is nobody left to kick.
+	_, err = other.jetStream(t).Publish(testContext(t), "lockstep.local.observed.18.resync", nil)
+	require.NoError(t, err)
+	require.Zero(t, other.Reconnects)
+
+	kicked, err = kicker.Sweep(testContext(t), principal(agentOne))
+	require.NoError(t, err)
+	require.Zero(t, kicked)
+}
+
+// TestKickCatchesWhoIsBeingAdmitted: the authenticator says yes just before the revocation, its answer arrives after
+// the first sweep.
+func TestKickCatchesWhoIsBeingAdmitted(t *testing.T) {
+	t.Parallel()
+
+	slow := &slowDirectory{directory: newDirectory(), entered: make(chan struct{}), leave: make(chan struct{})}
+	c := startCell(t, func(r *natsauth.Responder) { r.Authenticator = slow })
+	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: 200 * time.Millisecond}
+	option, gone := watchDisconnects()
+	admitted := make(chan *nats.Conn, 1)
+
+	go func() {
+		conn, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "token-one"), nats.Timeout(patience), nats.NoReconnect(), option)
+		if err != nil {
+			t.Error(err)
+		}
+		admitted <- conn
+	}()
+
+	receive(t, slow.entered)
+
+	kicked, err := kicker.Sweep(testContext(t), principal(agentOne))
+	require.NoError(t, err)
+	require.Zero(t, kicked, "it is not there yet")
+
+	result := make(chan int, 1)
+
+	go func() {
+		kicked, err := kicker.Kick(context.Background(), principal(agentOne))
+		if err != nil {
+			t.Error(err)
+		}
+		result <- kicked
+	}()
+
+	close(slow.leave)
+	t.Cleanup(receive(t, admitted).Close)
+	require.Equal(t, 1, receive(t, result))
+	receive(t, gone)
+}
+
+type slowDirectory struct {
+	*directory
+
+	entered, leave chan struct{}
+}
+
+func (d *slowDirectory) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+	p, err := d.directory.Authenticate(ctx, c)
+
+	close(d.entered)
+	<-d.leave
+
+	return p, err
+}
+
+func TestKickOnEveryServerOfACluster(t *testing.T) {
+	t.Parallel()
+
+	const size = 3
+
+	dir := initDir(t, natsauth.Options{Cluster: &natsauth.Cluster{Name: "test", ListenPort: -1}})
+	servers := make([]*server.Server, 0, size)
+
+	for i := range size {
+		servers = append(servers, startServer(t, dir, func(o *server.Options) {
+			o.ServerName = "nats-" + strconv.Itoa(i)
+			o.StoreDir = t.TempDir()
+			o.JetStream = false
+
+			for _, s := range servers {
+				o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: s.ClusterAddr().String()})
+			}
+		}))
+	}
+
+	require.Eventually(t, func() bool {
+		for _, s := range servers {
+			// Each pair has one route per pooled connection and one for the system account.
+			if s.NumRoutes() == 0 || len(s.ActivePeers()) != size-1 {
+				return false
+			}
+		}
+
+		return true
+	}, patience, 10*time.Millisecond)
+
+	c := &cell{dir: dir, server: servers[0], directory: newDirectory()}
+	c.startResponder(t)
+
+	option, gone := watchDisconnects()
+	for _, s := range servers {
+		dialAgent(t, s.ClientURL(), agentOne, option)
+	}
+
+	c.directory.revoke(agentOne)
+
+	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: time.Nanosecond}
+	kicked, err := kicker.Kick(testContext(t), principal(agentOne))
+	require.NoError(t, err)
+	require.Equal(t, size, kicked)
+
+	for range size {
+		receive(t, gone)
+	}
+}
+
+func TestKickFaults(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	conn := c.static(t, natsauth.PrincipalSystem)
+	kicker := &natsauth.Kicker{Conn: conn}
+
+	_, err := kicker.Sweep(testContext(t), natsauth.Principal{})
+	require.ErrorIs(t, err, natsauth.ErrInvalidPrincipal)
+
+	ended, cancel := context.WithCancel(testContext(t))
+	cancel()
+	_, err = kicker.Kick(ended, principal(agentOne))
+	require.ErrorIs(t, err, context.Canceled)
+
+	conn.Close()
+	_, err = kicker.Kick(testContext(t), principal(agentOne))
+	require.ErrorIs(t, err, nats.ErrConnectionClosed)
+}

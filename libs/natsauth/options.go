@@ -1,0 +1,199 @@
+package natsauth
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lockstep.internal/libs/topology"
+)
+
+// SyncAlways makes JetStream write to the disk before it acknowledges: nothing acknowledged is lost in a power
+// failure, at a tenth of the throughput or less.
+const SyncAlways time.Duration = -1
+
+const (
+	defaultCell       = "local"
+	defaultListenHost = "127.0.0.1"
+	defaultListenPort = 4222
+	defaultStoreDir   = "jetstream"
+	defaultSync       = 10 * time.Second
+)
+
+// Options describe the server that [Init] writes a configuration for. The zero value is a working server on this
+// machine alone.
+type Options struct {
+	// Cell is the cell's name, a DNS label. Defaults to "local".
+	Cell topology.Cell
+	// ServerName must be unique in a cluster. Defaults to a name that the server makes up at each start.
+	ServerName string
+	// ListenHost is the address to listen on. Defaults to 127.0.0.1.
+	ListenHost string
+	// ListenPort is the port for clients; -1 takes a free one. Defaults to 4222.
+	ListenPort int
+	// MonitorPort serves the server's own health and metrics on ListenHost; -1 takes a free one. Defaults to none.
+	MonitorPort int
+	// StoreDir holds the streams. A relative one is relative to the server's working directory, not to the
+	// configuration: this is how nats-server reads it. Defaults to "jetstream".
+	StoreDir string
+	// SyncInterval is how often streams are flushed to the disk, and so how much acknowledged writing a power
+	// failure may lose where there is one replica. Defaults to 10 s; see [SyncAlways].
+	SyncInterval time.Duration
+	// TLS turns on TLS for clients. Without it tokens travel readable: leave it out on a loopback address only.
+	TLS *TLS
+	// Cluster joins several servers. Defaults to one server alone.
+	Cluster *Cluster
+	// Principals are static users beyond those of [ControlPlane]; a name that both have is an error.
+	Principals []StaticPrincipal
+}
+
+// TLS names PEM files as the server sees them; relative ones are relative to its working directory.
+type TLS struct {
+	// CertFile and KeyFile are required.
+	CertFile string
+	KeyFile  string
+	// CAFile verifies the certificates of clients; needed with VerifyClients.
+	CAFile string
+	// VerifyClients refuses clients without a certificate that CAFile vouches for.
+	VerifyClients bool
+}
+
+// Cluster describes the routes between servers. They carry everything: keep them on a private network or use TLS.
+type Cluster struct {
+	// Name must be the same on all servers.
+	Name string
+	// ListenHost and ListenPort are where other servers connect. Host defaults to 127.0.0.1, -1 takes a free port.
+	ListenHost string
+	ListenPort int
+	// Routes are the URLs of the other servers, such as "nats://nats-1:6222"; more are found through them.
+	Routes []string
+	// TLS protects the routes. Defaults to none.
+	TLS *TLS
+}
+
+// ErrInvalidOptions is wrapped by what [Init] returns for options that it cannot render.
+var ErrInvalidOptions = errors.New("invalid options")
+
+func (o Options) withDefaults() Options {
+	if o.Cell == "" {
+		o.Cell = defaultCell
+	}
+
+	if o.ListenHost == "" {
+		o.ListenHost = defaultListenHost
+	}
+
+	if o.ListenPort == 0 {
+		o.ListenPort = defaultListenPort
+	}
+
+	if o.StoreDir == "" {
+		o.StoreDir = defaultStoreDir
+	}
+
+	if o.SyncInterval == 0 {
+		o.SyncInterval = defaultSync
+	}
+
+	if o.Cluster != nil && o.Cluster.ListenHost == "" {
+		cluster := *o.Cluster
+		cluster.ListenHost = defaultListenHost
+		o.Cluster = &cluster
+	}
+
+	return o
+}
+
+// principals are all static users, those that every cell has first.
+func (o Options) principals() []StaticPrincipal {
+	return append(ControlPlane(o.Cell), o.Principals...)
+}
+
+func (o Options) validate() error {
+	var faults []error
+
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidOptions}, args...)...))
+	}
+
+	if err := topology.ValidateCell(string(o.Cell)); err != nil {
+		fault("%w", err)
+	}
+
+	for name, port := range map[string]int{"listen port": o.ListenPort, "monitor port": o.MonitorPort} {
+		if port < -1 || port > 65535 {
+			fault("%s %d is not a port", name, port)
+		}
+	}
+
+	if o.SyncInterval < 0 && o.SyncInterval != SyncAlways {
+		fault("sync interval %s is negative", o.SyncInterval)
+	}
+
+	faults = append(faults, o.TLS.validate("tls"))
+
+	if c := o.Cluster; c != nil {
+		if c.Name == "" {
+			fault("cluster without a name")
+		}
+
+		if c.ListenPort < -1 || c.ListenPort == 0 || c.ListenPort > 65535 {
+			fault("cluster listen port %d is not a port", c.ListenPort)
+		}
+
+		faults = append(faults, c.TLS.validate("cluster tls"))
+	}
+
+	seen := make(map[string]bool)
+
+	for _, p := range o.principals() {
+		if seen[p.Name] {
+			fault("static principal %q is there twice", p.Name)
+		}
+
+		seen[p.Name] = true
+
+		faults = append(faults, p.validate())
+	}
+
+	return errors.Join(faults...)
+}
+
+func (p StaticPrincipal) validate() error {
+	switch {
+	case !namePattern.MatchString(p.Name):
+		return fmt.Errorf("%w: static principal %q is not a DNS label", ErrInvalidOptions, p.Name)
+	case p.Name == nameIssuer || p.Name == nameExchange:
+		return fmt.Errorf("%w: static principal %q has the name of a key", ErrInvalidOptions, p.Name)
+	case len(p.Permissions.Pub.Allow)+len(p.Permissions.Pub.Deny) == 0,
+		len(p.Permissions.Sub.Allow)+len(p.Permissions.Sub.Deny) == 0:
+		return fmt.Errorf("%w: static principal %q lists no permissions, which would allow everything",
+			ErrInvalidOptions, p.Name)
+	}
+
+	switch p.Account {
+	case AccountControl, AccountAuth, AccountSystem:
+		return nil
+	case AccountAgents, AccountSubscribers:
+		return fmt.Errorf("%w: static principal %q in account %s, whose users come from the directory only",
+			ErrInvalidOptions, p.Name, p.Account)
+	default:
+		return fmt.Errorf("%w: static principal %q in unknown account %q", ErrInvalidOptions, p.Name, p.Account)
+	}
+}
+
+func (t *TLS) validate(what string) error {
+	switch {
+	case t == nil:
+		return nil
+	case t.CertFile == "" || t.KeyFile == "":
+		return fmt.Errorf("%w: %s needs a certificate file and a key file", ErrInvalidOptions, what)
+	case t.VerifyClients && t.CAFile == "":
+		return fmt.Errorf("%w: %s can verify certificates only with a CA file", ErrInvalidOptions, what)
+	case strings.ContainsAny(t.CertFile+t.KeyFile+t.CAFile, "\n\r"):
+		return fmt.Errorf("%w: %s has a file name with a line break", ErrInvalidOptions, what)
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,100 @@
+package natsauth_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+)
+
+func TestOperatorReadsAndRetries(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	c.furnish(t)
+
+	conn := c.static(t, natsauth.PrincipalOperator)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+
+	ctx := testContext(t)
+	stream, err := js.Stream(ctx, "DESIRED")
+	require.NoError(t, err)
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	require.NoError(t, err)
+	message, err := consumer.Next(jetstream.FetchMaxWait(patience))
+	require.NoError(t, err)
+	require.Contains(t, message.Subject(), ".desired.")
+
+	plain, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{ReplayPolicy: jetstream.ReplayOriginalPolicy})
+	require.NoError(t, err)
+	message, err = plain.Next(jetstream.FetchMaxWait(patience))
+	require.NoError(t, err)
+	require.NoError(t, message.DoubleAck(ctx))
+	require.NoError(t, stream.DeleteConsumer(ctx, plain.CachedInfo().Name))
+
+	ack, err := js.Publish(ctx, "lockstep.local.dead.state.observed.17.x", nil)
+	require.NoError(t, err)
+	dead, err := js.Stream(ctx, "DEAD")
+	require.NoError(t, err)
+	require.NoError(t, dead.DeleteMsg(ctx, ack.Sequence))
+}
+
+// TestStaticPrincipalsAreHeldToTheirs tries, as each of them, what is another's.
+func TestStaticPrincipalsAreHeldToTheirs(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	c.furnish(t)
+	before := c.foreign(t)
+
+	for name, forbidden := range map[string]struct{ publish, subscribe []string }{
+		natsauth.PrincipalState: {
+			publish: []string{
+				"lockstep.local.observed.18.x", "lockstep.local.applied.18.w", "lockstep.other.desired.18.w", "lockstep.local.dead.dispatcher.x",
+				"$JS.API.STREAM.DELETE.DESIRED", "$JS.API.STREAM.PURGE.WORKSPACES", "$JS.API.STREAM.PURGE.OBSERVED",
+				"$JS.API.STREAM.MSG.DELETE.DESIRED", "$JS.API.STREAM.RESTORE.DESIRED", "$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.AUTH",
+			},
+			subscribe: []string{">", "_INBOX.>", "_INBOX_operator.>", "lockstep.>", "$SYS.>", "$JS.ACK.>"},
+		},
+		natsauth.PrincipalOperator: {
+			publish: []string{
+				"$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.UPDATE.DESIRED", "$JS.API.STREAM.DELETE.DESIRED", "$JS.API.STREAM.PURGE.DESIRED",
+				"$JS.API.STREAM.MSG.DELETE.DESIRED", "$JS.API.CONSUMER.RESET.DESIRED.dispatcher-18", "lockstep.local.secret.18.w",
+				"$JS.API.CONSUMER.PAUSE.DESIRED.dispatcher-18", "$SYS.REQ.SERVER.PING.CONNZ",
+			},
+			subscribe: []string{">", "_INBOX_state.>", "lockstep.local.secret.*.*", "lockstep.local.secret.>"},
+		},
+		natsauth.PrincipalCallout: {
+			publish:   []string{"$SYS.REQ.USER.AUTH", "lockstep.local.observed.18.x", "_INBOX.x", "$JS.API.INFO", "$SYS._INBOX.x"},
+			subscribe: []string{">", "$SYS.REQ.USER.AUTH", "$SYS.>", "lockstep.>"},
+		},
+		natsauth.PrincipalSystem: {
+			publish:   []string{"$SYS.REQ.SERVER.x.RELOAD", "$SYS.REQ.SERVER.x.VARZ", "$SYS.REQ.CLAIMS.UPDATE", "$JS.API.ACCOUNT.PURGE.CONTROL", "lockstep.local.desired.18.w"},
+			subscribe: []string{">", "$SYS.>", "$SYS.ACCOUNT.>"},
+		},
+	} {
+		a := &client{complaints: make(chan error, 10)}
+		a.Conn = c.static(t, name, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }))
+
+		for _, subject := range forbidden.publish {
+			require.NoError(t, a.PublishRequest(subject, natsauth.InboxPrefix(name)+".x", nil))
+			require.NoError(t, a.Flush())
+			require.ErrorContains(t, receive(t, a.complaints), "Permissions Violation", name+" "+subject)
+		}
+
+		for _, subject := range forbidden.subscribe {
+			subscription, err := a.SubscribeSync(subject)
+			require.NoError(t, err)
+			require.NoError(t, a.Flush())
+			// An allowed wildcard with a denied part subscribes to the rest; only all of it denied is an error.
+			require.ErrorContains(t, receive(t, a.complaints), "Permissions Violation", name+" "+subject)
+			require.NoError(t, subscription.Unsubscribe())
+		}
+
+		require.Equal(t, before, c.foreign(t))
+	}
+}
