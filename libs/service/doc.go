@@ -6,7 +6,7 @@
 // a dependency that is down is waited for. Only an error marked Permanent ends the process.
 //
 // When the context of Run is done the service drains: /readyz answers 503, the context of each part is
-// cancelled (parts first that others come After are cancelled last), and parts finish what they hold
+// cancelled (what a part Uses or comes After is stopped after it), and parts finish what they hold
 // with Self.Finish, a context that lives until drain_timeout is over. Run returns nil when all ended in
 // time, and an error that names the rest otherwise. The ops listener answers until the end.
 //

@@ -18,7 +18,7 @@ import (
 type HTTPOptions struct {
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer // counts and times requests; optional
-	After   []string              // see Part; connections wait until then, so leave it empty as a rule
+	Uses    []string              // parts that the handler works with: they are stopped after it
 }
 
 // HTTPServer is the part that serves handler on a listener: HTTP/1.1 and HTTP/2, in clear (h2c) or over
@@ -26,7 +26,7 @@ type HTTPOptions struct {
 // What is still open when the drain time-out is over is cut.
 func HTTPServer(name string, cfg Listener, handler http.Handler, options HTTPOptions) Part {
 	s := &httpServer{name: name, cfg: cfg, handler: handler, options: options}
-	return Part{Name: name, After: options.After, Listen: s.listen, Run: s.run}
+	return Part{Name: name, Uses: options.Uses, Listen: s.listen, Run: s.run}
 }
 
 type drainingKey struct{}

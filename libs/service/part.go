@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/cenkalti/backoff/v5"
@@ -13,8 +14,9 @@ import (
 type Part struct {
 	// Name is unique in the service: metrics and /readyz use it.
 	Name string
-	// After names the parts that must have been ready once before this one is started; it is stopped
-	// before they are.
+	// Uses names the parts that this one works with: they are stopped after it.
+	Uses []string
+	// After is Uses for a part that cannot begin without: it is started once those have been ready.
 	After []string
 	// Listen opens a listener. All are opened before any part runs, and the service closes them; an
 	// error ends the service.
@@ -28,6 +30,9 @@ type Part struct {
 	// leaves the part ready.
 	Check func(ctx context.Context) error
 }
+
+// needs are the parts that are stopped after p.
+func (p Part) needs() []string { return append(slices.Clone(p.Uses), p.After...) }
 
 // Func is a part that counts as ready as soon as it runs.
 func Func(name string, run func(ctx context.Context) error) Part {

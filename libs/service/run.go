@@ -81,23 +81,24 @@ func checkParts(parts []Part) error {
 		}
 		byName[p.Name] = p
 	}
-	// A part that can be started makes room for those after it; what is left waits for itself.
-	started := map[string]bool{}
+	for _, p := range parts {
+		for _, name := range p.needs() {
+			if _, exists := byName[name]; !exists {
+				return fmt.Errorf("part %s needs %q, which is none of the parts", p.Name, name)
+			}
+		}
+	}
+	// A part that needs none but placed ones can be placed; what is left needs itself.
+	placed := map[string]bool{}
 	for range parts {
 		for _, p := range parts {
-			ready := true
-			for _, name := range p.After {
-				if _, exists := byName[name]; !exists {
-					return fmt.Errorf("part %s comes after %q, which is none of the parts", p.Name, name)
-				}
-				ready = ready && started[name]
-			}
-			started[p.Name] = started[p.Name] || ready
+			missing := func(name string) bool { return !placed[name] }
+			placed[p.Name] = placed[p.Name] || !slices.ContainsFunc(p.needs(), missing)
 		}
 	}
 	for _, p := range parts {
-		if !started[p.Name] {
-			return fmt.Errorf("part %s comes after itself", p.Name)
+		if !placed[p.Name] {
+			return fmt.Errorf("part %s needs itself, by way of its Uses and After", p.Name)
 		}
 	}
 	return nil
@@ -221,8 +222,10 @@ func (r *run) run(ctx context.Context) error {
 func (r *run) supervise(p *running) {
 	defer close(p.stopped)
 	for _, name := range p.After {
+		p.self.NotReady("waits for " + name)
 		select {
 		case <-r.health.first(name):
+			p.self.NotReady("starting")
 		case <-p.ctx.Done():
 			return
 		}
@@ -294,7 +297,7 @@ func (r *run) drain() []string {
 // stop ends a part once nothing needs it any more.
 func (r *run) stop(p *running) {
 	for _, other := range r.parts {
-		if slices.Contains(other.After, p.Name) {
+		if slices.Contains(other.needs(), p.Name) {
 			<-other.stopped
 		}
 	}

@@ -1,0 +1,121 @@
+package natsconn
+
+import (
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"lockstep.internal/libs/config"
+)
+
+// Config is the part `nats` of every service's configuration.
+type Config struct {
+	URL             config.URL    `yaml:"url" help:"where NATS is: nats://host:4222, tls://host:4222 or ws://host:80, several with commas between"`
+	NKeySeedFile    config.Secret `yaml:"nkey_seed_file" help:"file with the nkey seed that proves who we are"`
+	User            string        `yaml:"user" help:"user name, together with password_file"`
+	PasswordFile    config.Secret `yaml:"password_file" help:"file with the password of user"`
+	TokenFile       config.Secret `yaml:"token_file" help:"file with an authentication token"`
+	CredentialsFile string        `yaml:"credentials_file" help:"NATS credentials file with a user JWT and its seed"`
+	TLS             TLS           `yaml:"tls" help:"NATS over TLS; used when the URL or the server asks for it"`
+	InboxPrefix     string        `yaml:"inbox_prefix" help:"subject prefix of replies, where permissions allow only one's own"`
+	ConnectTimeout  time.Duration `yaml:"connect_timeout" help:"how long one attempt to connect may take"`
+
+	// Name of the connection, shown by the server; the service sets it.
+	Name string `yaml:"-"`
+}
+
+// TLS says whom to trust and with what certificate to appear. The files are read at each connection.
+type TLS struct {
+	CAFile         string `yaml:"ca_file" help:"PEM file with the authorities to trust; empty = those of the system"`
+	CertFile       string `yaml:"cert_file" help:"PEM file with our certificate"`
+	KeyFile        string `yaml:"key_file" help:"PEM file with the private key of our certificate"`
+	HandshakeFirst bool   `yaml:"handshake_first" help:"begin with TLS before the server says anything; the server must be set up for it"`
+}
+
+// DefaultConfig connects to the local server without credentials.
+func DefaultConfig() Config {
+	return Config{URL: "nats://127.0.0.1:4222", ConnectTimeout: 5 * time.Second}
+}
+
+// Validate checks the addresses, that at most one kind of credentials is given, and the inbox prefix.
+func (c Config) Validate() []error {
+	var errs []error
+	for address := range strings.SplitSeq(c.URL.Reveal(), ",") {
+		if !validAddress(strings.TrimSpace(address)) {
+			errs = append(errs, config.Invalid("url", "%q is not an address such as nats://127.0.0.1:4222", config.URL(address)))
+		}
+	}
+	if (c.User == "") != !c.PasswordFile.IsSet() {
+		errs = append(errs, config.Invalid("user", "user and password_file come together"))
+	}
+	var given []string
+	for key, set := range map[string]bool{
+		"user": c.User != "", "nkey_seed_file": c.NKeySeedFile.IsSet(), "token_file": c.TokenFile.IsSet(), "credentials_file": c.CredentialsFile != "",
+	} {
+		if set {
+			given = append(given, key)
+		}
+	}
+	if len(given) > 1 {
+		errs = append(errs, config.Invalid("", "more than one kind of credentials: keep one of user, nkey_seed_file, token_file, credentials_file"))
+	}
+	if c.CredentialsFile != "" {
+		errs = append(errs, readable("credentials_file", c.CredentialsFile))
+	}
+	if c.InboxPrefix != "" && !validPrefix(c.InboxPrefix) {
+		errs = append(errs, config.Invalid("inbox_prefix", "%q is not a subject without wildcards, such as _INBOX_42", c.InboxPrefix))
+	}
+	if c.ConnectTimeout <= 0 {
+		errs = append(errs, config.Invalid("connect_timeout", "%s is not a positive duration", c.ConnectTimeout))
+	}
+	return errs
+}
+
+// Validate checks that the files can be read and that certificate and key come together.
+func (t TLS) Validate() []error {
+	var errs []error
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		errs = append(errs, config.Invalid("", "cert_file and key_file come together"))
+	}
+	for key, path := range map[string]string{"ca_file": t.CAFile, "cert_file": t.CertFile, "key_file": t.KeyFile} {
+		if path != "" {
+			errs = append(errs, readable(key, path))
+		}
+	}
+	return errs
+}
+
+func readable(key, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return config.Invalid(key, "cannot be read: %v", err)
+	}
+	_ = file.Close() //nolint:errcheck // only read
+	return nil
+}
+
+func validAddress(address string) bool {
+	if !strings.Contains(address, "://") {
+		address = "nats://" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Hostname() == "" {
+		return false
+	}
+	switch u.Scheme {
+	case "nats", "tls", "ws", "wss":
+		return true
+	default:
+		return false
+	}
+}
+
+func validPrefix(prefix string) bool {
+	for token := range strings.SplitSeq(prefix, ".") {
+		if token == "" || strings.ContainsAny(token, "*> \t\r\n") {
+			return false
+		}
+	}
+	return true
+}

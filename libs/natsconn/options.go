@@ -1,0 +1,117 @@
+package natsconn
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"lockstep.internal/libs/config"
+)
+
+const (
+	minDelay = 100 * time.Millisecond
+	maxDelay = 5 * time.Second
+	// A peer that is gone without a word is noticed after about pingInterval × (maxPings + 1).
+	pingInterval = 15 * time.Second
+	maxPings     = 2
+)
+
+// options are those of the connection without the handlers.
+func (c Config) options(logger *slog.Logger) ([]nats.Option, error) {
+	options := []nats.Option{
+		nats.Name(c.Name),
+		nats.Timeout(c.ConnectTimeout),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.CustomReconnectDelay(reconnectDelay),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(maxPings),
+		nats.PermissionErrOnSubscribe(true),
+	}
+	if c.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(c.InboxPrefix))
+	}
+	if c.TLS.CAFile != "" {
+		options = append(options, nats.RootCAs(c.TLS.CAFile))
+	}
+	if c.TLS.CertFile != "" {
+		options = append(options, nats.ClientCert(c.TLS.CertFile, c.TLS.KeyFile))
+	}
+	if c.TLS.HandshakeFirst {
+		options = append(options, nats.TLSHandshakeFirst())
+	}
+	credentials, err := c.credentials(logger)
+	if err != nil {
+		return nil, err
+	}
+	return append(options, credentials...), nil
+}
+
+// credentials reads the secrets anew at each connection.
+func (c Config) credentials(logger *slog.Logger) ([]nats.Option, error) {
+	read := func(key string, secret config.Secret) string {
+		value, err := secret.Read()
+		if err != nil {
+			logger.Error("cannot read the NATS credentials", slog.String("key", key), slog.String("error", err.Error()))
+		}
+		return value
+	}
+	switch {
+	case c.NKeySeedFile.IsSet():
+		pair, err := keyPair(c.NKeySeedFile)
+		if err != nil {
+			return nil, err
+		}
+		public, err := pair.PublicKey()
+		pair.Wipe()
+		if err != nil {
+			return nil, fmt.Errorf("nkey seed: %w", err)
+		}
+		return []nats.Option{nats.Nkey(public, func(nonce []byte) ([]byte, error) {
+			pair, err := keyPair(c.NKeySeedFile)
+			if err != nil {
+				return nil, err
+			}
+			defer pair.Wipe()
+			return pair.Sign(nonce) //nolint:wrapcheck // the connection says what it is about
+		})}, nil
+	case c.User != "":
+		return []nats.Option{nats.UserInfoHandler(func() (user, password string) {
+			return c.User, read("password_file", c.PasswordFile)
+		})}, nil
+	case c.TokenFile.IsSet():
+		return []nats.Option{nats.TokenHandler(func() string { return read("token_file", c.TokenFile) })}, nil
+	case c.CredentialsFile != "":
+		return []nats.Option{nats.UserCredentials(c.CredentialsFile)}, nil
+	default:
+		return nil, nil
+	}
+}
+
+func keyPair(seed config.Secret) (nkeys.KeyPair, error) {
+	text, err := seed.Read()
+	if err != nil {
+		return nil, fmt.Errorf("nkey seed: %w", err)
+	}
+	pair, err := nkeys.FromSeed([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("nkey seed: %w", err)
+	}
+	return pair, nil
+}
+
+// reconnectDelay doubles with each round through the servers, less up to half of it, so that a thousand
+// clients do not come back at once.
+func reconnectDelay(rounds int) time.Duration {
+	delay := maxDelay
+	if rounds < 7 {
+		delay = min(minDelay<<max(rounds-1, 0), maxDelay)
+	}
+	return delay - rand.N(delay/2) //nolint:gosec // jitter is no secret
+}
