@@ -188,9 +188,11 @@ type RegisterAgentResponse struct {
 	NatsUrls []string `protobuf:"bytes,3,rep,name=nats_urls,json=natsUrls,proto3" json:"nats_urls,omitempty"`
 	Cell     string   `protobuf:"bytes,4,opt,name=cell,proto3" json:"cell,omitempty"`
 	// PEM; empty where the system's roots do.
-	NatsCa        string `protobuf:"bytes,5,opt,name=nats_ca,json=natsCa,proto3" json:"nats_ca,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NatsCa string `protobuf:"bytes,5,opt,name=nats_ca,json=natsCa,proto3" json:"nats_ca,omitempty"`
+	// X25519 public key (nkeys, prefix X) of who seals secrets for the agent: opening checks that it was them.
+	SealerPublicKey string `protobuf:"bytes,6,opt,name=sealer_public_key,json=sealerPublicKey,proto3" json:"sealer_public_key,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RegisterAgentResponse) Reset() {
@@ -254,6 +256,13 @@ func (x *RegisterAgentResponse) GetCell() string {
 func (x *RegisterAgentResponse) GetNatsCa() string {
 	if x != nil {
 		return x.NatsCa
+	}
+	return ""
+}
+
+func (x *RegisterAgentResponse) GetSealerPublicKey() string {
+	if x != nil {
+		return x.SealerPublicKey
 	}
 	return ""
 }
@@ -568,13 +577,14 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"project_id\x18\x02 \x01(\x03R\tprojectId\x12(\n" +
-	"\x10curve_public_key\x18\x03 \x01(\tR\x0ecurvePublicKey\"\xa7\x01\n" +
+	"\x10curve_public_key\x18\x03 \x01(\tR\x0ecurvePublicKey\"\xd3\x01\n" +
 	"\x15RegisterAgentResponse\x12.\n" +
 	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1b\n" +
 	"\tnats_urls\x18\x03 \x03(\tR\bnatsUrls\x12\x12\n" +
 	"\x04cell\x18\x04 \x01(\tR\x04cell\x12\x17\n" +
-	"\anats_ca\x18\x05 \x01(\tR\x06natsCa\"!\n" +
+	"\anats_ca\x18\x05 \x01(\tR\x06natsCa\x12*\n" +
+	"\x11sealer_public_key\x18\x06 \x01(\tR\x0fsealerPublicKey\"!\n" +
 	"\x0fGetAgentRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"B\n" +
 	"\x10GetAgentResponse\x12.\n" +

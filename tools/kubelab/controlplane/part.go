@@ -1,0 +1,65 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Part is one running component.
+type Part struct {
+	name   string
+	cancel context.CancelFunc
+	ended  chan struct{}
+	err    error
+}
+
+// Go runs a component until ctx ends or Stop is called.
+func Go(ctx context.Context, name string, run func(context.Context) error) *Part {
+	ctx, cancel := context.WithCancel(ctx)
+	p := &Part{name: name, cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		err := run(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			p.err = fmt.Errorf("%s ended by itself", name)
+		default:
+			p.err = fmt.Errorf("%s: %w", name, err)
+		}
+	}()
+	return p
+}
+
+// Name returns the component's name.
+func (p *Part) Name() string { return p.name }
+
+// Done is closed when the component has ended.
+func (p *Part) Done() <-chan struct{} { return p.ended }
+
+// Err says why the component ended by itself; nil while it runs and after Stop.
+func (p *Part) Err() error {
+	select {
+	case <-p.ended:
+		return p.err
+	default:
+		return nil
+	}
+}
+
+// Stop asks the component to end and waits for it, patience at most.
+func (p *Part) Stop(patience time.Duration) error {
+	p.cancel()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-p.ended:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("%s: %w", p.name, errStopTimeout)
+	}
+}
+
+var errStopTimeout = errors.New("did not stop in time")

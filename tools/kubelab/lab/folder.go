@@ -1,0 +1,145 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"lockstep.internal/tools/kubelab/pki"
+)
+
+const (
+	runPrefix = "kubelab-"
+	lockFile  = "lock"
+	stateFile = "lab.json"
+	// sweepAge spares the folder of a lab that is just taking its lock.
+	sweepAge = time.Minute
+)
+
+var errInUse = errors.New("in use by another lab")
+
+// folder is where one lab keeps its files.
+type folder struct {
+	// run holds what lives as long as the process: the sockets, and the data
+	// of a temporary lab.
+	run string
+	// data holds the database, the certificates, the kubeconfig and the log.
+	data      string
+	temporary bool
+	locks     []*os.File
+}
+
+// state is what a lab remembers of itself beside its database.
+type state struct {
+	// Port is where the API server listened.
+	Port int `json:"port"`
+}
+
+// openFolder locks data, or a new temporary folder when data is empty.
+func openFolder(data string) (*folder, error) {
+	run, err := os.MkdirTemp("", runPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("make a temporary folder: %w", err)
+	}
+	f := &folder{run: run, data: data, temporary: data == ""}
+	if f.temporary {
+		f.data = filepath.Join(run, "data")
+	}
+	if f.data, err = filepath.Abs(f.data); err != nil {
+		return nil, errors.Join(fmt.Errorf("resolve the data folder: %w", err), f.close())
+	}
+	for _, dir := range []string{f.etcd(), f.components()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, errors.Join(fmt.Errorf("make a data folder: %w", err), f.close())
+		}
+	}
+	for _, dir := range []string{f.run, f.data} {
+		lock, err := takeLock(filepath.Join(dir, lockFile))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.close())
+		}
+		f.locks = append(f.locks, lock)
+	}
+	return f, nil
+}
+
+// close releases the folder and removes what is temporary.
+func (f *folder) close() error {
+	err := os.RemoveAll(f.run)
+	for _, lock := range f.locks {
+		err = errors.Join(err, lock.Close())
+	}
+	return err
+}
+
+func (f *folder) etcd() string       { return filepath.Join(f.data, "etcd") }
+func (f *folder) components() string { return filepath.Join(f.data, "components") }
+func (f *folder) pki() string        { return filepath.Join(f.data, "pki") }
+func (f *folder) log() string        { return filepath.Join(f.data, "kubelab.log") }
+func (f *folder) kubeconfig() string { return filepath.Join(f.data, "kubeconfig") }
+
+func (f *folder) loadState() (state, error) {
+	var s state
+	content, err := os.ReadFile(filepath.Join(f.data, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("read the lab's state: %w", err)
+	}
+	if err := json.Unmarshal(content, &s); err != nil {
+		return s, fmt.Errorf("read the lab's state in %s: %w", f.data, err)
+	}
+	return s, nil
+}
+
+func (f *folder) saveState(s state) error {
+	content, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encode the lab's state: %w", err)
+	}
+	return pki.WriteFile(filepath.Join(f.data, stateFile), content)
+}
+
+// takeLock holds path until the file is closed, or the process ends.
+func takeLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = errInUse
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// sweep removes what labs that were killed have left in the temporary folder.
+func sweep(now time.Time) {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), runPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(dir, lockFile)
+		info, err := os.Stat(path)
+		if err != nil || now.Sub(info.ModTime()) < sweepAge {
+			continue
+		}
+		lock, err := takeLock(path)
+		if err != nil {
+			continue
+		}
+		// What cannot be removed stays for the next sweep.
+		_ = os.RemoveAll(dir)
+		_ = lock.Close()
+	}
+}

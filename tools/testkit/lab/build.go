@@ -1,0 +1,99 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// reportInterval is how often a build says how far it is.
+const reportInterval = 5 * time.Second
+
+// build is one run of go build.
+type build struct {
+	dir, output string
+	progress    io.Writer
+}
+
+func (b build) run(ctx context.Context) error {
+	began := time.Now()
+	b.say("building the Kubernetes control plane: 4 to 6 minutes the first time, seconds after that")
+	b.say("  fetching the modules that are not on this machine yet")
+	total, err := b.count(ctx)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-ldflags=-s -w", "-o", b.output, ".") //nolint:gosec // a path of the repository
+	cmd.Dir, cmd.Env = b.dir, buildEnvironment()
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return fmt.Errorf("open a pipe from go build: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start go build: %w", err)
+	}
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		scanner := bufio.NewScanner(stderr)
+		for scanner.Scan() {
+			lines <- scanner.Text()
+		}
+	}()
+	complaints := b.follow(lines, total, began)
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("build kubelab in %s: %w\n%s", b.dir, err, complaints)
+	}
+	b.say("built the Kubernetes control plane in %s", time.Since(began).Round(time.Second))
+	return nil
+}
+
+// follow reports the packages that go build names and returns whatever else it says.
+func (b build) follow(lines <-chan string, total int, began time.Time) *lastLines {
+	complaints := &lastLines{}
+	tick := time.NewTicker(reportInterval)
+	defer tick.Stop()
+	compiled := 0
+	for {
+		select {
+		case line, open := <-lines:
+			switch {
+			case !open:
+				return complaints
+			case isPackage(line):
+				compiled++
+			default:
+				_, _ = complaints.Write([]byte(line + "\n"))
+			}
+		case <-tick.C:
+			b.say("  %d of at most %d packages compiled, %s", compiled, total, time.Since(began).Round(time.Second))
+		}
+	}
+}
+
+// count returns how many packages the program consists of; listing them also downloads the modules.
+func (b build) count(ctx context.Context) (int, error) {
+	var complaints lastLines
+	cmd := exec.CommandContext(ctx, "go", "list", "-deps", ".")
+	cmd.Dir, cmd.Env = b.dir, buildEnvironment()
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		return 0, fmt.Errorf("list kubelab's packages in %s: %w\n%s", b.dir, err, &complaints)
+	}
+	return bytes.Count(out, []byte("\n")), nil
+}
+
+func (b build) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(b.progress, format+"\n", args...)
+}
+
+// isPackage tells an import path, which go build -v prints for each package that it compiles, from an error or a download.
+func isPackage(line string) bool {
+	return line != "" && !strings.ContainsAny(line, " \t:")
+}

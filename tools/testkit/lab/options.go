@@ -1,0 +1,66 @@
+package lab
+
+import (
+	"io"
+	"strconv"
+	"time"
+)
+
+// BinaryVariable names the environment variable that holds the path of a ready
+// kubelab program, which is then neither built nor checked.
+const BinaryVariable = "LOCKSTEP_KUBELAB"
+
+// Options says which lab to start. The zero value is a temporary lab.
+type Options struct {
+	// Name is the cluster's name in the kubeconfig. Defaults to "kubelab".
+	Name string
+
+	// Nodes is the number of nodes. Defaults to 2.
+	Nodes int
+
+	// Data is the folder that keeps the lab between runs, with its certificates and its address. Defaults to a temporary folder
+	// that ends with the lab.
+	Data string
+
+	// Kubeconfig is the file to write, removed at the end unless Data is kept. Defaults to a file in the data folder.
+	Kubeconfig string
+
+	// NodeGrace is how long the control plane believes in a node that has fallen silent; 8 s at least. Defaults to 20 s.
+	NodeGrace time.Duration
+
+	// Binary is the kubelab program. Defaults to the value of LOCKSTEP_KUBELAB, else to one built from the repository.
+	Binary string
+
+	// Root is the repository. Defaults to the nearest folder with a go.work, from the working directory upwards.
+	Root string
+
+	// Progress receives what a person who waits should know, line by line. Defaults to nowhere.
+	Progress io.Writer
+}
+
+func (o Options) withDefaults() Options {
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	return o
+}
+
+func (o Options) args() []string {
+	args := []string{"up", "--exit-with-parent", "--ready-file=-"}
+	if o.Name != "" {
+		args = append(args, "--name="+o.Name)
+	}
+	if o.Nodes != 0 {
+		args = append(args, "--nodes="+strconv.Itoa(o.Nodes))
+	}
+	if o.Data != "" {
+		args = append(args, "--data="+o.Data)
+	}
+	if o.Kubeconfig != "" {
+		args = append(args, "--kubeconfig="+o.Kubeconfig)
+	}
+	if o.NodeGrace != 0 {
+		args = append(args, "--node-grace="+o.NodeGrace.String())
+	}
+	return args
+}
