@@ -71,6 +71,9 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 	default:
 		return malformed("the target %q is none of running, stopped and terminated", w.Target)
 	}
+	if len(validation.IsDNS1123Label(w.ID)) > 0 {
+		return malformed("the workspace's id %q is no DNS label", w.ID)
+	}
 	if len(w.Objects) == 0 {
 		return malformed("a workspace that is to be %s has no manifests", w.Target)
 	}
@@ -113,6 +116,8 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 		return notAllowed(&object.Reference, "%s: every object of the workspace must be in its namespace %s", failure.Describe(object.Reference), w.Namespace)
 	case !kind.Namespaced && (object.Name != w.Namespace || object.Namespace != ""):
 		return notAllowed(&object.Reference, "%s: the only namespace of the workspace is %s", failure.Describe(object.Reference), w.Namespace)
+	case kind.Name == "ServiceAccount" && object.Name == "default", kind.Name == "ConfigMap" && object.Name == "kube-root-ca.crt":
+		return notAllowed(&object.Reference, "%s: the cluster makes this object itself", failure.Describe(object.Reference))
 	case len(validation.IsDNS1123Subdomain(object.Name)) > 0:
 		return malformed("%s has no valid name", failure.Describe(object.Reference))
 	}

@@ -91,7 +91,7 @@ func (c *Cluster) applyNamespace(ctx context.Context, w desired.Workspace, names
 			return true, nil
 		}
 		applied, err := c.patch(ctx, namespace, live.UID)
-		if apierrors.IsConflict(err) {
+		if isAnother(err) {
 			continue // it was made anew in between
 		}
 		if err != nil {
@@ -137,7 +137,7 @@ func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object d
 			}
 		}
 		applied, err := c.patch(ctx, object, uid)
-		if apierrors.IsConflict(err) && uid != "" {
+		if isAnother(err) && uid != "" {
 			c.forget(object.Reference) // somebody has deleted it, and perhaps made another
 			fresh = false
 			continue
@@ -150,6 +150,24 @@ func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object d
 		return c.own(w, object.Reference, applied)
 	}
 	return failure.New(failure.Conflict, &object.Reference, "%s keeps changing hands; it is tried again", failure.Describe(object.Reference))
+}
+
+// isAnother tells that there is no object of the UID that was insisted on: a conflict when there is none of its name at all, an invalid
+// metadata.uid when it is another one's.
+func isAnother(err error) bool {
+	if apierrors.IsConflict(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if cause.Field == "metadata.uid" {
+			return true
+		}
+	}
+	return false
 }
 
 // applySecret makes the Secret unless there is one of the same digest.
