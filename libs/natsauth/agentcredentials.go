@@ -169,7 +169,7 @@ func WriteAgentCredentials(path string, c AgentCredentials) error {
 
 // ReadAgentCredentials reads and validates the file. Fields it does not know are left for newer agents.
 func ReadAgentCredentials(path string) (AgentCredentials, error) {
-	file, err := os.Open(path) //nolint:gosec // the path is the caller's configuration
+	file, err := os.Open(path)
 	if err != nil {
 		return AgentCredentials{}, fmt.Errorf("agent credentials: %w", err)
 	}

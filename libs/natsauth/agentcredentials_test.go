@@ -36,7 +36,7 @@ func TestAgentCredentialsFile(t *testing.T) {
 
 	path := filepath.Join(t.TempDir(), "agent.json")
 	want := someCredentials(t)
-	require.NoError(t, os.WriteFile(path, []byte("something old, readable by all"), 0o644)) //nolint:gosec // on purpose
+	require.NoError(t, os.WriteFile(path, []byte("something old, readable by all"), 0o644))
 	require.NoError(t, natsauth.WriteAgentCredentials(path, want))
 
 	info, err := os.Stat(path)

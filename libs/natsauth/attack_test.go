@@ -15,7 +15,9 @@ import (
 
 // families are all first tokens after the cell, those of streams and those without.
 func families() []string {
-	names := []string{topology.FamilySecret, "deploy", "agent", "job", "nowhere"}
+	names := make([]string, 0, 32)
+	names = append(names, topology.FamilySecret, "deploy", "agent", "job", "nowhere")
+
 	for _, s := range topology.Streams() {
 		names = append(names, s.Family)
 	}
@@ -39,12 +41,12 @@ func factSubjects(agent string) []string {
 
 // apiSubjects are all requests that JetStream has, for one consumer name.
 func apiSubjects(consumer string) []string {
-	subjects := []string{
+	subjects := make([]string, 0, 512)
+	subjects = append(subjects,
 		server.JSApiAccountInfo, server.JSApiStreams, server.JSApiStreamList,
 		server.JSApiLeaderStepDown, server.JSApiRemoveServer, server.JSApiEvacuateServer, server.JSApiMetaRescue,
 		fmt.Sprintf(server.JSApiAccountPurgeT, "CONTROL"), fmt.Sprintf(server.JSApiServerStreamMoveT, "CONTROL", "DESIRED"),
-		fmt.Sprintf(server.JSApiServerStreamCancelMoveT, "CONTROL", "DESIRED"), fmt.Sprintf(server.JSApiStreamCreateT, "EVIL"),
-	}
+		fmt.Sprintf(server.JSApiServerStreamCancelMoveT, "CONTROL", "DESIRED"), fmt.Sprintf(server.JSApiStreamCreateT, "EVIL"))
 
 	for _, stream := range topology.Streams() {
 		for _, format := range []string{

@@ -25,26 +25,26 @@ type staticUser struct {
 func renderConfig(o Options, issuer, exchange string, users []staticUser) []byte {
 	w := &configWriter{}
 
-	w.line("# Written by `lockstep nats init` for cell %s. Run it again instead of editing: it writes this file anew.", o.Cell)
-	w.line("# There is no secret in here; the keys are in ./%s.", keyDir)
-	w.line("")
+	w.linef("# Written by `lockstep nats init` for cell %s. Run it again instead of editing: it writes this file anew.", o.Cell)
+	w.linef("# There is no secret in here; the keys are in ./%s.", keyDir)
+	w.linef("")
 
 	if o.ServerName != "" {
-		w.line("server_name: %s", quote(o.ServerName))
+		w.linef("server_name: %s", quote(o.ServerName))
 	}
 
-	w.line("listen: %s", quote(o.ListenHost+":"+strconv.Itoa(o.ListenPort)))
+	w.linef("listen: %s", quote(o.ListenHost+":"+strconv.Itoa(o.ListenPort)))
 
 	if o.MonitorPort != 0 {
-		w.line("http: %s", quote(o.ListenHost+":"+strconv.Itoa(o.MonitorPort)))
+		w.linef("http: %s", quote(o.ListenHost+":"+strconv.Itoa(o.MonitorPort)))
 	}
 
-	w.line("max_payload: %d", topology.MaxMessageSize)
+	w.linef("max_payload: %d", topology.MaxMessageSize)
 	w.tls(o.TLS)
-	w.line("")
-	w.line("# Permissions and exports name acknowledgement subjects in this form; it must not change under them.")
-	w.line("feature_flags { js_ack_fc_v2: false }")
-	w.line("")
+	w.linef("")
+	w.linef("# Permissions and exports name acknowledgement subjects in this form; it must not change under them.")
+	w.linef("feature_flags { js_ack_fc_v2: false }")
+	w.linef("")
 	w.jetstream(o)
 	w.cluster(o.Cluster)
 	w.authorization(issuer, exchange, users)
@@ -58,7 +58,7 @@ type configWriter struct {
 	indent int
 }
 
-func (w *configWriter) line(format string, args ...any) {
+func (w *configWriter) linef(format string, args ...any) {
 	if format != "" {
 		w.buffer.WriteString(strings.Repeat("  ", w.indent))
 		fmt.Fprintf(&w.buffer, format, args...)
@@ -68,11 +68,11 @@ func (w *configWriter) line(format string, args ...any) {
 }
 
 func (w *configWriter) block(name, begin, end string, body func()) {
-	w.line("%s", name+begin)
+	w.linef("%s", name+begin)
 	w.indent++
 	body()
 	w.indent--
-	w.line("%s", end)
+	w.linef("%s", end)
 }
 
 func (w *configWriter) section(name string, body func()) { w.block(name, " {", "}", body) }
@@ -85,29 +85,29 @@ func (w *configWriter) tls(t *TLS) {
 	}
 
 	w.section("tls", func() {
-		w.line("cert_file: %s", quote(t.CertFile))
-		w.line("key_file: %s", quote(t.KeyFile))
+		w.linef("cert_file: %s", quote(t.CertFile))
+		w.linef("key_file: %s", quote(t.KeyFile))
 
 		if t.CAFile != "" {
-			w.line("ca_file: %s", quote(t.CAFile))
+			w.linef("ca_file: %s", quote(t.CAFile))
 		}
 
-		w.line("verify: %t", t.VerifyClients)
-		w.line("min_version: \"1.2\"")
+		w.linef("verify: %t", t.VerifyClients)
+		w.linef("min_version: \"1.2\"")
 	})
 }
 
 func (w *configWriter) jetstream(o Options) {
 	w.section("jetstream", func() {
-		w.line("store_dir: %s", quote(o.StoreDir))
+		w.linef("store_dir: %s", quote(o.StoreDir))
 
 		if o.SyncInterval == SyncAlways {
-			w.line("sync_interval: always")
+			w.linef("sync_interval: always")
 		} else {
-			w.line("sync_interval: %s", quote(o.SyncInterval.String()))
+			w.linef("sync_interval: %s", quote(o.SyncInterval.String()))
 		}
 	})
-	w.line("")
+	w.linef("")
 }
 
 func (w *configWriter) cluster(c *Cluster) {
@@ -116,33 +116,33 @@ func (w *configWriter) cluster(c *Cluster) {
 	}
 
 	w.section("cluster", func() {
-		w.line("name: %s", quote(c.Name))
-		w.line("listen: %s", quote(c.ListenHost+":"+strconv.Itoa(c.ListenPort)))
-		w.line("routes: [%s]", quoteAll(c.Routes))
+		w.linef("name: %s", quote(c.Name))
+		w.linef("listen: %s", quote(c.ListenHost+":"+strconv.Itoa(c.ListenPort)))
+		w.linef("routes: [%s]", quoteAll(c.Routes))
 		w.tls(c.TLS)
 	})
-	w.line("")
+	w.linef("")
 }
 
 func (w *configWriter) authorization(issuer, exchange string, users []staticUser) {
-	w.line("# Who is not one of the users below is asked for at the responder in account %s, which signs with the issuer key.",
+	w.linef("# Who is not one of the users below is asked for at the responder in account %s, which signs with the issuer key.",
 		AccountAuth)
 	w.section("authorization", func() {
-		w.line("timeout: %q", authTimeout)
+		w.linef("timeout: %q", authTimeout)
 		w.section("auth_callout", func() {
-			w.line("account: %s", AccountAuth)
-			w.line("issuer: %s", issuer)
-			w.line("xkey: %s", exchange)
+			w.linef("account: %s", AccountAuth)
+			w.linef("issuer: %s", issuer)
+			w.linef("xkey: %s", exchange)
 			w.list("auth_users", func() {
 				for _, u := range users {
-					w.line("%s # %s", u.public, u.Name)
+					w.linef("%s # %s", u.public, u.Name)
 				}
 			})
 		})
 	})
-	w.line("")
-	w.line("system_account: %s", AccountSystem)
-	w.line("")
+	w.linef("")
+	w.linef("system_account: %s", AccountSystem)
+	w.linef("")
 }
 
 func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
@@ -151,7 +151,7 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 
 	w.section("accounts", func() {
 		w.section(string(AccountControl), func() {
-			w.line("jetstream: enabled")
+			w.linef("jetstream: enabled")
 			w.list("exports", func() {
 				for _, s := range reach {
 					w.export(s)
@@ -162,15 +162,15 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 			w.denyByDefault()
 			w.users(AccountControl, users)
 		})
-		w.line("# No JetStream here: a publish whose reply is a stream's subject would store the acknowledgement there.")
+		w.linef("# No JetStream here: a publish whose reply is a stream's subject would store the acknowledgement there.")
 		w.section(string(AccountAgents), func() {
 			w.list("imports", func() {
 				for _, s := range reach {
-					w.line("{service: {account: %s, subject: %s}}", AccountControl, quote(s.subject))
+					w.linef("{service: {account: %s, subject: %s}}", AccountControl, quote(s.subject))
 				}
 
-				w.line("# Without this the server answers the JetStream API here itself, and first: \"not enabled for account\".")
-				w.line("{service: {account: %s, subject: %s}, to: %s}", AccountControl, quote(nowhere), quote(accountInfoSubject))
+				w.linef("# Without this the server answers the JetStream API here itself, and first: \"not enabled for account\".")
+				w.linef("{service: {account: %s, subject: %s}, to: %s}", AccountControl, quote(nowhere), quote(accountInfoSubject))
 			})
 			w.denyByDefault()
 		})
@@ -187,10 +187,10 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 
 func (w *configWriter) export(s service) {
 	if s.manyAnswers {
-		w.line("{service: %s, accounts: [%s], response_type: stream, threshold: %q}",
+		w.linef("{service: %s, accounts: [%s], response_type: stream, threshold: %q}",
 			quote(s.subject), AccountAgents, pullThreshold)
 	} else {
-		w.line("{service: %s, accounts: [%s]}", quote(s.subject), AccountAgents)
+		w.linef("{service: %s, accounts: [%s]}", quote(s.subject), AccountAgents)
 	}
 }
 
@@ -206,9 +206,9 @@ func (w *configWriter) users(account Account, users []staticUser) {
 				continue
 			}
 
-			w.line("# %s", u.Name)
+			w.linef("# %s", u.Name)
 			w.section("", func() {
-				w.line("nkey: %s", u.public)
+				w.linef("nkey: %s", u.public)
 				w.permissions("permissions", u.Permissions)
 			})
 		}
@@ -221,7 +221,7 @@ func (w *configWriter) permissions(name string, p jwt.Permissions) {
 		w.permission("subscribe", p.Sub)
 
 		if p.Resp != nil {
-			w.line("allow_responses: {max: %d, expires: %q}", p.Resp.MaxMsgs, p.Resp.Expires)
+			w.linef("allow_responses: {max: %d, expires: %q}", p.Resp.MaxMsgs, p.Resp.Expires)
 		}
 	})
 }
@@ -237,7 +237,7 @@ func (w *configWriter) permission(name string, p jwt.Permission) {
 		parts = append(parts, "deny: ["+quoteAll(p.Deny)+"]")
 	}
 
-	w.line("%s: {%s}", name, strings.Join(parts, ", "))
+	w.linef("%s: {%s}", name, strings.Join(parts, ", "))
 }
 
 func quoteAll(values []string) string {

@@ -123,7 +123,7 @@ func Init(dir string, options Options) (Report, error) {
 func writeConfig(path string, content []byte) (Change, error) {
 	change := Updated
 
-	before, err := os.ReadFile(path) //nolint:gosec // the path is the caller's
+	before, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		change = Created

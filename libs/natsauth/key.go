@@ -55,7 +55,7 @@ func LoadCalloutKeys(dir string) (CalloutKeys, error) {
 }
 
 func loadKey(path string, kind nkeys.PrefixByte) (nkeys.KeyPair, error) {
-	seed, err := os.ReadFile(path) //nolint:gosec // the path is the caller's configuration
+	seed, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read key: %w", err)
 	}
@@ -95,10 +95,11 @@ func fromSeed(seed []byte, kind nkeys.PrefixByte) (nkeys.KeyPair, error) {
 }
 
 // ensureKey creates the key file unless it is there, and returns its public key either way.
-func ensureKey(path string, kind nkeys.PrefixByte) (public string, change Change, err error) {
-	change = Kept
+func ensureKey(path string, kind nkeys.PrefixByte) (string, Change, error) {
+	change := Kept
 
-	if _, err = os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		change, err = createKey(path, kind)
 	}
 
@@ -122,7 +123,7 @@ func ensureKey(path string, kind nkeys.PrefixByte) (public string, change Change
 	}
 	defer pair.Wipe()
 
-	public, err = pair.PublicKey()
+	public, err := pair.PublicKey()
 	if err != nil {
 		return "", "", fmt.Errorf("public key of %s: %w", path, err)
 	}
@@ -174,7 +175,6 @@ func writeTemp(path string, content []byte, mode fs.FileMode) (string, error) {
 
 	_, err = file.Write(content)
 	err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close())
-
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("write %s: %w", file.Name(), err), os.Remove(file.Name()))
 	}

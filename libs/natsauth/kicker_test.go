@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/libs/natsauth"
 )
 
-func principal(id int64) natsauth.Principal {
-	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: id}
+func principalOne() natsauth.Principal {
+	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agentOne}
 }
 
 func watchDisconnects() (nats.Option, <-chan struct{}) {
@@ -36,7 +36,7 @@ func TestRevocationKicks(t *testing.T) {
 
 	c.directory.revoke(agentOne)
 
-	kicked, err := kicker.Kick(testContext(t), principal(agentOne))
+	kicked, err := kicker.Kick(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Equal(t, 2, kicked)
 	receive(t, gone)
@@ -53,7 +53,7 @@ func TestRevocationKicks(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, other.Reconnects)
 
-	kicked, err = kicker.Sweep(testContext(t), principal(agentOne))
+	kicked, err = kicker.Sweep(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Zero(t, kicked)
 }
@@ -79,14 +79,14 @@ func TestKickCatchesWhoIsBeingAdmitted(t *testing.T) {
 
 	receive(t, slow.entered)
 
-	kicked, err := kicker.Sweep(testContext(t), principal(agentOne))
+	kicked, err := kicker.Sweep(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Zero(t, kicked, "it is not there yet")
 
 	result := make(chan int, 1)
 
 	go func() {
-		kicked, err := kicker.Kick(context.Background(), principal(agentOne))
+		kicked, err := kicker.Kick(context.Background(), principalOne())
 		if err != nil {
 			t.Error(err)
 		}
@@ -156,7 +156,7 @@ func TestKickOnEveryServerOfACluster(t *testing.T) {
 	c.directory.revoke(agentOne)
 
 	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: time.Nanosecond}
-	kicked, err := kicker.Kick(testContext(t), principal(agentOne))
+	kicked, err := kicker.Kick(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Equal(t, size, kicked)
 
@@ -177,10 +177,10 @@ func TestKickFaults(t *testing.T) {
 
 	ended, cancel := context.WithCancel(testContext(t))
 	cancel()
-	_, err = kicker.Kick(ended, principal(agentOne))
+	_, err = kicker.Kick(ended, principalOne())
 	require.ErrorIs(t, err, context.Canceled)
 
 	conn.Close()
-	_, err = kicker.Kick(testContext(t), principal(agentOne))
+	_, err = kicker.Kick(testContext(t), principalOne())
 	require.ErrorIs(t, err, nats.ErrConnectionClosed)
 }

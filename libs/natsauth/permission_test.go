@@ -24,7 +24,8 @@ func TestPermissions(t *testing.T) {
 		want      jwt.Permissions
 	}{
 		"agent": {
-			"eu-1", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7},
+			"eu-1",
+			natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7},
 			jwt.Permissions{
 				Pub: jwt.Permission{Allow: jwt.StringList{
 					"lockstep.eu-1.observed.7.>",

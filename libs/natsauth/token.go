@@ -27,7 +27,7 @@ const (
 )
 
 // TokenPattern matches every token, for scanners: prefix, underscore, 58 characters of lower-case base32.
-const TokenPattern = `\bls[ap]_[a-z2-7]{58}\b`
+const TokenPattern = `\bls[ap]_[a-z2-7]{58}\b` //nolint:gosec // a pattern, no token
 
 // ErrMalformedToken is wrapped by [HashToken] for what cannot be a token of the kind asked for.
 var ErrMalformedToken = errors.New("malformed token")
@@ -36,7 +36,7 @@ var ErrMalformedToken = errors.New("malformed token")
 // from a real one without asking anybody. Show it once and store its hash.
 func NewToken(kind TokenKind) string {
 	raw := make([]byte, tokenRandom, tokenRandom+tokenChecksum)
-	rand.Read(raw) //nolint:errcheck // never fails: the program ends instead
+	rand.Read(raw) // It never fails: the program ends instead.
 
 	return string(kind) + "_" + tokenEncoding().EncodeToString(appendChecksum(kind, raw))
 }

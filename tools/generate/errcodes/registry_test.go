@@ -1,8 +1,6 @@
-package main
+package errcodes
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -43,27 +41,16 @@ func TestParseNamesEveryBrokenRule(t *testing.T) {
 	}
 }
 
-func TestCheckFailsOnAStaleTable(t *testing.T) {
+func TestGenerateWritesWhatTheRegistrySays(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	in, out := filepath.Join(dir, "errors.json"), filepath.Join(dir, "errcode.go")
-	write := func(exit string) {
-		registry := `{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":` + exit + `,"description":"It does not exist."}]}`
-		if err := os.WriteFile(in, []byte(registry), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run := func(args ...string) error { return run(append([]string{"-in", in, "-out", out}, args...), os.Stderr) }
-
-	write("5")
-	if err := run(); err != nil {
+	source, err := Generate([]byte(`{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":5,"description":"It does not exist."}]}`))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run("-check"); err != nil {
-		t.Fatal(err)
+	if want := `{NotFound, 404, "not_found", 5, "It does not exist."}`; !strings.Contains(string(source), want) {
+		t.Errorf("%s does not hold %s", source, want)
 	}
-	write("6")
-	if err := run("-check"); err == nil {
-		t.Fatal("a stale table passed the check")
+	if _, err := Generate([]byte(`{}`)); err == nil {
+		t.Error("an empty registry was accepted")
 	}
 }

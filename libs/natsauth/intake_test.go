@@ -1,0 +1,177 @@
+package natsauth_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+)
+
+// signals is a log that tells when something is said.
+type signals chan string
+
+func (s signals) Write(line []byte) (int, error) {
+	select {
+	case s <- string(line):
+	default:
+	}
+
+	return len(line), nil
+}
+
+func (s signals) await(t *testing.T, text string) {
+	t.Helper()
+
+	for !strings.Contains(receive(t, s), text) {
+	}
+}
+
+type intake struct {
+	log      signals
+	received chan jetstream.Msg
+	stop     func()
+}
+
+func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string) *intake {
+	t.Helper()
+
+	in := &intake{log: make(signals, 1000), received: make(chan jetstream.Msg, 10_000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	part := &natsauth.Intake{
+		Conn: conn, Stream: stream, Consumer: consumer,
+		Handle: func(m jetstream.Msg) { in.received <- m },
+		Logger: slog.New(slog.NewTextHandler(in.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+
+	go func() { ended <- part.Run(ctx) }()
+
+	in.stop = func() {
+		cancel()
+		require.NoError(t, receive(t, ended))
+	}
+
+	return in
+}
+
+// TestIntakeReadsOnAfterReconnect would wait for the acknowledgement time of 30 s, longer than it has patience,
+// if requests from before the reconnect swallowed a message.
+func TestIntakeReadsOnAfterReconnect(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	agent := c.agent(t, agentOne)
+	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17")
+	in.log.await(t, "intake reads")
+
+	for round := range 3 {
+		for i := range 10 {
+			subject := fmt.Sprintf("lockstep.local.desired.17.%d-%d", round, i)
+			_, err := c.js.Publish(testContext(t), subject, []byte("x"))
+			require.NoError(t, err)
+
+			message := receive(t, in.received)
+			require.Equal(t, subject, message.Subject())
+			metadata, err := message.Metadata()
+			require.NoError(t, err)
+			require.Equal(t, uint64(1), metadata.NumDelivered)
+			require.NoError(t, message.DoubleAck(testContext(t)))
+		}
+
+		require.NoError(t, agent.ForceReconnect())
+		in.log.await(t, "intake reads")
+	}
+
+	in.stop()
+	require.Zero(t, consumerPending(t, c, "DESIRED", "dispatcher-17"))
+}
+
+func TestIntakeWaitsForItsConsumer(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	require.NoError(t, c.js.DeleteConsumer(testContext(t), "CONTROL", "watcher-17"))
+	agent := c.agent(t, agentOne)
+	in := startIntake(t, agent.Conn, "CONTROL", "watcher-17")
+	in.log.await(t, "intake waits")
+
+	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
+	in.log.await(t, "intake reads")
+
+	_, err := c.js.Publish(testContext(t), "lockstep.local.control.17.resync", []byte("x"))
+	require.NoError(t, err)
+	require.NoError(t, receive(t, in.received).DoubleAck(testContext(t)))
+
+	// Gone while it reads: it waits again.
+	require.NoError(t, c.js.DeleteConsumer(testContext(t), "CONTROL", "watcher-17"))
+	in.log.await(t, "intake waits")
+	in.stop()
+}
+
+func TestIntakeEndsWithItsConnection(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	agent := c.agent(t, agentOne)
+	reads := make(signals, 1000)
+	part := &natsauth.Intake{
+		Conn: agent.Conn, Stream: "DESIRED", Consumer: "dispatcher-17", Handle: func(jetstream.Msg) {},
+		Logger: slog.New(slog.NewTextHandler(reads, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	ended := make(chan error, 1)
+
+	go func() { ended <- part.Run(context.Background()) }()
+
+	reads.await(t, "intake reads")
+	agent.Close()
+	require.ErrorIs(t, receive(t, ended), nats.ErrConnectionClosed)
+}
+
+func TestIntakeFaults(t *testing.T) {
+	t.Parallel()
+
+	require.ErrorIs(t, (&natsauth.Intake{}).Run(t.Context()), natsauth.ErrInvalidIntake)
+
+	c := startCell(t)
+	agent := c.agent(t, agentOne)
+	agent.Close()
+
+	part := &natsauth.Intake{
+		Conn: agent.Conn, Stream: "DESIRED", Consumer: "dispatcher-17", Handle: func(jetstream.Msg) {}, Logger: slog.New(slog.DiscardHandler),
+	}
+	require.ErrorIs(t, part.Run(testContext(t)), nats.ErrConnectionClosed)
+}
+
+// TestEmptyMessageEndsAnAnswer records why nothing without payload and headers may be put on what agents consume: the
+// server takes it for the end of the answer to the pull request. If this fails, the server has become better.
+func TestEmptyMessageEndsAnAnswer(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	consumer, err := c.agent(t, agentOne).jetStream(t).Consumer(testContext(t), "DESIRED", "dispatcher-17")
+	require.NoError(t, err)
+
+	for i, body := range []string{"x", "", "x"} {
+		_, err = c.js.Publish(testContext(t), fmt.Sprintf("lockstep.local.desired.17.%d", i), []byte(body))
+		require.NoError(t, err)
+	}
+
+	batch, err := consumer.Fetch(3, jetstream.FetchMaxWait(time.Second))
+	require.NoError(t, err)
+
+	arrived := 0
+	for range batch.Messages() {
+		arrived++
+	}
+
+	require.Equal(t, 2, arrived)
+}
