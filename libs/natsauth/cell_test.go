@@ -91,7 +91,17 @@ type cell struct {
 	js        jetstream.JetStream
 }
 
-func startServer(t *testing.T, dir string, adjust ...func(*server.Options)) *server.Server {
+func startServer(t *testing.T, dir string) *server.Server {
+	t.Helper()
+
+	s := launchServer(t, dir, func(*server.Options) {})
+	require.True(t, s.ReadyForConnections(patience))
+
+	return s
+}
+
+// launchServer does not wait: a server of a cluster is ready only when others are.
+func launchServer(t *testing.T, dir string, adjust func(*server.Options)) *server.Server {
 	t.Helper()
 
 	options, err := server.ProcessConfigFile(natsauth.ConfigFile(dir))
@@ -99,10 +109,7 @@ func startServer(t *testing.T, dir string, adjust ...func(*server.Options)) *ser
 
 	options.NoSigs = true
 	options.NoLog = true
-
-	for _, f := range adjust {
-		f(options)
-	}
+	adjust(options)
 
 	s, err := server.NewServer(options)
 	require.NoError(t, err)
@@ -111,7 +118,6 @@ func startServer(t *testing.T, dir string, adjust ...func(*server.Options)) *ser
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	require.True(t, s.ReadyForConnections(patience))
 
 	return s
 }

@@ -41,7 +41,7 @@ type intake struct {
 	stop     func()
 }
 
-func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string) *intake {
+func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string, options ...jetstream.PullConsumeOpt) *intake {
 	t.Helper()
 
 	in := &intake{log: make(signals, 1000), received: make(chan jetstream.Msg, 10_000)}
@@ -49,7 +49,7 @@ func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string) *intake
 	ended := make(chan error, 1)
 	part := &natsauth.Intake{
 		Conn: conn, Stream: stream, Consumer: consumer,
-		Handle: func(m jetstream.Msg) { in.received <- m },
+		Handle: func(m jetstream.Msg) { in.received <- m }, Options: options,
 		Logger: slog.New(slog.NewTextHandler(in.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 
@@ -63,8 +63,8 @@ func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string) *intake
 	return in
 }
 
-// TestIntakeReadsOnAfterReconnect would wait for the acknowledgement time of 30 s, longer than it has patience,
-// if requests from before the reconnect swallowed a message.
+// TestIntakeReadsOnAfterReconnect would wait for the acknowledgement time, longer than it has patience, if requests from
+// before the reconnect swallowed a message.
 func TestIntakeReadsOnAfterReconnect(t *testing.T) {
 	t.Parallel()
 
@@ -72,6 +72,11 @@ func TestIntakeReadsOnAfterReconnect(t *testing.T) {
 	agent := c.agent(t, agentOne)
 	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17")
 	in.log.await(t, "intake reads")
+
+	long := topology.AgentConsumers(cellName, agentOne)[0].Config
+	long.AckWait = time.Hour
+	_, err := c.js.UpdateConsumer(testContext(t), "DESIRED", long)
+	require.NoError(t, err)
 
 	for round := range 3 {
 		for i := range 10 {

@@ -3,8 +3,14 @@ module lockstep.internal/tools/generate
 go 1.26.0
 
 require (
-	golang.org/x/mod v0.37.0
+	github.com/asyncapi/spec-json-schemas/v6 v6.11.1
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
+	go.yaml.in/yaml/v3 v3.0.5
+	golang.org/x/mod v0.41.0
 	lockstep.internal/libs v0.0.0
+	lockstep.internal/schemas/gen v0.0.0
 )
 
 require (
@@ -18,6 +24,7 @@ require (
 	github.com/nats-io/nuid v1.0.1 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
 )
 
 replace (

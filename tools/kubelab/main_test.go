@@ -77,10 +77,12 @@ type info struct {
 // process is a kubelab that runs.
 type process struct {
 	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	info  info
-	ended chan struct{}
-	err   error
+	stdin io.Closer
+	// stderr is the reading end of the lab's progress.
+	stderr io.Closer
+	info   info
+	ended  chan struct{}
+	err    error
 }
 
 // launch starts a lab and returns when it is ready.
@@ -94,11 +96,18 @@ func launch(args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
+	progress, writer, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, stdin: stdin, ended: make(chan struct{})}
+	cmd.Stderr = writer
+	err = cmd.Start()
+	_ = writer.Close()
+	if err != nil {
+		return nil, err
+	}
+	go func() { _, _ = io.Copy(os.Stderr, progress) }()
+	p := &process{cmd: cmd, stdin: stdin, stderr: progress, ended: make(chan struct{})}
 	line, readErr := bufio.NewReader(stdout).ReadBytes('\n')
 	go func() {
 		defer close(p.ended)

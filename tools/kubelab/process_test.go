@@ -19,9 +19,15 @@ import (
 func TestStopLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*process) error{
-		"SIGTERM":        func(p *process) error { return p.stop(syscall.SIGTERM) },
-		"SIGINT":         func(p *process) error { return p.stop(os.Interrupt) },
-		"parent is gone": func(p *process) error { _ = p.stdin.Close(); <-p.ended; return p.err },
+		"SIGTERM": func(p *process) error { return p.stop(syscall.SIGTERM) },
+		"SIGINT":  func(p *process) error { return p.stop(os.Interrupt) },
+		"parent is killed": func(p *process) error {
+			// The kernel closes both ends that the parent held.
+			_ = p.stderr.Close()
+			_ = p.stdin.Close()
+			<-p.ended
+			return p.err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -43,6 +43,9 @@ type Player struct {
 // Run plays until ctx ends.
 func (p Player) Run(ctx context.Context) error {
 	ctx = log.NewContext(ctx, log.NewLogger(p.Log, log.LevelWarn))
+	if err := CheckStages(ctx); err != nil {
+		return err
+	}
 	typed, err := kubernetes.NewForConfig(p.Config)
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)

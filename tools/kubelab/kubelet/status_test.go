@@ -1,6 +1,7 @@
 package kubelet_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,12 @@ import (
 	"lockstep.internal/tools/kubelab/kubelet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := kubelet.CheckStages(context.Background()); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const host = "198.18.0.1"
 

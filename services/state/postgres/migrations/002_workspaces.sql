@@ -24,8 +24,13 @@ create table workspaces (
                                                                    'terminating', 'terminated', 'unknown')),
     reason                   text not null default '',
     message                  text not null default '',
+    -- Counts the changes of actual_state and reason.
+    actual_state_revision    bigint not null default 0,
+    -- The agent's time from which on the actual state is another one if nothing else happens.
+    reconsider_at            timestamptz,
     -- What the dispatcher said last.
     applied_revision         bigint not null default 0,
+    applied_at               timestamptz,
     apply_error_revision     bigint,
     apply_error_reason       text,
     apply_error_message      text,
@@ -40,6 +45,7 @@ create table workspaces (
 create unique index workspaces_name on workspaces (name) where actual_state <> 'terminated';
 create unique index workspaces_idempotency_key on workspaces (user_id, idempotency_key) where idempotency_key is not null;
 create index workspaces_agent on workspaces (agent_id) where actual_state <> 'terminated';
+create index workspaces_reconsider on workspaces (agent_id, reconsider_at) where reconsider_at is not null;
 create index workspaces_project on workspaces (project_id, id desc);
 
 create table workspace_secrets (
@@ -70,7 +76,7 @@ create table observed_objects (
     primary key (agent_id, kind, namespace, name)
 );
 
-create index observed_objects_workspace on observed_objects (workspace_id) where not deleted;
+create index observed_objects_workspace on observed_objects (workspace_id) where workspace_id is not null;
 
 create table resyncs (
     agent_id      bigint not null,
