@@ -5,14 +5,13 @@ import (
 	"strconv"
 
 	"connectrpc.com/connect"
-	"github.com/nats-io/nkeys"
 	"github.com/spf13/cobra"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
-	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/stack"
 )
 
 func (a *app) agents() *cobra.Command {
@@ -34,34 +33,17 @@ stored only as a hash, and the key that secrets are sealed to is made here and n
 			if _, err := os.Stat(file); err == nil {
 				return fault.New(errcode.AlreadyExists, "%s exists already: give another --credentials", file)
 			}
-			key, err := nkeys.CreateCurveKeys()
-			if err != nil {
-				return fault.Wrap(err, errcode.Internal, "make the agent's key")
-			}
-			public, err := key.PublicKey()
-			if err != nil {
-				return fault.Wrap(err, errcode.Internal, "make the agent's key")
-			}
-			seed, err := key.Seed()
-			if err != nil {
-				return fault.Wrap(err, errcode.Internal, "make the agent's key")
-			}
-			response, err := api.agents.RegisterAgent(c.Context(), connect.NewRequest(&statev1.RegisterAgentRequest{Name: args[0], ProjectId: project, CurvePublicKey: public}))
+			credentials, agent, err := stack.RegisterAgent(c.Context(), api, project, args[0])
 			if err != nil {
 				return err
 			}
-			made := response.Msg
-			credentials := natsauth.AgentCredentials{
-				ServerURLs: made.GetNatsUrls(), Cell: topology.Cell(made.GetCell()), AgentID: made.GetAgent().GetId(), Token: made.GetToken(),
-				CurveSeed: string(seed), SealerKey: made.GetSealerPublicKey(), CA: made.GetNatsCa(),
-			}
 			if err := natsauth.WriteAgentCredentials(file, credentials); err != nil {
-				return fault.Wrap(err, errcode.Internal, "agent %d is registered, but its credentials could not be written to %s: %v; revoke it and register another", made.GetAgent().GetId(), file, err)
+				return fault.Wrap(err, errcode.Internal, "agent %d is registered, but its credentials could not be written to %s: %v; revoke it and register another", agent.GetId(), file, err)
 			}
 			if err := a.note("credentials written to %s", file); err != nil {
 				return err
 			}
-			return a.print(made.GetAgent(), agentTable(made.GetAgent()))
+			return a.print(agent, agentTable(agent))
 		},
 	}
 	c.Flags().Int64Var(&project, "project", 0, "project that configures the agent (required)")
@@ -80,7 +62,7 @@ func (a *app) agentList() *cobra.Command {
 			}
 			all := &statev1.ListAgentsResponse{}
 			for token := ""; ; {
-				response, err := api.agents.ListAgents(c.Context(), connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}))
+				response, err := api.Agents.ListAgents(c.Context(), connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}))
 				if err != nil {
 					return err
 				}
@@ -107,7 +89,7 @@ func (a *app) agentRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.agents.RevokeAgent(c.Context(), connect.NewRequest(&statev1.RevokeAgentRequest{Id: id}))
+			response, err := api.Agents.RevokeAgent(c.Context(), connect.NewRequest(&statev1.RevokeAgentRequest{Id: id}))
 			if err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/client"
 )
 
 // app is what every command shares.
@@ -20,8 +21,8 @@ type app struct {
 	stdout, stderr io.Writer
 	logger         *slog.Logger
 	clientFile     string
-	client         Client
-	flags          Client
+	client         client.Config
+	flags          client.Config
 	output         string
 }
 
@@ -74,7 +75,7 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 		return usageError{fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())}
 	})
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.clientFile, "client", DefaultClientFile(), "client configuration file")
+	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file")
 	flags.StringVar(&a.flags.Server, "server", "", "URL of the API (LOCKSTEP_SERVER)")
 	flags.StringVar(&a.flags.TokenFile, "token-file", "", "file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN holds the token itself)")
 	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS, for events and replay (LOCKSTEP_NATS_URL)")
@@ -83,7 +84,7 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 	flags.StringVar(&a.flags.Cell, "cell", "", "name of the cell (LOCKSTEP_CELL; default local)")
 	flags.StringVarP(&a.output, "output", "o", outputTable, "table, json or yaml")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
-	for _, c := range []*cobra.Command{a.workspaces(), a.agents(), a.tokens(), a.events(), a.replay(), a.natsCommands()} {
+	for _, c := range []*cobra.Command{a.workspaces(), a.agents(), a.tokens(), a.events(), a.replay(), a.natsCommands(), a.stateCommands(), a.up()} {
 		root.AddCommand(c)
 	}
 	return root
@@ -97,7 +98,7 @@ func (a *app) load() error {
 		return fault.New(errcode.InvalidArgument, "output %q must be table, json or yaml", a.output)
 	}
 	var err error
-	if a.client, err = readClient(a.clientFile); err != nil {
+	if a.client, err = client.Read(a.clientFile); err != nil {
 		return err
 	}
 	for _, f := range []struct {

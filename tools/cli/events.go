@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
@@ -23,7 +24,10 @@ import (
 	"lockstep.internal/tools/replay"
 )
 
-const tailBuffer = 1024
+const (
+	tailBuffer     = 1024
+	connectTimeout = 5 * time.Second
+)
 
 // nats connects to the streams as an operator.
 func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
@@ -41,7 +45,13 @@ func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
 	}
 	conn, err := natsconn.Connect(ctx, cfg, a.logger)
 	if err != nil {
-		return nil, fault.Wrap(err, errcode.Unavailable, "NATS at %s cannot be reached: %v", a.client.NATSURL, err)
+		return nil, fault.Wrap(err, errcode.InvalidArgument, "NATS at %s: %v", a.client.NATSURL, err)
+	}
+	wait, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := conn.FlushWithContext(wait); err != nil {
+		defer conn.Close()
+		return nil, fault.Wrap(err, errcode.Unavailable, "NATS at %s cannot be reached: %v", a.client.NATSURL, errors.Join(conn.Check(ctx), err))
 	}
 	return conn, nil
 }

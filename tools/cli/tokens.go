@@ -29,7 +29,7 @@ func (a *app) tokenCreate() *cobra.Command {
 			if lifetime > 0 {
 				request.ExpiresAt = timestamppb.New(time.Now().Add(lifetime))
 			}
-			response, err := api.tokens.CreateToken(c.Context(), connect.NewRequest(request))
+			response, err := api.Tokens.CreateToken(c.Context(), connect.NewRequest(request))
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func (a *app) tokenList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.tokens.ListTokens(c.Context(), connect.NewRequest(&statev1.ListTokensRequest{}))
+			response, err := api.Tokens.ListTokens(c.Context(), connect.NewRequest(&statev1.ListTokensRequest{}))
 			if err != nil {
 				return err
 			}
@@ -90,7 +90,7 @@ func (a *app) tokenRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := api.tokens.RevokeToken(c.Context(), connect.NewRequest(&statev1.RevokeTokenRequest{Id: id})); err != nil {
+			if _, err := api.Tokens.RevokeToken(c.Context(), connect.NewRequest(&statev1.RevokeTokenRequest{Id: id})); err != nil {
 				return err
 			}
 			return a.note("token %d is revoked", id)

@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/client"
 )
 
 const completionTimeout = 2 * time.Second
@@ -35,7 +36,7 @@ func (a *app) workspaceWatch() *cobra.Command {
 }
 
 // follow shows one workspace's states until it is what is wanted; failed and error are shown, not given up on.
-func (a *app) follow(ctx context.Context, api *api, w *statev1.Workspace) error {
+func (a *app) follow(ctx context.Context, api *client.API, w *statev1.Workspace) error {
 	filter := &statev1.WorkspaceFilter{IncludeTerminated: true, Workspaces: []*statev1.WorkspaceReference{{Reference: &statev1.WorkspaceReference_Id{Id: w.GetId()}}}}
 	return a.watch(ctx, api, filter, func(seen *statev1.WatchWorkspacesResponse) (bool, error) {
 		switch seen.GetWorkspace().GetActualState() {
@@ -50,8 +51,8 @@ func (a *app) follow(ctx context.Context, api *api, w *statev1.Workspace) error 
 }
 
 // watch prints what arrives until enough says so, the server ends the stream for good, or the user leaves.
-func (a *app) watch(ctx context.Context, api *api, filter *statev1.WorkspaceFilter, enough func(*statev1.WatchWorkspacesResponse) (bool, error)) error {
-	stream, err := api.workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}))
+func (a *app) watch(ctx context.Context, api *client.API, filter *statev1.WorkspaceFilter, enough func(*statev1.WatchWorkspacesResponse) (bool, error)) error {
+	stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}))
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func (a *app) workspaceCreate() *cobra.Command {
 			if len(args) == 1 {
 				request.Name = args[0]
 			}
-			response, err := api.workspaces.CreateWorkspace(c.Context(), connect.NewRequest(request))
+			response, err := api.Workspaces.CreateWorkspace(c.Context(), connect.NewRequest(request))
 			if err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func (a *app) workspaceUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.workspaces.UpdateWorkspace(c.Context(), connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}))
+			response, err := api.Workspaces.UpdateWorkspace(c.Context(), connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}))
 			if err != nil {
 				return err
 			}
@@ -180,7 +180,7 @@ func (a *app) workspaceGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.workspaces.GetWorkspace(c.Context(), connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}))
+			response, err := api.Workspaces.GetWorkspace(c.Context(), connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}))
 			if err != nil {
 				return err
 			}
@@ -213,7 +213,7 @@ func (a *app) workspaceList() *cobra.Command {
 			}
 			all := &statev1.ListWorkspacesResponse{}
 			for token := ""; ; {
-				response, err := api.workspaces.ListWorkspaces(c.Context(), connect.NewRequest(&statev1.ListWorkspacesRequest{Filter: &filter, PageToken: token}))
+				response, err := api.Workspaces.ListWorkspaces(c.Context(), connect.NewRequest(&statev1.ListWorkspacesRequest{Filter: &filter, PageToken: token}))
 				if err != nil {
 					return err
 				}
@@ -240,7 +240,7 @@ func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState) *
 			if err != nil {
 				return err
 			}
-			response, err := api.workspaces.SetDesiredState(c.Context(), connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: reference(args[0]), DesiredState: desired}))
+			response, err := api.Workspaces.SetDesiredState(c.Context(), connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: reference(args[0]), DesiredState: desired}))
 			if err != nil {
 				return err
 			}
@@ -259,7 +259,7 @@ func (a *app) workspaceEvents() *cobra.Command {
 			}
 			all := &statev1.ListWorkspaceEventsResponse{}
 			for token := ""; ; {
-				response, err := api.workspaces.ListWorkspaceEvents(c.Context(), connect.NewRequest(&statev1.ListWorkspaceEventsRequest{Workspace: reference(args[0]), PageToken: token}))
+				response, err := api.Workspaces.ListWorkspaceEvents(c.Context(), connect.NewRequest(&statev1.ListWorkspaceEventsRequest{Workspace: reference(args[0]), PageToken: token}))
 				if err != nil {
 					return err
 				}
@@ -309,7 +309,7 @@ func (a *app) completeWorkspaces(c *cobra.Command, args []string, _ string) ([]s
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
-	response, err := api.workspaces.ListWorkspaces(ctx, connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}))
+	response, err := api.Workspaces.ListWorkspaces(ctx, connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}))
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/services/dispatcher"
-	"lockstep.internal/services/state"
+	state "lockstep.internal/services/state/program"
 	"lockstep.internal/services/watcher"
 )
 
