@@ -15,6 +15,8 @@ require (
 	connectrpc.com/connect v1.21.1
 	github.com/nats-io/nats.go v1.55.0
 	github.com/spf13/cobra v1.10.2
+	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.24.0
 	google.golang.org/protobuf v1.36.12
 	lockstep.internal/libs v0.0.0
