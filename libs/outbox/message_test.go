@@ -119,7 +119,7 @@ authorization {
 	}))
 	b.changes("x", 5)
 	b.holds(map[string][]string{"fact.x": upTo(5)})
-	require.Equal(t, 2, b.waiting())
+	require.Eventually(t, func() bool { return b.waiting() == 2 }, patience, time.Millisecond)
 }
 
 func TestNewSaysAllThatIsMissing(t *testing.T) {

@@ -167,6 +167,13 @@ func (b *bundle) holds(want map[string][]string) {
 	require.EventuallyWithT(b.t, func(c *assert.CollectT) { assert.Equal(c, want, b.onStream()) }, patience, 5*time.Millisecond)
 }
 
+// restart takes NATS down and back.
+func (b *bundle) restart() {
+	b.t.Helper()
+	require.NoError(b.t, b.server.Restart())
+	natstest.Reconnected(b.t, b.js.Conn())
+}
+
 // upTo is what a subject holds after n changes: each once, in order.
 func upTo(n int) []string {
 	texts := make([]string, n)
