@@ -30,8 +30,8 @@ var ErrAnswered = errors.New("config: the question on the command line is answer
 
 // Load fills the struct that cfg points to from the file named by --config or LOCKSTEP_CONFIG, the
 // environment and the flags. Anything wrong is returned at once as Faults, and cfg is not to be used
-// then. The warnings are sentences for the operator.
-func Load(cfg any, program Program, input Input) (warnings []string, err error) {
+// then. The strings are warnings for the operator, a sentence each.
+func Load(cfg any, program Program, input Input) ([]string, error) {
 	b, err := Bind(cfg, "")
 	if err != nil {
 		return nil, err
@@ -112,8 +112,7 @@ func (b *Binding) parseFlags(flags *pflag.FlagSet, args []string) *Fault {
 		return nil
 	}
 	message := err.Error()
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if suggestion := nearest(unknown.GetSpecifiedName(), func(yield func(string) bool) {
 			flags.VisitAll(func(f *pflag.Flag) { yield(f.Name) })
 		}); suggestion != "" {

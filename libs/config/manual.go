@@ -86,7 +86,7 @@ func (f *Field) describe() string {
 func wrap(text, indent string) string {
 	var out strings.Builder
 	column := 0
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		length := utf8.RuneCountInString(word)
 		switch {
 		case column == 0:

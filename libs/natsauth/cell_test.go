@@ -74,6 +74,13 @@ func (d *directory) timesAsked() int {
 	return d.asked
 }
 
+func (d *directory) admit(id int64, token string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.tokens[id] = token
+}
+
 func (d *directory) revoke(id int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,11 +172,17 @@ func createStreams(t *testing.T, js jetstream.JetStream) {
 func (c *cell) startResponder(t *testing.T, options ...func(*natsauth.Responder)) func() {
 	t.Helper()
 
+	return c.startResponderWith(t, nil, options...)
+}
+
+func (c *cell) startResponderWith(t *testing.T, connect []nats.Option, options ...func(*natsauth.Responder)) func() {
+	t.Helper()
+
 	keys, err := natsauth.LoadCalloutKeys(c.dir)
 	require.NoError(t, err)
 
 	r := &natsauth.Responder{
-		Conn: c.static(t, natsauth.PrincipalCallout), Keys: keys, Cell: cellName, Authenticator: c.directory,
+		Conn: c.static(t, natsauth.PrincipalCallout, connect...), Keys: keys, Cell: cellName, Authenticator: c.directory,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, f := range options {

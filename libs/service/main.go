@@ -46,7 +46,7 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	cfg := defaults
 	warnings, err := config.Load(&cfg, program, config.Input{Args: process.Args, Environ: process.Environ, Stdout: process.Stdout})
 	say := func(format string, args ...any) {
-		_, _ = fmt.Fprintf(process.Stderr, program.Name+": "+format+"\n", args...) //nolint:errcheck // nowhere to say it
+		_, _ = fmt.Fprintf(process.Stderr, program.Name+": "+format+"\n", args...) // there is nowhere to say that it cannot be said
 	}
 	for _, warning := range warnings {
 		say("warning: %s", warning)
@@ -64,7 +64,7 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	done := make(chan struct{})
 	defer close(done)
 	go forward(process, cancel, done)
-	if err := main(ctx, cfg); err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
+	if err := main(ctx, cfg); err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
 		say("%v", err)
 		return fault.ExitCode(err)
 	}

@@ -88,6 +88,8 @@ type process struct {
 // launch starts a lab and returns when it is ready.
 func launch(args ...string) (*process, error) {
 	cmd := exec.Command(program, append([]string{"up", "--exit-with-parent", "--ready-file=-"}, args...)...)
+	// What a killed lab leaves goes with the program.
+	cmd.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(program))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
