@@ -21,6 +21,7 @@ require (
 	lockstep.internal/libs v0.0.0-00010101000000-000000000000
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/tools/testkit v0.0.0
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (

@@ -213,6 +213,18 @@ func (w *world) states(id uuid.UUID) []string {
 	return out
 }
 
+// asked are the nonces that agent 7 was asked for full resyncs with, for a cause.
+func (w *world) asked(cause string) []string {
+	w.t.Helper()
+	var nonces []string
+	for _, e := range w.told("control.7.resync") {
+		if e["cause"] == cause {
+			nonces = append(nonces, e["nonce"].(string))
+		}
+	}
+	return nonces
+}
+
 // causes are why a workspace was dispatched anew.
 func (w *world) causes(id uuid.UUID) []string {
 	w.t.Helper()
