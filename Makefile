@@ -26,7 +26,7 @@ demo: ## Start everything on this machine, create a workspace, watch it become R
 .PHONY: test
 test: kubelab ## Run every test: unit, integration and end to end, against real parts, with the race detector
 	go test -race -timeout 20m work
-	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -timeout 20m ./...); done
+	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout 20m ./...); done
 
 .PHONY: kubelab
 kubelab: ## Build the Kubernetes control plane for development and tests
@@ -54,11 +54,11 @@ vuln: $(BIN)/govulncheck ## Look for known vulnerabilities (needs https://vuln.g
 	@for m in $(MODULES) $(ALONE); do echo "govulncheck $$m"; (cd $$m && GOWORK=off govulncheck ./...); done
 
 .PHONY: generate
-generate: $(BIN)/buf ## Generate Go, AsyncAPI and error codes from schemas/
+generate: ## Generate Go, AsyncAPI and error codes from schemas/
 	cd tools/generate && GOWORK=off go run .
 
 .PHONY: verify
-verify: $(BIN)/buf ## Fail when a generated file is stale or a schema breaks its readers
+verify: ## Fail when a generated file is stale or a schema breaks its readers
 	cd tools/generate && GOWORK=off go run . --check
 
 .PHONY: bench
@@ -81,7 +81,3 @@ images: ## Build a container image from scratch for each service and the CLI
 $(BIN)/golangci-lint $(BIN)/govulncheck: tools/lint/go.mod
 	@echo "building the linters, some minutes the first time …"
 	@cd tools/lint && GOWORK=off GOBIN=$(BIN) go install tool && touch $(BIN)/golangci-lint $(BIN)/govulncheck
-
-$(BIN)/buf: tools/generate/go.mod
-	@echo "building the generators, some minutes the first time …"
-	@cd tools/generate && GOWORK=off GOBIN=$(BIN) go install tool && touch $(BIN)/buf

@@ -17,10 +17,12 @@ import (
 // It is there because consuming alone does not survive a reconnect well: the server forgets the way back of pull
 // requests when a client goes, but not the requests, and since the client comes back with the same inbox it goes on
 // answering them into the void, before the new ones. Each message so lost comes again only after the consumer's
-// AckWait, until the old requests expire. Intake takes a new inbox after every reconnect.
+// AckWait, until the old requests expire. So Intake takes a new inbox after every reconnect, which makes the server
+// drop the old requests at once where it leads the consumer itself; where another server of the cluster does, that one
+// cannot see inboxes, and drops them only when they expire, which Intake lets them do soon.
 //
-// Messages are handled one at a time, in the order of the stream except for those delivered again: when the connection
-// breaks, what is under way comes again after AckWait.
+// Messages are handled one at a time, in the order of the stream except for those delivered again: what is under way
+// when the connection breaks, or comes in the ten seconds after it in a cluster, may be late by AckWait.
 type Intake struct {
 	// Conn is the agent's connection. Required.
 	Conn *nats.Conn
@@ -31,13 +33,14 @@ type Intake struct {
 	Handle func(jetstream.Msg)
 	// Logger is told of what is waited for. Required.
 	Logger *slog.Logger
-	// Options of each pull. The silence they allow must stay below two minutes, which the defaults do.
+	// Options of each pull. Defaults to requests that expire after 10 s; they must not be silent for a minute.
 	Options []jetstream.PullConsumeOpt
 }
 
 const (
 	intakeWait    = time.Second
 	intakeMaxWait = 30 * time.Second
+	intakeExpiry  = 10 * time.Second
 )
 
 // ErrInvalidIntake is wrapped by what [Intake.Run] returns for fields that it cannot run with.
@@ -98,7 +101,9 @@ func (i *Intake) start(ctx context.Context, js jetstream.JetStream) (jetstream.C
 			return nil, fmt.Errorf("look up consumer %s on stream %s: %w", i.Consumer, i.Stream, err)
 		}
 
-		options := append([]jetstream.PullConsumeOpt{jetstream.ConsumeErrHandler(i.complain)}, i.Options...)
+		options := append([]jetstream.PullConsumeOpt{
+			jetstream.ConsumeErrHandler(i.complain), jetstream.PullExpiry(intakeExpiry),
+		}, i.Options...)
 
 		consuming, err := consumer.Consume(i.Handle, options...)
 		if err != nil {

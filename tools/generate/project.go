@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 
+	"lockstep.internal/tools/generate/asyncapi"
 	"lockstep.internal/tools/generate/catalog"
 	"lockstep.internal/tools/generate/errcodes"
 	"lockstep.internal/tools/generate/registry"
@@ -25,10 +25,14 @@ const (
 	embeddedOut   = "schemas/gen/events/schemas"
 	errcodeIn     = "schemas/errors.json"
 	errcodeOut    = "schemas/gen/errcode/errcode.go"
+	examples      = "schemas/examples"
+	asyncapiOut   = "schemas/asyncapi.yaml"
 )
 
 // ownedFolders hold nothing but generated files.
-func ownedFolders() []string { return []string{embeddedOut, "schemas/gen/errcode", "schemas/gen/lockstep"} }
+func ownedFolders() []string {
+	return []string{embeddedOut, "schemas/gen/errcode", "schemas/gen/lockstep"}
+}
 
 // project is one repository and the tools to generate in it.
 type project struct {
@@ -44,7 +48,9 @@ func open(ctx context.Context, root string, progress io.Writer) (project, error)
 	return project{root: root, tools: tools}, nil
 }
 
-func (p project) path(slashed string) string { return filepath.Join(p.root, filepath.FromSlash(slashed)) }
+func (p project) path(slashed string) string {
+	return filepath.Join(p.root, filepath.FromSlash(slashed))
+}
 
 func (p project) catalog() (catalog.Catalog, error) {
 	c, err := catalog.Load(os.DirFS(p.path(eventsFolder)))
@@ -63,12 +69,13 @@ func (p project) render(ctx context.Context, c catalog.Catalog) (tree.Tree, erro
 	for _, name := range c.Schemas.Names() {
 		files[embeddedOut+"/"+name] = c.Schemas.Raw(name)
 	}
-	for path, make := range map[string]func() ([]byte, error){
+	for path, source := range map[string]func() ([]byte, error){
 		goTypesOut:  func() ([]byte, error) { return p.tools.GoTypes(ctx, c) },
 		registryOut: func() ([]byte, error) { return registry.Generate(c) },
 		errcodeOut:  p.errorCodes,
+		asyncapiOut: func() ([]byte, error) { return asyncapi.Generate(c, os.DirFS(p.path(examples))) },
 	} {
-		if files[path], err = make(); err != nil {
+		if files[path], err = source(); err != nil {
 			return nil, err
 		}
 	}
@@ -105,25 +112,3 @@ func (p project) generate(ctx context.Context, out io.Writer) error {
 	}
 	return nil
 }
-
-func (p project) check(ctx context.Context) error {
-	c, err := p.catalog()
-	if err != nil {
-		return err
-	}
-	files, err := p.render(ctx, c)
-	if err != nil {
-		return err
-	}
-	sentences, err := files.Differences(p.root, ownedFolders())
-	if err != nil {
-		return err //nolint:wrapcheck // A whole sentence.
-	}
-	var faults []error
-	for _, sentence := range sentences {
-		faults = append(faults, errors.New(sentence))
-	}
-	return errors.Join(faults...)
-}
-
-func (p project) release(context.Context, string, io.Writer) error { return errors.New("not yet") }

@@ -23,6 +23,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// When the parent dies, nobody reads the progress any more; the lab must live on to clean up.
+	signal.Ignore(syscall.SIGPIPE)
 	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
 	if err := newCommand().ExecuteContext(ctx); err != nil {

@@ -77,15 +77,19 @@ type info struct {
 // process is a kubelab that runs.
 type process struct {
 	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	info  info
-	ended chan struct{}
-	err   error
+	stdin io.Closer
+	// stderr is the reading end of the lab's progress.
+	stderr io.Closer
+	info   info
+	ended  chan struct{}
+	err    error
 }
 
 // launch starts a lab and returns when it is ready.
 func launch(args ...string) (*process, error) {
 	cmd := exec.Command(program, append([]string{"up", "--exit-with-parent", "--ready-file=-"}, args...)...)
+	// What a killed lab leaves goes with the program.
+	cmd.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(program))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -94,11 +98,18 @@ func launch(args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
+	progress, writer, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, stdin: stdin, ended: make(chan struct{})}
+	cmd.Stderr = writer
+	err = cmd.Start()
+	_ = writer.Close()
+	if err != nil {
+		return nil, err
+	}
+	go func() { _, _ = io.Copy(os.Stderr, progress) }()
+	p := &process{cmd: cmd, stdin: stdin, stderr: progress, ended: make(chan struct{})}
 	line, readErr := bufio.NewReader(stdout).ReadBytes('\n')
 	go func() {
 		defer close(p.ended)

@@ -19,9 +19,15 @@ import (
 func TestStopLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*process) error{
-		"SIGTERM":        func(p *process) error { return p.stop(syscall.SIGTERM) },
-		"SIGINT":         func(p *process) error { return p.stop(os.Interrupt) },
-		"parent is gone": func(p *process) error { _ = p.stdin.Close(); <-p.ended; return p.err },
+		"SIGTERM": func(p *process) error { return p.stop(syscall.SIGTERM) },
+		"SIGINT":  func(p *process) error { return p.stop(os.Interrupt) },
+		"parent is killed": func(p *process) error {
+			// The kernel closes both ends that the parent held.
+			_ = p.stderr.Close()
+			_ = p.stdin.Close()
+			<-p.ended
+			return p.err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,35 +61,43 @@ func TestKilledLabIsSweptByAnother(t *testing.T) {
 	require.DirExists(t, other.info.Data, "a lab that runs is not swept")
 }
 
-func TestKeptDataComesBack(t *testing.T) {
+func TestDataFolderIsOfOneLab(t *testing.T) {
 	t.Parallel()
-	data := filepath.Join(t.TempDir(), "data")
-	first := start(t, "--data="+data, "--name=kept")
-	before, err := os.ReadFile(first.info.Kubeconfig)
-	require.NoError(t, err)
-	c := namespaceIn(t, first.client(t), nil)
-	deploy(t, c, "web", 2, podSpec("nginx:1"))
-	awaitAvailable(t, c, "web", 2)
-	pods := podsOf(t, c, "web")
-
-	// One data folder, one lab.
+	data := t.TempDir()
+	start(t, "--data="+data)
 	var said bytes.Buffer
 	second := exec.CommandContext(t.Context(), program, "up", "--data="+data)
 	second.Stderr = &said
 	require.Error(t, second.Run())
 	require.Contains(t, said.String(), "in use by another lab")
+}
 
-	require.NoError(t, first.stop(syscall.SIGTERM))
-	require.DirExists(t, data)
+func TestKeptDataComesBack(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]syscall.Signal{"stopped": syscall.SIGTERM, "killed": syscall.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := filepath.Join(t.TempDir(), "data")
+			first := start(t, "--data="+data, "--name=kept")
+			before, err := os.ReadFile(first.info.Kubeconfig)
+			require.NoError(t, err)
+			c := namespaceIn(t, first.client(t), nil)
+			deploy(t, c, "web", 2, podSpec("nginx:1"))
+			awaitAvailable(t, c, "web", 2)
+			pods := podsOf(t, c, "web")
+			require.Equal(t, end == syscall.SIGTERM, first.stop(end) == nil)
+			require.DirExists(t, data)
 
-	again := start(t, "--data="+data, "--name=kept")
-	after, err := os.ReadFile(again.info.Kubeconfig)
-	require.NoError(t, err)
-	require.Equal(t, string(before), string(after), "certificates and address are the same")
-	c.Interface = again.client(t)
-	require.Equal(t, uids(pods), uids(podsOf(t, c, "web")), "the pods survived")
-	scale(t, c, "web", 3)
-	awaitAvailable(t, c, "web", 3)
+			again := start(t, "--data="+data, "--name=kept")
+			after, err := os.ReadFile(again.info.Kubeconfig)
+			require.NoError(t, err)
+			require.Equal(t, string(before), string(after), "certificates and address are the same")
+			c.Interface = again.client(t)
+			require.Equal(t, uids(pods), uids(podsOf(t, c, "web")), "the pods survived")
+			scale(t, c, "web", 3)
+			awaitAvailable(t, c, "web", 3)
+		})
+	}
 }
 
 func TestLabsSideBySide(t *testing.T) {
