@@ -40,6 +40,7 @@ type Server struct {
 	watches map[string]map[chan change]bool
 	oldest  map[string]int // watches from before are too old
 	refused map[string]int // status of lists
+	held    map[string]*Held
 	written map[string]map[string]any
 	version int
 }
@@ -60,7 +61,7 @@ func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{
 		lists: make(map[string]list), watches: make(map[string]map[chan change]bool), oldest: make(map[string]int),
-		refused: make(map[string]int), written: make(map[string]map[string]any), version: 1,
+		refused: make(map[string]int), held: make(map[string]*Held), written: make(map[string]map[string]any), version: 1,
 	}
 	for _, resource := range []string{Deployments, ReplicaSets, Pods} {
 		s.lists[resource] = list{version: 1}
@@ -106,6 +107,41 @@ func (s *Server) Refuse(resource string, status int) {
 	s.refused[resource] = status
 }
 
+// Held is a list that waits.
+type Held struct {
+	// Reached is closed when somebody asks for the list.
+	Reached chan struct{}
+	release chan struct{}
+}
+
+// Release lets the list be answered.
+func (h *Held) Release() { close(h.release) }
+
+// Hold has the next list of the resource wait until it is released.
+func (s *Server) Hold(resource string) *Held {
+	h := &Held{Reached: make(chan struct{}), release: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[resource] = h
+	return h
+}
+
+// wait waits if the list is held.
+func (s *Server) wait(r *http.Request, resource string) {
+	s.mu.Lock()
+	h := s.held[resource]
+	delete(s.held, resource)
+	s.mu.Unlock()
+	if h == nil {
+		return
+	}
+	close(h.Reached)
+	select {
+	case <-h.release:
+	case <-r.Context().Done():
+	}
+}
+
 // Send sends a change (ADDED, MODIFIED, DELETED) to who watches the resource.
 func (s *Server) Send(resource, verb string, object runtime.Object) {
 	s.mu.Lock()
@@ -143,6 +179,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	case !listed:
 		s.keep(w, r)
 	case r.URL.Query().Get("watch") == "":
+		s.wait(r, resource)
 		s.list(w, r, resource)
 	case r.URL.Query().Get("sendInitialEvents") != "":
 		reply(w, http.StatusUnprocessableEntity, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid))
