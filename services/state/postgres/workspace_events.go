@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/render"
@@ -56,7 +57,7 @@ func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, 
 		if change.Unexpected && s.Unexpected != nil {
 			s.Unexpected(before.ActualState, after.ActualState)
 		}
-		m, err := s.message(ctx, event.Attributes{
+		m, err := message(ctx, s.Cell, event.Attributes{
 			Type: event.TypePrefix + "workspace." + change.Name + ".v1", Subject: after.ID.String(), ID: change.ID, Time: change.Time,
 		}, s.Cell.Workspace(after.ProjectID, after.ID.String(), change.Name), change.Data)
 		if err != nil {
@@ -73,14 +74,15 @@ func (s *Workspaces) desired(ctx context.Context, w state.Workspace) (*nats.Msg,
 	if err != nil {
 		return nil, fmt.Errorf("tell the dispatcher: %w", err)
 	}
-	return s.message(ctx, event.Attributes{
+	return message(ctx, s.Cell, event.Attributes{
 		Type: events.TypeDesiredWorkspace, Subject: w.ID.String(), ID: w.ID.String() + "/dispatch/" + strconv.FormatInt(w.DesiredRevision, 10),
 		Time: w.DesiredStateChangedAt,
 	}, s.Cell.Desired(w.AgentID, w.ID.String()), data)
 }
 
-func (s *Workspaces) message(ctx context.Context, a event.Attributes, subject string, data any) (*nats.Msg, error) {
-	a.Source = event.ServiceSource(string(s.Cell), "state")
+// message is an event of this service as a message, with the trace that it belongs to.
+func message(ctx context.Context, cell topology.Cell, a event.Attributes, subject string, data any) (*nats.Msg, error) {
+	a.Source = event.ServiceSource(string(cell), "state")
 	e, err := event.New(a, data)
 	if err != nil {
 		return nil, fmt.Errorf("tell on %s: %w", subject, err)
