@@ -3,7 +3,6 @@ package cursor_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -27,13 +26,13 @@ func TestEveryMessageIsHandledOnceInTheStreamsOrder(t *testing.T) {
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			calls.Add(1)
 			require.LessOrEqual(t, len(batch), 7)
-			require.True(t, slices.IsSortedFunc(batch, func(a, b cursor.Message[string]) int { return int(a.Sequence) - int(b.Sequence) })) //nolint:gosec // few
+			require.True(t, slices.IsSortedFunc(batch, func(a, b cursor.Message[string]) int { return int(a.Sequence) - int(b.Sequence) }))
 			return handle(ctx, tx, batch)
 		}
 	}))
 	b.run(b.consumer(nil)) // a second replica changes nothing
 	b.publish(480)
-	b.reaches(numbers(1, 500))
+	b.reaches(numbers(500))
 	b.cursorAt(1, 500)
 }
 
@@ -50,7 +49,7 @@ func TestCrashBetweenCommitAndWhatFollowsRepeatsNothing(t *testing.T) {
 	})
 	b.publish(50)
 	b.run(c)
-	b.reaches(numbers(1, 50))
+	b.reaches(numbers(50))
 	require.Greater(t, crashes.Load(), int64(4), "it did crash")
 }
 
@@ -74,7 +73,7 @@ func TestAFailedBatchLeavesNothingAndIsRepeated(t *testing.T) {
 	})
 	b.publish(3)
 	b.run(c)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	require.NoError(t, <-reported)
 	require.ErrorContains(t, <-reported, "the handler's reason")
 	b.cursorAt(1, 3)
@@ -109,11 +108,11 @@ func TestAReaderThatWasSupersededCommitsNothingMore(t *testing.T) {
 	b.run(b.consumer(nil))
 	b.terminateLockHolder()
 	b.publish(2)
-	b.reaches(numbers(1, 5))
+	b.reaches(numbers(5))
 	close(resume)
 	<-waits // the first reader has found out, and waits for the lock again
 	b.publish(2)
-	b.reaches(numbers(1, 7))
+	b.reaches(numbers(7))
 }
 
 func TestACursorThatSomebodyElseMovedIsNotMovedBack(t *testing.T) {
@@ -138,10 +137,10 @@ func TestTwoReplicasWithOneEnding(t *testing.T) {
 	b := setup(t)
 	stops := []func(){b.run(b.consumer(nil)), b.run(b.consumer(nil))}
 	b.publish(3)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	stops[0]()
 	b.publish(3)
-	b.reaches(numbers(1, 6))
+	b.reaches(numbers(6))
 	stops[1]()
 }
 
@@ -200,14 +199,13 @@ func TestARestoredStreamIsReadFromTheStart(t *testing.T) {
 			stop := b.run(b.consumer(restarts(seen)))
 			require.Equal(t, int64(1), (<-seen).Epoch)
 			b.publish(3)
-			copied := filepath.Join(t.TempDir(), "copy")
-			require.NoError(t, b.server.Snapshot(copied))
+			copied := b.snapshot()
 			b.publish(2)
-			b.reaches(numbers(1, 5))
+			b.reaches(numbers(5))
 			if !test.running {
 				stop()
 			}
-			require.NoError(t, b.server.Restore(copied))
+			b.restore(copied)
 			b.next = 3
 			b.publish(test.publish)
 			if !test.running {
@@ -239,12 +237,12 @@ func TestAStreamMadeAnewIsReadFromTheStart(t *testing.T) {
 	b.run(c)
 	require.Equal(t, int64(1), (<-seen).Epoch, "repeated until it succeeds, in one epoch")
 	b.publish(2)
-	b.reaches(numbers(1, 2))
+	b.reaches(numbers(2))
 	require.NoError(t, b.js.DeleteStream(t.Context(), stream)) // the connection stays
 	createStream(t, b.js, stream, "lockstep.local.fact.>")
 	require.Equal(t, int64(2), (<-seen).Epoch)
 	b.publish(1)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	b.cursorAt(2, 1)
 }
 
@@ -254,12 +252,12 @@ func TestNATSDownAndBack(t *testing.T) {
 	c := b.consumer(nil)
 	b.run(c)
 	b.publish(3)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	b.server.Down()
 	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
-	require.NoError(t, b.server.Restart())
+	b.restart()
 	b.publish(3)
-	b.reaches(numbers(1, 6))
+	b.reaches(numbers(6))
 	b.cursorAt(1, 6)
 	require.NoError(t, c.Check(t.Context()))
 }
@@ -269,9 +267,9 @@ func TestNATSRestartedWhileReading(t *testing.T) {
 	b := setup(t)
 	b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch = 3 }))
 	b.publish(100)
-	require.NoError(t, b.server.Restart())
+	b.restart()
 	b.publish(100)
-	b.reaches(numbers(1, 200))
+	b.reaches(numbers(200))
 	b.cursorAt(1, 200)
 }
 
@@ -284,17 +282,16 @@ func TestPostgreSQLRestartedWhileReading(t *testing.T) {
 	var publisher errgroup.Group
 	half := make(chan struct{})
 	publisher.Go(func() error {
-		b.publish(50)
-		close(half)
-		b.publish(150)
-		return nil
+		defer close(half)
+		return b.tryPublish(50)
 	})
 	<-half
+	publisher.Go(func() error { return b.tryPublish(150) })
 	server.Kill()
 	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
 	require.NoError(t, server.Restart(t.Context()))
 	require.NoError(t, publisher.Wait())
-	b.reaches(numbers(1, 200))
+	b.reaches(numbers(200))
 }
 
 func TestNewSaysAllThatIsMissing(t *testing.T) {

@@ -69,13 +69,13 @@ func (p project) render(ctx context.Context, c catalog.Catalog) (tree.Tree, erro
 	for _, name := range c.Schemas.Names() {
 		files[embeddedOut+"/"+name] = c.Schemas.Raw(name)
 	}
-	for path, make := range map[string]func() ([]byte, error){
+	for path, source := range map[string]func() ([]byte, error){
 		goTypesOut:  func() ([]byte, error) { return p.tools.GoTypes(ctx, c) },
 		registryOut: func() ([]byte, error) { return registry.Generate(c) },
 		errcodeOut:  p.errorCodes,
 		asyncapiOut: func() ([]byte, error) { return asyncapi.Generate(c, os.DirFS(p.path(examples))) },
 	} {
-		if files[path], err = make(); err != nil {
+		if files[path], err = source(); err != nil {
 			return nil, err
 		}
 	}

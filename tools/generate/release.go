@@ -36,6 +36,9 @@ func (p project) release(ctx context.Context, version string, out io.Writer) err
 			return fmt.Errorf("release %s: %w", version, err)
 		}
 	}
+	if files[releasedErrors], err = os.ReadFile(p.path(errcodeIn)); err != nil {
+		return fmt.Errorf("release %s: %w", version, err)
+	}
 	touched, err := files.Write(p.root, []string{releasedEvents, releasedProto})
 	if err != nil {
 		return fmt.Errorf("release %s: %w", version, err)

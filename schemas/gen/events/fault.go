@@ -31,7 +31,7 @@ func faults(invalid *jsonschema.ValidationError, data any) []string {
 	slices.SortStableFunc(leaves, func(a, b *jsonschema.ValidationError) int {
 		return slices.CompareFunc(a.InstanceLocation, b.InstanceLocation, cmp.Compare[string])
 	})
-	var sentences []string
+	sentences := make([]string, 0, len(leaves))
 	for _, leaf := range leaves {
 		sentences = append(sentences, sentencesOf(leaf, data)...)
 	}
@@ -43,7 +43,7 @@ func sentencesOf(leaf *jsonschema.ValidationError, data any) []string {
 	say := func(format string, args ...any) []string { return []string{at + ": " + fmt.Sprintf(format, args...)} }
 	switch k := leaf.ErrorKind.(type) {
 	case *kind.Required:
-		var missing []string
+		missing := make([]string, 0, len(k.Missing))
 		for _, name := range k.Missing {
 			missing = append(missing, pointer(append(slices.Clone(leaf.InstanceLocation), name))+": is missing")
 		}

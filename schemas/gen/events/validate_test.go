@@ -3,6 +3,7 @@ package events_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -65,10 +66,7 @@ func TestValidateSaysWhatIsWrongAndWhere(t *testing.T) {
 
 func TestValidateEndsALongListOfFaults(t *testing.T) {
 	t.Parallel()
-	var objects []string
-	for range 50 {
-		objects = append(objects, `{"api_version":1,"kind":"Pod","name":"a"}`)
-	}
+	objects := slices.Repeat([]string{`{"api_version":1,"kind":"Pod","name":"a"}`}, 50)
 	data := fmt.Sprintf(`{"workspace_id":"w","desired_revision":1,"observed_at":"2026-01-02T03:04:05Z","objects":[%s]}`, strings.Join(objects, ","))
 	err := events.Validate(events.TypeApplied, []byte(data))
 	require.ErrorContains(t, err, "and 40 more")

@@ -12,7 +12,7 @@ import (
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
@@ -26,9 +26,9 @@ const (
 func BenchmarkIngest(b *testing.B) {
 	w := setup(b)
 	a := w.agent(7)
-	var workspaces []state.Workspace
+	var workspaces []domain.Workspace
 	for i := range 1000 {
-		made, err := state.NewWorkspace(state.Creation{Name: fmt.Sprintf("w%d", i), ProjectID: 4, AgentID: 7, UserID: 9, Spec: state.Spec{Image: "ide"}, Now: start()})
+		made, err := domain.NewWorkspace(domain.Creation{Name: fmt.Sprintf("w%d", i), ProjectID: 4, AgentID: 7, UserID: 9, Spec: domain.Spec{Image: "ide"}, Now: start()})
 		require.NoError(b, err)
 		workspaces = append(workspaces, made)
 	}
@@ -57,8 +57,8 @@ func BenchmarkIngest(b *testing.B) {
 	}
 	object := func(i, version int, namespace, name, workspace string) events.ObservedDeployment {
 		meta := a.meta(namespace, name, version, false, "", workspace)
-		meta.Labels = map[string]string{state.LabelAgent: "7", state.LabelWorkspace: workspace, state.LabelWorkspaceName: name}
-		meta.Annotations = map[string]string{state.AnnotationDesiredRevision: "1"}
+		meta.Labels = map[string]string{domain.LabelAgent: "7", domain.LabelWorkspace: workspace, domain.LabelWorkspaceName: name}
+		meta.Annotations = map[string]string{domain.AnnotationDesiredRevision: "1"}
 		replicas := i / 1000 % 2
 		return events.ObservedDeployment{
 			Object: meta, SpecReplicas: &replicas, AvailableReplicas: replicas, HasStatus: true, Generation: 2, ObservedGeneration: 2, Replicas: 1,

@@ -2,7 +2,7 @@ package nats
 
 import (
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // sound says that the values of an observation, whose JSON is exactly what Go makes of it, are such that its schema allows them. It may say no to some that
@@ -10,7 +10,7 @@ import (
 type sound func() bool
 
 func soundMeta(m *events.ObjectMeta) bool {
-	return m.ClusterUID != "" && m.Name != "" && m.UID != "" && state.ValidVersion(m.ResourceVersion) &&
+	return m.ClusterUID != "" && m.Name != "" && m.UID != "" && domain.ValidVersion(m.ResourceVersion) &&
 		(m.Verb == events.VerbUpserted || m.Verb == events.VerbDeleted) &&
 		(m.UpdateType == events.UpdateTypePartial || m.UpdateType == events.UpdateTypeFull)
 }

@@ -5,7 +5,7 @@ package asyncapi
 type spec struct {
 	AsyncAPI           string               `yaml:"asyncapi"`
 	Info               info                 `yaml:"info"`
-	DefaultContentType string               `yaml:"defaultContentType"`
+	DefaultContentType string               `yaml:"defaultContentType"` //nolint:tagliatelle // AsyncAPI spells it so.
 	Channels           map[string]channel   `yaml:"channels"`
 	Operations         map[string]operation `yaml:"operations"`
 	Components         components           `yaml:"components"`
@@ -23,7 +23,7 @@ type channel struct {
 	Parameters  map[string]reference `yaml:"parameters"`
 	Messages    map[string]reference `yaml:"messages"`
 	Tags        []tag                `yaml:"tags"`
-	Stream      stream               `yaml:"x-lockstep-stream"`
+	Stream      stream               `yaml:"x-lockstep-stream"` //nolint:tagliatelle // Extensions are spelled so.
 }
 
 type stream struct {
@@ -58,7 +58,7 @@ type message struct {
 	Name        string    `yaml:"name"`
 	Title       string    `yaml:"title"`
 	Summary     string    `yaml:"summary"`
-	ContentType string    `yaml:"contentType,omitempty"`
+	ContentType string    `yaml:"contentType,omitempty"` //nolint:tagliatelle // AsyncAPI spells it so.
 	Headers     any       `yaml:"headers"`
 	Payload     any       `yaml:"payload"`
 	Examples    []example `yaml:"examples,omitempty"`

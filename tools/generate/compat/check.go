@@ -50,7 +50,7 @@ func Check(released, current document.Set) []Break {
 		}
 		c := comparison{event: strings.TrimSuffix(file, document.Suffix), within: map[string]bool{}}
 		if current.Raw(file) == nil {
-			c.say("", "the type is gone")
+			c.sayf("", "the type is gone")
 		} else {
 			c.subject(released.Root(file), current.Root(file))
 			c.schema("", released.Root(file), current.Root(file))
@@ -63,7 +63,7 @@ func Check(released, current document.Set) []Break {
 // Limits of what is compared; an event's schema is far below.
 const (
 	maxDepth = 64
-	maxSteps = 100_000
+	maxSteps = 10_000
 )
 
 // comparison of one event.
@@ -75,7 +75,7 @@ type comparison struct {
 	steps  int
 }
 
-func (c *comparison) say(pointer, format string, args ...any) {
+func (c *comparison) sayf(pointer, format string, args ...any) {
 	if pointer == "" {
 		pointer = "/"
 	}
@@ -88,14 +88,14 @@ func (c *comparison) say(pointer, format string, args ...any) {
 func (c *comparison) subject(old, now document.Node) {
 	before, after := old.At(catalog.SubjectKeyword).Text(), now.At(catalog.SubjectKeyword).Text()
 	if before != after {
-		c.say("", "subject %s became %s", before, after)
+		c.sayf("", "subject %s became %s", before, after)
 	}
 }
 
 // schema compares one schema with what it became.
 func (c *comparison) schema(pointer string, old, now document.Node) {
 	if c.steps++; c.steps > maxSteps || strings.Count(pointer, "/") > maxDepth {
-		c.say("", "the schema is too large or too deep to be compared")
+		c.sayf("", "the schema is too large or too deep to be compared")
 		return
 	}
 	pair := reference(old) + " " + reference(now)
@@ -109,7 +109,7 @@ func (c *comparison) schema(pointer string, old, now document.Node) {
 	old, errOld := old.Resolve()
 	now, errNow := now.Resolve()
 	if errOld != nil || errNow != nil {
-		c.say(pointer, "a reference leads nowhere")
+		c.sayf(pointer, "a reference leads nowhere")
 		return
 	}
 	if !c.types(pointer, old, now) {
@@ -126,14 +126,14 @@ func reference(n document.Node) string { return n.File() + ":" + n.At("$ref").Te
 // types tells whether the value is still of the same type; if not, nothing else about it is worth telling.
 func (c *comparison) types(pointer string, old, now document.Node) bool {
 	if before, after := literal(old.At("type")), literal(now.At("type")); before != after {
-		c.say(pointer, "type %s became %s", before, after)
+		c.sayf(pointer, "type %s became %s", before, after)
 		return false
 	}
 	if before, after := literal(old.At("format")), literal(now.At("format")); before != after {
-		c.say(pointer, "format %s became %s", before, after)
+		c.sayf(pointer, "format %s became %s", before, after)
 	}
 	if before, after := literal(old.At("default")), literal(now.At("default")); before != after {
-		c.say(pointer, "default %s became %s, so that absence would mean something else", before, after)
+		c.sayf(pointer, "default %s became %s, so that absence would mean something else", before, after)
 	}
 	return true
 }
@@ -143,7 +143,7 @@ func (c *comparison) fields(pointer string, old, now document.Node) {
 	before, after := old.At("properties"), now.At("properties")
 	for _, name := range before.Keys() {
 		if !after.Has(name) {
-			c.say(pointer+"/"+name, "the field is gone")
+			c.sayf(pointer+"/"+name, "the field is gone")
 		}
 	}
 	requiredBefore, requiredNow := old.At("required").Texts(), now.At("required").Texts()
@@ -151,14 +151,14 @@ func (c *comparison) fields(pointer string, old, now document.Node) {
 		switch {
 		case slices.Contains(requiredBefore, name):
 		case before.Has(name):
-			c.say(pointer+"/"+name, "an optional field became required, which retained events may lack")
+			c.sayf(pointer+"/"+name, "an optional field became required, which retained events may lack")
 		default:
-			c.say(pointer+"/"+name, "a new field is required, which retained events lack")
+			c.sayf(pointer+"/"+name, "a new field is required, which retained events lack")
 		}
 	}
 	for _, name := range requiredBefore {
 		if after.Has(name) && !slices.Contains(requiredNow, name) {
-			c.say(pointer+"/"+name, "a required field became optional, which consumers rely on")
+			c.sayf(pointer+"/"+name, "a required field became optional, which consumers rely on")
 		}
 	}
 	// A map's values were of one type; a field that is named now must be of that type too.
@@ -183,20 +183,20 @@ func (c *comparison) children(pointer string, old, now document.Node) {
 	case hadItems && hasItems:
 		c.schema(pointer+"/items", old.At("items"), now.At("items"))
 	case hadItems:
-		c.say(pointer+"/items", "the type of items is no longer said")
+		c.sayf(pointer+"/items", "the type of items is no longer said")
 	case hasItems:
-		c.say(pointer+"/items", "items of any type became items of one type")
+		c.sayf(pointer+"/items", "items of any type became items of one type")
 	}
 	oldRest, nowRest := old.At("additionalProperties"), now.At("additionalProperties")
 	switch {
 	case oldRest.Object() != nil && nowRest.Object() != nil:
 		c.schema(pointer+"/*", oldRest, nowRest)
 	case open(old) && nowRest.Object() != nil:
-		c.say(pointer+"/*", "fields of any type became fields of one type")
+		c.sayf(pointer+"/*", "fields of any type became fields of one type")
 	case oldRest.Object() != nil && open(now):
-		c.say(pointer+"/*", "the type of further fields is no longer said")
+		c.sayf(pointer+"/*", "the type of further fields is no longer said")
 	case !closed(old) && closed(now):
-		c.say(pointer+"/*", "further fields are refused now")
+		c.sayf(pointer+"/*", "further fields are refused now")
 	}
 }
 

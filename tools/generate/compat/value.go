@@ -28,38 +28,38 @@ func literal(n document.Node) string {
 // values compares which values a field may have: enum, const, and the known values of a field that may gain more.
 func (c *comparison) values(pointer string, old, now document.Node) {
 	if before, after := literal(old.At("const")), literal(now.At("const")); before != after {
-		c.say(pointer, "const %s became %s", before, after)
+		c.sayf(pointer, "const %s became %s", before, after)
 	}
 	hadEnum, hasEnum := old.Has("enum"), now.Has("enum")
 	knew, knows := old.Has(catalog.KnownValuesKeyword), now.Has(catalog.KnownValuesKeyword)
 	switch {
 	case hadEnum && knows && !hasEnum:
-		c.say(pointer, "a closed enum became one that may grow, for which consumers have no branch")
+		c.sayf(pointer, "a closed enum became one that may grow, for which consumers have no branch")
 	case knew && hasEnum && !hadEnum:
-		c.say(pointer, "known values became a closed enum")
+		c.sayf(pointer, "known values became a closed enum")
 	case hadEnum && !hasEnum:
-		c.say(pointer, "the enum is gone: any value may come")
+		c.sayf(pointer, "the enum is gone: any value may come")
 	case !hadEnum && hasEnum:
-		c.say(pointer, "any value became an enum")
+		c.sayf(pointer, "any value became an enum")
 	case hadEnum:
 		before, after := elements(old.At("enum")), elements(now.At("enum"))
 		if gone := without(before, after); len(gone) > 0 {
-			c.say(pointer, "enum no longer holds %s", strings.Join(gone, ", "))
+			c.sayf(pointer, "enum no longer holds %s", strings.Join(gone, ", "))
 		}
 		if added := without(after, before); len(added) > 0 {
-			c.say(pointer, "enum also holds %s, for which consumers have no branch", strings.Join(added, ", "))
+			c.sayf(pointer, "enum also holds %s, for which consumers have no branch", strings.Join(added, ", "))
 		}
 	}
 	if knew && !hasEnum {
 		if gone := without(elements(old.At(catalog.KnownValuesKeyword)), elements(now.At(catalog.KnownValuesKeyword))); len(gone) > 0 {
-			c.say(pointer, "known values no longer hold %s", strings.Join(gone, ", "))
+			c.sayf(pointer, "known values no longer hold %s", strings.Join(gone, ", "))
 		}
 	}
 }
 
 func elements(n document.Node) []string {
 	array, _ := n.Value.([]any)
-	var texts []string
+	texts := make([]string, 0, len(array))
 	for _, value := range array {
 		texts = append(texts, literal(document.Node{Value: value}))
 	}
@@ -81,7 +81,7 @@ func (c *comparison) constraints(pointer string, old, now document.Node) {
 	// Whether one pattern allows all that another does cannot be told, nor need it: only leaving it away is a loosening for sure.
 	for _, key := range []string{"pattern", "multipleOf", "uniqueItems"} {
 		if before, after := literal(old.At(key)), literal(now.At(key)); before != after && after != "nothing" && after != "false" {
-			c.say(pointer, "%s %s became %s", key, before, after)
+			c.sayf(pointer, "%s %s became %s", key, before, after)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func (c *comparison) bound(pointer, key string, old, now document.Node, tightene
 		before = new(big.Rat)
 	}
 	if before == nil || tightened(before, after) {
-		c.say(pointer, "%s %s became %s", key, literal(old), literal(now))
+		c.sayf(pointer, "%s %s became %s", key, literal(old), literal(now))
 	}
 }
 

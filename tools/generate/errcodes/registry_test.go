@@ -54,3 +54,31 @@ func TestGenerateWritesWhatTheRegistrySays(t *testing.T) {
 		t.Error("an empty registry was accepted")
 	}
 }
+
+func TestBreaksNamesEveryBrokenPromise(t *testing.T) {
+	t.Parallel()
+	const registry = `{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":5,"description":"It does not exist."}]}`
+	for now, want := range map[string]string{
+		registry: "",
+		strings.Replace(registry, "It does not exist.", "It is gone.", 1):                                                       "",
+		strings.Replace(registry, "[{", `[{"code":"more","http":500,"connect":"internal","exit":6,"description":"More."},{`, 1): "",
+		strings.Replace(registry, `"code":"not_found"`, `"code":"missing"`, 1):                                                  "not_found: the error code is gone: callers branch on it",
+		strings.Replace(registry, "404", "410", 1):                                                                              "not_found: http 404 became 410: callers branch on it",
+		strings.Replace(registry, `"connect":"not_found"`, `"connect":"aborted"`, 1):                                            "not_found: connect not_found became aborted: callers branch on it",
+		strings.Replace(registry, `"exit":5`, `"exit":6`, 1):                                                                    "not_found: exit 5 became 6: callers branch on it",
+	} {
+		breaks, err := Breaks([]byte(registry), []byte(now))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(breaks, "; "); got != want {
+			t.Errorf("%s: %q, want %q", now, got, want)
+		}
+	}
+	if _, err := Breaks([]byte(`{}`), []byte(registry)); err == nil {
+		t.Error("an empty released registry was accepted")
+	}
+	if _, err := Breaks([]byte(registry), []byte(`{}`)); err == nil {
+		t.Error("an empty registry was accepted")
+	}
+}

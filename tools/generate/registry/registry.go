@@ -72,7 +72,7 @@ func comment(e catalog.Event) string {
 	text := fmt.Sprintf("Type%s is an event whose data is [%s], on stream %s at %s: %s", e.Title, e.Title, e.Stream.Name, e.Subject, e.Description)
 	var lines []string
 	line := "//"
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if len(line)+1+len(word) > lineWidth {
 			lines, line = append(lines, line), "//"
 		}

@@ -37,7 +37,7 @@ func (t Tools) GoTypes(ctx context.Context, c catalog.Catalog) ([]byte, error) {
 	if _, err := t.run(ctx, dir, "go-jsonschema", args...); err != nil {
 		return nil, fmt.Errorf("generate Go types: %w", err)
 	}
-	source, err := os.ReadFile(out) //nolint:gosec // Our own temporary file.
+	source, err := os.ReadFile(out)
 	if err != nil {
 		return nil, fmt.Errorf("generate Go types: %w", err)
 	}

@@ -55,7 +55,7 @@ func Open(ctx context.Context, root, bin string, progress io.Writer) (Tools, err
 
 // pins maps each tool's package to the version of its module.
 func pins(file string) (map[string]string, error) {
-	raw, err := os.ReadFile(file) //nolint:gosec // The repository's own file.
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the pinned tools: %w", err)
 	}

@@ -45,7 +45,7 @@ func (t Tree) ReadDir(dir, prefix string) error {
 func (t Tree) Differences(root string, owned []string) ([]string, error) {
 	var sentences []string
 	for _, path := range slices.Sorted(maps.Keys(t)) {
-		current, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path))) //nolint:gosec // A path of the repository.
+		current, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			sentences = append(sentences, path+": is missing: run make generate")
@@ -70,7 +70,7 @@ func (t Tree) Write(root string, owned []string) ([]string, error) {
 	var touched []string
 	for _, path := range slices.Sorted(maps.Keys(t)) {
 		target := filepath.Join(root, filepath.FromSlash(path))
-		if current, err := os.ReadFile(target); err == nil && bytes.Equal(current, t[path]) { //nolint:gosec // A path of the repository.
+		if current, err := os.ReadFile(target); err == nil && bytes.Equal(current, t[path]) {
 			continue
 		}
 		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // Source folders are readable.
