@@ -121,7 +121,7 @@ func (f *faults) noShrinking(path, from, to string) {
 	old, errOld := resource.ParseQuantity(from)
 	wanted, errWanted := resource.ParseQuantity(to)
 	if errOld == nil && errWanted == nil && wanted.Cmp(old) < 0 {
-		f.add(path, "%q is less than the %q the volume has; a volume cannot shrink", to, from)
+		f.addf(path, "%q is less than the %q the volume has; a volume cannot shrink", to, from)
 	}
 }
 

@@ -194,6 +194,6 @@ func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 			revisions = append(revisions, e["desired_revision"].(float64))
 		}
 		require.IsIncreasing(t, revisions, "each revision once, in order")
-		require.EqualValues(t, w.get(ws.ID).DesiredRevision, revisions[len(revisions)-1])
+		require.Equal(t, w.get(ws.ID).DesiredRevision, int64(revisions[len(revisions)-1]))
 	}
 }

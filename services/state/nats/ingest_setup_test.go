@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -85,9 +86,9 @@ func (w *world) open(url string) {
 	w.observations = &store.Observations{Cell: cell}
 }
 
-func (w *world) exec(sql string, args ...any) {
+func (w *world) exec(sql string) {
 	w.t.Helper()
-	_, err := w.pool.Exec(w.t.Context(), sql, args...)
+	_, err := w.pool.Exec(w.t.Context(), sql)
 	require.NoError(w.t, err)
 }
 
@@ -262,6 +263,7 @@ func (w *world) publish(subject, kind, source, id string, data any) {
 // agent plays the watcher and the dispatcher of an agent.
 type agent struct {
 	*world
+
 	id      int64
 	cluster string
 	now     time.Time
@@ -383,9 +385,7 @@ func (a *agent) says(kind string, id uuid.UUID, revision int, more map[string]an
 	a.t.Helper()
 	a.events++
 	data := map[string]any{"workspace_id": id.String(), "desired_revision": revision, "observed_at": a.now}
-	for k, v := range more {
-		data[k] = v
-	}
+	maps.Copy(data, more)
 	a.publish(cell.Applied(a.id, id.String()), "applied."+kind+".v1", event.AgentSource("local", a.id, "dispatcher"), strconv.Itoa(a.events), data)
 }
 

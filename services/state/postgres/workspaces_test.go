@@ -84,7 +84,7 @@ func (b *bundle) inserted(c domain.Creation) domain.Workspace {
 	return w
 }
 
-func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) (before, after domain.Workspace) {
+func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) (after domain.Workspace) {
 	b.t.Helper()
 	require.NoError(b.t, b.tx(func(tx pgx.Tx) error {
 		locked, err := b.store.Lock(b.t.Context(), tx, []uuid.UUID{id, uuid.New()})
@@ -92,12 +92,12 @@ func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) (before, a
 			return err
 		}
 		require.Len(b.t, locked, 1)
-		before = locked[id]
+		before := locked[id]
 		after = before
 		change(&after)
 		return b.store.Save(b.t.Context(), tx, before, after)
 	}))
-	return before, after
+	return after
 }
 
 // message is a row of the outbox.
@@ -134,7 +134,7 @@ func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
 	got, err := b.store.Get(t.Context(), b.pool, postgres.WorkspaceReference{ID: made.ID})
 	require.NoError(t, err)
 	require.Equal(t, made, got)
-	_, after := b.save(made.ID, func(w *domain.Workspace) {
+	after := b.save(made.ID, func(w *domain.Workspace) {
 		w.Spec.Image, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = "ide:10", domain.DesiredTerminated, 5, start().Add(time.Second)
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message = actualstate.Error, 3, start().Add(time.Minute), "R", "M"
 		w.AppliedRevision, w.AppliedAt = 4, start().Add(time.Hour)
