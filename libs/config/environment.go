@@ -9,9 +9,9 @@ import (
 // injected matches what Kubernetes puts into every pod for a Service called lockstep-…
 var injected = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// ApplyEnviron sets what NAME=value pairs (os.Environ) say. The error is Faults. The warnings name
-// LOCKSTEP_ variables that look meant for these settings and are none of them.
-func (b *Binding) ApplyEnviron(environ []string) (warnings []string, err error) {
+// ApplyEnviron sets what NAME=value pairs (os.Environ) say. The error is Faults. The strings are warnings
+// of LOCKSTEP_ variables that look meant for these settings and are none of them.
+func (b *Binding) ApplyEnviron(environ []string) ([]string, error) {
 	warnings, faults := b.applyEnviron(environ)
 	if len(faults) > 0 {
 		return warnings, faults
@@ -19,7 +19,9 @@ func (b *Binding) ApplyEnviron(environ []string) (warnings []string, err error) 
 	return warnings, nil
 }
 
-func (b *Binding) applyEnviron(environ []string) (warnings []string, faults Faults) {
+func (b *Binding) applyEnviron(environ []string) ([]string, Faults) {
+	var warnings []string
+	var faults Faults
 	byEnv := make(map[string]*Field, len(b.fields))
 	for _, f := range b.fields {
 		byEnv[f.Env] = f
@@ -38,7 +40,7 @@ func (b *Binding) applyEnviron(environ []string) (warnings []string, faults Faul
 		}
 		f.origin = name
 		if err := parse(value, f.value); err != nil {
-			faults.add(f.fault(err.Error()))
+			faults = faults.with(f.fault(err.Error()))
 		}
 	}
 	return warnings, faults

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"lockstep.internal/libs/fault"
@@ -34,7 +35,7 @@ func (f Fault) String() string {
 }
 
 // Faults is everything wrong with the configuration.
-type Faults []Fault
+type Faults []Fault //nolint:errname // what it is
 
 func (f Faults) Error() string {
 	lines := make([]string, 0, len(f)+1)
@@ -52,15 +53,13 @@ func (f Faults) Error() string {
 // Fault is invalid_argument with the text of Error.
 func (f Faults) Fault() *fault.Error { return fault.New(errcode.InvalidArgument, "%s", f.Error()) }
 
-// add appends a fault unless the same is there: a Validate method promoted from an inline struct
+// with appends a fault unless the same is there: a Validate method promoted from an inline struct
 // runs for both.
-func (f *Faults) add(fault Fault) {
-	for _, other := range *f {
-		if other == fault {
-			return
-		}
+func (f Faults) with(fault Fault) Faults {
+	if slices.Contains(f, fault) {
+		return f
 	}
-	*f = append(*f, fault)
+	return append(f, fault)
 }
 
 func (f Faults) has(key string) bool {

@@ -140,7 +140,7 @@ func join(prefix, name string) string {
 var errType = errors.New("this type cannot be configured")
 
 func isScalar(v reflect.Value) bool {
-	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
+	_, ok := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr())
 	return ok
 }
 

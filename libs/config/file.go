@@ -61,7 +61,7 @@ func (r *fileReader) mapping(node *yaml.Node, prefix string) {
 		return
 	}
 	if node.Kind != yaml.MappingNode {
-		r.faults.add(Fault{Key: prefix, Origin: r.at(node), Message: "wants keys with values below it"})
+		r.faults = r.faults.with(Fault{Key: prefix, Origin: r.at(node), Message: "wants keys with values below it"})
 		return
 	}
 	seen := map[string]int{}
@@ -69,7 +69,7 @@ func (r *fileReader) mapping(node *yaml.Node, prefix string) {
 		keyNode, value := node.Content[i], node.Content[i+1]
 		key := join(prefix, keyNode.Value)
 		if line, twice := seen[keyNode.Value]; twice {
-			r.faults.add(Fault{Key: key, Origin: r.at(keyNode), Message: fmt.Sprintf("is given twice, first in line %d", line)})
+			r.faults = r.faults.with(Fault{Key: key, Origin: r.at(keyNode), Message: fmt.Sprintf("is given twice, first in line %d", line)})
 			continue
 		}
 		seen[keyNode.Value] = keyNode.Line
@@ -82,7 +82,7 @@ func (r *fileReader) entry(keyNode, value *yaml.Node, key string) {
 	if f, ok := b.byKey[key]; ok {
 		f.origin = r.at(value)
 		if err := setNode(f, resolve(value)); err != nil {
-			r.faults.add(f.fault(err.Error()))
+			r.faults = r.faults.with(f.fault(err.Error()))
 		}
 		return
 	}
@@ -97,7 +97,7 @@ func (r *fileReader) entry(keyNode, value *yaml.Node, key string) {
 	if suggestion := b.suggestKey(key); suggestion != "" {
 		message += "; did you mean " + suggestion + "?"
 	}
-	r.faults.add(Fault{Origin: r.at(keyNode), Message: message})
+	r.faults = r.faults.with(Fault{Origin: r.at(keyNode), Message: message})
 }
 
 // isGroup reports whether settings lie below key.

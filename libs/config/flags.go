@@ -63,7 +63,7 @@ func (b *Binding) applyFlags() Faults {
 		}
 		f.origin = "--" + f.Flag
 		if err := parse(text, f.value); err != nil {
-			faults.add(f.fault(err.Error()))
+			faults = faults.with(f.fault(err.Error()))
 		}
 	}
 	return faults

@@ -15,6 +15,15 @@ type Program struct {
 	Name    string // of the binary: lockstep-state
 	About   string // a few sentences: what it does and what it needs
 	Version string
+	// Questions are flags beyond those of the settings. Load notes which were asked and leaves the answer to the program.
+	Questions []Question
+}
+
+// Question is a flag without a value.
+type Question struct {
+	Flag  string // without the dashes
+	Help  string // for the manual
+	Asked *bool  // set by Load
 }
 
 // Input is where the configuration comes from.
@@ -30,8 +39,8 @@ var ErrAnswered = errors.New("config: the question on the command line is answer
 
 // Load fills the struct that cfg points to from the file named by --config or LOCKSTEP_CONFIG, the
 // environment and the flags. Anything wrong is returned at once as Faults, and cfg is not to be used
-// then. The warnings are sentences for the operator.
-func Load(cfg any, program Program, input Input) (warnings []string, err error) {
+// then. The strings are warnings for the operator, a sentence each.
+func Load(cfg any, program Program, input Input) ([]string, error) {
 	b, err := Bind(cfg, "")
 	if err != nil {
 		return nil, err
@@ -43,6 +52,9 @@ func Load(cfg any, program Program, input Input) (warnings []string, err error) 
 	help := flags.BoolP("help", "h", false, "")
 	version := flags.Bool("version", false, "")
 	printConfig := flags.Bool("print-config", false, "")
+	for _, q := range program.Questions {
+		flags.BoolVar(q.Asked, q.Flag, false, "")
+	}
 	if fault := b.parseFlags(flags, input.Args); fault != nil {
 		return nil, Faults{*fault}
 	}
@@ -112,8 +124,7 @@ func (b *Binding) parseFlags(flags *pflag.FlagSet, args []string) *Fault {
 		return nil
 	}
 	message := err.Error()
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if suggestion := nearest(unknown.GetSpecifiedName(), func(yield func(string) bool) {
 			flags.VisitAll(func(f *pflag.Flag) { yield(f.Name) })
 		}); suggestion != "" {

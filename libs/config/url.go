@@ -37,6 +37,10 @@ func redact(address string) (string, bool) {
 	if err != nil || u.Scheme == "" || u.Host == "" {
 		return "", false
 	}
+	// An @ that does not end the user information means that a password holds / or #.
+	if at := strings.Count(address, "@"); at > 1 || (at == 1 && u.User == nil) {
+		return "", false
+	}
 	query := u.Query()
 	for key := range query {
 		lower := strings.ToLower(key)

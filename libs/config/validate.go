@@ -47,7 +47,7 @@ func (b *Binding) validate(faults Faults) Faults {
 	report := func(prefix string, err error) {
 		fault := b.faultOf(prefix, err)
 		if fault.Key == "" || !known.has(fault.Key) {
-			faults.add(fault)
+			faults = faults.with(fault)
 		}
 	}
 	for _, f := range b.fields {
@@ -78,8 +78,7 @@ func errorsOf(value any) []error {
 
 func (b *Binding) faultOf(prefix string, err error) Fault {
 	key, message := prefix, err.Error()
-	var i *invalid
-	if errors.As(err, &i) {
+	if i, ok := errors.AsType[*invalid](err); ok {
 		key, message = join(prefix, i.key), i.message
 	}
 	if f, ok := b.byKey[key]; ok {

@@ -59,10 +59,12 @@ func (i *interceptor) sent(ctx context.Context, err error) error {
 // clientConn maps what the server says. io.EOF is the protocol's end of stream and stays as it is.
 type clientConn struct{ connect.StreamingClientConn }
 
-func (c clientConn) Send(message any) error    { return received(c.StreamingClientConn.Send(message)) }
-func (c clientConn) Receive(message any) error { return received(c.StreamingClientConn.Receive(message)) }
-func (c clientConn) CloseRequest() error       { return received(c.StreamingClientConn.CloseRequest()) }
-func (c clientConn) CloseResponse() error      { return received(c.StreamingClientConn.CloseResponse()) }
+func (c clientConn) Send(message any) error { return received(c.StreamingClientConn.Send(message)) }
+func (c clientConn) Receive(message any) error {
+	return received(c.StreamingClientConn.Receive(message))
+}
+func (c clientConn) CloseRequest() error  { return received(c.StreamingClientConn.CloseRequest()) }
+func (c clientConn) CloseResponse() error { return received(c.StreamingClientConn.CloseResponse()) }
 
 func received(err error) error {
 	if err == nil || errors.Is(err, io.EOF) || connect.IsNotModifiedError(err) {

@@ -53,6 +53,9 @@ func (e *Error) With(key, value string) *Error {
 
 // Error is for logs and terminals of operators: it includes the cause. Callers are shown Message.
 func (e *Error) Error() string {
+	if e == nil {
+		return "no fault"
+	}
 	if e.cause != nil {
 		return fmt.Sprintf("%s: %s: %v", e.Code, e.Message, e.cause)
 	}
@@ -60,7 +63,12 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the cause, nil when there is none.
-func (e *Error) Unwrap() error { return e.cause }
+func (e *Error) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.cause
+}
 
 // LogValue groups code, message, details and cause.
 func (e *Error) LogValue() slog.Value {

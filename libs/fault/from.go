@@ -28,14 +28,12 @@ func From(err error) *Error {
 	if e, ok := asError(err); ok {
 		return e
 	}
-	var faulter Faulter
-	if errors.As(err, &faulter) {
+	if faulter, ok := errors.AsType[Faulter](err); ok {
 		if e := faulter.Fault(); e != nil {
 			return e
 		}
 	}
-	var rpc *connect.Error
-	if errors.As(err, &rpc) {
+	if rpc, ok := errors.AsType[*connect.Error](err); ok {
 		return fromConnect(rpc)
 	}
 	var tooLarge *http.MaxBytesError

@@ -48,7 +48,7 @@ func WriteHTTP(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err 
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Del("Content-Length")
 	header.Del("Content-Encoding")
-	header.Del("Etag")
+	header.Del("ETag")
 	w.WriteHeader(lookup(e.Code).HTTP)
 	if _, writeErr := w.Write(append(raw, '\n')); writeErr != nil {
 		logger.DebugContext(r.Context(), "the caller left before it read the fault", slog.String("error", writeErr.Error()))

@@ -10,7 +10,7 @@ import (
 // pullThreshold is how long the server keeps the way back for a pull request after the last message on it.
 // It must exceed the longest silence of a pull: nats.go asks for 30 s with a heartbeat every 15 s at most.
 // Longer only costs memory, because each pull request leaves one entry until then.
-const pullThreshold = 2 * time.Minute
+const pullThreshold = time.Minute
 
 // An account without JetStream still gets an import of "$JS.API.>" from the system account, which answers every
 // request with an error, racing with the imports below. The server leaves it out of accounts that import

@@ -74,6 +74,13 @@ func (d *directory) timesAsked() int {
 	return d.asked
 }
 
+func (d *directory) admit(id int64, token string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.tokens[id] = token
+}
+
 func (d *directory) revoke(id int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +98,17 @@ type cell struct {
 	js        jetstream.JetStream
 }
 
-func startServer(t *testing.T, dir string, adjust ...func(*server.Options)) *server.Server {
+func startServer(t *testing.T, dir string) *server.Server {
+	t.Helper()
+
+	s := launchServer(t, dir, func(*server.Options) {})
+	require.True(t, s.ReadyForConnections(patience))
+
+	return s
+}
+
+// launchServer does not wait: a server of a cluster is ready only when others are.
+func launchServer(t *testing.T, dir string, adjust func(*server.Options)) *server.Server {
 	t.Helper()
 
 	options, err := server.ProcessConfigFile(natsauth.ConfigFile(dir))
@@ -99,10 +116,7 @@ func startServer(t *testing.T, dir string, adjust ...func(*server.Options)) *ser
 
 	options.NoSigs = true
 	options.NoLog = true
-
-	for _, f := range adjust {
-		f(options)
-	}
+	adjust(options)
 
 	s, err := server.NewServer(options)
 	require.NoError(t, err)
@@ -111,7 +125,6 @@ func startServer(t *testing.T, dir string, adjust ...func(*server.Options)) *ser
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	require.True(t, s.ReadyForConnections(patience))
 
 	return s
 }
@@ -159,11 +172,17 @@ func createStreams(t *testing.T, js jetstream.JetStream) {
 func (c *cell) startResponder(t *testing.T, options ...func(*natsauth.Responder)) func() {
 	t.Helper()
 
+	return c.startResponderWith(t, nil, options...)
+}
+
+func (c *cell) startResponderWith(t *testing.T, connect []nats.Option, options ...func(*natsauth.Responder)) func() {
+	t.Helper()
+
 	keys, err := natsauth.LoadCalloutKeys(c.dir)
 	require.NoError(t, err)
 
 	r := &natsauth.Responder{
-		Conn: c.static(t, natsauth.PrincipalCallout), Keys: keys, Cell: cellName, Authenticator: c.directory,
+		Conn: c.static(t, natsauth.PrincipalCallout, connect...), Keys: keys, Cell: cellName, Authenticator: c.directory,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, f := range options {

@@ -2,12 +2,9 @@ package natsauth_test
 
 import (
 	"context"
-	"net/url"
-	"strconv"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
@@ -117,34 +114,7 @@ func (d *slowDirectory) Authenticate(ctx context.Context, c natsauth.Credentials
 func TestKickOnEveryServerOfACluster(t *testing.T) {
 	t.Parallel()
 
-	const size = 3
-
-	dir := initDir(t, natsauth.Options{Cluster: &natsauth.Cluster{Name: "test", ListenPort: -1}})
-	servers := make([]*server.Server, 0, size)
-
-	for i := range size {
-		servers = append(servers, startServer(t, dir, func(o *server.Options) {
-			o.ServerName = "nats-" + strconv.Itoa(i)
-			o.StoreDir = t.TempDir()
-			o.JetStream = false
-
-			for _, s := range servers {
-				o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: s.ClusterAddr().String()})
-			}
-		}))
-	}
-
-	require.Eventually(t, func() bool {
-		for _, s := range servers {
-			// Each pair has one route per pooled connection and one for the system account.
-			if s.NumRoutes() == 0 || len(s.ActivePeers()) != size-1 {
-				return false
-			}
-		}
-
-		return true
-	}, patience, 10*time.Millisecond)
-
+	dir, servers := startCluster(t, false)
 	c := &cell{dir: dir, server: servers[0], directory: newDirectory()}
 	c.startResponder(t)
 
@@ -158,9 +128,9 @@ func TestKickOnEveryServerOfACluster(t *testing.T) {
 	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: time.Nanosecond}
 	kicked, err := kicker.Kick(testContext(t), principalOne())
 	require.NoError(t, err)
-	require.Equal(t, size, kicked)
+	require.Equal(t, clusterSize, kicked)
 
-	for range size {
+	for range clusterSize {
 		receive(t, gone)
 	}
 }

@@ -89,9 +89,9 @@ func (t TLS) Validate() []error {
 func readable(key, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return config.Invalid(key, "cannot be read: %v", err)
+		return config.Invalid(key, "cannot be read: %v", err) //nolint:wrapcheck // made for this
 	}
-	_ = file.Close() //nolint:errcheck // only read
+	_ = file.Close() // only read
 	return nil
 }
 

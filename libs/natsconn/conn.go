@@ -54,7 +54,7 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.
 	case <-ctx.Done():
 		go func() {
 			if <-connected == nil {
-				c.Conn.Close()
+				c.Close()
 			}
 		}()
 		return nil, fmt.Errorf("connect to NATS: %w", context.Cause(ctx))
@@ -129,7 +129,7 @@ func (c *Conn) trouble(sub *nats.Subscription, err error) {
 // reason is why there is no connection.
 func (c *Conn) reason() error {
 	if err := c.LastError(); err != nil {
-		return err
+		return err //nolint:wrapcheck // callers say what it is about
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +189,7 @@ func (c *Conn) Part() service.Part {
 			self.Ready()
 			select {
 			case <-ctx.Done():
-				return c.Shutdown(self.Finish())
+				return c.Shutdown(self.Finish()) //nolint:contextcheck // outlives ctx on purpose
 			case <-c.closed:
 				return service.Permanent(fmt.Errorf("the connection to NATS is closed: %s", errorText(c.reason())))
 			}

@@ -79,10 +79,10 @@ func (c Config) credentials(logger *slog.Logger) ([]nats.Option, error) {
 				return nil, err
 			}
 			defer pair.Wipe()
-			return pair.Sign(nonce) //nolint:wrapcheck // the connection says what it is about
+			return pair.Sign(nonce)
 		})}, nil
 	case c.User != "":
-		return []nats.Option{nats.UserInfoHandler(func() (user, password string) {
+		return []nats.Option{nats.UserInfoHandler(func() (string, string) {
 			return c.User, read("password_file", c.PasswordFile)
 		})}, nil
 	case c.TokenFile.IsSet():

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/internal/delay"
@@ -23,7 +24,10 @@ type Lock struct {
 }
 
 // Held is a lock that this process holds, and the connection that holds it. It belongs to one goroutine.
-type Held struct{ conn *pgx.Conn }
+type Held struct {
+	conn     *pgx.Conn
+	notified bool // a notification came since ClearNotified
+}
 
 // Acquire waits until it holds the lock, on a connection of its own beside the pool. It returns an error when the database fails or ctx
 // is done. The caller releases.
@@ -32,23 +36,26 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
 	if interval == 0 {
 		interval = 500 * time.Millisecond
 	}
-	conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig.Copy())
+	held := &Held{}
+	config := pool.Config().ConnConfig
+	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { held.notified = true }
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect for lock %s: %w", l.Name, err)
 	}
-	held := &Held{conn: conn}
+	held.conn = conn
 	for {
 		var got bool
 		// Asked again and again rather than waited for in one statement, whose snapshot would keep VACUUM from removing dead rows.
 		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '/' || $1::text, 0))", l.Name).Scan(&got)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("ask for lock %s: %w", l.Name, err), held.Release())
+			return nil, errors.Join(fmt.Errorf("ask for lock %s: %w", l.Name, err), held.Release(ctx))
 		}
 		if got {
 			return held, nil
 		}
 		if err := delay.Sleep(ctx, interval); err != nil {
-			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.Release())
+			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.Release(ctx))
 		}
 	}
 }
@@ -56,9 +63,41 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
 // Conn is the connection that holds the lock: while it works, the lock is held.
 func (h *Held) Conn() *pgx.Conn { return h.conn }
 
-// Release ends the connection, and with it the lock.
-func (h *Held) Release() error {
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+// Listen makes the connection receive notifications of the channel.
+func (h *Held) Listen(ctx context.Context, channel string) error {
+	if _, err := h.conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return fmt.Errorf("listen on channel %s: %w", channel, err)
+	}
+	return nil
+}
+
+// ClearNotified forgets notifications that came so far: call it before looking at what they are about.
+func (h *Held) ClearNotified() { h.notified = false }
+
+// AwaitNotified waits until a notification has come since ClearNotified, or for the time given; which of both is not told, since notifications
+// are hints. It returns an error when the connection is lost or ctx is done.
+func (h *Held) AwaitNotified(ctx context.Context, atMost time.Duration) error {
+	if h.notified {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	err := h.conn.PgConn().WaitForNotification(bounded)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("wait for a notification: %w", ctx.Err())
+	case bounded.Err() != nil && !h.conn.IsClosed():
+		return nil
+	default:
+		return fmt.Errorf("wait for a notification: %w", err)
+	}
+}
+
+// Release ends the connection, and with it the lock; also when ctx is done, which is when locks are given up.
+func (h *Held) Release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
 	if err := h.conn.Close(ctx); err != nil {
 		return fmt.Errorf("close the connection of a lock: %w", err)

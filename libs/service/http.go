@@ -106,11 +106,13 @@ func (s *httpServer) run(ctx context.Context, self *Self) error {
 		return Permanent(fmt.Errorf("cannot serve: %w", err))
 	case <-draining:
 	}
-	err = server.Shutdown(self.Finish())
+	err = server.Shutdown(self.Finish()) //nolint:contextcheck // outlives ctx on purpose
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were cut: %w", err), server.Close())
 	}
-	<-served
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, end)
+	}
 	return err
 }
 

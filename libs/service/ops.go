@@ -41,5 +41,5 @@ func write(w http.ResponseWriter, contentType string, status int, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) //nolint:errcheck // the caller has left
+	_, _ = w.Write(body) // fails when the caller has left
 }

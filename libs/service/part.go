@@ -63,7 +63,7 @@ func (s *Self) Finish() context.Context { return s.finish }
 func (s *Self) Listener() net.Listener { return s.listener }
 
 // Permanent marks an error that retrying cannot mend: the service ends with it.
-func Permanent(err error) error { return backoff.Permanent(err) }
+func Permanent(err error) error { return backoff.Permanent(err) } //nolint:wrapcheck // a mark
 
 func isPermanent(err error) bool {
 	var permanent *backoff.PermanentError
@@ -85,6 +85,7 @@ func (d *degraded) Unwrap() error { return d.error }
 // onceListener lets the service close a listener that its server may have closed already.
 type onceListener struct {
 	net.Listener
+
 	once sync.Once
 	err  error
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -53,6 +54,7 @@ func Run(ctx context.Context, options Options, parts ...Part) error {
 // running is one part at work.
 type running struct {
 	Part
+
 	self    *Self
 	ctx     context.Context //nolint:containedctx // lives as long as the part
 	cancel  context.CancelFunc
@@ -162,16 +164,8 @@ func (r *run) close() {
 func (r *run) onReady() {
 	r.logger.Info("the service is ready", slog.Any("addresses", r.addrs))
 	if r.options.Config.OnReady != nil {
-		r.options.Config.OnReady(r.copyAddrs())
+		r.options.Config.OnReady(maps.Clone(r.addrs))
 	}
-}
-
-func (r *run) copyAddrs() map[string]string {
-	addrs := make(map[string]string, len(r.addrs))
-	for name, addr := range r.addrs {
-		addrs[name] = addr
-	}
-	return addrs
 }
 
 func (r *run) run(ctx context.Context) error {
@@ -184,7 +178,7 @@ func (r *run) run(ctx context.Context) error {
 	r.logger.InfoContext(ctx, "listening", slog.Any("addresses", r.addrs))
 	go r.supervise(r.ops)
 	if r.options.Config.OnListen != nil {
-		r.options.Config.OnListen(r.copyAddrs())
+		r.options.Config.OnListen(maps.Clone(r.addrs))
 	}
 	if len(r.parts) == 0 {
 		r.onReady()

@@ -28,9 +28,10 @@ import (
 // greeterConfig and greeterMain are a whole service, as services write it.
 type greeterConfig struct {
 	service.Config `yaml:",inline"`
-	Telemetry      telemetry.Config `yaml:"telemetry" help:"logs and traces"`
-	API            service.Listener `yaml:"api" help:"the listener for callers"`
-	Greeting       string           `yaml:"greeting" help:"how to greet"`
+
+	Telemetry telemetry.Config `yaml:"telemetry" help:"logs and traces"`
+	API       service.Listener `yaml:"api" help:"the listener for callers"`
+	Greeting  string           `yaml:"greeting" help:"how to greet"`
 }
 
 func greeterDefaults() greeterConfig {
@@ -118,9 +119,17 @@ func TestAWholeServiceIsConfiguredServesAndDrains(t *testing.T) {
 	// A request is in hand when the signal comes: it is served to its end, and the ops listener
 	// says in the meantime that no more are welcome.
 	answered := make(chan string, 1)
+	slow, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addrs["api"]+"/greet/slow", http.NoBody)
+	require.NoError(t, err)
 	go func() {
-		_, body := get(t, client, "http://"+addrs["api"]+"/greet/slow", "")
-		answered <- body
+		response, err := client.Do(slow)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		raw, _ := io.ReadAll(response.Body)
+		answered <- string(raw)
+		_ = response.Body.Close()
 	}()
 	<-entered
 	signals <- syscall.SIGTERM
@@ -133,7 +142,7 @@ func TestAWholeServiceIsConfiguredServesAndDrains(t *testing.T) {
 	require.Equal(t, "good day slow", <-answered)
 	require.Equal(t, 0, <-status)
 	require.Contains(t, log.String(), "worker has finished")
-	_, err := client.Get("http://" + addrs["ops"] + "/livez") //nolint:bodyclose,noctx // refused
+	_, err = client.Get("http://" + addrs["ops"] + "/livez")
 	require.Error(t, err)
 }
 
@@ -215,7 +224,7 @@ func newClient(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-func get(t *testing.T, client *http.Client, url, accept string) (status int, body string) {
+func get(t *testing.T, client *http.Client, url, accept string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)

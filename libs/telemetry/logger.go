@@ -43,7 +43,6 @@ func (h *traceHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.handler.Enabled(ctx, level)
 }
 
-//nolint:gocritic // the interface wants the record by value
 func (h *traceHandler) Handle(ctx context.Context, record slog.Record) error {
 	handler := h.handler
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {

@@ -83,6 +83,7 @@ func newExporter(ctx context.Context, cfg Config, options Options) (sdktrace.Spa
 // a minute, and swallows them.
 type quietExporter struct {
 	sdktrace.SpanExporter
+
 	logger *slog.Logger
 
 	mu     sync.Mutex

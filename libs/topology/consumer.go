@@ -29,7 +29,8 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 			FilterSubject: filter,
 			DeliverPolicy: jetstream.DeliverAllPolicy,
 			AckPolicy:     jetstream.AckExplicitPolicy,
-			AckWait:       30 * time.Second,
+			// Agents acknowledge when they have taken a message, so this is how late one comes that a broken connection lost.
+			AckWait:       10 * time.Second,
 			MaxAckPending: 1000,
 			Replicas:      1,
 		}

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,6 +23,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// When the parent dies, nobody reads the progress any more; the lab must live on to clean up.
+	signal.Ignore(syscall.SIGPIPE)
 	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
 	if err := newCommand().ExecuteContext(ctx); err != nil {
@@ -101,6 +104,8 @@ func announce(info lab.Info, path string) error {
 	return pki.WriteFile(path, line)
 }
 
+var errNoKubeconfig = errors.New("name the lab with --kubeconfig: no other configuration is read")
+
 func newNodeCommand() *cobra.Command {
 	var kubeconfig string
 	cmd := &cobra.Command{
@@ -108,9 +113,6 @@ func newNodeCommand() *cobra.Command {
 		Short: "Lose a node and bring it back",
 	}
 	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the lab (required)")
-	if err := cmd.MarkPersistentFlagRequired("kubeconfig"); err != nil {
-		panic(err)
-	}
 	for use, change := range map[string]struct{ short, state string }{
 		"stop NODE":  {"Let the kubelet of a node fall silent", kubelet.StateStopped},
 		"start NODE": {"Let the kubelet of a node speak again", kubelet.StateRunning},
@@ -132,6 +134,9 @@ func newNodeCommand() *cobra.Command {
 }
 
 func newClient(kubeconfig string) (kubernetes.Interface, error) {
+	if kubeconfig == "" {
+		return nil, errNoKubeconfig
+	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)

@@ -17,22 +17,20 @@ const ActualStateTerminated ActualState = "terminated"
 const ActualStateTerminating ActualState = "terminating"
 const ActualStateUnknown ActualState = "unknown"
 
-// Configuration of one agent, followed live by its watcher and dispatcher. On
-// subject control.<agent>.config, last one.
+// Configuration of one agent, followed live by its watcher and dispatcher.
 type AgentConfig struct {
 	// Grows with every change.
 	ConfigRevision int `json:"config_revision"`
 
-	// Time between full resyncs. Default 3600000 (1 h).
+	// Time between full resyncs, in milliseconds. Default 3600000 (1 h).
 	FullResyncIntervalMs int `json:"full_resync_interval_ms"`
 
-	// How long a pod may stay unschedulable before its workspace is failed. Default
-	// 300000 (5 min).
+	// How long a pod may stay unschedulable before its workspace is failed, in
+	// milliseconds. Default 300000 (5 min).
 	UnschedulablePatienceMs int `json:"unschedulable_patience_ms"`
 }
 
-// A desired revision is applied completely. On subject
-// applied.<agent>.<workspace>.
+// A desired revision is applied completely.
 type Applied struct {
 	// Which attempt succeeded, from 1.
 	Attempt int `json:"attempt,omitempty"`
@@ -40,7 +38,7 @@ type Applied struct {
 	// The revision this is about.
 	DesiredRevision int `json:"desired_revision"`
 
-	// How long applying took.
+	// How long applying took, in milliseconds.
 	DurationMs int `json:"duration_ms,omitempty"`
 
 	// What was applied: the inventory.
@@ -56,8 +54,7 @@ type Applied struct {
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// Applying or deleting was refused or failed. It is retried with back-off. On
-// subject applied.<agent>.<workspace>.
+// Applying or deleting was refused or failed. It is retried with back-off.
 type ApplyFailed struct {
 	// Which attempt failed, from 1.
 	Attempt int `json:"attempt"`
@@ -68,7 +65,7 @@ type ApplyFailed struct {
 	// Sentence for the user: what was refused, and what to do.
 	Message string `json:"message"`
 
-	// Object corresponds to the JSON schema field "object".
+	// Object that was refused; absent when the failure is about no single one.
 	Object *ObjectReference `json:"object,omitempty"`
 
 	// When it happened.
@@ -77,7 +74,7 @@ type ApplyFailed struct {
 	// Machine-readable reason, such as Forbidden or Invalid.
 	Reason string `json:"reason"`
 
-	// Delay until the next attempt.
+	// Delay until the next attempt, in milliseconds.
 	RetryAfterMs int `json:"retry_after_ms"`
 
 	// Workspace (UUIDv7).
@@ -131,7 +128,7 @@ type ContainerState struct {
 	// How often it was restarted.
 	RestartCount int `json:"restart_count,omitempty"`
 
-	// State corresponds to the JSON schema field "state".
+	// Which state it is in.
 	State ContainerStatus `json:"state"`
 }
 
@@ -160,7 +157,7 @@ const DesiredTargetStopped DesiredTarget = "stopped"
 const DesiredTargetTerminated DesiredTarget = "terminated"
 
 // The whole truth about one workspace for the dispatcher of its agent: apply
-// exactly this. On subject desired.<agent>.<workspace>, last one per subject.
+// exactly this.
 type DesiredWorkspace struct {
 	// Grows with every change; a lower one than applied is dropped.
 	DesiredRevision int `json:"desired_revision"`
@@ -178,7 +175,7 @@ type DesiredWorkspace struct {
 	// Secrets to create beside the manifests.
 	Secrets []SecretReference `json:"secrets,omitempty"`
 
-	// Target corresponds to the JSON schema field "target".
+	// What to bring about.
 	Target DesiredTarget `json:"target"`
 
 	// Workspace (UUIDv7).
@@ -187,7 +184,7 @@ type DesiredWorkspace struct {
 
 // An agent: one cluster, or a part of one, that Lockstep may use.
 type DirectoryAgent struct {
-	// Id.
+	// The agent.
 	AgentID int `json:"agent_id"`
 
 	// X25519 key (nkeys) that secrets are sealed to.
@@ -208,13 +205,13 @@ type DirectoryGroup struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// Id.
+	// The group.
 	GroupID int `json:"group_id"`
 
-	// Organization.
+	// Organization it belongs to.
 	OrganizationID int `json:"organization_id"`
 
-	// Parent; 0 at the top.
+	// Group it is in; 0 directly in the organization.
 	ParentGroupID int `json:"parent_group_id,omitempty"`
 }
 
@@ -223,25 +220,25 @@ type DirectoryMembership struct {
 	// It was removed.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// Role corresponds to the JSON schema field "role".
+	// What the user may do there.
 	Role MembershipRole `json:"role"`
 
-	// Scope corresponds to the JSON schema field "scope".
+	// Kind of what the role is in.
 	Scope MembershipScope `json:"scope"`
 
-	// Id of it.
+	// Id of the organization, group or project.
 	ScopeID int `json:"scope_id"`
 
-	// User.
+	// Who has the role.
 	UserID int `json:"user_id"`
 }
 
-// An organization. On subject directory.organization.<id>, last one.
+// An organization.
 type DirectoryOrganization struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// Id.
+	// The organization.
 	OrganizationID int `json:"organization_id"`
 }
 
@@ -250,13 +247,13 @@ type DirectoryProject struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// Group.
+	// Group it is in.
 	GroupID int `json:"group_id"`
 
-	// Organization.
+	// Organization it belongs to.
 	OrganizationID int `json:"organization_id"`
 
-	// Id.
+	// The project.
 	ProjectID int `json:"project_id"`
 }
 
@@ -268,10 +265,10 @@ type DirectoryUser struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// State corresponds to the JSON schema field "state".
+	// Whether the user may do anything.
 	State UserState `json:"state"`
 
-	// Id.
+	// The user.
 	UserID int `json:"user_id"`
 }
 
@@ -338,10 +335,10 @@ type ObjectMeta struct {
 	// UID of the object.
 	UID string `json:"uid"`
 
-	// UpdateType corresponds to the JSON schema field "update_type".
+	// Whether it is sent because it changed or as a member of a full resync.
 	UpdateType UpdateType `json:"update_type"`
 
-	// Verb corresponds to the JSON schema field "verb".
+	// What happened to the object.
 	Verb Verb `json:"verb"`
 
 	// Value of the label lockstep.dev/workspace: the workspace the object belongs to.
@@ -363,8 +360,7 @@ type ObjectReference struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// A Deployment as the watcher saw it. Absent counts are 0. On subject
-// observed.<agent>.deployment.<namespace>.<name>.
+// A Deployment as the watcher saw it. Absent counts are 0.
 type ObservedDeployment struct {
 	// status.availableReplicas.
 	AvailableReplicas int `json:"available_replicas,omitempty"`
@@ -378,7 +374,7 @@ type ObservedDeployment struct {
 	// The object has a status at all.
 	HasStatus bool `json:"has_status,omitempty"`
 
-	// Object corresponds to the JSON schema field "object".
+	// The Deployment, and how it came to be seen.
 	Object ObjectMeta `json:"object"`
 
 	// status.observedGeneration.
@@ -409,7 +405,7 @@ type ObservedDeployment struct {
 	UpdatedReplicas int `json:"updated_replicas,omitempty"`
 }
 
-// A pod as the watcher saw it, on its owning Deployment's subject.
+// A pod as the watcher saw it, told on the subject of the Deployment that owns it.
 type ObservedPod struct {
 	// status.conditions.
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -423,7 +419,7 @@ type ObservedPod struct {
 	// spec.nodeName; empty while unscheduled.
 	Node string `json:"node,omitempty"`
 
-	// Object corresponds to the JSON schema field "object".
+	// The pod, and how it came to be seen.
 	Object ObjectMeta `json:"object"`
 
 	// status.phase.
@@ -436,31 +432,30 @@ type ObservedPod struct {
 	Replicaset string `json:"replicaset,omitempty"`
 }
 
-// An object that could not be observed, such as one too large for a message. On
-// subject observed.<agent>.rejected.
+// An object that could not be observed, such as one too large for a message.
 type ObservedRejected struct {
 	// Kind in lower case singular.
 	Kind string `json:"kind"`
 
-	// What is wrong and what to do.
+	// Sentence for the operator: what is wrong, and what to do.
 	Message string `json:"message"`
 
-	// Object corresponds to the JSON schema field "object".
+	// The object, as far as it is known.
 	Object ObjectMeta `json:"object"`
 
-	// Reason corresponds to the JSON schema field "reason".
+	// Why it could not be observed.
 	Reason RejectedReason `json:"reason"`
 
-	// Encoded size.
+	// Encoded size in bytes; 0 when it is not known.
 	SizeBytes int `json:"size_bytes,omitempty"`
 }
 
-// Metadata of a ReplicaSet, on its owning Deployment's subject.
+// Metadata of a ReplicaSet, told on the subject of the Deployment that owns it.
 type ObservedReplicaSet struct {
 	// Name of the owning Deployment.
 	Deployment string `json:"deployment"`
 
-	// Object corresponds to the JSON schema field "object".
+	// The ReplicaSet, and how it came to be seen.
 	Object ObjectMeta `json:"object"`
 
 	// Label pod-template-hash.
@@ -471,9 +466,9 @@ type ObservedReplicaSet struct {
 }
 
 // A full resync of one agent begins. List versions were read before anything was
-// listed. On subject observed.<agent>.resync.
+// listed.
 type ObservedResyncBegun struct {
-	// Cause corresponds to the JSON schema field "cause".
+	// Why it runs.
 	Cause ResyncCause `json:"cause"`
 
 	// UID of the kube-system namespace.
@@ -496,7 +491,7 @@ type ObservedResyncBegun struct {
 	ResyncID string `json:"resync_id"`
 }
 
-// A full resync has been sent whole. On subject observed.<agent>.resync.
+// A full resync has been sent whole.
 type ObservedResyncEnded struct {
 	// UID of the kube-system namespace.
 	ClusterUID string `json:"cluster_uid"`
@@ -512,12 +507,12 @@ type ObservedResyncEnded struct {
 }
 
 // Time as the agent's stream knows it, every 15 s: the only clock of decisions
-// over observations. On subject observed.<agent>.tick.
+// over observations.
 type ObservedTick struct {
 	// UID of the kube-system namespace.
 	ClusterUID string `json:"cluster_uid"`
 
-	// The time.
+	// The time, UTC with milliseconds.
 	ObservedAt time.Time `json:"observed_at"`
 }
 
@@ -540,10 +535,9 @@ const ResyncRequestCauseNewEpoch ResyncRequestCause = "new_epoch"
 const ResyncRequestCauseOperator ResyncRequestCause = "operator"
 const ResyncRequestCauseRestoredStream ResyncRequestCause = "restored_stream"
 
-// Asks an agent's watcher for a full resync. On subject control.<agent>.resync,
-// last one.
+// Asks an agent's watcher for a full resync.
 type ResyncRequested struct {
-	// Cause corresponds to the JSON schema field "cause".
+	// Why it is asked.
 	Cause ResyncRequestCause `json:"cause"`
 
 	// Returned in the resync's begin, so that the answer is known.
@@ -560,8 +554,7 @@ type SecretReference struct {
 	Name string `json:"name"`
 }
 
-// Every object of the workspace is really gone. On subject
-// applied.<agent>.<workspace>.
+// Every object of the workspace is really gone.
 type Terminated struct {
 	// The revision this is about.
 	DesiredRevision int `json:"desired_revision"`
@@ -573,8 +566,7 @@ type Terminated struct {
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// Deletion of a workspace's objects has begun. On subject
-// applied.<agent>.<workspace>.
+// Deletion of a workspace's objects has begun.
 type Terminating struct {
 	// The revision this is about.
 	DesiredRevision int `json:"desired_revision"`
@@ -606,7 +598,7 @@ const VerbUpserted Verb = "upserted"
 
 // A user asked for a workspace.
 type WorkspaceCreated struct {
-	// ActualState corresponds to the JSON schema field "actual_state".
+	// What it is.
 	ActualState ActualState `json:"actual_state"`
 
 	// Agent of its cluster.
@@ -615,7 +607,7 @@ type WorkspaceCreated struct {
 	// Its first desired revision.
 	DesiredRevision int `json:"desired_revision"`
 
-	// DesiredState corresponds to the JSON schema field "desired_state".
+	// What is wanted of it.
 	DesiredState DesiredState `json:"desired_state"`
 
 	// Name of the workspace.
@@ -640,13 +632,13 @@ type WorkspaceDesiredStateChanged struct {
 	// Agent of its cluster.
 	AgentID int `json:"agent_id"`
 
-	// Cause corresponds to the JSON schema field "cause".
+	// Why it changed.
 	Cause *DesiredStateCause `json:"cause,omitempty"`
 
 	// The revision that carries it.
 	DesiredRevision int `json:"desired_revision"`
 
-	// From corresponds to the JSON schema field "from".
+	// What was wanted before.
 	From DesiredState `json:"from"`
 
 	// Name of the workspace.
@@ -655,7 +647,7 @@ type WorkspaceDesiredStateChanged struct {
 	// Project it belongs to.
 	ProjectID int `json:"project_id"`
 
-	// To corresponds to the JSON schema field "to".
+	// What is wanted now.
 	To DesiredState `json:"to"`
 
 	// Who asked; absent when the system did.
@@ -668,7 +660,7 @@ type WorkspaceDesiredStateChanged struct {
 // A cluster holds objects of a workspace that is not known. They are left alone
 // until an operator decides. Project 0.
 type WorkspaceOrphaned struct {
-	// Agent of its cluster.
+	// Agent of the cluster.
 	AgentID int `json:"agent_id"`
 
 	// Name of the workspace.
@@ -677,13 +669,13 @@ type WorkspaceOrphaned struct {
 	// Where the objects are.
 	Namespace string `json:"namespace"`
 
-	// Object corresponds to the JSON schema field "object".
+	// Object that names the unknown workspace.
 	Object ObjectReference `json:"object"`
 
-	// Project it belongs to.
+	// Always 0: the workspace belongs to no project.
 	ProjectID int `json:"project_id"`
 
-	// Workspace (UUIDv7).
+	// The workspace that the object's label names; it is any text.
 	WorkspaceID string `json:"workspace_id"`
 }
 
@@ -692,10 +684,10 @@ type WorkspaceStateChanged struct {
 	// Agent of its cluster.
 	AgentID int `json:"agent_id"`
 
-	// DesiredState corresponds to the JSON schema field "desired_state".
+	// What is wanted of it.
 	DesiredState DesiredState `json:"desired_state"`
 
-	// From corresponds to the JSON schema field "from".
+	// What it was.
 	From ActualState `json:"from"`
 
 	// Sentence that a user understands.
@@ -710,7 +702,7 @@ type WorkspaceStateChanged struct {
 	// Machine-readable reason; always present for failed and error.
 	Reason string `json:"reason,omitempty"`
 
-	// To corresponds to the JSON schema field "to".
+	// What it is now.
 	To ActualState `json:"to"`
 
 	// No path of the state diagram leads from the old state to the new one. The

@@ -1,8 +1,6 @@
-package main
+package errcodes
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -43,27 +41,44 @@ func TestParseNamesEveryBrokenRule(t *testing.T) {
 	}
 }
 
-func TestCheckFailsOnAStaleTable(t *testing.T) {
+func TestGenerateWritesWhatTheRegistrySays(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	in, out := filepath.Join(dir, "errors.json"), filepath.Join(dir, "errcode.go")
-	write := func(exit string) {
-		registry := `{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":` + exit + `,"description":"It does not exist."}]}`
-		if err := os.WriteFile(in, []byte(registry), 0o600); err != nil {
+	source, err := Generate([]byte(`{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":5,"description":"It does not exist."}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{NotFound, 404, "not_found", 5, "It does not exist."}`; !strings.Contains(string(source), want) {
+		t.Errorf("%s does not hold %s", source, want)
+	}
+	if _, err := Generate([]byte(`{}`)); err == nil {
+		t.Error("an empty registry was accepted")
+	}
+}
+
+func TestBreaksNamesEveryBrokenPromise(t *testing.T) {
+	t.Parallel()
+	const registry = `{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":5,"description":"It does not exist."}]}`
+	for now, want := range map[string]string{
+		registry: "",
+		strings.Replace(registry, "It does not exist.", "It is gone.", 1):                                                       "",
+		strings.Replace(registry, "[{", `[{"code":"more","http":500,"connect":"internal","exit":6,"description":"More."},{`, 1): "",
+		strings.Replace(registry, `"code":"not_found"`, `"code":"missing"`, 1):                                                  "not_found: the error code is gone: callers branch on it",
+		strings.Replace(registry, "404", "410", 1):                                                                              "not_found: http 404 became 410: callers branch on it",
+		strings.Replace(registry, `"connect":"not_found"`, `"connect":"aborted"`, 1):                                            "not_found: connect not_found became aborted: callers branch on it",
+		strings.Replace(registry, `"exit":5`, `"exit":6`, 1):                                                                    "not_found: exit 5 became 6: callers branch on it",
+	} {
+		breaks, err := Breaks([]byte(registry), []byte(now))
+		if err != nil {
 			t.Fatal(err)
 		}
+		if got := strings.Join(breaks, "; "); got != want {
+			t.Errorf("%s: %q, want %q", now, got, want)
+		}
 	}
-	run := func(args ...string) error { return run(append([]string{"-in", in, "-out", out}, args...), os.Stderr) }
-
-	write("5")
-	if err := run(); err != nil {
-		t.Fatal(err)
+	if _, err := Breaks([]byte(`{}`), []byte(registry)); err == nil {
+		t.Error("an empty released registry was accepted")
 	}
-	if err := run("-check"); err != nil {
-		t.Fatal(err)
-	}
-	write("6")
-	if err := run("-check"); err == nil {
-		t.Fatal("a stale table passed the check")
+	if _, err := Breaks([]byte(registry), []byte(`{}`)); err == nil {
+		t.Error("an empty registry was accepted")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"time"
 
 	"k8s.io/client-go/discovery/cached/memory"
@@ -43,11 +44,16 @@ type Player struct {
 // Run plays until ctx ends.
 func (p Player) Run(ctx context.Context) error {
 	ctx = log.NewContext(ctx, log.NewLogger(p.Log, log.LevelWarn))
-	typed, err := kubernetes.NewForConfig(p.Config)
+	if err := CheckStages(ctx); err != nil {
+		return err
+	}
+	config := rest.CopyConfig(p.Config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return retrying{next: next, wait: time.After} })
+	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	untyped, err := dynamic.NewForConfig(p.Config)
+	untyped, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a dynamic client: %w", err)
 	}

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"text/template"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/kwok/pkg/apis/internalversion"
+	"sigs.k8s.io/kwok/pkg/utils/lifecycle"
 )
 
 // jqSeconds reads a duration as Go writes it.
@@ -66,6 +68,29 @@ func Stages() map[internalversion.StageResourceRef][]*internalversion.Stage {
 			stage("node-ready", node, `any(.status.conditions[]?; .type == "Ready" and .status == "True") | not`, "", statusStep("NodeStatus")),
 		},
 	}
+}
+
+// CheckStages compiles all stages and tries them on an empty node and pod.
+//
+// kwok compiles a stage when it first meets an object, for nodes and pods at the
+// same time, and the CEL library below it fills unguarded process-wide caches
+// while it does. Whoever plays stages calls this first, once: afterwards the
+// caches are only read.
+func CheckStages(ctx context.Context) error {
+	for ref, stages := range Stages() {
+		compiled, err := lifecycle.NewLifecycle(stages)
+		if err != nil {
+			return fmt.Errorf("compile the stages of %s: %w", ref.Kind, err)
+		}
+		event := &lifecycle.Event{Data: &v1.Pod{}}
+		if ref.Kind == "Node" {
+			event.Data = &v1.Node{}
+		}
+		if _, err := compiled.Match(ctx, event); err != nil {
+			return fmt.Errorf("try the stages of %s: %w", ref.Kind, err)
+		}
+	}
+	return nil
 }
 
 func stage(name string, ref internalversion.StageResourceRef, selector, delay string, step internalversion.StageStep) *internalversion.Stage {

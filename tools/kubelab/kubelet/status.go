@@ -13,6 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Version is the version of Kubernetes that the nodes report; that of the control plane.
+const Version = "v1.36.3"
+
 // NextPodStatus returns what a kubelet on the node with address hostIP reports
 // next for pod: every container moved one step. It reports what is there when
 // nothing is left to do.
@@ -202,7 +205,7 @@ func NodeStatus(node *v1.Node, now time.Time) v1.NodeStatus {
 			{Type: v1.NodeHostName, Address: node.Name},
 		},
 		NodeInfo: v1.NodeSystemInfo{
-			OperatingSystem: "linux", Architecture: "amd64", KubeletVersion: "v1.36.3",
+			OperatingSystem: "linux", Architecture: "amd64", KubeletVersion: Version,
 			ContainerRuntimeVersion: "containerd://2.1.0", OSImage: "kubelab", KernelVersion: "6.12.0",
 		},
 	}

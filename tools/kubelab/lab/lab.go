@@ -121,7 +121,7 @@ type lab struct {
 }
 
 func (l *lab) run(ctx context.Context, ready func(Info) error) error {
-	l.progress.say("kubelab %s: Kubernetes v1.36.3 in %s, log in %s", l.config.Name, l.files.data, l.files.log())
+	l.progress.say("kubelab %s: Kubernetes %s in %s, log in %s", l.config.Name, kubelet.Version, l.files.data, l.files.log())
 	// The parts outlive ctx, so that they can be stopped in order.
 	live := context.WithoutCancel(ctx)
 	began := time.Now()

@@ -24,8 +24,13 @@ create table workspaces (
                                                                    'terminating', 'terminated', 'unknown')),
     reason                   text not null default '',
     message                  text not null default '',
+    -- Counts the changes of actual_state and reason.
+    actual_state_revision    bigint not null default 0,
+    -- The agent's time from which on the actual state is another one if nothing else happens.
+    reconsider_at            timestamptz,
     -- What the dispatcher said last.
     applied_revision         bigint not null default 0,
+    applied_at               timestamptz,
     apply_error_revision     bigint,
     apply_error_reason       text,
     apply_error_message      text,
@@ -40,15 +45,15 @@ create table workspaces (
 create unique index workspaces_name on workspaces (name) where actual_state <> 'terminated';
 create unique index workspaces_idempotency_key on workspaces (user_id, idempotency_key) where idempotency_key is not null;
 create index workspaces_agent on workspaces (agent_id) where actual_state <> 'terminated';
+create index workspaces_reconsider on workspaces (agent_id, reconsider_at) where reconsider_at is not null;
 create index workspaces_project on workspaces (project_id, id desc);
 
 create table workspace_secrets (
     workspace_id uuid not null references workspaces on delete cascade,
-    kind         text not null check (kind in ('env', 'file')),
-    name         text not null,
-    -- Sealed to this service's own key.
-    sealed       bytea not null,
-    primary key (workspace_id, kind, name)
+    kind         text not null check (kind in ('env', 'files')),
+    -- All values of the kind in one box, sealed to this service's own key.
+    box          bytea not null,
+    primary key (workspace_id, kind)
 );
 
 -- The last observation of each object. Everything here can be rebuilt from the stream OBSERVED.
@@ -70,7 +75,7 @@ create table observed_objects (
     primary key (agent_id, kind, namespace, name)
 );
 
-create index observed_objects_workspace on observed_objects (workspace_id) where not deleted;
+create index observed_objects_workspace on observed_objects (workspace_id) where workspace_id is not null;
 
 create table resyncs (
     agent_id      bigint not null,
@@ -89,6 +94,18 @@ create table resyncs (
     primary key (agent_id, resync_id)
 );
 
+-- Deployments of workspaces that are not known, so that each is told once.
+create table orphans (
+    agent_id  bigint not null,
+    uid       text not null,
+    -- The label that names the workspace.
+    workspace text not null,
+    namespace text not null,
+    name      text not null,
+    seen_at   timestamptz not null,
+    primary key (agent_id, uid)
+);
+
 ---- create above / drop below ----
 
-drop table resyncs, observed_objects, workspace_secrets, workspaces, templates;
+drop table orphans, resyncs, observed_objects, workspace_secrets, workspaces, templates;

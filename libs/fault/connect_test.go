@@ -1,0 +1,140 @@
+package fault_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+type message = wrapperspb.StringValue
+
+// protocols are the three that a handler speaks.
+func protocols() map[string][]connect.ClientOption {
+	return map[string][]connect.ClientOption{"Connect": nil, "gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()}}
+}
+
+// serve answers /u (unary) and /s (server stream, one message first) with err of the caller's choice.
+func serve(t *testing.T, log io.Writer, answer func(ask string) error) *httptest.Server {
+	t.Helper()
+	option := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.NewTextHandler(log, nil))))
+	mux := http.NewServeMux()
+	mux.Handle("/u", connect.NewUnaryHandler("/u", func(_ context.Context, r *connect.Request[message]) (*connect.Response[message], error) {
+		if err := answer(r.Msg.GetValue()); err != nil {
+			return nil, err
+		}
+		return connect.NewResponse(&message{Value: "fine"}), nil
+	}, option))
+	mux.Handle("/s", connect.NewServerStreamHandler("/s", func(_ context.Context, r *connect.Request[message], s *connect.ServerStream[message]) error {
+		if err := s.Send(&message{Value: "first"}); err != nil {
+			return err
+		}
+		return answer(r.Msg.GetValue())
+	}, option))
+	server := httptest.NewUnstartedServer(mux)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func client(server *httptest.Server, path string, options ...connect.ClientOption) *connect.Client[message, message] {
+	options = append(options, connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
+	return connect.NewClient[message, message](server.Client(), server.URL+path, options...)
+}
+
+func TestAClientGetsTheFaultThatTheServerMade(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	made := fault.Wrap(errors.New("sesame"), errcode.WorkspaceTerminated, "workspace blau ist weg: 100%% ✓").With("workspace", "blau")
+	server := serve(t, &log, func(ask string) error {
+		switch ask {
+		case "fault":
+			return fmt.Errorf("decide: %w", made)
+		case "unknown":
+			return errors.New("sesame")
+		default:
+			return nil
+		}
+	})
+	for name, options := range protocols() {
+		t.Run(name, func(t *testing.T) {
+			check := func(ask string, err error) {
+				var got *fault.Error
+				require.ErrorAs(t, err, &got)
+				require.NotContains(t, err.Error(), "sesame")
+				if ask == "unknown" {
+					require.Equal(t, errcode.Internal, got.Code)
+					require.NotEmpty(t, got.Details[fault.DetailReference])
+					return
+				}
+				require.Equal(t, errcode.WorkspaceTerminated, got.Code)
+				require.Equal(t, made.Message, got.Message)
+				require.Equal(t, made.Details, got.Details)
+				require.Equal(t, connect.CodeFailedPrecondition, connect.CodeOf(err), "the Connect error is still to be found")
+			}
+			for _, ask := range []string{"fault", "unknown"} {
+				_, err := client(server, "/u", options...).CallUnary(t.Context(), connect.NewRequest(&message{Value: ask}))
+				check(ask, err)
+				stream, err := client(server, "/s", options...).CallServerStream(t.Context(), connect.NewRequest(&message{Value: ask}))
+				require.NoError(t, err)
+				require.True(t, stream.Receive())
+				require.False(t, stream.Receive())
+				check(ask, stream.Err())
+				require.NoError(t, stream.Close())
+			}
+			response, err := client(server, "/u", options...).CallUnary(t.Context(), connect.NewRequest(&message{}))
+			require.NoError(t, err)
+			require.Equal(t, "fine", response.Msg.GetValue())
+			stream, err := client(server, "/s", options...).CallServerStream(t.Context(), connect.NewRequest(&message{}))
+			require.NoError(t, err)
+			require.True(t, stream.Receive())
+			require.False(t, stream.Receive())
+			require.NoError(t, stream.Err(), "the end of a stream is no fault")
+			require.NoError(t, stream.Close())
+		})
+	}
+	require.Contains(t, log.String(), "sesame", "the operator finds the cause")
+}
+
+func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
+	t.Parallel()
+	server := serve(t, io.Discard, func(string) error { return nil })
+	server.Close()
+	_, err := client(server, "/u").CallUnary(t.Context(), connect.NewRequest(&message{}))
+	require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = client(server, "/u").CallUnary(ctx, connect.NewRequest(&message{}))
+	require.Equal(t, errcode.Canceled, fault.CodeOf(err))
+}
+
+func TestDetailsOfOthersAreNotOurs(t *testing.T) {
+	t.Parallel()
+	for name, info := range map[string]*errdetails.ErrorInfo{
+		"other domain": {Domain: "example.com", Reason: "NOT_FOUND"},
+		"newer code":   {Domain: fault.Domain, Reason: "FROM_THE_FUTURE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rpc := connect.NewError(connect.CodeAborted, errors.New("x"))
+			detail, err := connect.NewErrorDetail(info)
+			require.NoError(t, err)
+			rpc.AddDetail(detail)
+			require.Equal(t, errcode.Conflict, fault.CodeOf(rpc))
+		})
+	}
+}

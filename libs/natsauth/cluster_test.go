@@ -1,0 +1,160 @@
+package natsauth_test
+
+import (
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+)
+
+const clusterSize = 3
+
+// startCluster starts servers from one rendered configuration that know each other.
+func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
+	t.Helper()
+
+	// Every server must be told of one beforehand, itself included, to know that it is in a cluster.
+	first, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+
+	dir := initDir(t, natsauth.Options{Cluster: &natsauth.Cluster{
+		Name: "test", ListenPort: -1, Routes: []string{"nats://" + first.Addr().String()},
+	}})
+	servers := make([]*server.Server, 0, clusterSize)
+
+	for i := range clusterSize {
+		servers = append(servers, launchServer(t, dir, func(o *server.Options) {
+			o.ServerName = "nats-" + strconv.Itoa(i)
+			o.StoreDir = t.TempDir()
+			o.JetStream = streams
+
+			if i == 0 {
+				o.Cluster.Port = first.Addr().(*net.TCPAddr).Port
+			}
+		}))
+	}
+
+	for _, s := range servers {
+		require.True(t, s.ReadyForConnections(patience))
+	}
+
+	require.Eventually(t, func() bool {
+		led := !streams
+
+		for _, s := range servers {
+			if len(s.ActivePeers()) != clusterSize-1 && !streams {
+				return false
+			}
+
+			led = led || s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == clusterSize
+		}
+
+		return led
+	}, patience, 10*time.Millisecond)
+
+	return dir, servers
+}
+
+// TestBorderInACluster lets agents come in at every server, while streams and consumers are led by any of them.
+func TestBorderInACluster(t *testing.T) {
+	t.Parallel()
+
+	dir, servers := startCluster(t, true)
+	c := &cell{dir: dir, server: servers[0], directory: newDirectory()}
+	c.startResponder(t)
+	c.state = c.static(t, natsauth.PrincipalState)
+
+	var err error
+	c.js, err = jetstream.New(c.state)
+	require.NoError(t, err)
+	require.NoError(t, topology.Ensure(testContext(t), c.js, cellName, topology.Options{Replicas: clusterSize, StorageBytes: 100 << 20}))
+	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
+
+	// A message that requests from before a reconnect swallow comes again after the acknowledgement time.
+	short := topology.AgentConsumers(cellName, agentOne)[0].Config
+	short.AckWait = time.Second
+
+	_, err = c.state.Subscribe("lockstep.local.secret.*.*", func(m *nats.Msg) {
+		if err := m.Respond([]byte("secret")); err != nil {
+			t.Error(err)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, c.state.Flush())
+
+	for i, s := range servers {
+		agent := dialAgent(t, s.ClientURL(), agentOne)
+		js := agent.jetStream(t)
+
+		_, err := c.js.CreateOrUpdateConsumer(testContext(t), "DESIRED", short)
+		require.NoError(t, err)
+
+		for _, subject := range []string{"observed.17.resync", "applied.17.w"} {
+			_, err := js.Publish(testContext(t), "lockstep.local."+subject, []byte("x"))
+			require.NoError(t, err)
+		}
+
+		answer, err := agent.RequestWithContext(testContext(t), "lockstep.local.secret.17.w", nil)
+		require.NoError(t, err)
+		require.Equal(t, "secret", string(answer.Data))
+
+		in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", time.Second)
+		in.log.await(t, "intake reads")
+
+		for round := range 2 {
+			for j := range 5 {
+				subject := "lockstep.local.desired.17." + strconv.Itoa(i) + strconv.Itoa(round) + strconv.Itoa(j)
+				_, err := c.js.Publish(testContext(t), subject, []byte("x"))
+				require.NoError(t, err)
+
+				message := receive(t, in.received)
+				for message.Subject() != subject {
+					message = receive(t, in.received) // One before it, again.
+				}
+
+				require.NoError(t, message.DoubleAck(testContext(t)))
+			}
+
+			require.NoError(t, agent.ForceReconnect())
+			in.log.await(t, "intake reads")
+		}
+
+		in.stop()
+
+		_, err = js.ResetConsumerToSequence(testContext(t), "DESIRED", "dispatcher-17", 1)
+		require.NoError(t, err)
+
+		for _, complaint := range drain(agent.complaints) {
+			require.NotErrorIs(t, complaint, nats.ErrPermissionViolation)
+		}
+
+		// The next server's agent starts with nothing to read.
+		require.NoError(t, c.js.DeleteConsumer(testContext(t), "DESIRED", "dispatcher-17"))
+		stream, err := c.js.Stream(testContext(t), "DESIRED")
+		require.NoError(t, err)
+		require.NoError(t, stream.Purge(testContext(t)))
+		agent.Close()
+	}
+}
+
+func drain[T any](from <-chan T) []T {
+	var all []T
+
+	for {
+		select {
+		case value := <-from:
+			all = append(all, value)
+		default:
+			return all
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package outbox
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/topology"
+)
+
+// RevisionHeader carries the message's revision on its subject: a decimal number that grows with each message there.
+const RevisionHeader = "Lockstep-Revision"
+
+// allowance is what the headers set while publishing may take of topology.MaxMessageSize.
+const allowance = 256
+
+// channel is the prefix of the notification channel; the schema's name follows.
+const channel = "lockstep_outbox_"
+
+// ErrMessage says that a message cannot be published, now or later.
+var ErrMessage = errors.New("message cannot go through the outbox")
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations creates the outbox's tables in the service's schema.
+func Migrations() (postgres.Migrations, error) {
+	dir, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return postgres.Migrations{}, fmt.Errorf("open the outbox's migrations: %w", err)
+	}
+	return postgres.Migrations{Name: "outbox", FS: dir}, nil
+}
+
+// Insert adds messages to the outbox within the transaction, to be published in this order after it commits.
+//
+// The caller holds a lock, until the commit, that every writer to the messages' subjects takes first, such as the row of the
+// entity: the order of commits on a subject is the order of these calls only then. A message that wants
+// JetStream's de-duplication carries its own Nats-Msg-Id. Refused messages give ErrMessage.
+func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	subjects := make([]string, len(messages))
+	headers := make([]string, len(messages))
+	data := make([][]byte, len(messages))
+	for i, m := range messages {
+		if err := validate(m); err != nil {
+			return err
+		}
+		header := []byte("{}")
+		if len(m.Header) > 0 {
+			var err error
+			if header, err = json.Marshal(m.Header); err != nil {
+				return fmt.Errorf("%w: headers of %s: %w", ErrMessage, m.Subject, err)
+			}
+		}
+		subjects[i], headers[i], data[i] = m.Subject, string(header), m.Data
+		if data[i] == nil {
+			data[i] = []byte{}
+		}
+	}
+	// The notification is sent with the commit, once per transaction. It is only a hint, so it names nothing.
+	_, err := tx.Exec(ctx, `
+		WITH inserted AS (
+			INSERT INTO outbox (subject, header, data)
+			SELECT subject, header::jsonb, data
+			FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS m (subject, header, data, position)
+			ORDER BY position
+			RETURNING 1
+		)
+		SELECT pg_notify($4 || current_schema(), '') WHERE EXISTS (SELECT FROM inserted)`,
+		subjects, headers, data, channel)
+	if err != nil {
+		return fmt.Errorf("insert %d messages into the outbox: %w", len(messages), err)
+	}
+	return nil
+}
+
+func validate(m *nats.Msg) error {
+	if err := validateSubject(m.Subject); err != nil {
+		return err
+	}
+	if m.Reply != "" {
+		return fmt.Errorf("%w: %s asks for a reply", ErrMessage, m.Subject)
+	}
+	size := len(m.Data) + allowance
+	for name, values := range m.Header {
+		if name == RevisionHeader || strings.HasPrefix(name, "Nats-Expected-") {
+			return fmt.Errorf("%w: header %s of %s is set by the publisher", ErrMessage, name, m.Subject)
+		}
+		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
+			return fmt.Errorf("%w: %q of %s is not the name of a header", ErrMessage, name, m.Subject)
+		}
+		for _, value := range values {
+			if strings.ContainsAny(value, "\r\n\x00") || !utf8.ValidString(value) {
+				return fmt.Errorf("%w: header %s of %s has a line break, a zero byte or bytes that are no UTF-8", ErrMessage, name, m.Subject)
+			}
+			size += len(name) + len(value) + len(": \r\n")
+		}
+	}
+	if size > topology.MaxMessageSize {
+		return fmt.Errorf("%w: %s has %d bytes, at most %d may be", ErrMessage, m.Subject, size, topology.MaxMessageSize)
+	}
+	return nil
+}
+
+func validateSubject(subject string) error {
+	if !utf8.ValidString(subject) {
+		return fmt.Errorf("%w: subject %q is no UTF-8", ErrMessage, subject)
+	}
+	for token := range strings.SplitSeq(subject, ".") {
+		if token == "" || token == "*" || token == ">" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			return fmt.Errorf("%w: %q is not a subject to publish to", ErrMessage, subject)
+		}
+	}
+	return nil
+}

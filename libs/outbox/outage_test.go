@@ -1,0 +1,295 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestNATSDownAndBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.publisher(func(c *outbox.Config) { c.StaleAfter = time.Nanosecond })
+	b.run(p)
+	b.changes("x", 2)
+	b.published()
+	require.NoError(t, p.Check(t.Context()))
+	b.server.Down()
+	b.changes("x", 3)
+	require.Eventually(t, func() bool {
+		err := p.Check(t.Context())
+		return err != nil && err.Error() == "outbox: 3 messages wait, the oldest for 0s; NATS is not connected"
+	}, patience, time.Millisecond)
+	b.restart()
+	b.published()
+	require.Equal(t, upTo(5), b.onStream()["fact.x"])
+}
+
+func TestNATSRestartedWhilePublishing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(b.publisher(func(c *outbox.Config) { c.AckTimeout = 500 * time.Millisecond }))
+	var writer errgroup.Group
+	const changes = 200
+	half := make(chan struct{})
+	writer.Go(func() error {
+		for i := range changes {
+			if i == changes/2 {
+				close(half)
+			}
+			if err := b.change(t.Context(), b.pool, "x"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	<-half
+	b.restart()
+	require.NoError(t, writer.Wait())
+	b.published()
+	require.Equal(t, upTo(changes), b.onStream()["fact.x"])
+}
+
+func TestPostgreSQLRestarted(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	b := setupOn(t, server.URL())
+	p := b.publisher(nil)
+	b.run(p)
+	b.changes("x", 3)
+	b.published()
+	server.Kill()
+	require.ErrorContains(t, p.Check(t.Context()), "outbox cannot be read")
+	require.NoError(t, server.Restart(t.Context()))
+	require.Eventually(t, func() bool { return b.pool.Ping(t.Context()) == nil }, patience, time.Millisecond)
+	b.changes("x", 3)
+	b.published()
+	require.Equal(t, upTo(6), b.onStream()["fact.x"])
+}
+
+func TestTwoReplicasWithOneEnding(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	stops := []func(){b.run(b.publisher(nil)), b.run(b.publisher(nil))}
+	b.changes("x", 3)
+	b.published()
+	stops[0]()
+	b.changes("x", 3)
+	b.published()
+	require.Equal(t, upTo(6), b.onStream()["fact.x"])
+	stops[1]()
+	b.changes("x", 1)
+	require.Equal(t, 1, b.waiting(), "nobody is left")
+}
+
+// republish inserts the present state of every entity again.
+func (b *bundle) republish(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT name, changes FROM entities ORDER BY name FOR UPDATE`)
+	if err != nil {
+		return err
+	}
+	type entity struct {
+		Name    string
+		Changes int
+	}
+	entities, err := pgx.CollectRows(rows, pgx.RowToStructByPos[entity])
+	if err != nil {
+		return err
+	}
+	for _, e := range entities {
+		if err := outbox.Insert(ctx, tx, message(e.Name, e.Changes)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestARestoredStreamIsNoticedAndGetsThePresentTruth(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	found := make(chan outbox.Restoration, 10)
+	refusals := 1
+	b.run(b.publisher(func(c *outbox.Config) {
+		c.Restored = func(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
+			if err := b.republish(ctx, tx); err != nil {
+				return err
+			}
+			if refusals--; refusals >= 0 {
+				return errors.New("not this time")
+			}
+			found <- r
+			return nil
+		}
+	}))
+	b.changes("x", 2)
+	b.published()
+	copied := filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, b.server.Snapshot(copied))
+	natstest.Reconnected(t, b.js.Conn())
+	b.changes("x", 3)
+	b.changes("y", 1)
+	b.published()
+	require.Equal(t, map[string][]string{"fact.x": upTo(5), "fact.y": upTo(1)}, b.onStream())
+
+	require.NoError(t, b.server.Restore(copied)) // nobody writes: the reconnect tells
+	natstest.Reconnected(t, b.js.Conn())
+	require.Equal(t, stream, (<-found).Stream)
+	b.holds(map[string][]string{"fact.x": {"1", "2", "5"}, "fact.y": {"1"}}) // 3 and 4 are lost, the truth is not
+	b.changes("x", 1)
+	b.published()
+	require.Equal(t, []string{"1", "2", "5", "6"}, b.onStream()["fact.x"])
+
+	require.NoError(t, b.js.DeleteStream(t.Context(), stream)) // the connection stays: the first acknowledgement tells
+	b.createStream()
+	b.changes("y", 1)
+	require.Equal(t, stream, (<-found).Stream)
+	b.holds(map[string][]string{"fact.x": {"6"}, "fact.y": {"2", "2"}})
+	require.Empty(t, found, "noticed once each")
+}
+
+func TestARestoredDatabaseIsNoticedAndPublishesAboveTheStreams(t *testing.T) {
+	t.Parallel()
+	for name, pending := range map[string]bool{"with nothing waiting": false, "with a message waiting in the copy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			stop := b.run(b.publisher(nil))
+			b.changes("x", 3)
+			b.published()
+			stop()
+			if pending {
+				b.changes("x", 1)
+			}
+			restored := b.copyDatabase()
+			stop = b.run(b.publisher(nil))
+			b.changes("x", 5)
+			b.published()
+			stop()
+			want := b.onStream()["fact.x"]
+
+			b.pool = b.connect(restored)
+			found := make(chan outbox.Restoration, 10)
+			b.run(b.publisher(func(c *outbox.Config) {
+				c.Restored = func(_ context.Context, _ pgx.Tx, r outbox.Restoration) error {
+					found <- r
+					return nil
+				}
+			}))
+			require.Empty(t, (<-found).Stream)
+			b.changes("x", 2) // the database counts from its own past
+			b.published()
+			if pending {
+				want = append(want, "4")
+				want = append(want, "5", "6")
+			} else {
+				want = append(want, "4", "5")
+			}
+			require.Equal(t, want, b.onStream()["fact.x"])
+			require.Empty(t, found)
+		})
+	}
+}
+
+// copyDatabase copies the bundle's database, as a backup does, and returns the copy's connection string. The pool is opened anew.
+func (b *bundle) copyDatabase() string {
+	b.t.Helper()
+	name := b.pool.Config().ConnConfig.Database
+	b.pool.Close()
+	copied := pgtest.Database(b.t)
+	parsed, err := url.Parse(copied)
+	require.NoError(b.t, err)
+	target := parsed.Path[1:]
+	parsed.Path = "/postgres"
+	admin, err := pgx.Connect(b.t.Context(), parsed.String())
+	require.NoError(b.t, err)
+	_, err = admin.Exec(b.t.Context(), `DROP DATABASE `+target+` WITH (FORCE)`)
+	require.NoError(b.t, err)
+	require.Eventually(b.t, func() bool { // sessions that were closed take a moment to go
+		_, err = admin.Exec(b.t.Context(), `CREATE DATABASE `+target+` TEMPLATE `+name)
+		return err == nil
+	}, patience, 10*time.Millisecond)
+	require.NoError(b.t, admin.Close(context.Background()))
+	b.pool = b.connect(b.url)
+	return copied
+}
+
+func TestNotificationsAndTheTimer(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		interval time.Duration
+		insert   string
+	}{
+		"notified": {interval: time.Hour},
+		"timer":    {interval: time.Millisecond, insert: `INSERT INTO outbox (subject, header, data) VALUES ('fact.x', '{}', '1')`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			p := b.publisher(func(c *outbox.Config) { c.Interval = test.interval })
+			waits := make(chan struct{}, 1)
+			p.OnWaiting(func() {
+				select {
+				case waits <- struct{}{}:
+				default:
+				}
+			})
+			b.run(p)
+			<-waits
+			if test.insert == "" {
+				b.changes("x", 1)
+			} else {
+				_, err := b.pool.Exec(t.Context(), test.insert)
+				require.NoError(t, err)
+			}
+			b.published()
+			require.Equal(t, upTo(1), b.onStream()["fact.x"])
+		})
+	}
+}
+
+func TestRunEndsCleanlyInTheMiddle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.changes("x", 50)
+	p := b.publisher(nil)
+	reached := make(chan struct{})
+	p.OnPublish(func(_ context.Context, _ string, id int64) {
+		if id == 10 {
+			close(reached)
+		}
+	})
+	stop := b.run(p)
+	<-reached
+	stop()
+	onStream := len(b.onStream()["fact.x"])
+	require.GreaterOrEqual(t, 50-b.waiting(), onStream-1, "what was acknowledged is removed; at most the one in flight is not")
+	b.run(b.publisher(nil))
+	b.published()
+	require.Equal(t, upTo(50), b.onStream()["fact.x"])
+}
+
+func TestRolledBackIsNotPublished(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(b.publisher(nil))
+	refusal := errors.New("no")
+	require.ErrorIs(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
+		require.NoError(t, changeIn(t.Context(), tx, "x"))
+		return refusal
+	}), refusal)
+	b.changes("x", 1)
+	b.published()
+	require.Equal(t, upTo(1), b.onStream()["fact.x"])
+}

@@ -1,0 +1,140 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/postgres"
+)
+
+// row is a message that waits in the outbox.
+type row struct {
+	id      int64
+	subject string
+	header  nats.Header
+	data    []byte
+	age     time.Duration
+}
+
+const columns = `id, subject, header, data, created_at`
+
+// queue is the outbox's tables, seen through the connection that holds the lock.
+type queue struct{ conn *pgx.Conn }
+
+// read returns the oldest rows, up to a number of rows and of bytes, without those of excluded subjects.
+func (q queue) read(ctx context.Context, excluded []string, limit int, bytes int64) ([]row, error) {
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`, bytes, excluded, limit)
+}
+
+// readRows returns these rows, up to a number of bytes, as far as they are still there.
+func (q queue) readRows(ctx context.Context, ids []int64, bytes int64) ([]row, error) {
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE id = ANY ($2)`, bytes, ids)
+}
+
+func (q queue) collect(ctx context.Context, chosen string, args ...any) ([]row, error) {
+	rows, err := q.conn.Query(ctx, `
+		SELECT id, subject, header, data, greatest(extract(epoch FROM clock_timestamp() - created_at), 0)::float8
+		FROM (SELECT `+columns+`, sum(octet_length(data)) OVER (ORDER BY id) - octet_length(data) AS before FROM (`+chosen+`) AS chosen) AS counted
+		WHERE before < $1
+		ORDER BY id`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox: %w", err)
+	}
+	waiting, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (row, error) {
+		var w row
+		var seconds float64
+		err := r.Scan(&w.id, &w.subject, &w.header, &w.data, &seconds)
+		w.age = time.Duration(seconds * float64(time.Second))
+		return w, err //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox: %w", err)
+	}
+	return waiting, nil
+}
+
+// remove deletes published rows and notes how far their streams have come, in one transaction and one round trip.
+func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]uint64) error {
+	streams, sequences := make([]string, 0, len(acknowledged)), make([]int64, 0, len(acknowledged))
+	for stream, sequence := range acknowledged {
+		streams, sequences = append(streams, stream), append(sequences, int64(sequence))
+	}
+	var batch pgx.Batch
+	batch.Queue(`DELETE FROM outbox WHERE id = ANY ($1)`, ids)
+	batch.Queue(`
+		INSERT INTO outbox_streams (stream, last_sequence) SELECT stream, sequence FROM unnest($1::text[], $2::bigint[]) AS ends (stream, sequence)
+		ON CONFLICT (stream) DO UPDATE SET last_sequence = excluded.last_sequence
+		WHERE outbox_streams.last_sequence < excluded.last_sequence`, streams, sequences)
+	if err := q.conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("remove %d published messages from the outbox: %w", len(ids), err)
+	}
+	return nil
+}
+
+// streams returns how far each stream had acknowledged.
+func (q queue) streams(ctx context.Context) (map[string]uint64, error) {
+	rows, err := q.conn.Query(ctx, `SELECT stream, last_sequence FROM outbox_streams`)
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox's streams: %w", err)
+	}
+	streams := make(map[string]uint64)
+	var stream string
+	var sequence int64
+	_, err = pgx.ForEachRow(rows, []any{&stream, &sequence}, func() error {
+		streams[stream] = uint64(sequence)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox's streams: %w", err)
+	}
+	return streams, nil
+}
+
+// highest returns the highest id given to a row so far.
+func (q queue) highest(ctx context.Context) (int64, error) {
+	var id int64
+	err := q.conn.QueryRow(ctx, `SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox', 'id')), 0)`).Scan(&id)
+	if err != nil {
+		return 0, fmt.Errorf("read the outbox's highest id: %w", err)
+	}
+	return id, nil
+}
+
+// streamRestored notes that the stream ends at the sequence and calls the owner, in one transaction.
+func (q queue) streamRestored(ctx context.Context, stream string, ends uint64, owner func(tx pgx.Tx) error) error {
+	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE outbox_streams SET last_sequence = $2 WHERE stream = $1`, stream, int64(ends))
+		if err != nil {
+			return fmt.Errorf("note the restored stream %s: %w", stream, err)
+		}
+		return owner(tx)
+	})
+}
+
+// databaseRestored lifts the ids of waiting and future rows above a revision that a stream already has, and calls the owner, in one transaction.
+// What waits is what the database now holds to be true, so it is to be published above what the streams say.
+func (q queue) databaseRestored(ctx context.Context, above int64, owner func(tx pgx.Tx) error) error {
+	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
+		// Waits for transactions that have inserted, and keeps new ones out until the ids are lifted.
+		if _, err := tx.Exec(ctx, `LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+			return fmt.Errorf("lock the outbox: %w", err)
+		}
+		if _, err := tx.Exec(ctx, `SELECT setval(pg_get_serial_sequence('outbox', 'id'), $1)`, above); err != nil {
+			return fmt.Errorf("lift the outbox's ids: %w", err)
+		}
+		_, err := tx.Exec(ctx, `
+			WITH lifted AS (
+				SELECT id, nextval(pg_get_serial_sequence('outbox', 'id')) AS new
+				FROM (SELECT id FROM outbox ORDER BY id) AS ordered
+			)
+			UPDATE outbox SET id = lifted.new FROM lifted WHERE outbox.id = lifted.id`)
+		if err != nil {
+			return fmt.Errorf("lift the ids of waiting messages: %w", err)
+		}
+		return owner(tx)
+	})
+}

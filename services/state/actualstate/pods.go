@@ -1,0 +1,111 @@
+package actualstate
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// trouble is why a workspace is failed.
+type trouble struct{ reason, message string }
+
+// judgement is what the pods add to the Deployment's word.
+type judgement struct {
+	// trouble is nil while all is well.
+	trouble *trouble
+	// until is the earliest deadline that is still to come.
+	until time.Time
+}
+
+// judge looks for pods that cannot start, while the workspace shall run, and for pods that do not end, while it shall not.
+func judge(in Input) judgement {
+	var j judgement
+	hash := currentHash(in)
+	for _, p := range deploymentPods(in) {
+		if *in.Deployment.SpecReplicas > 0 {
+			if hash != "" && p.PodTemplateHash == hash && p.Object.DeletedAt == nil {
+				j.start(p, in)
+			}
+		} else if p.Object.DeletedAt != nil {
+			j.deadline(in.Clock, p.Object.DeletedAt.Add(in.Patience.Stop), func() trouble { return notEnding(p) })
+		}
+	}
+	if j.trouble != nil {
+		j.until = time.Time{}
+	}
+	return j
+}
+
+// start judges a pod that shall run. Containers that cannot start come before a pod without a node.
+func (j *judgement) start(p events.ObservedPod, in Input) {
+	if t := containerTrouble(p); t != nil {
+		j.found(*t)
+		return
+	}
+	c := conditionOf(p.Conditions, podScheduledType)
+	if c == nil || c.Reason != podUnschedulable {
+		return
+	}
+	since := c.LastTransitionTime
+	if since == nil {
+		since = p.Object.CreatedAt
+	}
+	if since == nil {
+		since = &p.Object.ObservedAt
+	}
+	j.deadline(in.Clock, since.Add(in.Patience.Unschedulable), func() trouble { return unschedulable(c.Message) })
+}
+
+// deadline finds trouble once the clock has reached the time, and notes the time before.
+func (j *judgement) deadline(clock, at time.Time, t func() trouble) {
+	if !clock.IsZero() && !clock.Before(at) {
+		j.found(t())
+		return
+	}
+	if j.until.IsZero() || at.Before(j.until) {
+		j.until = at
+	}
+}
+
+// found keeps the first trouble.
+func (j *judgement) found(t trouble) {
+	if j.trouble == nil {
+		j.trouble = &t
+	}
+}
+
+// currentHash is the pod-template-hash of the ReplicaSet of the Deployment's present revision; empty while it is not known.
+func currentHash(in Input) string {
+	d := in.Deployment
+	if d.Revision == 0 {
+		return ""
+	}
+	var current *events.ObservedReplicaSet
+	for i := range in.ReplicaSets {
+		rs := &in.ReplicaSets[i]
+		if rs.Deployment != d.Object.Name || rs.Object.Namespace != d.Object.Namespace || rs.Revision != d.Revision {
+			continue
+		}
+		if current == nil || rs.Object.Name > current.Object.Name {
+			current = rs
+		}
+	}
+	if current == nil {
+		return ""
+	}
+	return current.PodTemplateHash
+}
+
+// deploymentPods is the pods of the Deployment in the order of their names.
+func deploymentPods(in Input) []events.ObservedPod {
+	var pods []events.ObservedPod
+	for _, p := range in.Pods {
+		if p.Deployment == in.Deployment.Object.Name && p.Object.Namespace == in.Deployment.Object.Namespace {
+			pods = append(pods, p)
+		}
+	}
+	slices.SortStableFunc(pods, func(a, b events.ObservedPod) int { return cmp.Compare(a.Object.Name, b.Object.Name) })
+	return pods
+}

@@ -1,0 +1,43 @@
+package actualstate
+
+// State is what a workspace is, as far as its cluster says.
+type State string
+
+// States. Only Terminated is final.
+const (
+	CreationRequested State = "creation_requested"
+	Starting          State = "starting"
+	Running           State = "running"
+	Stopping          State = "stopping"
+	Stopped           State = "stopped"
+	Failed            State = "failed"
+	Error             State = "error"
+	Terminating       State = "terminating"
+	Terminated        State = "terminated"
+	Unknown           State = "unknown"
+)
+
+// States returns every state.
+func States() []State {
+	return []State{CreationRequested, Starting, Running, Stopping, Stopped, Failed, Error, Terminating, Terminated, Unknown}
+}
+
+// Termination is how far the deletion of a workspace's objects has come.
+type Termination string
+
+// How far a termination has come.
+const (
+	TerminationNone       Termination = "none"
+	TerminationInProgress Termination = "in_progress"
+	TerminationFinished   Termination = "finished"
+)
+
+// ApplyError is why the objects of a workspace could not be applied or deleted.
+type ApplyError struct {
+	// Revision that could not be applied.
+	Revision int64
+	// Reason for machines, such as Forbidden.
+	Reason string
+	// Message for the user.
+	Message string
+}

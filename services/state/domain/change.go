@@ -1,0 +1,57 @@
+package domain
+
+import (
+	"strconv"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
+)
+
+// Change is one thing that happened to a workspace, for those who follow it.
+type Change struct {
+	// Name of the event after "workspace.", such as state_changed.
+	Name string
+	// ID is the same whenever the same change is told.
+	ID   string
+	Time time.Time
+	// Data is the event's.
+	Data any
+	// Unexpected is a change of the actual state that the state diagram does not know.
+	Unexpected bool
+}
+
+// Changes returns what happened to a workspace between two versions of it, in order. Before is nil for one that was just created.
+func Changes(before *Workspace, after Workspace) []Change {
+	if before == nil {
+		return []Change{{Name: "created", ID: after.ID.String() + "/created", Time: after.CreatedAt, Data: events.WorkspaceCreated{
+			WorkspaceID: after.ID.String(), Name: after.Name, ProjectID: int(after.ProjectID), AgentID: int(after.AgentID), UserID: int(after.UserID),
+			Template: after.Template, DesiredState: events.DesiredState(after.DesiredState), ActualState: events.ActualState(after.ActualState),
+			DesiredRevision: int(after.DesiredRevision),
+		}}}
+	}
+	var changes []Change
+	if after.ActualStateRevision != before.ActualStateRevision {
+		unexpected := !actualstate.Expected(before.ActualState, after.ActualState)
+		changes = append(changes, Change{
+			Name: "state_changed", ID: after.ID.String() + "/actual/" + strconv.FormatInt(after.ActualStateRevision, 10), Time: after.ActualStateChangedAt,
+			Unexpected: unexpected,
+			Data: events.WorkspaceStateChanged{
+				WorkspaceID: after.ID.String(), Name: after.Name, ProjectID: int(after.ProjectID), AgentID: int(after.AgentID),
+				From: events.ActualState(before.ActualState), To: events.ActualState(after.ActualState), DesiredState: events.DesiredState(before.DesiredState),
+				Reason: after.Reason, Message: after.Message, Unexpected: unexpected,
+			},
+		})
+	}
+	if after.DesiredRevision != before.DesiredRevision {
+		changes = append(changes, Change{
+			Name: "desired_state_changed", ID: after.ID.String() + "/desired/" + strconv.FormatInt(after.DesiredRevision, 10), Time: after.DesiredStateChangedAt,
+			Data: events.WorkspaceDesiredStateChanged{
+				WorkspaceID: after.ID.String(), Name: after.Name, ProjectID: int(after.ProjectID), AgentID: int(after.AgentID),
+				From: events.DesiredState(before.DesiredState), To: events.DesiredState(after.DesiredState), DesiredRevision: int(after.DesiredRevision),
+				UserID: int(after.Cause.UserID), Cause: &after.Cause.Kind,
+			},
+		})
+	}
+	return changes
+}

@@ -1,0 +1,139 @@
+package render
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/domain"
+)
+
+// Annotations of the pods.
+const (
+	annotationSecretEnvDigest   = "lockstep.dev/secret-env-digest"
+	annotationSecretFilesDigest = "lockstep.dev/secret-files-digest"
+)
+
+const (
+	containerName = "workspace"
+	workspacePath = "/workspace"
+	secretsPath   = "/run/secrets/workspace" //nolint:gosec // a path, no credential
+	// The user and group of every workspace, whatever its image says: not root, as pod security "restricted" wants, and owner of the volume.
+	userID = 1000
+	// Long enough for an editor to save.
+	terminationGracePeriodSeconds = 30
+	revisionHistoryLimit          = 1
+)
+
+func (r rendering) selector() map[string]string {
+	return map[string]string{domain.LabelWorkspace: r.ID.String()}
+}
+
+func (r rendering) deployment() appsv1.Deployment {
+	replicas := int32(0)
+	if r.DesiredState.Target() == events.DesiredTargetRunning {
+		replicas = 1
+	}
+	meta := r.meta(r.Name)
+	meta.Annotations = map[string]string{domain.AnnotationDesiredRevision: strconv.FormatInt(r.DesiredRevision, 10)}
+	return appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: meta,
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: r.selector()},
+			// The volume has one writer: the old pod goes before the new one comes.
+			Strategy:                appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+			RevisionHistoryLimit:    new(int32(revisionHistoryLimit)),
+			ProgressDeadlineSeconds: new(max(1, int32(r.options.ProgressDeadline.Seconds()))),
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: r.labels(), Annotations: r.podAnnotations()},
+				Spec:       r.pod(),
+			},
+		},
+	}
+}
+
+func (r rendering) podAnnotations() map[string]string {
+	annotations := map[string]string{}
+	if len(r.Spec.SecretEnv) > 0 {
+		annotations[annotationSecretEnvDigest] = r.Spec.SecretEnvDigest
+	}
+	if len(r.Spec.SecretFiles) > 0 {
+		annotations[annotationSecretFilesDigest] = r.Spec.SecretFilesDigest
+	}
+	return annotations
+}
+
+func (r rendering) pod() corev1.PodSpec {
+	pod := corev1.PodSpec{
+		ServiceAccountName:            r.Name,
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
+		TerminationGracePeriodSeconds: new(int64(terminationGracePeriodSeconds)),
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: new(true), RunAsUser: new(int64(userID)), RunAsGroup: new(int64(userID)), FSGroup: new(int64(userID)),
+			FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
+			SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{r.container()},
+		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: r.volumeName()},
+		}}},
+	}
+	if len(r.Spec.SecretFiles) > 0 {
+		files := &corev1.SecretVolumeSource{SecretName: r.SecretFilesName(), DefaultMode: new(int32(0o440))}
+		for _, path := range r.Spec.SecretFiles {
+			files.Items = append(files.Items, corev1.KeyToPath{Key: domain.SecretFileKey(path), Path: path})
+		}
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "secrets", VolumeSource: corev1.VolumeSource{Secret: files}})
+	}
+	return pod
+}
+
+func (r rendering) container() corev1.Container {
+	amounts := corev1.ResourceList{corev1.ResourceCPU: r.cpu, corev1.ResourceMemory: r.memory}
+	c := corev1.Container{
+		Name:         containerName,
+		Image:        r.Spec.Image,
+		Command:      literals(r.Spec.Command),
+		Resources:    corev1.ResourceRequirements{Requests: amounts, Limits: amounts},
+		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: workspacePath}},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(false),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Spec.Env)) {
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: literal(r.Spec.Env[name])})
+	}
+	for _, name := range r.Spec.SecretEnv {
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: r.SecretEnvName()}, Key: name,
+		}}})
+	}
+	for _, p := range r.Spec.Ports {
+		c.Ports = append(c.Ports, corev1.ContainerPort{Name: p.Name, ContainerPort: p.Number, Protocol: corev1.ProtocolTCP})
+	}
+	if len(r.Spec.SecretFiles) > 0 {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "secrets", MountPath: secretsPath, ReadOnly: true})
+	}
+	return c
+}
+
+// literal keeps Kubernetes from expanding $(…) in what a user wrote.
+func literal(value string) string { return strings.ReplaceAll(value, "$", "$$") }
+
+func literals(values []string) []string {
+	var out []string
+	for _, value := range values {
+		out = append(out, literal(value))
+	}
+	return out
+}

@@ -1,0 +1,129 @@
+package render
+
+import (
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockstep.internal/services/state/domain"
+)
+
+// rendering is one workspace on its way to manifests.
+type rendering struct {
+	domain.Workspace
+	options             Options
+	cpu, memory, volume resource.Quantity
+}
+
+func objects(w domain.Workspace, o Options) ([]any, error) {
+	r := rendering{Workspace: w, options: o}
+	for _, q := range []struct {
+		name, value string
+		into        *resource.Quantity
+	}{{"cpu", w.Spec.CPU, &r.cpu}, {"memory", w.Spec.Memory, &r.memory}, {"volume_size", w.Spec.VolumeSize, &r.volume}} {
+		parsed, err := resource.ParseQuantity(q.value)
+		if err != nil {
+			return nil, fmt.Errorf("%s %q: %w", q.name, q.value, err)
+		}
+		*q.into = parsed
+	}
+	policy, err := r.networkPolicy()
+	if err != nil {
+		return nil, err
+	}
+	out := []any{r.namespace(), r.serviceAccount(), policy}
+	if o.ResourceQuota {
+		out = append(out, r.resourceQuota())
+	}
+	out = append(out, r.volumeClaim())
+	if len(w.Spec.Ports) > 0 {
+		out = append(out, r.service())
+	}
+	return append(out, r.deployment()), nil
+}
+
+func (r rendering) labels() map[string]string {
+	return map[string]string{
+		domain.LabelAgent:         strconv.FormatInt(r.AgentID, 10),
+		domain.LabelWorkspace:     r.ID.String(),
+		domain.LabelWorkspaceName: r.Name,
+	}
+}
+
+func (r rendering) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: r.labels()}
+}
+
+func (r rendering) volumeName() string { return r.Name + "-data" }
+
+func (r rendering) namespace() corev1.Namespace {
+	labels := r.labels()
+	for _, mode := range []string{"enforce", "warn", "audit"} {
+		labels["pod-security.kubernetes.io/"+mode] = "restricted"
+	}
+	return corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: r.Namespace, Labels: labels},
+	}
+}
+
+func (r rendering) serviceAccount() corev1.ServiceAccount {
+	return corev1.ServiceAccount{
+		TypeMeta:                     metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+		ObjectMeta:                   r.meta(r.Name),
+		AutomountServiceAccountToken: new(false),
+	}
+}
+
+func (r rendering) volumeClaim() corev1.PersistentVolumeClaim {
+	claim := corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+		ObjectMeta: r.meta(r.volumeName()),
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: r.volume}},
+		},
+	}
+	if r.options.StorageClass != "" {
+		claim.Spec.StorageClassName = &r.options.StorageClass
+	}
+	return claim
+}
+
+func (r rendering) service() corev1.Service {
+	service := corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: r.meta(r.Name),
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Selector: r.selector()},
+	}
+	for _, p := range r.Spec.Ports {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name: p.Name, Port: p.Number, TargetPort: intstr.FromInt32(p.Number), Protocol: corev1.ProtocolTCP,
+		})
+	}
+	return service
+}
+
+// resourceQuota leaves room for a pod that ends while its successor starts.
+func (r rendering) resourceQuota() corev1.ResourceQuota {
+	twice := func(q resource.Quantity) resource.Quantity {
+		sum := q.DeepCopy()
+		sum.Add(q)
+		return sum
+	}
+	return corev1.ResourceQuota{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"},
+		ObjectMeta: r.meta(r.Name),
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			corev1.ResourcePods:                   resource.MustParse("2"),
+			corev1.ResourcePersistentVolumeClaims: resource.MustParse("1"),
+			corev1.ResourceRequestsStorage:        r.volume,
+			corev1.ResourceLimitsCPU:              twice(r.cpu),
+			corev1.ResourceLimitsMemory:           twice(r.memory),
+		}},
+	}
+}

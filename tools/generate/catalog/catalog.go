@@ -1,0 +1,142 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/generate/document"
+)
+
+// SubjectKeyword names, at the root of an event's schema, the subject the event rides on: what follows lockstep.<cell>., with
+// parameters in braces.
+const SubjectKeyword = "x-lockstep-subject"
+
+// KnownValuesKeyword lists the values of a string that may grow: consumers treat a value they do not know as "some other".
+const KnownValuesKeyword = "x-lockstep-known-values"
+
+// Common is the file that holds what several events share; it is no event itself.
+const Common = "common" + document.Suffix
+
+// Event is one event type.
+type Event struct {
+	// File of its schema, such as observed.tick.v1.schema.json.
+	File string
+	// Name is the file without its suffix: observed.tick.v1.
+	Name string
+	// Type is what an event carries: dev.lockstep.observed.tick.v1.
+	Type string
+	// Version is the number after the v.
+	Version int
+	// Title is the Go type's name.
+	Title string
+	// Description is for people.
+	Description string
+	// Subject is the address below lockstep.<cell>., parameters in braces: observed.{agent}.tick.
+	Subject string
+	// Stream that keeps it.
+	Stream topology.Stream
+}
+
+// Catalog is every event type, sorted by name, and the schemas.
+type Catalog struct {
+	Events  []Event
+	Schemas document.Set
+}
+
+// Load reads a folder of schemas and refuses it, naming every fault, unless all rules hold.
+func Load(dir fs.FS) (Catalog, error) {
+	schemas, err := document.Read(dir)
+	if err != nil {
+		return Catalog{}, err //nolint:wrapcheck // The error names the file.
+	}
+	c := Catalog{Schemas: schemas}
+	var faults []error
+	titles := map[string]string{}
+	for _, file := range schemas.Names() {
+		root := schemas.Root(file)
+		faults = append(faults, rules{file: file}.document(root)...)
+		title := root.At("title").Text()
+		if other, taken := titles[title]; taken {
+			faults = append(faults, fmt.Errorf("%s: title %q belongs to %s: a title is the name of one Go type", file, title, other))
+		}
+		titles[title] = file
+		if file == Common {
+			continue
+		}
+		e, err := newEvent(file, root)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", file, err))
+			continue
+		}
+		c.Events = append(c.Events, e)
+	}
+	if len(c.Events) == 0 {
+		faults = append(faults, errors.New("there is no event schema"))
+	}
+	return c, errors.Join(faults...)
+}
+
+var fileName = regexp.MustCompile(`^([a-z]+)\.([a-z]+(?:_[a-z]+)*)\.v([1-9][0-9]*)\.schema\.json$`)
+
+func newEvent(file string, root document.Node) (Event, error) {
+	parts := fileName.FindStringSubmatch(file)
+	if parts == nil {
+		return Event{}, errors.New("the name of an event's file is <family>.<event>.v<number>.schema.json in snake_case")
+	}
+	version, err := strconv.Atoi(parts[3])
+	if err != nil {
+		return Event{}, fmt.Errorf("version %q is no number", parts[3])
+	}
+	name := strings.TrimSuffix(file, document.Suffix)
+	e := Event{
+		File: file, Name: name, Type: event.TypePrefix + name, Version: version,
+		Title: root.At("title").Text(), Description: root.At("description").Text(), Subject: root.At(SubjectKeyword).Text(),
+	}
+	if err := checkSubject(e.Subject); err != nil {
+		return Event{}, err
+	}
+	family, _, _ := strings.Cut(e.Subject, ".")
+	if family != parts[1] {
+		return Event{}, fmt.Errorf("%s %q: must begin with the event's family %q", SubjectKeyword, e.Subject, parts[1])
+	}
+	streams := topology.Streams()
+	at := slices.IndexFunc(streams, func(s topology.Stream) bool { return s.Family == family })
+	if at < 0 {
+		return Event{}, fmt.Errorf("%s %q: no stream keeps the family %q", SubjectKeyword, e.Subject, family)
+	}
+	e.Stream = streams[at]
+	return e, nil
+}
+
+var subjectToken = regexp.MustCompile(`^(?:[a-z]+(?:_[a-z]+)*|\{[a-z]+\})$`)
+
+func checkSubject(subject string) error {
+	tokens := strings.Split(subject, ".")
+	if len(tokens) < 2 {
+		return fmt.Errorf("%s %q: must be <family>.<key…>, such as observed.{agent}.tick", SubjectKeyword, subject)
+	}
+	for _, token := range tokens {
+		if !subjectToken.MatchString(token) {
+			return fmt.Errorf("%s %q: token %q is neither a snake_case word nor a {parameter}", SubjectKeyword, subject, token)
+		}
+	}
+	return nil
+}
+
+// Parameters of a subject in their order, without braces.
+func Parameters(subject string) []string {
+	var names []string
+	for token := range strings.SplitSeq(subject, ".") {
+		if name, ok := strings.CutPrefix(token, "{"); ok {
+			names = append(names, strings.TrimSuffix(name, "}"))
+		}
+	}
+	return names
+}

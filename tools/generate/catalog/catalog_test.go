@@ -1,0 +1,140 @@
+package catalog_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/generate/catalog"
+)
+
+const (
+	tickFile = "observed.tick.v1.schema.json"
+	tick     = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "$id": "https://lockstep.dev/schemas/events/observed.tick.v1.schema.json",
+  "title": "ObservedTick",
+  "description": "Time.",
+  "x-lockstep-subject": "observed.{agent}.tick",
+  "type": "object",
+  "required": ["cluster_uid"],
+  "properties": {
+    "cluster_uid": {"description": "Cluster.", "type": "string"},
+    "labels": {"description": "Labels.", "type": "object", "additionalProperties": {"type": "string"}},
+    "all": {"description": "All.", "type": "array", "items": {"$ref": "#/$defs/One"}},
+    "why": {"description": "Why.", "type": "string", "x-lockstep-known-values": ["a"]}
+  },
+  "$defs": {"One": {"description": "One.", "type": "object", "properties": {}}}
+}`
+)
+
+func TestLoadRefuses(t *testing.T) {
+	t.Parallel()
+	_, err := catalog.Load(fstest.MapFS{tickFile: {Data: []byte(tick)}})
+	require.NoError(t, err)
+	for name, tc := range map[string]struct{ old, new, want string }{
+		"another dialect":        {"2020-12", "2019-09", `/: $schema "https://json-schema.org/draft/2019-09/schema" must be "https://json-schema.org/draft/2020-12/schema"`},
+		"another id":             {"events/observed.tick.v1", "events/observed.tock.v1", `$id "https://lockstep.dev/schemas/events/observed.tock.v1.schema.json" must be "https://lockstep.dev/schemas/events/observed.tick.v1.schema.json"`},
+		"title":                  {"ObservedTick", "observed_tick", `title "observed_tick" must be a name in PascalCase`},
+		"no sentence":            {"Cluster.", "Cluster", `/properties/cluster_uid: the description is a sentence that ends with a period, not "Cluster"`},
+		"definition undescribed": {`"description": "One.", `, "", `/$defs/One: the description is a sentence`},
+		"no subject":             {`"x-lockstep-subject": "observed.{agent}.tick",`, "", `x-lockstep-subject "": must be <family>.<key…>`},
+		"odd subject":            {"{agent}.tick", "<agent>.tick", `token "<agent>" is neither a snake_case word nor a {parameter}`},
+		"another family":         {"observed.{agent}", "applied.{agent}", `must begin with the event's family "observed"`},
+		"no object": {`"type": "object",
+  "required"`, `"type": "array", "items": {"type":"string"},
+  "required"`, "an event's data is of type object"},
+		"unknown keyword":      {`"type": "string"}`, `"type": "string", "oneOf": []}`, `/properties/cluster_uid: keyword "oneOf" is not among those`},
+		"camel case":           {`"cluster_uid": {`, `"clusterUid": {`, `/properties/clusterUid: the name of a property is in snake_case`},
+		"required nothing":     {`["cluster_uid"]`, `["cluster"]`, `required "cluster" is no property`},
+		"untyped":              {`"Cluster.", "type": "string"`, `"Cluster."`, `/properties/cluster_uid: type "" must be one of`},
+		"untyped items":        {`"items": {"$ref": "#/$defs/One"}`, `"minItems": 0`, `/properties/all: an array must say what its items are`},
+		"closed":               {`"additionalProperties": {"type": "string"}`, `"additionalProperties": false`, "/properties/labels: additionalProperties must be left out or be a schema"},
+		"lost reference":       {`"#/$defs/One"`, `"#/$defs/Two"`, "/properties/all/items: observed.tick.v1.schema.json: $ref"},
+		"beside a reference":   {`"$ref": "#/$defs/One"`, `"$ref": "#/$defs/One", "minLength": 1`, `keyword "minLength" stands beside $ref`},
+		"definition's name":    {`"One": {`, `"one": {`, "/$defs/one: the name of a definition is in PascalCase"},
+		"enum and known":       {`"x-lockstep-known-values": ["a"]`, `"x-lockstep-known-values": ["a"], "enum": ["a"]`, "lists strings, on a string without enum"},
+		"no schema":            {`{"description": "Cluster.", "type": "string"}`, `true`, "/properties/cluster_uid: must be a schema object"},
+		"array for the schema": {tick, `[]`, "must be an object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Contains(t, tick, tc.old)
+			_, err := catalog.Load(fstest.MapFS{tickFile: {Data: []byte(strings.Replace(tick, tc.old, tc.new, 1))}})
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
+
+func TestLoadRefusesFilesThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	rename := func(name string) fstest.MapFS {
+		base := strings.TrimSuffix(name, ".schema.json")
+		return fstest.MapFS{name: {Data: []byte(strings.Replace(tick, "events/observed.tick.v1", "events/"+base, 1))}}
+	}
+	_, err := catalog.Load(rename("observed.tick.schema.json"))
+	require.ErrorContains(t, err, "the name of an event's file is <family>.<event>.v<number>.schema.json")
+	_, err = catalog.Load(fstest.MapFS{})
+	require.ErrorContains(t, err, "there is no event schema")
+
+	twice := rename("observed.tick.v2.schema.json")
+	twice[tickFile] = &fstest.MapFile{Data: []byte(tick)}
+	_, err = catalog.Load(twice)
+	require.ErrorContains(t, err, `observed.tick.v2.schema.json: title "ObservedTick" belongs to observed.tick.v1.schema.json`)
+
+	unknown := fstest.MapFS{"music.tick.v1.schema.json": {Data: []byte(strings.NewReplacer("events/observed", "events/music", "observed.{agent}", "music.{agent}").Replace(tick))}}
+	_, err = catalog.Load(unknown)
+	require.ErrorContains(t, err, `no stream keeps the family "music"`)
+}
+
+// The subjects that the schemas name are those that the topology builds.
+func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
+	t.Parallel()
+	const cell = topology.Cell("{cell}")
+	// One value for each parameter.
+	built := map[string]string{
+		"observed.deployment.v1":             cell.Observed(7, "deployment", "n", "d"),
+		"observed.replicaset.v1":             cell.Observed(7, "deployment", "n", "d"),
+		"observed.pod.v1":                    cell.Observed(7, "deployment", "n", "d"),
+		"observed.rejected.v1":               cell.ObservedRejected(7),
+		"observed.resync_begun.v1":           cell.ObservedResync(7),
+		"observed.resync_ended.v1":           cell.ObservedResync(7),
+		"observed.tick.v1":                   cell.ObservedTick(7),
+		"desired.workspace.v1":               cell.Desired(7, "w"),
+		"applied.applied.v1":                 cell.Applied(7, "w"),
+		"applied.apply_failed.v1":            cell.Applied(7, "w"),
+		"applied.terminating.v1":             cell.Applied(7, "w"),
+		"applied.terminated.v1":              cell.Applied(7, "w"),
+		"control.config.v1":                  cell.ControlConfig(7),
+		"control.resync.v1":                  cell.ControlResync(7),
+		"workspace.created.v1":               cell.Workspace(4, "w", "created"),
+		"workspace.desired_state_changed.v1": cell.Workspace(4, "w", "desired_state_changed"),
+		"workspace.state_changed.v1":         cell.Workspace(4, "w", "state_changed"),
+		"workspace.orphaned.v1":              cell.Workspace(0, "w", "orphaned"),
+		"directory.organization.v1":          cell.Directory("organization", "3"),
+		"directory.group.v1":                 cell.Directory("group", "3"),
+		"directory.project.v1":               cell.Directory("project", "3"),
+		"directory.user.v1":                  cell.Directory("user", "3"),
+		"directory.membership.v1":            cell.Directory("membership", "3"),
+		"directory.agent.v1":                 cell.Directory("agent", "3"),
+	}
+	values := map[string]string{"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3"}
+	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
+	require.NoError(t, err)
+	for _, e := range c.Events {
+		subject := e.Subject
+		for _, name := range catalog.Parameters(e.Subject) {
+			value := values[name]
+			if name == "project" && e.Name == "workspace.orphaned.v1" {
+				value = "0"
+			}
+			subject = strings.Replace(subject, "{"+name+"}", value, 1)
+		}
+		require.Equal(t, built[e.Name], topology.Root+".{cell}."+subject, e.Name)
+	}
+	require.Len(t, built, len(c.Events))
+}

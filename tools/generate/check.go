@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"lockstep.internal/tools/generate/catalog"
+	"lockstep.internal/tools/generate/compat"
+	"lockstep.internal/tools/generate/document"
+	"lockstep.internal/tools/generate/errcodes"
+	"lockstep.internal/tools/generate/golden"
+)
+
+// Paths of what was released last, and of what was ever written.
+const (
+	releasedVersion = "schemas/released/VERSION"
+	releasedEvents  = "schemas/released/events"
+	releasedProto   = "schemas/released/proto"
+	releasedErrors  = "schemas/released/errors.json"
+	goldenEvents    = "schemas/released/golden"
+)
+
+// check is nil when everything generated is up to date and nothing breaks what is released; else it says all that is wrong, a line each.
+func (p project) check(ctx context.Context) error {
+	c, err := p.catalog()
+	if err != nil {
+		return err
+	}
+	var sentences []string
+	for _, find := range []func(context.Context, catalog.Catalog) ([]string, error){p.stale, p.unlikeExamples, p.unlikeSchemas, p.breakingEvents, p.breakingErrors, p.protoFindings} {
+		found, err := find(ctx, c)
+		if err != nil {
+			return err
+		}
+		sentences = append(sentences, found...)
+	}
+	if len(sentences) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(sentences, "\n"))
+}
+
+func (p project) stale(ctx context.Context, c catalog.Catalog) ([]string, error) {
+	files, err := p.render(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return files.Differences(p.root, ownedFolders()) //nolint:wrapcheck // A whole sentence.
+}
+
+// unlikeExamples finds examples of no type. That every type has one, rendering makes sure of.
+func (p project) unlikeExamples(_ context.Context, c catalog.Catalog) ([]string, error) {
+	files, err := os.ReadDir(p.path(examples))
+	if err != nil {
+		return nil, fmt.Errorf("read examples: %w", err)
+	}
+	var sentences []string
+	for _, file := range files {
+		name := strings.TrimSuffix(file.Name(), ".json")
+		if !slices.ContainsFunc(c.Events, func(e catalog.Event) bool { return e.Name == name }) {
+			sentences = append(sentences, examples+"/"+file.Name()+": is an example of no event type: remove it")
+		}
+	}
+	return sentences, nil
+}
+
+// unlikeSchemas finds examples, and golden events of every release, that today's schemas refuse.
+func (p project) unlikeSchemas(_ context.Context, c catalog.Catalog) ([]string, error) {
+	var sentences []string
+	for _, folder := range []string{examples, goldenEvents} {
+		if _, err := os.Stat(p.path(folder)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		faults, err := golden.Faults(c.Schemas, os.DirFS(p.path(folder)))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", folder, err)
+		}
+		for _, fault := range faults {
+			sentences = append(sentences, folder+"/"+fault)
+		}
+	}
+	return sentences, nil
+}
+
+func (p project) breakingEvents(_ context.Context, c catalog.Catalog) ([]string, error) {
+	if version, err := p.lastRelease(); version == "" || err != nil {
+		return nil, err
+	}
+	released, err := document.Read(os.DirFS(p.path(releasedEvents)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", releasedEvents, err)
+	}
+	if len(released.Names()) == 0 {
+		return []string{releasedEvents + ": is empty, so that nothing can be compared with it: restore it"}, nil
+	}
+	var sentences []string
+	for _, b := range compat.Check(released, c.Schemas) {
+		sentences = append(sentences, b.String())
+	}
+	return sentences, nil
+}
+
+func (p project) breakingErrors(context.Context, catalog.Catalog) ([]string, error) {
+	if version, err := p.lastRelease(); version == "" || err != nil {
+		return nil, err
+	}
+	released, err := os.ReadFile(p.path(releasedErrors))
+	if err != nil {
+		return nil, fmt.Errorf("read the released error codes: %w", err)
+	}
+	current, err := os.ReadFile(p.path(errcodeIn))
+	if err != nil {
+		return nil, fmt.Errorf("read the registry of error codes: %w", err)
+	}
+	return errcodes.Breaks(released, current) //nolint:wrapcheck // A whole sentence.
+}
+
+func (p project) protoFindings(ctx context.Context, _ catalog.Catalog) ([]string, error) {
+	sentences, err := p.tools.LintProto(ctx, p.path(schemasFolder))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // A whole sentence.
+	}
+	if version, err := p.lastRelease(); version == "" || err != nil {
+		return sentences, err
+	}
+	breaking, err := p.tools.BreakingProto(ctx, p.path(schemasFolder), p.path(releasedProto))
+	return append(sentences, breaking...), err
+}

@@ -1,0 +1,208 @@
+package compat
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"lockstep.internal/tools/generate/catalog"
+	"lockstep.internal/tools/generate/document"
+)
+
+// Break is one way in which the schemas break their users.
+type Break struct {
+	// Event is the type's short name, such as observed.pod.v1.
+	Event string
+	// Pointer to the field, such as /containers/items/name; "/" for the event as a whole.
+	Pointer string
+	// What changed, such as "type string became integer".
+	What string
+}
+
+// String is the whole sentence, with the consequence and the way out.
+func (b Break) String() string {
+	family, version := cutVersion(b.Event)
+	return fmt.Sprintf("%s: %s: %s: consumers of v%d would break; add %s.v%d instead", b.Event, b.Pointer, b.What, version, family, version+1)
+}
+
+var versionSuffix = regexp.MustCompile(`\.v([0-9]{1,9})$`)
+
+func cutVersion(name string) (string, int) {
+	match := versionSuffix.FindStringSubmatch(name)
+	if match == nil {
+		return name, 1
+	}
+	version, err := strconv.Atoi(match[1])
+	if err != nil {
+		return name, 1
+	}
+	return strings.TrimSuffix(name, match[0]), version
+}
+
+// Check compares every released event type with today's schemas, and returns the breaks sorted by event; none means that everyone can go on.
+func Check(released, current document.Set) []Break {
+	var breaks []Break
+	for _, file := range released.Names() {
+		if file == catalog.Common {
+			continue
+		}
+		c := comparison{event: strings.TrimSuffix(file, document.Suffix), within: map[string]bool{}}
+		if current.Raw(file) == nil {
+			c.sayf("", "the type is gone")
+		} else {
+			c.subject(released.Root(file), current.Root(file))
+			c.schema("", released.Root(file), current.Root(file))
+		}
+		breaks = append(breaks, c.breaks...)
+	}
+	return breaks
+}
+
+// Limits of what is compared; an event's schema is far below.
+const (
+	maxDepth = 64
+	maxSteps = 10_000
+)
+
+// comparison of one event.
+type comparison struct {
+	event  string
+	breaks []Break
+	// within holds the pairs of references being compared, so that a schema that contains itself is compared once.
+	within map[string]bool
+	steps  int
+}
+
+func (c *comparison) sayf(pointer, format string, args ...any) {
+	if pointer == "" {
+		pointer = "/"
+	}
+	b := Break{Event: c.event, Pointer: pointer, What: fmt.Sprintf(format, args...)}
+	if !slices.Contains(c.breaks, b) {
+		c.breaks = append(c.breaks, b)
+	}
+}
+
+func (c *comparison) subject(old, now document.Node) {
+	before, after := old.At(catalog.SubjectKeyword).Text(), now.At(catalog.SubjectKeyword).Text()
+	if before != after {
+		c.sayf("", "subject %s became %s", before, after)
+	}
+}
+
+// schema compares one schema with what it became.
+func (c *comparison) schema(pointer string, old, now document.Node) {
+	if c.steps++; c.steps > maxSteps || strings.Count(pointer, "/") > maxDepth {
+		c.sayf("", "the schema is too large or too deep to be compared")
+		return
+	}
+	pair := reference(old) + " " + reference(now)
+	if old.Has("$ref") && now.Has("$ref") {
+		if c.within[pair] {
+			return
+		}
+		c.within[pair] = true
+		defer delete(c.within, pair)
+	}
+	old, errOld := old.Resolve()
+	now, errNow := now.Resolve()
+	if errOld != nil || errNow != nil {
+		c.sayf(pointer, "a reference leads nowhere")
+		return
+	}
+	if !c.types(pointer, old, now) {
+		return
+	}
+	c.values(pointer, old, now)
+	c.constraints(pointer, old, now)
+	c.fields(pointer, old, now)
+	c.children(pointer, old, now)
+}
+
+func reference(n document.Node) string { return n.File() + ":" + n.At("$ref").Text() }
+
+// types tells whether the value is still of the same type; if not, nothing else about it is worth telling.
+func (c *comparison) types(pointer string, old, now document.Node) bool {
+	if before, after := literal(old.At("type")), literal(now.At("type")); before != after {
+		c.sayf(pointer, "type %s became %s", before, after)
+		return false
+	}
+	if before, after := literal(old.At("format")), literal(now.At("format")); before != after {
+		c.sayf(pointer, "format %s became %s", before, after)
+	}
+	if before, after := literal(old.At("default")), literal(now.At("default")); before != after {
+		c.sayf(pointer, "default %s became %s, so that absence would mean something else", before, after)
+	}
+	return true
+}
+
+// fields compares which fields there are and which of them may be relied on.
+func (c *comparison) fields(pointer string, old, now document.Node) {
+	before, after := old.At("properties"), now.At("properties")
+	for _, name := range before.Keys() {
+		if !after.Has(name) {
+			c.sayf(pointer+"/"+name, "the field is gone")
+		}
+	}
+	requiredBefore, requiredNow := old.At("required").Texts(), now.At("required").Texts()
+	for _, name := range requiredNow {
+		switch {
+		case slices.Contains(requiredBefore, name):
+		case before.Has(name):
+			c.sayf(pointer+"/"+name, "an optional field became required, which retained events may lack")
+		default:
+			c.sayf(pointer+"/"+name, "a new field is required, which retained events lack")
+		}
+	}
+	for _, name := range requiredBefore {
+		if after.Has(name) && !slices.Contains(requiredNow, name) {
+			c.sayf(pointer+"/"+name, "a required field became optional, which consumers rely on")
+		}
+	}
+	// A map's values were of one type; a field that is named now must be of that type too.
+	if rest := old.At("additionalProperties"); rest.Object() != nil {
+		for _, name := range after.Keys() {
+			if !before.Has(name) {
+				c.schema(pointer+"/"+name, rest, after.At(name))
+			}
+		}
+	}
+}
+
+// children compares the schemas below: fields, items, and the values of maps.
+func (c *comparison) children(pointer string, old, now document.Node) {
+	before, after := old.At("properties"), now.At("properties")
+	for _, name := range before.Keys() {
+		if after.Has(name) {
+			c.schema(pointer+"/"+name, before.At(name), after.At(name))
+		}
+	}
+	switch hadItems, hasItems := old.Has("items"), now.Has("items"); {
+	case hadItems && hasItems:
+		c.schema(pointer+"/items", old.At("items"), now.At("items"))
+	case hadItems:
+		c.sayf(pointer+"/items", "the type of items is no longer said")
+	case hasItems:
+		c.sayf(pointer+"/items", "items of any type became items of one type")
+	}
+	oldRest, nowRest := old.At("additionalProperties"), now.At("additionalProperties")
+	switch {
+	case oldRest.Object() != nil && nowRest.Object() != nil:
+		c.schema(pointer+"/*", oldRest, nowRest)
+	case open(old) && nowRest.Object() != nil:
+		c.sayf(pointer+"/*", "fields of any type became fields of one type")
+	case oldRest.Object() != nil && open(now):
+		c.sayf(pointer+"/*", "the type of further fields is no longer said")
+	case !closed(old) && closed(now):
+		c.sayf(pointer+"/*", "further fields are refused now")
+	}
+}
+
+func closed(n document.Node) bool {
+	allowed, ok := n.At("additionalProperties").Value.(bool)
+	return ok && !allowed
+}
+
+func open(n document.Node) bool { return !closed(n) && n.At("additionalProperties").Object() == nil }

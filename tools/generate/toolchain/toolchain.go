@@ -1,0 +1,112 @@
+// Package toolchain runs the code generators at their pinned versions.
+//
+// The module tools/generate/pinned names them; their programs live in the repository's bin folder, which is not committed. [Open] looks at the version
+// each program was built from and builds all of them anew when one is missing or another version, which takes minutes on a machine
+// that has never built them and needs the module proxy; everything else works offline.
+package toolchain
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+// Tools are the generators, ready to run.
+type Tools struct {
+	bin string
+}
+
+// Open finds the tools in bin or installs them there, telling on progress what takes long. The repository's root holds tools/generate/pinned.
+func Open(ctx context.Context, root, bin string, progress io.Writer) (Tools, error) {
+	pinned := filepath.Join(root, "tools", "generate", "pinned")
+	wanted, err := pins(filepath.Join(pinned, "go.mod"))
+	if err != nil {
+		return Tools{}, err
+	}
+	stale := ""
+	for command, version := range wanted {
+		if built(filepath.Join(bin, programName(command)), command) != version {
+			stale = command + " " + version
+		}
+	}
+	if stale == "" {
+		return Tools{bin: bin}, nil
+	}
+	_, _ = fmt.Fprintf(progress, "building the code generators (%s is not in %s); the first time this takes some minutes\n", stale, bin)
+	cmd := exec.CommandContext(ctx, "go", "install", "tool")
+	cmd.Dir = pinned
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOBIN="+bin)
+	cmd.Stdout, cmd.Stderr = progress, progress
+	if err := cmd.Run(); err != nil {
+		return Tools{}, fmt.Errorf("install the code generators of %s: %w", pinned, err)
+	}
+	return Tools{bin: bin}, nil
+}
+
+// pins maps each tool's package to the version of its module.
+func pins(file string) (map[string]string, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the pinned tools: %w", err)
+	}
+	mod, err := modfile.Parse(file, raw, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the pinned tools: %w", err)
+	}
+	wanted := map[string]string{}
+	for _, tool := range mod.Tool {
+		longest := ""
+		for _, require := range mod.Require {
+			inside := tool.Path == require.Mod.Path || strings.HasPrefix(tool.Path, require.Mod.Path+"/")
+			if inside && len(require.Mod.Path) > len(longest) {
+				longest, wanted[tool.Path] = require.Mod.Path, require.Mod.Version
+			}
+		}
+		if longest == "" {
+			return nil, fmt.Errorf("%s: tool %s: no required module holds it", file, tool.Path)
+		}
+	}
+	return wanted, nil
+}
+
+var majorSuffix = regexp.MustCompile(`^v[0-9]+$`)
+
+func programName(command string) string {
+	if name := path.Base(command); !majorSuffix.MatchString(name) {
+		return name
+	}
+	return path.Base(path.Dir(command))
+}
+
+// built is the version of the module that a program was built from, "" when it is no program of that command.
+func built(program, command string) string {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil || info.Path != command {
+		return ""
+	}
+	return info.Main.Version
+}
+
+// run runs a tool in a folder and returns what it printed, which is also in the error.
+func (t Tools) run(ctx context.Context, dir, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(t.bin, program), args...) //nolint:gosec // A pinned tool with arguments of ours.
+	cmd.Dir = dir
+	// buf.gen.yaml names the plugins alone, so that they are found in bin wherever it is.
+	cmd.Env = append(os.Environ(), "PATH="+t.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,61 @@
+package kubelet
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+const (
+	retries    = 6
+	firstRetry = 100 * time.Millisecond
+)
+
+// retrying sends a change again when the API server fails on it. kwok gives up on
+// such a change, and a pod of which nothing is heard again would stay as it is.
+type retrying struct {
+	next http.RoundTripper
+	// wait returns a channel that fires after a delay.
+	wait func(time.Duration) <-chan time.Time
+}
+
+func (r retrying) RoundTrip(request *http.Request) (*http.Response, error) {
+	delay := firstRetry
+	for attempt := 0; ; attempt++ {
+		response, err := r.next.RoundTrip(request) //nolint:bodyclose // closed below, or by the caller
+		failed := err != nil || response.StatusCode == http.StatusInternalServerError
+		change := request.Method == http.MethodPatch || request.Method == http.MethodDelete
+		if !failed || !change || attempt == retries {
+			return response, err //nolint:wrapcheck // a transport returns what the one below it says
+		}
+		again, resetErr := reset(request)
+		if resetErr != nil {
+			return response, err //nolint:wrapcheck // as above
+		}
+		select {
+		case <-request.Context().Done():
+			return response, err //nolint:wrapcheck // as above
+		case <-r.wait(delay):
+		}
+		if response != nil {
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+		}
+		request, delay = again, 2*delay
+	}
+}
+
+// reset returns the request as it was before it was sent.
+func reset(request *http.Request) (*http.Request, error) {
+	again := request.Clone(request.Context())
+	if request.GetBody == nil {
+		return again, nil
+	}
+	body, err := request.GetBody()
+	if err != nil {
+		return nil, fmt.Errorf("read the request again: %w", err)
+	}
+	again.Body = body
+	return again, nil
+}
