@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/config"
@@ -146,9 +147,20 @@ func (p *process) openStreams(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics})
+	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.tellAgain})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
+	}
+	return nil
+}
+
+// tellAgain mends the stream that dispatchers start from, when it or the database was restored from an older copy.
+func (p *process) tellAgain(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
+	if r.Stream != "" && r.Stream != topology.StreamDesired {
+		return nil
+	}
+	if err := p.workspaces.TellAgain(ctx, tx); err != nil {
+		return fmt.Errorf("after a restoration (%s): %w", r.Reason, err)
 	}
 	return nil
 }

@@ -39,6 +39,7 @@ func (o *Observed) workspaceID() uuid.UUID {
 // intake is one batch of the stream OBSERVED on its way into the database.
 type intake struct {
 	*Ingest
+
 	tx       pgx.Tx
 	clusters map[int64]*domain.Cluster
 	owners   map[uuid.UUID]int64
