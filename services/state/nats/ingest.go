@@ -81,8 +81,9 @@ func (i *Ingest) Observed() (*cursor.Consumer[Observed], error) {
 	c, err := cursor.New(cursor.Config[Observed]{
 		Name: observedConsumer, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
 		Metrics: i.Cursors, Batch: i.Batch,
-		Decode: func(m *cursor.Message[Observed]) (err error) {
-			m.Value, err = decodeObserved(i.Cell, m.Subject, m.Header, m.Data)
+		Decode: func(m *cursor.Message[Observed]) error {
+			value, err := decodeObserved(i.Cell, m.Subject, m.Header, m.Data)
+			m.Value = value
 			return err
 		},
 		Handle: i.handleObserved,
@@ -102,8 +103,9 @@ func (i *Ingest) Applied() (*cursor.Consumer[Applied], error) {
 	c, err := cursor.New(cursor.Config[Applied]{
 		Name: appliedConsumer, Stream: topology.StreamApplied, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
 		Metrics: i.Cursors, Batch: i.Batch,
-		Decode: func(m *cursor.Message[Applied]) (err error) {
-			m.Value, err = decodeApplied(i.Cell, m.Subject, m.Header, m.Data)
+		Decode: func(m *cursor.Message[Applied]) error {
+			value, err := decodeApplied(i.Cell, m.Subject, m.Header, m.Data)
+			m.Value = value
 			return err
 		},
 		Handle: i.handleApplied,

@@ -166,8 +166,12 @@ func (in *intake) add(o *Observed, epoch int64) {
 	p.objects[at] = merged
 }
 
-// begin takes in the begin of a full resync.
+// begin takes in the begin of a full resync. One that is known says nothing new: least of all that the agent is in that cluster now.
 func (in *intake) begin(ctx context.Context, o *Observed) error {
+	known, err := in.Observations.KnowsResync(ctx, in.tx, o.AgentID, o.Begun.ResyncID)
+	if err != nil || known {
+		return err //nolint:wrapcheck // says what failed
+	}
 	if err := in.store(ctx, o.AgentID); err != nil {
 		return err
 	}

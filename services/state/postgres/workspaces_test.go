@@ -84,8 +84,13 @@ func (b *bundle) inserted(c domain.Creation) domain.Workspace {
 	return w
 }
 
+<<<<<<< HEAD
 func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) (after domain.Workspace) {
+=======
+func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) domain.Workspace {
+>>>>>>> core
 	b.t.Helper()
+	var after domain.Workspace
 	require.NoError(b.t, b.tx(func(tx pgx.Tx) error {
 		locked, err := b.store.Lock(b.t.Context(), tx, []uuid.UUID{id, uuid.New()})
 		if err != nil {
@@ -111,7 +116,8 @@ func (b *bundle) outbox() []message {
 	b.t.Helper()
 	rows, err := b.pool.Query(b.t.Context(), `select subject, header, data from outbox order by id`)
 	require.NoError(b.t, err)
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m message, err error) {
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (message, error) {
+		var m message
 		var data []byte
 		if err := row.Scan(&m.Subject, &m.Header, &data); err != nil {
 			return m, err
@@ -231,7 +237,7 @@ func TestSavesAreNotified(t *testing.T) {
 func TestListing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var all []domain.Workspace
+	all := make([]domain.Workspace, 0, 5)
 	for i := range 5 {
 		c := domain.Creation{Name: fmt.Sprintf("w%d", i)}
 		switch i {
