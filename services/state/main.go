@@ -150,18 +150,13 @@ func (p *process) openStreams(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-<<<<<<< HEAD
 	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.restored})
-=======
-	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.tellAgain})
->>>>>>> core
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
 	return nil
 }
 
-<<<<<<< HEAD
 // restored tells the present truth again after a stream, or the database, came back from an older copy: what is wanted, who there is; and asks
 // the clusters for theirs.
 func (p *process) restored(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
@@ -174,15 +169,6 @@ func (p *process) restored(ctx context.Context, tx pgx.Tx, r outbox.Restoration)
 	}
 	if err := p.observations.AskEveryone(ctx, tx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
 		return fmt.Errorf("ask for full resyncs: %w", err)
-=======
-// tellAgain mends the stream that dispatchers start from, when it or the database was restored from an older copy.
-func (p *process) tellAgain(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
-	if r.Stream != "" && r.Stream != topology.StreamDesired {
-		return nil
-	}
-	if err := p.workspaces.TellAgain(ctx, tx); err != nil {
-		return fmt.Errorf("after a restoration (%s): %w", r.Reason, err)
->>>>>>> core
 	}
 	return nil
 }

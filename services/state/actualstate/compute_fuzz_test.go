@@ -25,11 +25,7 @@ func reference(in actualstate.Input) actualstate.State {
 	has := func(f func(d *events.ObservedDeployment) bool) func() bool {
 		return func() bool { return f(in.Deployment) }
 	}
-<<<<<<< HEAD
-	complete := func(*events.ObservedDeployment) bool {
-=======
 	complete := func() bool {
->>>>>>> core
 		return reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasAvailable"
 	}
 	progressing := func(d *events.ObservedDeployment, replicas int) bool {

@@ -195,10 +195,6 @@ func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 			revisions = append(revisions, int64(e["desired_revision"].(float64)))
 		}
 		require.IsIncreasing(t, revisions, "each revision once, in order")
-<<<<<<< HEAD
-		require.Equal(t, w.get(ws.ID).DesiredRevision, int64(revisions[len(revisions)-1]))
-=======
 		require.Equal(t, w.get(ws.ID).DesiredRevision, revisions[len(revisions)-1])
->>>>>>> core
 	}
 }

@@ -84,11 +84,7 @@ func (b *bundle) inserted(c domain.Creation) domain.Workspace {
 	return w
 }
 
-<<<<<<< HEAD
-func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) (after domain.Workspace) {
-=======
 func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) domain.Workspace {
->>>>>>> core
 	b.t.Helper()
 	var after domain.Workspace
 	require.NoError(b.t, b.tx(func(tx pgx.Tx) error {
