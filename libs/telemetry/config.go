@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"io"
 	"net/url"
 
 	"lockstep.internal/libs/config"
@@ -13,6 +14,9 @@ type Config struct {
 	OTLPEndpoint string  `yaml:"otlp_endpoint" help:"collector that receives traces, such as http://collector:4317; https for TLS; empty = OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces"`
 	OTLPProtocol string  `yaml:"otlp_protocol" oneof:"grpc|http/protobuf" help:"protocol of the collector; empty = OTEL_EXPORTER_OTLP_PROTOCOL, else grpc"`
 	SampleRatio  float64 `yaml:"sample_ratio" help:"share of the traces begun here that are exported, from 0 to 1; a trace begun elsewhere goes by its sampled flag"`
+
+	// Out receives the log. Defaults to standard error.
+	Out io.Writer `yaml:"-"`
 }
 
 // DefaultConfig logs JSON from info on and exports no traces.

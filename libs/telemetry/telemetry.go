@@ -25,7 +25,7 @@ import (
 type Options struct {
 	Service string // name of the service: state
 	Version string
-	Out     io.Writer                // receives the log; defaults to os.Stderr
+	Out     io.Writer                // receives the log; defaults to the configuration's
 	Getenv  func(name string) string // reads the standard OTEL_ variables; defaults to os.Getenv
 	// Exporter receives the spans instead of what the configuration says, for tests.
 	Exporter sdktrace.SpanExporter
@@ -45,6 +45,9 @@ type Telemetry struct {
 // Open makes the telemetry of one service. It reaches for nothing: an error is a mistake in the
 // configuration. Close it to have the last spans sent.
 func Open(ctx context.Context, cfg Config, options Options) (*Telemetry, error) {
+	if options.Out == nil {
+		options.Out = cfg.Out
+	}
 	if options.Out == nil {
 		options.Out = os.Stderr
 	}

@@ -50,11 +50,10 @@ create index workspaces_project on workspaces (project_id, id desc);
 
 create table workspace_secrets (
     workspace_id uuid not null references workspaces on delete cascade,
-    kind         text not null check (kind in ('env', 'file')),
-    name         text not null,
-    -- Sealed to this service's own key.
-    sealed       bytea not null,
-    primary key (workspace_id, kind, name)
+    kind         text not null check (kind in ('env', 'files')),
+    -- All values of the kind in one box, sealed to this service's own key.
+    box          bytea not null,
+    primary key (workspace_id, kind)
 );
 
 -- The last observation of each object. Everything here can be rebuilt from the stream OBSERVED.

@@ -1,0 +1,62 @@
+// Package authz decides who may do what. It is pure: the caller brings the user, the user's highest role in the scope of the
+// thing (inherited from group and organization), and whether the thing is the user's own.
+//
+// A blocked user may do nothing, an administrator everything. For all others an action needs a role, and nothing is allowed that is not named here.
+package authz
+
+import "lockstep.internal/services/state"
+
+// Action is something that a caller wants to do.
+type Action string
+
+// Actions.
+const (
+	// Read anything in a scope.
+	Read Action = "read"
+	// CreateWorkspace in a project.
+	CreateWorkspace Action = "create_workspace"
+	// ManageWorkspace changes or terminates a workspace: one's own as a developer, anybody's as a maintainer.
+	ManageWorkspace Action = "manage_workspace"
+	// ManageAgents registers and revokes agents of a project.
+	ManageAgents Action = "manage_agents"
+	// ManageTemplates of a project.
+	ManageTemplates Action = "manage_templates"
+	// ManageMembers of a scope, and create groups and projects in it.
+	ManageMembers Action = "manage_members"
+	// ManageCell creates organizations and users, and templates that serve every project: administrators only.
+	ManageCell Action = "manage_cell"
+)
+
+// Allowed says whether the user may act on a thing in whose scope the user has the role.
+func Allowed(user state.User, role state.Role, own bool, action Action) bool {
+	if user.Blocked || user.ID == 0 {
+		return false
+	}
+	if user.Admin {
+		return true
+	}
+	need, ok := needed(action, own)
+	return ok && role.Rank() >= need.Rank()
+}
+
+func needed(action Action, own bool) (state.Role, bool) {
+	switch action {
+	case Read:
+		return state.RoleReader, true
+	case CreateWorkspace:
+		return state.RoleDeveloper, true
+	case ManageWorkspace:
+		if own {
+			return state.RoleDeveloper, true
+		}
+		return state.RoleMaintainer, true
+	case ManageAgents, ManageTemplates:
+		return state.RoleMaintainer, true
+	case ManageMembers:
+		return state.RoleOwner, true
+	case ManageCell:
+		return state.RoleNone, false
+	default:
+		return state.RoleNone, false
+	}
+}

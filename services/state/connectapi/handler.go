@@ -1,0 +1,51 @@
+package connectapi
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/state/postgres"
+)
+
+// Dependencies of the API, all required.
+type Dependencies struct {
+	Pool       *pgxpool.Pool
+	Directory  *postgres.Directory
+	Workspaces *postgres.Workspaces
+	Secrets    *postgres.Secrets
+	Changes    *postgres.Changes
+	Streams    jetstream.JetStream
+	Agents     Agents
+	Endpoint   AgentEndpoint
+	Cell       topology.Cell
+	Logger     *slog.Logger
+	Now        func() time.Time
+	// Interceptors that come before all others, such as tracing.
+	Interceptors []connect.Interceptor
+}
+
+// NewHandler serves every service of the API.
+func NewHandler(d Dependencies) http.Handler {
+	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
+	options := connect.WithInterceptors(append(interceptors, NewAuthentication(d.Directory))...)
+	access := access{directory: d.Directory}
+	mux := http.NewServeMux()
+	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, now: d.Now}, options))
+	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
+		access: access, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
+	}, options))
+	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
+	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
+		access: access, pool: d.Pool, workspaces: d.Workspaces, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+	}, options))
+	return mux
+}

@@ -1,0 +1,75 @@
+package connectapi
+
+import (
+	"context"
+	"strings"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/postgres"
+)
+
+func workspace(w state.Workspace) *statev1.Workspace {
+	return &statev1.Workspace{
+		Id: w.ID.String(), Name: w.Name, ProjectId: w.ProjectID, AgentId: w.AgentID, UserId: w.UserID, Template: w.Template, Namespace: w.Namespace,
+		DesiredState: desiredState(w.DesiredState), ActualState: actualState(w.ActualState), Reason: w.Reason, Message: w.Message,
+		DesiredRevision: w.DesiredRevision, AppliedRevision: w.AppliedRevision, CreatedAt: timestamp(w.CreatedAt),
+		DesiredStateChangedAt: timestamp(w.DesiredStateChangedAt), ActualStateChangedAt: timestamp(w.ActualStateChangedAt), Spec: spec(w.Spec),
+	}
+}
+
+// The database's words are the protocol's in lower case, without the prefix.
+
+func actualState(s state.ActualState) statev1.ActualState {
+	return statev1.ActualState(statev1.ActualState_value["ACTUAL_STATE_"+strings.ToUpper(string(s))])
+}
+
+func desiredState(s state.DesiredState) statev1.DesiredState {
+	return statev1.DesiredState(statev1.DesiredState_value["DESIRED_STATE_"+strings.ToUpper(string(s))])
+}
+
+func desiredStates() map[statev1.DesiredState]state.DesiredState {
+	out := map[statev1.DesiredState]state.DesiredState{}
+	for _, s := range state.DesiredStates() {
+		out[desiredState(s)] = s
+	}
+	return out
+}
+
+// filter reads the filter of a request, narrowed to what the caller may see.
+func (s *workspaceService) filter(ctx context.Context, f *statev1.WorkspaceFilter) (postgres.WorkspaceFilter, error) {
+	visible, err := s.visible(ctx)
+	if err != nil {
+		return postgres.WorkspaceFilter{}, err
+	}
+	out := postgres.WorkspaceFilter{
+		ProjectIDs: visible, ProjectID: f.GetProjectId(), AgentID: f.GetAgentId(), UserID: f.GetUserId(), IncludeTerminated: f.GetIncludeTerminated(),
+	}
+	for _, asked := range f.GetActualStates() {
+		name, ok := strings.CutPrefix(asked.String(), "ACTUAL_STATE_")
+		if !ok || asked == statev1.ActualState_ACTUAL_STATE_UNSPECIFIED {
+			return out, fault.New(errcode.InvalidArgument, "actual_states: %s is no state", asked).With("field", "filter.actual_states")
+		}
+		out.ActualStates = append(out.ActualStates, state.ActualState(strings.ToLower(name)))
+	}
+	for _, asked := range f.GetDesiredStates() {
+		wanted, ok := desiredStates()[asked]
+		if !ok {
+			return out, fault.New(errcode.InvalidArgument, "desired_states: %s is no state", asked).With("field", "filter.desired_states")
+		}
+		out.DesiredStates = append(out.DesiredStates, wanted)
+	}
+	if len(f.GetWorkspaces()) > maxPageSize {
+		return out, fault.New(errcode.InvalidArgument, "workspaces: at most %d can be named", maxPageSize).With("field", "filter.workspaces")
+	}
+	for _, ref := range f.GetWorkspaces() {
+		r, err := referenceOf(ref)
+		if err != nil {
+			return out, err
+		}
+		out.References = append(out.References, r)
+	}
+	return out, nil
+}

@@ -1,0 +1,73 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/postgres"
+)
+
+// Authenticator lets agents in by their id and token, as the directory knows them.
+type Authenticator struct {
+	Directory *postgres.Directory
+}
+
+// Authenticate returns the agent behind the credentials. The token is looked up by its hash, so that no comparison depends on a secret.
+func (a *Authenticator) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+	id, err := strconv.ParseInt(c.User, 10, 64)
+	if err != nil || id <= 0 {
+		return natsauth.Principal{}, fmt.Errorf("%w: user is no agent's id", natsauth.ErrRefused)
+	}
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, c.Password)
+	if err != nil {
+		return natsauth.Principal{}, fmt.Errorf("%w: %w", natsauth.ErrRefused, err)
+	}
+	agent, err := a.Directory.AgentByToken(ctx, id, hash[:])
+	if fault.Is(err, errcode.NotFound) {
+		return natsauth.Principal{}, fmt.Errorf("%w: agent %d is unknown or revoked, or the token is not its own", natsauth.ErrRefused, id)
+	}
+	if err != nil {
+		return natsauth.Principal{}, fmt.Errorf("look up agent %d: %w", id, err)
+	}
+	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent.ID}, nil
+}
+
+// Agents prepares NATS for agents, and throws them out.
+type Agents struct {
+	Streams jetstream.JetStream
+	Kicker  *natsauth.Kicker
+	Cell    topology.Cell
+	Logger  *slog.Logger
+	// Background runs work that outlives the call, and is waited for when the service stops.
+	Background func(func(ctx context.Context))
+}
+
+// Admit makes the consumers that the agent reads with.
+func (a *Agents) Admit(ctx context.Context, agent int64) error {
+	if err := topology.EnsureAgent(ctx, a.Streams, a.Cell, agent); err != nil {
+		return fmt.Errorf("admit agent %d: %w", agent, err)
+	}
+	return nil
+}
+
+// Expel cuts the agent's connections now, and once more in the background, for one that was being admitted meanwhile.
+func (a *Agents) Expel(ctx context.Context, agent int64) error {
+	principal := natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent}
+	if _, err := a.Kicker.Sweep(ctx, principal); err != nil {
+		return fmt.Errorf("expel agent %d: %w", agent, err)
+	}
+	a.Background(func(ctx context.Context) {
+		if _, err := a.Kicker.Kick(ctx, principal); err != nil && ctx.Err() == nil {
+			a.Logger.WarnContext(ctx, "cut the revoked agent's connections a second time", "agent", agent, "error", err)
+		}
+	})
+	return nil
+}

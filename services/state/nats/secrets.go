@@ -1,0 +1,157 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/vault"
+)
+
+const (
+	secretQueue      = "state"
+	secretBuffer     = 256
+	secretConcurrent = 8
+)
+
+// SecretResponder answers dispatchers that ask for the values of a Secret: sealed to the agent of the subject, which is who asks, and only for a
+// workspace of that agent. Any number may run.
+type SecretResponder struct {
+	Conn       *nats.Conn
+	Cell       topology.Cell
+	Pool       *pgxpool.Pool
+	Directory  *postgres.Directory
+	Workspaces *postgres.Workspaces
+	Secrets    *postgres.Secrets
+	Logger     *slog.Logger
+}
+
+// secretRequest asks for the values whose digest the desired event named.
+type secretRequest struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+}
+
+// secretReply holds the values, each sealed to the agent's key, or an error.
+type secretReply struct {
+	Digest string            `json:"digest,omitempty"`
+	Values map[string][]byte `json:"values,omitempty"`
+	Error  *secretError      `json:"error,omitempty"`
+}
+
+type secretError struct {
+	Code    errcode.Code `json:"code"`
+	Message string       `json:"message"`
+}
+
+// Run answers until ctx is done. ready is called once requests arrive.
+func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
+	requests := make(chan *nats.Msg, secretBuffer)
+	sub, err := r.Conn.ChanQueueSubscribe(r.Cell.Prefix(topology.FamilySecret)+".*.*", secretQueue, requests)
+	if err != nil {
+		return fmt.Errorf("subscribe to requests for secrets: %w", err)
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // the connection may be gone
+	if err := r.Conn.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("subscribe to requests for secrets: %w", err)
+	}
+	ready()
+	var working errgroup.Group
+	working.SetLimit(secretConcurrent)
+	defer working.Wait() //nolint:errcheck // answers report their own errors
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case msg := <-requests:
+			working.Go(func() error {
+				r.answer(ctx, msg)
+				return nil
+			})
+		}
+	}
+}
+
+func (r *SecretResponder) answer(ctx context.Context, msg *nats.Msg) {
+	reply, err := r.reply(ctx, msg)
+	if err != nil {
+		public := fault.Public(ctx, r.Logger, err)
+		reply = secretReply{Error: &secretError{Code: public.Code, Message: public.Message}}
+	}
+	raw, err := json.Marshal(reply)
+	if err == nil {
+		err = msg.Respond(raw)
+	}
+	if err != nil {
+		r.Logger.WarnContext(ctx, "answer a request for secrets: the dispatcher asks again", "subject", msg.Subject, "error", err)
+	}
+}
+
+func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (secretReply, error) {
+	subject, err := topology.Parse(msg.Subject)
+	if err != nil {
+		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
+	}
+	agentID, err := subject.Agent()
+	if err != nil {
+		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
+	}
+	workspaceID, err := uuid.Parse(subject.Tokens[1])
+	if err != nil {
+		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "workspace %q is not a UUID", subject.Tokens[1])
+	}
+	var request secretRequest
+	if err := json.Unmarshal(msg.Data, &request); err != nil {
+		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "the request is not {\"name\": …, \"digest\": …}")
+	}
+	agent, err := r.Directory.Agent(ctx, agentID)
+	if err != nil {
+		return secretReply{}, err
+	}
+	w, err := r.Workspaces.Get(ctx, r.Pool, postgres.WorkspaceReference{ID: workspaceID})
+	if err != nil {
+		return secretReply{}, err
+	}
+	// Another agent's workspace does not exist for this one.
+	if w.AgentID != agentID || agent.Revoked {
+		return secretReply{}, fault.New(errcode.NotFound, "workspace %s does not exist", workspaceID)
+	}
+	var kind vault.Kind
+	switch request.Digest {
+	case w.Spec.SecretEnvDigest:
+		kind = vault.Env
+	case w.Spec.SecretFilesDigest:
+		kind = vault.Files
+	}
+	if kind == "" || request.Digest == "" {
+		return secretReply{}, fault.New(errcode.Conflict, "the values of Secret %q have changed: a newer revision names them", request.Name)
+	}
+	values, err := r.Secrets.Get(ctx, r.Pool, w.ID, kind)
+	if err != nil {
+		return secretReply{}, err
+	}
+	return sealFor(values, agent.CurvePublicKey, r.Secrets.Vault.Key(), request.Digest)
+}
+
+func sealFor(values seal.Values, recipient string, sender seal.Key, digest string) (secretReply, error) {
+	reply := secretReply{Digest: digest, Values: make(map[string][]byte, len(values))}
+	for name, value := range values {
+		box, err := seal.Seal([]byte(value.Reveal()), recipient, sender)
+		if err != nil {
+			return secretReply{}, fmt.Errorf("seal secret %q: %w", name, err)
+		}
+		reply.Values[name] = box
+	}
+	return reply, nil
+}

@@ -1,0 +1,50 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/services/state/vault"
+)
+
+// Secrets stores the secret values of workspaces, sealed.
+type Secrets struct{ Vault *vault.Vault }
+
+// Put replaces all values of one kind. The workspace's row is there and locked by the caller, or inserted in the same transaction.
+func (s *Secrets) Put(ctx context.Context, tx pgx.Tx, workspaceID uuid.UUID, kind vault.Kind, values seal.Values) error {
+	box, err := s.Vault.Store(workspaceID.String(), kind, values)
+	if err != nil {
+		return fmt.Errorf("store secrets: %w", err)
+	}
+	_, err = tx.Exec(ctx, `insert into workspace_secrets (workspace_id, kind, box) values ($1, $2, $3)
+		on conflict (workspace_id, kind) do update set box = excluded.box`, workspaceID, kind, box)
+	if err != nil {
+		return fmt.Errorf("store the %s secrets of workspace %s: %w", kind, workspaceID, err)
+	}
+	return nil
+}
+
+// Get returns all values of one kind: none where there are none.
+func (s *Secrets) Get(ctx context.Context, db Querier, workspaceID uuid.UUID, kind vault.Kind) (seal.Values, error) {
+	rows, err := db.Query(ctx, `select box from workspace_secrets where workspace_id = $1 and kind = $2`, workspaceID, kind)
+	if err != nil {
+		return nil, fmt.Errorf("read the %s secrets of workspace %s: %w", kind, workspaceID, err)
+	}
+	box, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[[]byte])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return seal.Values{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the %s secrets of workspace %s: %w", kind, workspaceID, err)
+	}
+	values, err := s.Vault.Load(workspaceID.String(), kind, box)
+	if err != nil {
+		return nil, fmt.Errorf("read secrets: %w", err)
+	}
+	return values, nil
+}

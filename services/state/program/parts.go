@@ -1,0 +1,121 @@
+package program
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/service"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/state/postgres"
+)
+
+// parts of the service: what begins when, and what is waited for.
+func (p *process) parts() []service.Part {
+	named := func(name string, part service.Part) service.Part {
+		part.Name = name
+		return part
+	}
+	return append([]service.Part{
+		named("nats", p.conn.Part()),
+		named("nats-callout", p.callout.Part()),
+		named("nats-system", p.system.Part()),
+		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
+		{Name: "streams", After: []string{"nats"}, Run: func(ctx context.Context, _ *service.Self) error {
+			return topology.Ensure(ctx, p.agents.Streams, p.agents.Cell, topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)})
+		}},
+		{Name: "bootstrap", After: []string{"database"}, Run: func(ctx context.Context, _ *service.Self) error {
+			return bootstrap(ctx, p.cfg, p.directory)
+		}},
+		{Name: "agents", After: []string{"bootstrap", "streams"}, Run: p.admitAgents},
+		{Name: "outbox", After: []string{"database", "streams"}, Run: ready(p.publisher.Run), Check: p.publisher.Check},
+		{Name: "changes", After: []string{"database"}, Run: func(ctx context.Context, self *service.Self) error {
+			return p.changes.Run(ctx, self.Ready)
+		}},
+		// Agents come in when their consumers are there.
+		{Name: "callout", After: []string{"agents", "nats-callout"}, Run: ready(p.responder.Run)},
+		{Name: "secrets", After: []string{"database", "nats"}, Run: func(ctx context.Context, self *service.Self) error {
+			return p.secretary.Run(ctx, self.Ready)
+		}},
+		{Name: "background", Uses: []string{"nats-system"}, Run: ready(p.background.wait)},
+		p.openedAPI(),
+	}, p.ingest...)
+}
+
+// openedAPI serves calls from the moment that there is something to read and write.
+func (p *process) openedAPI() service.Part {
+	api := p.api
+	api.After = []string{"bootstrap", "changes"}
+	return api
+}
+
+// ready runs what is ready as soon as it runs.
+func ready(run func(context.Context) error) func(context.Context, *service.Self) error {
+	return func(ctx context.Context, self *service.Self) error {
+		self.Ready()
+		return run(ctx)
+	}
+}
+
+func (p *process) migrate(ctx context.Context, _ *service.Self) error {
+	series, err := postgres.Migrations()
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if err := libpostgres.Migrate(ctx, p.pool, p.tel.Logger, series...); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+// admitAgents makes sure of every agent's consumers, which a restored NATS may lack.
+func (p *process) admitAgents(ctx context.Context, _ *service.Self) error {
+	for page := (postgres.Page{Size: 500}); ; {
+		found, err := p.directory.Agents(ctx, nil, page)
+		if err != nil {
+			return fmt.Errorf("list agents: %w", err)
+		}
+		for _, a := range found {
+			if a.Revoked {
+				continue
+			}
+			if err := p.agents.Admit(ctx, a.ID); err != nil {
+				return fmt.Errorf("agents: %w", err)
+			}
+		}
+		if len(found) < page.Size {
+			return nil
+		}
+		page.After = found[len(found)-1].ID
+	}
+}
+
+// background runs work that outlives the call that began it.
+type background struct {
+	work chan func(ctx context.Context)
+}
+
+func newBackground() *background { return &background{work: make(chan func(context.Context))} }
+
+// run gives the work to the service; it is dropped when the service is stopping, since nothing in the background may be needed.
+func (b *background) run(work func(ctx context.Context)) {
+	select {
+	case b.work <- work:
+	default:
+	}
+}
+
+// wait starts what it is given, and at the end waits for it.
+func (b *background) wait(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case work := <-b.work:
+			running.Go(func() { work(ctx) })
+		}
+	}
+}

@@ -1,0 +1,70 @@
+// Package vault keeps the secret values of workspaces sealed: at rest to the state service's own key, on the wire to the agent's.
+//
+// A box opens only with the key it was sealed to and under the label it was sealed with, so that a row moved to another workspace is noticed. The digest of
+// values is keyed: it changes when they do and gives nothing away, so it may travel in events.
+package vault
+
+import (
+	"fmt"
+
+	"lockstep.internal/libs/seal"
+)
+
+// Kind of secret values.
+type Kind string
+
+// Kinds of secret values.
+const (
+	Env   Kind = "env"
+	Files Kind = "files"
+)
+
+// Vault seals and opens. It is safe for concurrent use.
+type Vault struct {
+	key    seal.Key
+	digest seal.DigestKey
+}
+
+// Open makes a vault of an X25519 seed (nkeys) and a digest key, as `lockstep state init` writes them.
+func Open(seed, digestKey string) (*Vault, error) {
+	key, err := seal.ParseKey(seed)
+	if err != nil {
+		return nil, fmt.Errorf("seal seed: %w", err)
+	}
+	digest, err := seal.ParseDigestKey(digestKey)
+	if err != nil {
+		return nil, fmt.Errorf("digest key: %w", err)
+	}
+	return &Vault{key: key, digest: digest}, nil
+}
+
+// PublicKey is whose seal an agent trusts.
+func (v *Vault) PublicKey() string { return v.key.Public() }
+
+// Digest of values.
+func (v *Vault) Digest(values seal.Values) string { return seal.Digest(v.digest, values) }
+
+// Store seals the values of one workspace for the database.
+func (v *Vault) Store(workspaceID string, kind Kind, values seal.Values) ([]byte, error) {
+	box, err := values.Seal(label(workspaceID, kind), v.key.Public(), v.key)
+	if err != nil {
+		return nil, fmt.Errorf("seal the %s secrets of workspace %s: %w", kind, workspaceID, err)
+	}
+	return box, nil
+}
+
+// Load opens what Store sealed.
+func (v *Vault) Load(workspaceID string, kind Kind, box []byte) (seal.Values, error) {
+	values, err := seal.OpenValues(box, label(workspaceID, kind), v.key.Public(), v.key)
+	if err != nil {
+		return nil, fmt.Errorf("open the %s secrets of workspace %s: %w", kind, workspaceID, err)
+	}
+	return values, nil
+}
+
+// Key seals for others.
+func (v *Vault) Key() seal.Key { return v.key }
+
+func label(workspaceID string, kind Kind) string {
+	return "workspace/" + workspaceID + "/" + string(kind)
+}

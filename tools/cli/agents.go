@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"os"
+	"strconv"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/stack"
+)
+
+func (a *app) agents() *cobra.Command {
+	return group("agent", "Agents: the clusters that dial in", a.agentRegister(), a.agentList(), a.agentRevoke())
+}
+
+func (a *app) agentRegister() *cobra.Command {
+	var project int64
+	var file string
+	c := &cobra.Command{
+		Use: "register NAME --project ID --credentials FILE", Short: "Register an agent and write its credentials file", Args: exactly("NAME"),
+		Long: `Register an agent and write the credentials file that its watcher and dispatcher start with. The file is shown to nobody else: the token in it is
+stored only as a hash, and the key that secrets are sealed to is made here and never leaves the file.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat(file); err == nil {
+				return fault.New(errcode.AlreadyExists, "%s exists already: give another --credentials", file)
+			}
+			credentials, agent, err := stack.RegisterAgent(c.Context(), api, project, args[0])
+			if err != nil {
+				return err
+			}
+			if err := natsauth.WriteAgentCredentials(file, credentials); err != nil {
+				return fault.Wrap(err, errcode.Internal, "agent %d is registered, but its credentials could not be written to %s: %v; revoke it and register another", agent.GetId(), file, err)
+			}
+			if err := a.note("credentials written to %s", file); err != nil {
+				return err
+			}
+			return a.print(agent, agentTable(agent))
+		},
+	}
+	c.Flags().Int64Var(&project, "project", 0, "project that configures the agent (required)")
+	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "file to write the credentials to")
+	return c
+}
+
+func (a *app) agentList() *cobra.Command {
+	var project int64
+	c := &cobra.Command{
+		Use: "list", Short: "List agents", Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			all := &statev1.ListAgentsResponse{}
+			for token := ""; ; {
+				response, err := api.Agents.ListAgents(c.Context(), connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}))
+				if err != nil {
+					return err
+				}
+				all.Agents = append(all.Agents, response.Msg.GetAgents()...)
+				if token = response.Msg.GetNextPageToken(); token == "" {
+					return a.print(all, agentTable(all.GetAgents()...))
+				}
+			}
+		},
+	}
+	c.Flags().Int64Var(&project, "project", 0, "only those of this project")
+	return c
+}
+
+func (a *app) agentRevoke() *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke ID", Short: "Void an agent's credentials and cut its connections, for ever", Args: exactly("ID"),
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			id, err := number("ID", args[0])
+			if err != nil {
+				return err
+			}
+			response, err := api.Agents.RevokeAgent(c.Context(), connect.NewRequest(&statev1.RevokeAgentRequest{Id: id}))
+			if err != nil {
+				return err
+			}
+			return a.print(response.Msg, agentTable(response.Msg.GetAgent()))
+		},
+	}
+}
+
+func agentTable(agents ...*statev1.Agent) table {
+	t := table{header: []string{"ID", "NAME", "PROJECT", "CLUSTER", "LAST SEEN", "STATE"}}
+	for _, g := range agents {
+		state := "active"
+		if g.GetRevoked() {
+			state = "revoked"
+		}
+		t.rows = append(t.rows, []string{
+			strconv.FormatInt(g.GetId(), 10), g.GetName(), strconv.FormatInt(g.GetProjectId(), 10), g.GetClusterUid(), age(g.GetLastSeenAt()), state,
+		})
+	}
+	return t
+}
+
+func number(what, value string) (int64, error) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, fault.New(errcode.InvalidArgument, "%s %q must be a positive number", what, value)
+	}
+	return n, nil
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/client"
+)
+
+// app is what every command shares.
+type app struct {
+	stdout, stderr io.Writer
+	logger         *slog.Logger
+	clientFile     string
+	client         client.Config
+	flags          client.Config
+	output         string
+}
+
+// Run executes the command line and returns the exit code.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version string) int {
+	a := &app{stdout: stdout, stderr: stderr, logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	root := a.root(version)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return fault.ExitCode(fault.New(errcode.Canceled, "interrupted"))
+	}
+	var usage usageError
+	if errors.As(err, &usage) {
+		err = fault.New(errcode.InvalidArgument, "%s", usage.Error())
+	}
+	f := fault.From(err)
+	message := f.Message
+	if f.Code == errcode.Internal {
+		// A fault of this program, not of the server: its reason is for the one who reads this.
+		message = err.Error()
+	}
+	fmt.Fprintf(stderr, "lockstep: %s\n", message) //nolint:errcheck // nothing is left to tell it to
+	return fault.ExitCode(f)
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ error }
+
+func (a *app) root(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockstep",
+		Short: "Workspaces on many Kubernetes clusters, kept in lockstep with what people asked for",
+		Long: `lockstep talks to a Lockstep system, or runs a whole one on this machine (lockstep up).
+
+Where the API and the streams are is read from flags, LOCKSTEP_* variables, or the file named by LOCKSTEP_CLIENT.`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return a.load()
+		},
+	}
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())}
+	})
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file")
+	flags.StringVar(&a.flags.Server, "server", "", "URL of the API (LOCKSTEP_SERVER)")
+	flags.StringVar(&a.flags.TokenFile, "token-file", "", "file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN holds the token itself)")
+	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS, for events and replay (LOCKSTEP_NATS_URL)")
+	flags.StringVar(&a.flags.NATSSeedFile, "nats-seed-file", "", "file with the nkey seed for NATS (LOCKSTEP_NATS_SEED_FILE)")
+	flags.StringVar(&a.flags.NATSCAFile, "nats-ca-file", "", "PEM file with the authorities to trust at NATS (LOCKSTEP_NATS_CA_FILE)")
+	flags.StringVar(&a.flags.Cell, "cell", "", "name of the cell (LOCKSTEP_CELL; default local)")
+	flags.StringVarP(&a.output, "output", "o", outputTable, "table, json or yaml")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
+	for _, c := range []*cobra.Command{a.workspaces(), a.agents(), a.tokens(), a.events(), a.replay(), a.natsCommands(), a.stateCommands(), a.up()} {
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// load merges file, environment and flags into the client configuration, the later ones winning.
+func (a *app) load() error {
+	switch a.output {
+	case outputTable, outputJSON, outputYAML:
+	default:
+		return fault.New(errcode.InvalidArgument, "output %q must be table, json or yaml", a.output)
+	}
+	var err error
+	if a.client, err = client.Read(a.clientFile); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		field          *string
+		variable, flag string
+	}{
+		{&a.client.Server, "LOCKSTEP_SERVER", a.flags.Server},
+		{&a.client.TokenFile, "LOCKSTEP_TOKEN_FILE", a.flags.TokenFile},
+		{&a.client.NATSURL, "LOCKSTEP_NATS_URL", a.flags.NATSURL},
+		{&a.client.NATSSeedFile, "LOCKSTEP_NATS_SEED_FILE", a.flags.NATSSeedFile},
+		{&a.client.NATSCAFile, "LOCKSTEP_NATS_CA_FILE", a.flags.NATSCAFile},
+		{&a.client.Cell, "LOCKSTEP_CELL", a.flags.Cell},
+	} {
+		if value := os.Getenv(f.variable); value != "" {
+			*f.field = value
+		}
+		if f.flag != "" {
+			*f.field = f.flag
+		}
+	}
+	if a.client.Cell == "" {
+		a.client.Cell = "local"
+	}
+	return nil
+}
+
+// group makes a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			message := fmt.Sprintf("unknown command %q", strings.Join(args, " "))
+			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+				message += fmt.Sprintf(", did you mean %q?", near[0])
+			}
+			return usageError{fmt.Errorf("%s: see `%s --help`", message, c.CommandPath())}
+		},
+	}
+	c.AddCommand(commands...)
+	return c
+}
+
+// exactly checks the number of arguments and names them in the error.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		return usageError{fmt.Errorf("wants %s: see `%s --help`", wanted(names), c.CommandPath())}
+	}
+}
+
+func wanted(names []string) string {
+	if len(names) == 0 {
+		return "no arguments"
+	}
+	return strings.Join(names, " ")
+}

@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"net/http"
+	"os"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/client"
+)
+
+func (a *app) api() (*client.API, error) {
+	if a.client.Server == "" {
+		return nil, fault.New(errcode.InvalidArgument,
+			"no server is configured: start one with `lockstep up`, or give --server, LOCKSTEP_SERVER or server in %s", a.clientFile)
+	}
+	value, err := a.token()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(http.DefaultClient, a.client.Server, value), nil
+}
+
+// token is LOCKSTEP_TOKEN, else the token file's.
+func (a *app) token() (string, error) {
+	if value := os.Getenv("LOCKSTEP_TOKEN"); value != "" {
+		return value, nil
+	}
+	if a.client.TokenFile == "" {
+		return "", fault.New(errcode.Unauthenticated, "no personal access token is configured: give --token-file, LOCKSTEP_TOKEN or token_file in %s", a.clientFile)
+	}
+	value, err := config.SecretFile(a.client.TokenFile).Read()
+	if err != nil {
+		return "", fault.Wrap(err, errcode.Unauthenticated, "the personal access token: %v", err)
+	}
+	return value, nil
+}

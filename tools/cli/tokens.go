@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+)
+
+func (a *app) tokens() *cobra.Command {
+	return group("token", "Personal access tokens", a.tokenCreate(), a.tokenList(), a.tokenRevoke())
+}
+
+func (a *app) tokenCreate() *cobra.Command {
+	var lifetime time.Duration
+	var user int64
+	c := &cobra.Command{
+		Use: "create NAME", Short: "Make a token and print it, this once", Args: exactly("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			request := &statev1.CreateTokenRequest{Name: args[0], UserId: user}
+			if lifetime > 0 {
+				request.ExpiresAt = timestamppb.New(time.Now().Add(lifetime))
+			}
+			response, err := api.Tokens.CreateToken(c.Context(), connect.NewRequest(request))
+			if err != nil {
+				return err
+			}
+			if a.output != outputTable {
+				return a.print(response.Msg, table{})
+			}
+			if err := a.note("token %d: keep it now, it is not shown again", response.Msg.GetToken().GetId()); err != nil {
+				return err
+			}
+			return a.write(response.Msg.GetValue() + "\n")
+		},
+	}
+	c.Flags().DurationVar(&lifetime, "expires-in", 0, "how long it is valid, such as 720h; default: for ever")
+	c.Flags().Int64Var(&user, "user", 0, "make it for another user, as an administrator")
+	return c
+}
+
+func (a *app) tokenList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List your tokens", Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			response, err := api.Tokens.ListTokens(c.Context(), connect.NewRequest(&statev1.ListTokensRequest{}))
+			if err != nil {
+				return err
+			}
+			t := table{header: []string{"ID", "NAME", "AGE", "LAST USED", "EXPIRES", "STATE"}}
+			for _, k := range response.Msg.GetTokens() {
+				state, expires := "active", "never"
+				if k.GetRevoked() {
+					state = "revoked"
+				}
+				if k.GetExpiresAt() != nil {
+					expires = k.GetExpiresAt().AsTime().Local().Format(time.DateTime)
+					if k.GetExpiresAt().AsTime().Before(time.Now()) {
+						state = "expired"
+					}
+				}
+				t.rows = append(t.rows, []string{strconv.FormatInt(k.GetId(), 10), k.GetName(), age(k.GetCreatedAt()), age(k.GetLastUsedAt()), expires, state})
+			}
+			return a.print(response.Msg, t)
+		},
+	}
+}
+
+func (a *app) tokenRevoke() *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke ID", Short: "Void a token, at once and for ever", Args: exactly("ID"),
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			id, err := number("ID", args[0])
+			if err != nil {
+				return err
+			}
+			if _, err := api.Tokens.RevokeToken(c.Context(), connect.NewRequest(&statev1.RevokeTokenRequest{Id: id})); err != nil {
+				return err
+			}
+			return a.note("token %d is revoked", id)
+		},
+	}
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/stack"
+)
+
+const demoWorkspace = "hello"
+
+func (a *app) up() *cobra.Command {
+	var opts stack.Options
+	var demo bool
+	c := &cobra.Command{
+		Use: "up", Short: "Run a whole Lockstep on this machine until Ctrl-C", Args: exactly(),
+		Long: `Run a whole Lockstep on this machine until Ctrl-C: an embedded NATS, a private PostgreSQL, a Kubernetes control plane (kubelab, built the
+first time), every service, and an agent. Without --data nothing is left behind. With --kubeconfig a real cluster is used instead of kubelab; no
+other kubeconfig is ever touched.`,
+		Example: "  lockstep up --demo\n  lockstep up --data ~/lockstep --kubeconfig ~/.kube/test-cluster",
+		RunE: func(c *cobra.Command, _ []string) error {
+			opts.Progress = a.stdout
+			return a.runStack(c.Context(), opts, demo)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&opts.Dir, "data", "", "folder that keeps everything between runs; default: a temporary one")
+	f.StringVar(&opts.Kubeconfig, "kubeconfig", "", "kubeconfig of a cluster to use; default: a kubelab")
+	f.IntVar(&opts.Nodes, "nodes", 0, "nodes of the kubelab; default 2")
+	f.StringVar(&opts.DatabaseURL, "database-url", os.Getenv("DATABASE_URL"), "PostgreSQL to use; default: DATABASE_URL, else a private one")
+	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "where the API listens; port 0 takes a free one")
+	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 takes a free one")
+	f.StringVar(&opts.Image, "image", "", "image of the template default")
+	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running")
+	return c
+}
+
+func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err error) {
+	if err := a.write("Starting Lockstep on this machine\n"); err != nil {
+		return err
+	}
+	s, err := stack.Start(ctx, opts)
+	if err != nil {
+		if ctx.Err() != nil {
+			return fault.Wrap(err, errcode.Canceled, "stopped while starting")
+		}
+		return err
+	}
+	defer func() {
+		_ = a.note("stopping …") // the reason may be that nobody reads any more
+		err = errors.Join(err, s.Stop())
+	}()
+	if demo {
+		if err := a.demo(ctx, s); err != nil {
+			return err
+		}
+	}
+	if err := a.write(next(s, demo)); err != nil {
+		return err
+	}
+	return s.Failed(ctx)
+}
+
+// demo creates a workspace and shows its states until it is Running.
+func (a *app) demo(ctx context.Context, s *stack.Stack) error {
+	api, err := s.Client()
+	if err != nil {
+		return err
+	}
+	if err := a.write(fmt.Sprintf("\nCreating the workspace %q; its states arrive as its cluster reports them\n", demoWorkspace)); err != nil {
+		return err
+	}
+	response, err := api.Workspaces.CreateWorkspace(ctx, connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: demoWorkspace}))
+	if fault.Is(err, errcode.AlreadyExists) {
+		return a.note("the workspace %q is there from an earlier run", demoWorkspace)
+	}
+	if err != nil {
+		return err
+	}
+	return a.follow(ctx, api, response.Msg.GetWorkspace())
+}
+
+// next says what to try.
+func next(s *stack.Stack, demo bool) string {
+	program, err := os.Executable()
+	if err != nil {
+		program = "lockstep"
+	}
+	if dir, err := os.Getwd(); err == nil {
+		if relative, err := filepath.Rel(dir, program); err == nil && !strings.HasPrefix(relative, "..") {
+			program = "./" + relative
+		}
+	}
+	workspace := demoWorkspace
+	lines := []string{"", "Lockstep is running. In another terminal:", "", "  export LOCKSTEP_CLIENT=" + s.ClientFile()}
+	if !demo {
+		lines = append(lines, "  "+program+" ws create "+workspace+" --wait")
+	}
+	for _, command := range []string{
+		"ws list", "ws stop " + workspace, "ws events " + workspace, "events tail 'workspace.>'", "replay 'observed.>'",
+	} {
+		lines = append(lines, "  "+program+" "+command)
+	}
+	lines = append(lines, "  kubectl --kubeconfig "+s.Kubeconfig()+" get pods -A", "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/client"
+)
+
+const completionTimeout = 2 * time.Second
+
+func (a *app) workspaceWatch() *cobra.Command {
+	return &cobra.Command{
+		Use: "watch [WORKSPACE…]", Short: "Show workspaces as they change, until Ctrl-C", ValidArgsFunction: a.completeWorkspaces,
+		Long: "Show workspaces as they change, all or those named. With -o json one message a line.",
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			filter := &statev1.WorkspaceFilter{IncludeTerminated: len(args) > 0}
+			for _, name := range args {
+				filter.Workspaces = append(filter.Workspaces, reference(name))
+			}
+			return a.watch(c.Context(), api, filter, func(*statev1.WatchWorkspacesResponse) (bool, error) { return false, nil })
+		},
+	}
+}
+
+// follow shows one workspace's states until it is what is wanted; failed and error are shown, not given up on.
+func (a *app) follow(ctx context.Context, api *client.API, w *statev1.Workspace) error {
+	filter := &statev1.WorkspaceFilter{IncludeTerminated: true, Workspaces: []*statev1.WorkspaceReference{{Reference: &statev1.WorkspaceReference_Id{Id: w.GetId()}}}}
+	return a.watch(ctx, api, filter, func(seen *statev1.WatchWorkspacesResponse) (bool, error) {
+		switch seen.GetWorkspace().GetActualState() {
+		case statev1.ActualState_ACTUAL_STATE_RUNNING:
+			return seen.GetWorkspace().GetDesiredState() == statev1.DesiredState_DESIRED_STATE_RUNNING, nil
+		case statev1.ActualState_ACTUAL_STATE_TERMINATED:
+			return true, fault.New(errcode.FailedPrecondition, "workspace %q was terminated", w.GetName())
+		default:
+			return false, nil
+		}
+	})
+}
+
+// watch prints what arrives until enough says so, the server ends the stream for good, or the user leaves.
+func (a *app) watch(ctx context.Context, api *client.API, filter *statev1.WorkspaceFilter, enough func(*statev1.WatchWorkspacesResponse) (bool, error)) error {
+	stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}))
+	if err != nil {
+		return err
+	}
+	defer stream.Close() //nolint:errcheck // it is over
+	shown := map[string]string{}
+	for stream.Receive() {
+		if err := a.showChange(stream.Msg(), shown); err != nil {
+			return err
+		}
+		if done, err := enough(stream.Msg()); done || err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := stream.Err(); err != nil {
+		return fault.From(err)
+	}
+	return fault.New(errcode.Unavailable, "the server ended the watch: run it again")
+}
+
+// showChange prints a line a change; for people only where something visible changed.
+func (a *app) showChange(seen *statev1.WatchWorkspacesResponse, shown map[string]string) error {
+	w := seen.GetWorkspace()
+	if a.output != outputTable {
+		raw, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(seen)
+		if err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+		return a.write(string(raw) + "\n")
+	}
+	state := fmt.Sprintf("%-24s %-18s", w.GetName(), actual(w))
+	if desired(w) != actual(w) {
+		state += " wanted: " + desired(w)
+	}
+	if w.GetMessage() != "" {
+		state += "  " + w.GetMessage()
+	}
+	if shown[w.GetId()] == state {
+		return nil
+	}
+	shown[w.GetId()] = state
+	return a.write(time.Now().Format("15:04:05.000") + "  " + state + "\n")
+}

@@ -1,0 +1,321 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+)
+
+func (a *app) workspaces() *cobra.Command {
+	return group("ws", "Workspaces: create, list, start, stop, restart, delete, watch",
+		a.workspaceCreate(), a.workspaceList(), a.workspaceGet(),
+		a.workspaceDesire("start", "Start a workspace", statev1.DesiredState_DESIRED_STATE_RUNNING),
+		a.workspaceDesire("stop", "Stop a workspace; its volume stays", statev1.DesiredState_DESIRED_STATE_STOPPED),
+		a.workspaceDesire("restart", "Stop a workspace and start it again", statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED),
+		a.workspaceDesire("delete", "Terminate a workspace for ever, its volume included", statev1.DesiredState_DESIRED_STATE_TERMINATED),
+		a.workspaceUpdate(), a.workspaceWatch(), a.workspaceEvents())
+}
+
+// overrides are the flags that change what a workspace is made of.
+type overrides struct {
+	image, cpu, memory, volume string
+	env, secretEnv, ports      []string
+	secretFiles                []string
+	command                    []string
+}
+
+func (o *overrides) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.image, "image", "", "container image in place of the template's")
+	f.StringVar(&o.cpu, "cpu", "", "CPU, such as 500m")
+	f.StringVar(&o.memory, "memory", "", "memory, such as 1Gi")
+	f.StringVar(&o.volume, "volume", "", "size of the volume, such as 10Gi")
+	f.StringArrayVar(&o.env, "env", nil, "environment variable NAME=VALUE; may be repeated")
+	f.StringArrayVar(&o.secretEnv, "secret-env", nil, "secret environment variable NAME=FILE, the value read from a file; may be repeated")
+	f.StringArrayVar(&o.secretFiles, "secret-file", nil, "secret file NAME=FILE below /run/secrets/workspace; may be repeated")
+	f.StringArrayVar(&o.ports, "port", nil, "port NAME=NUMBER that the workspace serves; may be repeated")
+	f.StringArrayVar(&o.command, "command", nil, "word of the command in place of the image's; may be repeated")
+}
+
+func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
+	out := &statev1.WorkspaceOverrides{
+		Image: o.image, Cpu: o.cpu, Memory: o.memory, VolumeSize: o.volume, Command: o.command,
+		Env: map[string]string{}, SecretEnv: map[string]string{}, SecretFiles: map[string][]byte{},
+	}
+	err := pairs("--env", o.env, func(name, value string) error { out.Env[name] = value; return nil })
+	if err != nil {
+		return nil, err
+	}
+	err = pairs("--secret-env", o.secretEnv, func(name, path string) error {
+		raw, err := secretFile(path)
+		out.SecretEnv[name] = strings.TrimRight(string(raw), "\r\n")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = pairs("--secret-file", o.secretFiles, func(name, path string) error {
+		raw, err := secretFile(path)
+		out.SecretFiles[name] = raw
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = pairs("--port", o.ports, func(name, value string) error {
+		number, err := strconv.ParseInt(value, 10, 32)
+		if err != nil {
+			return fault.New(errcode.InvalidArgument, "--port %s=%s: the port is no number", name, value)
+		}
+		out.Ports = append(out.Ports, &statev1.Port{Name: name, Number: int32(number)})
+		return nil
+	})
+	return out, err
+}
+
+func secretFile(path string) ([]byte, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.InvalidArgument, "the secret cannot be read: %v", err)
+	}
+	return raw, nil
+}
+
+// pairs reads NAME=VALUE flags.
+func pairs(flag string, given []string, take func(name, value string) error) error {
+	for _, pair := range given {
+		name, value, found := strings.Cut(pair, "=")
+		if !found || name == "" {
+			return fault.New(errcode.InvalidArgument, "%s %q must be NAME=VALUE", flag, pair)
+		}
+		if err := take(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) workspaceCreate() *cobra.Command {
+	var o overrides
+	var project, agent int64
+	var template, key string
+	var wait bool
+	c := &cobra.Command{
+		Use: "create [NAME]", Short: "Create a workspace", Args: cobra.MaximumNArgs(1),
+		Long: "Create a workspace. It is recorded at once and becomes Running on its cluster; --wait shows its states until then.",
+		Example: `  lockstep ws create mine --project 3
+  lockstep ws create mine --project 3 --image registry.example/ide:9 --env EDITOR=vi --wait`,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			changes, err := o.message()
+			if err != nil {
+				return err
+			}
+			request := &statev1.CreateWorkspaceRequest{ProjectId: project, AgentId: agent, Template: template, Overrides: changes, IdempotencyKey: key}
+			if len(args) == 1 {
+				request.Name = args[0]
+			}
+			response, err := api.Workspaces.CreateWorkspace(c.Context(), connect.NewRequest(request))
+			if err != nil {
+				return err
+			}
+			if !wait {
+				return a.print(response.Msg, workspaceTable(response.Msg.GetWorkspace()))
+			}
+			return a.follow(c.Context(), api, response.Msg.GetWorkspace())
+		},
+	}
+	o.flags(c)
+	f := c.Flags()
+	f.Int64Var(&project, "project", 0, "project that it belongs to; may be left out where you see only one")
+	f.Int64Var(&agent, "agent", 0, "agent whose cluster it runs on; may be left out where the project has one")
+	f.StringVar(&template, "template", "", "template that it is made from; default: default")
+	f.StringVar(&key, "idempotency-key", "", "makes a repeated command return the first one's workspace")
+	f.BoolVar(&wait, "wait", false, "show its states until it is Running")
+	return c
+}
+
+func (a *app) workspaceUpdate() *cobra.Command {
+	var o overrides
+	c := &cobra.Command{
+		Use: "update WORKSPACE", Short: "Change what a workspace is made of, such as its image", Args: exactly("WORKSPACE"),
+		ValidArgsFunction: a.completeWorkspaces,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			changes, err := o.message()
+			if err != nil {
+				return err
+			}
+			response, err := api.Workspaces.UpdateWorkspace(c.Context(), connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}))
+			if err != nil {
+				return err
+			}
+			return a.print(response.Msg, workspaceTable(response.Msg.GetWorkspace()))
+		},
+	}
+	o.flags(c)
+	return c
+}
+
+func (a *app) workspaceGet() *cobra.Command {
+	return &cobra.Command{
+		Use: "get WORKSPACE", Short: "Show one workspace by name or id", Args: exactly("WORKSPACE"), ValidArgsFunction: a.completeWorkspaces,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			response, err := api.Workspaces.GetWorkspace(c.Context(), connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}))
+			if err != nil {
+				return err
+			}
+			w := response.Msg.GetWorkspace()
+			return a.print(response.Msg, table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
+				{"name", w.GetName()},
+				{"id", w.GetId()},
+				{"actual state", actual(w)},
+				{"desired state", desired(w)},
+				{"message", w.GetMessage()},
+				{"image", w.GetSpec().GetImage()},
+				{"project", strconv.FormatInt(w.GetProjectId(), 10)},
+				{"agent", strconv.FormatInt(w.GetAgentId(), 10)},
+				{"namespace", w.GetNamespace()},
+				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
+				{"created", age(w.GetCreatedAt()) + " ago"},
+			}})
+		},
+	}
+}
+
+func (a *app) workspaceList() *cobra.Command {
+	var filter statev1.WorkspaceFilter
+	c := &cobra.Command{
+		Use: "list", Short: "List workspaces, newest first", Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			all := &statev1.ListWorkspacesResponse{}
+			for token := ""; ; {
+				response, err := api.Workspaces.ListWorkspaces(c.Context(), connect.NewRequest(&statev1.ListWorkspacesRequest{Filter: &filter, PageToken: token}))
+				if err != nil {
+					return err
+				}
+				all.Workspaces = append(all.Workspaces, response.Msg.GetWorkspaces()...)
+				if token = response.Msg.GetNextPageToken(); token == "" {
+					return a.print(all, workspaceTable(all.GetWorkspaces()...))
+				}
+			}
+		},
+	}
+	f := c.Flags()
+	f.Int64Var(&filter.ProjectId, "project", 0, "only those of this project")
+	f.Int64Var(&filter.AgentId, "agent", 0, "only those of this agent")
+	f.Int64Var(&filter.UserId, "user", 0, "only those of this user")
+	f.BoolVar(&filter.IncludeTerminated, "terminated", false, "terminated ones too")
+	return c
+}
+
+func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " WORKSPACE", Short: short, Args: exactly("WORKSPACE"), ValidArgsFunction: a.completeWorkspaces,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			response, err := api.Workspaces.SetDesiredState(c.Context(), connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: reference(args[0]), DesiredState: desired}))
+			if err != nil {
+				return err
+			}
+			return a.print(response.Msg, workspaceTable(response.Msg.GetWorkspace()))
+		},
+	}
+}
+
+func (a *app) workspaceEvents() *cobra.Command {
+	return &cobra.Command{
+		Use: "events WORKSPACE", Short: "Show the history of one workspace, oldest first", Args: exactly("WORKSPACE"), ValidArgsFunction: a.completeWorkspaces,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			all := &statev1.ListWorkspaceEventsResponse{}
+			for token := ""; ; {
+				response, err := api.Workspaces.ListWorkspaceEvents(c.Context(), connect.NewRequest(&statev1.ListWorkspaceEventsRequest{Workspace: reference(args[0]), PageToken: token}))
+				if err != nil {
+					return err
+				}
+				all.Events = append(all.Events, response.Msg.GetEvents()...)
+				if token = response.Msg.GetNextPageToken(); token == "" {
+					break
+				}
+			}
+			t := table{header: []string{"TIME", "EVENT", "WHAT"}}
+			for _, e := range all.GetEvents() {
+				t.rows = append(t.rows, []string{e.GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"), shortType(e.GetType()), summary([]byte(e.GetCloudEvent()))})
+			}
+			return a.print(all, t)
+		},
+	}
+}
+
+// reference takes a UUID for an id and everything else for a name.
+func reference(nameOrID string) *statev1.WorkspaceReference {
+	if len(nameOrID) == 36 && strings.Count(nameOrID, "-") == 4 {
+		return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Id{Id: nameOrID}}
+	}
+	return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Name{Name: nameOrID}}
+}
+
+func workspaceTable(workspaces ...*statev1.Workspace) table {
+	t := table{header: []string{"NAME", "ACTUAL", "DESIRED", "PROJECT", "AGENT", "AGE", "MESSAGE"}}
+	for _, w := range workspaces {
+		t.rows = append(t.rows, []string{
+			w.GetName(), actual(w), desired(w), strconv.FormatInt(w.GetProjectId(), 10), strconv.FormatInt(w.GetAgentId(), 10), age(w.GetCreatedAt()), w.GetMessage(),
+		})
+	}
+	return t
+}
+
+func actual(w *statev1.Workspace) string  { return words(w.GetActualState().String(), "ACTUAL_STATE_") }
+func desired(w *statev1.Workspace) string { return words(w.GetDesiredState().String(), "DESIRED_STATE_") }
+
+// completeWorkspaces offers names to the shell.
+func (a *app) completeWorkspaces(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 || a.load() != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	api, err := a.api()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
+	defer cancel()
+	response, err := api.Workspaces.ListWorkspaces(ctx, connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}))
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := make([]string, 0, len(response.Msg.GetWorkspaces()))
+	for _, w := range response.Msg.GetWorkspaces() {
+		names = append(names, w.GetName()+"\t"+actual(w))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,57 @@
+package client
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+)
+
+// API is the state service as its user sees it. Errors of calls are faults.
+type API struct {
+	Directory  statev1connect.DirectoryServiceClient
+	Tokens     statev1connect.TokenServiceClient
+	Agents     statev1connect.AgentServiceClient
+	Templates  statev1connect.TemplateServiceClient
+	Workspaces statev1connect.WorkspaceServiceClient
+}
+
+// New makes an API client at the server's URL for the owner of a personal access token.
+func New(http connect.HTTPClient, server, token string) *API {
+	options := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)), bearer(token))
+	url := strings.TrimSuffix(server, "/")
+	return &API{
+		Directory:  statev1connect.NewDirectoryServiceClient(http, url, options),
+		Tokens:     statev1connect.NewTokenServiceClient(http, url, options),
+		Agents:     statev1connect.NewAgentServiceClient(http, url, options),
+		Templates:  statev1connect.NewTemplateServiceClient(http, url, options),
+		Workspaces: statev1connect.NewWorkspaceServiceClient(http, url, options),
+	}
+}
+
+// bearer sends the token with every call.
+type bearer string
+
+func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+		request.Header().Set("Authorization", "Bearer "+string(b))
+		return next(ctx, request)
+	}
+}
+
+func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		conn.RequestHeader().Set("Authorization", "Bearer "+string(b))
+		return conn
+	}
+}
+
+// WrapStreamingHandler is for servers only, which this interceptor is not.
+func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}

@@ -1,0 +1,76 @@
+// Package client is how programs of this machine reach a Lockstep system: the client configuration, and the API with a personal access token.
+package client
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+// Config is the client configuration file.
+type Config struct {
+	// Server is the URL of the state service's API.
+	Server string `json:"server,omitempty"`
+	// TokenFile holds the personal access token.
+	TokenFile string `json:"token_file,omitempty"`
+	// NATSURL, NATSSeedFile and NATSCAFile reach the streams.
+	NATSURL      string `json:"nats_url,omitempty"`
+	NATSSeedFile string `json:"nats_seed_file,omitempty"`
+	NATSCAFile   string `json:"nats_ca_file,omitempty"`
+	// Cell is the cell's name. Defaults to local.
+	Cell string `json:"cell,omitempty"`
+}
+
+// Variable names the environment variable with the path of the configuration.
+const Variable = "LOCKSTEP_CLIENT"
+
+const fileMode = 0o600
+
+// DefaultFile is where the configuration is looked for: LOCKSTEP_CLIENT, else lockstep/client.yaml in the user's configuration folder.
+func DefaultFile() string {
+	if path := os.Getenv(Variable); path != "" {
+		return path
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "client.yaml"
+	}
+	return filepath.Join(dir, "lockstep", "client.yaml")
+}
+
+// Write stores the configuration for its user alone.
+func (c Config) Write(path string) error {
+	raw, err := yaml.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("client configuration: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("client configuration: %w", err)
+	}
+	if err := os.WriteFile(path, raw, fileMode); err != nil {
+		return fmt.Errorf("client configuration: %w", err)
+	}
+	return nil
+}
+
+// Read reads the file; a missing one is an empty configuration.
+func Read(path string) (Config, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Config{}, nil
+	}
+	if err != nil {
+		return Config{}, fault.Wrap(err, errcode.InvalidArgument, "the client configuration %s cannot be read: %v", path, err)
+	}
+	var c Config
+	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
+		return Config{}, fault.Wrap(err, errcode.InvalidArgument, "the client configuration %s is malformed: %v", path, err)
+	}
+	return c, nil
+}

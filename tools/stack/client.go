@@ -1,0 +1,107 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"connectrpc.com/connect"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/client"
+)
+
+// Names of what a stack's agent and first workspaces belong to.
+const (
+	demoOrganization = "demo"
+	demoGroup        = "platform"
+	demoProject      = "workspaces"
+)
+
+// Client calls the API as the first administrator.
+func (s *Stack) Client() (*client.API, error) {
+	token, err := s.AdminToken()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(http.DefaultClient, s.apiURL, token), nil
+}
+
+// ensureProject makes the organization, group and project of a new stack.
+func (s *Stack) ensureProject(ctx context.Context) (int64, error) {
+	api, err := s.Client()
+	if err != nil {
+		return 0, err
+	}
+	projects, err := api.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{}))
+	if err != nil {
+		return 0, fmt.Errorf("list projects: %w", err)
+	}
+	for _, p := range projects.Msg.GetProjects() {
+		if p.GetPath() == demoOrganization+"/"+demoGroup+"/"+demoProject {
+			return p.GetId(), nil
+		}
+	}
+	organization, err := api.Directory.CreateOrganization(ctx, connect.NewRequest(&statev1.CreateOrganizationRequest{Name: demoOrganization}))
+	if err != nil {
+		return 0, fmt.Errorf("make organization %s: %w", demoOrganization, err)
+	}
+	group, err := api.Directory.CreateGroup(ctx, connect.NewRequest(&statev1.CreateGroupRequest{OrganizationId: organization.Msg.GetOrganization().GetId(), Name: demoGroup}))
+	if err != nil {
+		return 0, fmt.Errorf("make group %s: %w", demoGroup, err)
+	}
+	project, err := api.Directory.CreateProject(ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: group.Msg.GetGroup().GetId(), Name: demoProject}))
+	if err != nil {
+		return 0, fmt.Errorf("make project %s: %w", demoProject, err)
+	}
+	return project.Msg.GetProject().GetId(), nil
+}
+
+func (s *Stack) register(ctx context.Context, project int64, agent Agent) (natsauth.AgentCredentials, error) {
+	api, err := s.Client()
+	if err != nil {
+		return natsauth.AgentCredentials{}, err
+	}
+	credentials, _, err := RegisterAgent(ctx, api, project, agent.Name)
+	if err != nil {
+		return natsauth.AgentCredentials{}, fmt.Errorf("register agent %s: %w", agent.Name, err)
+	}
+	if err := natsauth.WriteAgentCredentials(agent.CredentialsFile, credentials); err != nil {
+		return natsauth.AgentCredentials{}, fmt.Errorf("register agent %s: %w", agent.Name, err)
+	}
+	return credentials, nil
+}
+
+// RegisterAgent makes a key for an agent, registers it, and returns its credentials, which nobody else has.
+func RegisterAgent(ctx context.Context, api *client.API, project int64, name string) (natsauth.AgentCredentials, *statev1.Agent, error) {
+	key, err := seal.GenerateKey()
+	if err != nil {
+		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "make the agent's key")
+	}
+	seed, err := key.Seed()
+	if err != nil {
+		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "make the agent's key")
+	}
+	response, err := api.Agents.RegisterAgent(ctx, connect.NewRequest(&statev1.RegisterAgentRequest{Name: name, ProjectId: project, CurvePublicKey: key.Public()}))
+	if err != nil {
+		return natsauth.AgentCredentials{}, nil, err //nolint:wrapcheck // a fault for the caller
+	}
+	made := response.Msg
+	return natsauth.AgentCredentials{
+		ServerURLs: made.GetNatsUrls(), Cell: topology.Cell(made.GetCell()), AgentID: made.GetAgent().GetId(), Token: made.GetToken(),
+		CurveSeed: seed.Reveal(), SealerKey: made.GetSealerPublicKey(), CA: made.GetNatsCa(),
+	}, made.GetAgent(), nil
+}
+
+// writeClient lets the command line find this stack.
+func (s *Stack) writeClient() error {
+	return client.Config{
+		Server: s.apiURL, TokenFile: s.keys.AdminTokenFile, Cell: string(Cell),
+		NATSURL: s.nats.ClientURL(), NATSSeedFile: natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
+	}.Write(s.ClientFile())
+}

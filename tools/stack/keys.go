@@ -1,0 +1,82 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/seal"
+)
+
+// Keys are the files that the state service keeps secrets with, and the first administrator's token.
+type Keys struct {
+	SealSeedFile, DigestKeyFile, AdminTokenFile string
+}
+
+// InitKeys makes the keys of a state service that are missing in a folder, each readable by its owner only. It never replaces one.
+// The report says of each file whether it was made now.
+func InitKeys(dir string) (Keys, map[string]bool, error) {
+	keys := Keys{
+		SealSeedFile:   filepath.Join(dir, "seal.seed"),
+		DigestKeyFile:  filepath.Join(dir, "digest.key"),
+		AdminTokenFile: filepath.Join(dir, "admin.token"),
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return keys, nil, fmt.Errorf("make the folder of keys: %w", err)
+	}
+	made := map[string]bool{}
+	for path, generate := range map[string]func() (string, error){
+		keys.SealSeedFile:   sealSeed,
+		keys.DigestKeyFile:  func() (string, error) { return seal.GenerateDigestKey().Encode().Reveal(), nil },
+		keys.AdminTokenFile: func() (string, error) { return natsauth.NewToken(natsauth.TokenPersonal), nil },
+	} {
+		created, err := writeOnce(path, generate)
+		if err != nil {
+			return keys, nil, fmt.Errorf("make %s: %w", path, err)
+		}
+		made[path] = created
+	}
+	return keys, made, nil
+}
+
+func sealSeed() (string, error) {
+	key, err := seal.GenerateKey()
+	if err != nil {
+		return "", fmt.Errorf("make a key: %w", err)
+	}
+	seed, err := key.Seed()
+	if err != nil {
+		return "", fmt.Errorf("make a key: %w", err)
+	}
+	return seed.Reveal(), nil
+}
+
+// writeOnce creates the file whole, or leaves one that is there.
+func writeOnce(path string, generate func() (string, error)) (bool, error) {
+	if _, err := os.Stat(path); err == nil {
+		return false, nil
+	}
+	value, err := generate()
+	if err != nil {
+		return false, err
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return false, fmt.Errorf("create: %w", err)
+	}
+	defer os.Remove(temporary.Name()) //nolint:errcheck // gone after the link below, or of no use
+	_, writeErr := temporary.WriteString(value + "\n")
+	if err := errors.Join(writeErr, temporary.Close()); err != nil {
+		return false, fmt.Errorf("write: %w", err)
+	}
+	err = os.Link(temporary.Name(), path)
+	if errors.Is(err, os.ErrExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("put in place: %w", err)
+	}
+	return true, nil
+}

@@ -1,0 +1,38 @@
+package stack
+
+import "io"
+
+// Options of a stack. The zero value is a temporary one on free ports.
+type Options struct {
+	// Dir keeps data, keys and logs between runs. Defaults to a temporary folder, removed at the end.
+	Dir string
+	// Kubeconfig of a real cluster to use. Defaults to a kubelab.
+	Kubeconfig string
+	// Nodes of the kubelab. Defaults to its own default.
+	Nodes int
+	// DatabaseURL of a running PostgreSQL. Defaults to a private one.
+	DatabaseURL string
+	// APIListen is where the API listens. Defaults to a free port on 127.0.0.1.
+	APIListen string
+	// NATSPort is where NATS listens on 127.0.0.1. Defaults to a free one.
+	NATSPort int
+	// Image of the template default. Defaults to the state service's own.
+	Image string
+	// Progress receives a line for each step, for people. Defaults to nowhere.
+	Progress io.Writer
+	// Configure may change a service's configuration before it starts. It is given the service's name and a pointer to its Config. Optional.
+	Configure func(service string, config any)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if o.APIListen == "" {
+		o.APIListen = "127.0.0.1:0"
+	}
+	if o.Configure == nil {
+		o.Configure = func(string, any) {}
+	}
+	return o
+}

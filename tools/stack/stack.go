@@ -1,0 +1,344 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/testkit/lab"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/pg"
+)
+
+// Cell is the name of a stack's cell.
+const Cell = topology.Cell("local")
+
+// Names of the services.
+const (
+	State      = "state"
+	Watcher    = "watcher"
+	Dispatcher = "dispatcher"
+)
+
+const stopTimeout = 30 * time.Second
+
+// Stack is a running system.
+type Stack struct {
+	opts      Options
+	dir       string
+	temporary bool
+	progress  *progress
+	log       *os.File
+	keys      Keys
+
+	database    *pg.Server
+	databaseURL string
+	nats        *natsd.Server
+	lab         *lab.Lab
+	kubeconfig  string
+	apiURL      string
+
+	mu        sync.Mutex
+	processes []*process // in the order of their start
+	agents    []Agent
+}
+
+// Start starts everything and returns when a first agent is connected and ready. What was started is stopped when it fails.
+func Start(ctx context.Context, opts Options) (*Stack, error) {
+	opts = opts.withDefaults()
+	s := &Stack{opts: opts, dir: opts.Dir, progress: &progress{out: opts.Progress}}
+	err := s.start(ctx)
+	if err != nil {
+		if log := s.logTail(); log != "" && !errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("%w\nthe services' log ends with:\n%s", err, log)
+		}
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+func (s *Stack) start(ctx context.Context) error {
+	if err := s.openDir(); err != nil {
+		return err
+	}
+	around, aroundCtx := errgroup.WithContext(ctx)
+	around.Go(func() error { return s.startDatabase(aroundCtx) })
+	around.Go(func() error { return s.startNATS(aroundCtx) })
+	around.Go(func() error { return s.startCluster(aroundCtx) })
+	if err := around.Wait(); err != nil {
+		return err
+	}
+	if err := s.startState(ctx); err != nil {
+		return err
+	}
+	if err := s.writeClient(); err != nil {
+		return err
+	}
+	project, err := s.ensureProject(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = s.AddAgent(ctx, project, "local", s.kubeconfig)
+	return err
+}
+
+func (s *Stack) openDir() error {
+	if s.dir == "" {
+		dir, err := os.MkdirTemp("", "lockstep-")
+		if err != nil {
+			return fmt.Errorf("make a folder: %w", err)
+		}
+		// PostgreSQL runs as another user where this process is root, and has to reach its own folder in here.
+		if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // it lists nothing to others
+			return fmt.Errorf("make a folder: %w", err)
+		}
+		s.dir, s.temporary = dir, true
+	}
+	for _, sub := range []string{"", "agents"} {
+		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o711); err != nil { //nolint:gosec // it lists nothing to others
+			return fmt.Errorf("make a folder: %w", err)
+		}
+	}
+	var err error
+	if s.dir, err = filepath.Abs(s.dir); err != nil {
+		return fmt.Errorf("data folder: %w", err)
+	}
+	if s.keys, _, err = InitKeys(filepath.Join(s.dir, "keys")); err != nil {
+		return err
+	}
+	s.log, err = os.OpenFile(s.LogFile(), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	return nil
+}
+
+func (s *Stack) startDatabase(ctx context.Context) error {
+	if s.opts.DatabaseURL != "" {
+		s.databaseURL = s.opts.DatabaseURL
+		return nil
+	}
+	done := s.progress.step("PostgreSQL")
+	options := pg.Options{Progress: func(string) {}}
+	if !s.temporary {
+		options.Data = filepath.Join(s.dir, "postgres")
+	}
+	server, err := pg.Start(ctx, options)
+	if err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	s.database, s.databaseURL = server, server.URL()
+	done("%d, private, on port %d", server.Version(), server.Port())
+	return nil
+}
+
+func (s *Stack) startNATS(context.Context) error {
+	done := s.progress.step("NATS")
+	report, err := natsauth.Init(s.natsDir(), natsauth.Options{Cell: Cell})
+	if err != nil {
+		return fmt.Errorf("configure NATS: %w", err)
+	}
+	server, err := natsd.Start(natsd.Options{
+		ConfigFile: report.ConfigFile, StoreDir: filepath.Join(s.dir, "jetstream"), Port: s.opts.NATSPort,
+		Logger: telemetry.NewLogger(s.telemetry(), "nats", s.log),
+	})
+	if err != nil {
+		return fmt.Errorf("start NATS: %w", err)
+	}
+	s.nats = server
+	done("embedded, %s", server.ClientURL())
+	return nil
+}
+
+func (s *Stack) startCluster(ctx context.Context) error {
+	if s.opts.Kubeconfig != "" {
+		s.kubeconfig = s.opts.Kubeconfig
+		s.progress.say("Kubernetes", "the cluster of %s", s.opts.Kubeconfig)
+		return nil
+	}
+	done := s.progress.step("Kubernetes")
+	options := lab.Options{Name: "lockstep", Nodes: s.opts.Nodes, Progress: s.progress.indented()}
+	if !s.temporary {
+		options.Data = filepath.Join(s.dir, "kubelab")
+	}
+	started, err := lab.Start(ctx, options)
+	if err != nil {
+		return fmt.Errorf("start the Kubernetes control plane: %w", err)
+	}
+	s.lab, s.kubeconfig = started, started.Kubeconfig()
+	done("kubelab, %s", started.Server())
+	return nil
+}
+
+// Stop stops everything in the reverse order of its start and, for a temporary stack, removes what it wrote.
+func (s *Stack) Stop() error {
+	s.mu.Lock()
+	processes := slices.Clone(s.processes)
+	s.mu.Unlock()
+	var errs []error
+	for _, p := range slices.Backward(processes) {
+		errs = append(errs, p.stop())
+	}
+	around := []func() error{}
+	if s.lab != nil {
+		around = append(around, s.lab.Stop)
+	}
+	if s.nats != nil {
+		around = append(around, s.nats.Stop)
+	}
+	if s.database != nil {
+		around = append(around, func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+			defer cancel()
+			return s.database.Stop(ctx)
+		})
+	}
+	results := make(chan error, len(around))
+	for _, stop := range around {
+		go func() { results <- stop() }()
+	}
+	for range around {
+		errs = append(errs, <-results)
+	}
+	if s.log != nil {
+		errs = append(errs, s.log.Close())
+	}
+	if s.temporary && s.dir != "" {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	return nil
+}
+
+// Failed receives the first service's or part's error when one ends by itself.
+func (s *Stack) Failed(ctx context.Context) error {
+	var labDone <-chan struct{}
+	if s.lab != nil {
+		labDone = s.lab.Done()
+	}
+	s.mu.Lock()
+	processes := slices.Clone(s.processes)
+	s.mu.Unlock()
+	ended := make(chan *process, len(processes))
+	for _, p := range processes {
+		go func() {
+			select {
+			case <-p.ended():
+				ended <- p
+			case <-ctx.Done():
+			}
+		}()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-labDone:
+		return s.lab.Err()
+	case p := <-ended:
+		return fmt.Errorf("service %s ended by itself: %w", p.name, errors.Join(ErrStopped, p.result()))
+	}
+}
+
+// Restart drains a service and starts it again.
+func (s *Stack) Restart(ctx context.Context, name string) error {
+	if err := s.StopService(name); err != nil {
+		return err
+	}
+	return s.StartService(ctx, name)
+}
+
+// StopService drains a service.
+func (s *Stack) StopService(name string) error {
+	p, err := s.process(name)
+	if err != nil {
+		return err
+	}
+	return p.stop()
+}
+
+// StartService starts a service that was stopped and returns when it is ready.
+func (s *Stack) StartService(ctx context.Context, name string) error {
+	p, err := s.process(name)
+	if err != nil {
+		return err
+	}
+	addrs, err := p.start(ctx)
+	if err == nil && name == State {
+		s.apiURL = "http://" + addrs["api"]
+	}
+	return err
+}
+
+func (s *Stack) process(name string) (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.processes, func(p *process) bool { return p.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("no service %q runs here", name)
+	}
+	return s.processes[i], nil
+}
+
+// APIURL is where the API listens.
+func (s *Stack) APIURL() string { return s.apiURL }
+
+// Kubeconfig of the cluster.
+func (s *Stack) Kubeconfig() string { return s.kubeconfig }
+
+// NATS is the embedded server.
+func (s *Stack) NATS() *natsd.Server { return s.nats }
+
+// Database is the private server; nil where a running one was given.
+func (s *Stack) Database() *pg.Server { return s.database }
+
+// AdminToken is the first administrator's personal access token.
+func (s *Stack) AdminToken() (string, error) {
+	raw, err := os.ReadFile(s.keys.AdminTokenFile)
+	if err != nil {
+		return "", fmt.Errorf("read the administrator's token: %w", err)
+	}
+	return string(raw[:len(raw)-1]), nil
+}
+
+// Dir holds everything that the stack writes.
+func (s *Stack) Dir() string { return s.dir }
+
+// LogFile is where every service writes its log.
+func (s *Stack) LogFile() string { return filepath.Join(s.dir, "lockstep.log") }
+
+// ClientFile is the client configuration for this stack's administrator.
+func (s *Stack) ClientFile() string { return filepath.Join(s.dir, "client.yaml") }
+
+func (s *Stack) natsDir() string { return filepath.Join(s.dir, "nats") }
+
+const tailBytes = 4 << 10
+
+// logTail is the end of the log.
+func (s *Stack) logTail() string {
+	if s.log == nil {
+		return ""
+	}
+	info, err := s.log.Stat()
+	if err != nil {
+		return ""
+	}
+	tail := io.NewSectionReader(s.log, max(0, info.Size()-tailBytes), tailBytes)
+	raw, err := io.ReadAll(tail)
+	if err != nil {
+		return ""
+	}
+	return string(raw)
+}
