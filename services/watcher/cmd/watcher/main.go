@@ -1,0 +1,9 @@
+// Command watcher is lockstep-watcher: see its --help.
+package main
+
+import (
+	"lockstep.internal/libs/service"
+	"lockstep.internal/services/watcher"
+)
+
+func main() { service.Main(watcher.Program(), watcher.DefaultConfig(), watcher.Main) }

@@ -1,0 +1,95 @@
+package watcher
+
+import (
+	"io"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/service"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/watcher/kube"
+)
+
+// Config of a watcher. Start from [DefaultConfig].
+type Config struct {
+	service.Config `yaml:",inline"`
+
+	Telemetry telemetry.Config `yaml:"telemetry" help:"log and traces"`
+	// CredentialsFile also says which cell and which agent this is, and where NATS is.
+	CredentialsFile string           `yaml:"credentials_file" help:"the agent's credentials, as written when the agent was registered"`
+	Kubernetes      kube.Config      `yaml:"kubernetes" help:"the cluster to watch"`
+	Lease           kube.LeaseConfig `yaml:"lease" help:"election of the one watcher that reports"`
+	Publish         Publish          `yaml:"publish" help:"how facts are sent"`
+	// FullResyncInterval holds until the agent's configuration is heard, which says its own.
+	FullResyncInterval time.Duration `yaml:"full_resync_interval" help:"time between full resyncs, until the control plane says another"`
+	TickInterval       time.Duration `yaml:"tick_interval" help:"how often the time is told"`
+
+	// Clock tells the time of observations, ticks and intervals. Defaults to the real one.
+	Clock clock.WithTicker `yaml:"-"`
+	// Log receives the log. Defaults to standard error.
+	Log io.Writer `yaml:"-"`
+}
+
+// Publish says how facts are sent.
+type Publish struct {
+	Window        int           `yaml:"window" help:"messages that may be in flight at a time"`
+	AckTimeout    time.Duration `yaml:"ack_timeout" help:"how long a receipt may take before the message is sent again"`
+	MaxBacklogAge time.Duration `yaml:"max_backlog_age" help:"how long a fact may wait before the watcher says that it is not ready"`
+	MaxMessage    config.Bytes  `yaml:"max_message" help:"largest event; what is larger is reported as rejected"`
+}
+
+// DefaultConfig has every default; CredentialsFile is left to be given.
+func DefaultConfig() Config {
+	return Config{
+		Config:     service.DefaultConfig(":9090"),
+		Telemetry:  telemetry.DefaultConfig(),
+		Kubernetes: kube.DefaultConfig(),
+		Lease:      kube.DefaultLeaseConfig(),
+		Publish: Publish{
+			Window: 256, AckTimeout: 5 * time.Second, MaxBacklogAge: time.Minute, MaxMessage: topology.MaxMessageSize,
+		},
+		FullResyncInterval: time.Hour,
+		TickInterval:       15 * time.Second,
+	}
+}
+
+// minMessage leaves room for the fact that something was too large.
+const minMessage = 4 * config.KiB
+
+// Validate returns everything that is wrong.
+func (c Config) Validate() []error {
+	var errs []error
+	if c.CredentialsFile == "" {
+		errs = append(errs, config.Invalid("credentials_file", "is missing: register the agent and give the file that is written then"))
+	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
+		errs = append(errs, config.Invalid("credentials_file", "%v", err))
+	}
+	if c.FullResyncInterval < time.Second {
+		errs = append(errs, config.Invalid("full_resync_interval", "%s is less than 1s", c.FullResyncInterval))
+	}
+	if c.TickInterval < time.Second {
+		errs = append(errs, config.Invalid("tick_interval", "%s is less than 1s", c.TickInterval))
+	}
+	return errs
+}
+
+// Validate checks the limits.
+func (p Publish) Validate() []error {
+	var errs []error
+	if p.Window < 1 {
+		errs = append(errs, config.Invalid("window", "%d is less than 1", p.Window))
+	}
+	for key, d := range map[string]time.Duration{"ack_timeout": p.AckTimeout, "max_backlog_age": p.MaxBacklogAge} {
+		if d <= 0 {
+			errs = append(errs, config.Invalid(key, "%s is not a positive duration", d))
+		}
+	}
+	if p.MaxMessage < minMessage || p.MaxMessage > topology.MaxMessageSize {
+		errs = append(errs, config.Invalid("max_message", "%s is not between %s and %s", p.MaxMessage, minMessage, config.Bytes(topology.MaxMessageSize)))
+	}
+	return errs
+}

@@ -1,0 +1,19 @@
+// Package watcher is the service that reports what is in a cluster: a leader among its replicas watches the Deployments, ReplicaSets and pods that
+// bear an agent's label and publishes each version as an event on OBSERVED.
+//
+// Promises. A change is sent at once as a partial, a deletion too. Versions of one object are sent in order, one at a time, the latest first
+// when several wait. The stream's acknowledgement is the receipt: what is acknowledged is not sent again by this term, what is not is sent until it
+// is, so events may be stored more than once, with the same id. The decisions are pure: [Ledger] (what is sent next), [Plan] (when all of it),
+// [Reporter] (how it reads).
+//
+// A full resync is a begin, one member for each object, an end. Its members are a fresh listing of each kind, not the informer's
+// store: the store tells of a version before it holds it, a listing is at its version. From before the first listing until the begin is
+// stored nothing else is sent, so that no earlier event has a version above those that the begin names. A member is sent in the latest version
+// known, which may be its deletion; a member too large to send is a rejected fact. All of them carry the resync's id and count; the end
+// follows when all are acknowledged. So what the listings lack and is not above their versions is gone, and what
+// was created later is above them.
+//
+// Failure modes. NATS away: observations wait, only the latest of each object, and readiness says so. Kubernetes away: watches resume; what
+// vanished is reported then. The cluster restored from a backup: versions go back, the term is abandoned and a new one knows nothing. Two leaders for
+// moments: events repeat, harmlessly. This process killed: the next one begins with a full resync.
+package watcher

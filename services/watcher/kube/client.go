@@ -1,0 +1,150 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"lockstep.internal/libs/config"
+)
+
+// Config says how to reach the cluster.
+type Config struct {
+	Kubeconfig string  `yaml:"kubeconfig" help:"kubeconfig file of the cluster; empty = the ServiceAccount of the pod we run in"`
+	Context    string  `yaml:"context" help:"context of the kubeconfig; empty = its current one"`
+	QPS        float64 `yaml:"qps" help:"requests a second that we allow ourselves to the API server"`
+	Burst      int     `yaml:"burst" help:"requests that may exceed qps for a moment"`
+}
+
+// DefaultConfig uses the ServiceAccount of the pod and at most 50 requests a second.
+func DefaultConfig() Config { return Config{QPS: 50, Burst: 100} }
+
+// Validate checks the limits.
+func (c Config) Validate() []error {
+	var errs []error
+	if c.Context != "" && c.Kubeconfig == "" {
+		errs = append(errs, config.Invalid("context", "has no effect without kubeconfig"))
+	}
+	if c.QPS <= 0 {
+		errs = append(errs, config.Invalid("qps", "%v is not above zero", c.QPS))
+	}
+	if c.Burst < 1 {
+		errs = append(errs, config.Invalid("burst", "%d is less than 1", c.Burst))
+	}
+	return errs
+}
+
+const (
+	protobuf = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	// The namespace every cluster has and nobody deletes: its UID is the cluster's identity.
+	systemNamespace = metav1.NamespaceSystem
+)
+
+// Client reads the objects of one agent. It is safe for concurrent use.
+type Client struct {
+	typed  kubernetes.Interface
+	meta   metadata.Interface
+	logger *slog.Logger
+}
+
+// NewClient makes a client. It reaches for nothing: an error is a mistake in the configuration.
+func NewClient(cfg Config, userAgent string, logger *slog.Logger) (*Client, error) {
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig}
+	rest, err := loadConfig(cfg, rules)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes configuration: %w", err)
+	}
+	rest.UserAgent = userAgent
+	rest.QPS, rest.Burst = float32(cfg.QPS), cfg.Burst
+	rest.ContentType, rest.AcceptContentTypes = runtime.ContentTypeProtobuf, protobuf
+	rest.WarningHandlerWithContext = warnings{logger}
+	typed, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	meta, err := metadata.NewForConfig(rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes metadata client: %w", err)
+	}
+	return &Client{typed: typed, meta: meta, logger: logger}, nil
+}
+
+func loadConfig(cfg Config, rules *clientcmd.ClientConfigLoadingRules) (*rest.Config, error) {
+	if cfg.Kubeconfig == "" {
+		return rest.InClusterConfig() //nolint:wrapcheck // NewClient says what it is about
+	}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context}
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig() //nolint:wrapcheck // as above
+}
+
+// ClusterUID is the identity of the cluster: a recreated cluster has another one.
+func (c *Client) ClusterUID(ctx context.Context) (string, error) {
+	namespace, err := c.typed.CoreV1().Namespaces().Get(ctx, systemNamespace, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read namespace %s: %w", systemNamespace, err)
+	}
+	return string(namespace.UID), nil
+}
+
+// EnsureNamespace makes the namespace when it is missing. It changes none that is there.
+func (c *Client) EnsureNamespace(ctx context.Context, name string, labels map[string]string) error {
+	_, err := c.typed.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read namespace %s: %w", name, err)
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	_, err = c.typed.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// logged has the client library write to our log instead of its own. What it calls information is detail here.
+func (c *Client) logged(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{c.logger.Handler()}))
+}
+
+// quiet turns the client library's information into debugging.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+	return q.Handler.Enabled(ctx, quieter(level))
+}
+
+//nolint:gocritic // the interface wants the record by value
+func (q quiet) Handle(ctx context.Context, record slog.Record) error {
+	record.Level = quieter(record.Level)
+	return q.Handler.Handle(ctx, record) //nolint:wrapcheck // a pass-through
+}
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+func (q quiet) WithGroup(name string) slog.Handler       { return quiet{q.Handler.WithGroup(name)} }
+
+func quieter(level slog.Level) slog.Level {
+	if level >= slog.LevelWarn {
+		return level
+	}
+	return min(level, slog.LevelDebug)
+}
+
+// warnings of the API server go to our log.
+type warnings struct{ logger *slog.Logger }
+
+func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, text string) {
+	w.logger.WarnContext(ctx, "the API server warns", slog.String("warning", text))
+}

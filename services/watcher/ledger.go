@@ -1,0 +1,323 @@
+package watcher
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/kube"
+)
+
+// Ledger knows, for one term of leadership, which version of each object is acknowledged, which is being sent, and which is owed.
+// It decides what is sent next, and is pure: no clock, no I/O. It is not safe for concurrent use.
+//
+//   - Of each object at most one version is in flight, and the next one sent is the latest known: versions in between are never
+//     sent, versions never go back. A deletion is sent like a version, and the object is then forgotten.
+//   - A version that is acknowledged is not sent again, but as a member of a full resync.
+//   - Partials go before members, each in the order in which they came to be owed; one that failed waits apart and holds up nobody.
+//   - A baseline is an object that was there when the term began. It is owed to the first full resync, or when it changes before.
+//     FirstSeen is told with each version of a baseline until one is acknowledged: we tell of it for the first time and did
+//     not see it come to be. What an earlier term or another watcher told is not known here.
+type Ledger struct {
+	entries  map[Key]*entry
+	partials queue
+	members  queue
+	delayed  delays
+	highest  map[kube.Kind]string
+
+	paused      bool
+	resync      string
+	outstanding int
+}
+
+type entry struct {
+	latest   Sighting
+	told     string // version last acknowledged, empty for none
+	toldVerb events.Verb
+	baseline bool // and nothing of it acknowledged yet
+	held     bool // a baseline that waits for the first resync
+	member   bool // owed to the running resync
+	refused  string
+
+	sending          bool
+	delayed          bool
+	inPartials       bool
+	inMembers        bool
+	attempts         int
+	since            time.Time // of being owed
+	owedSinceIsKnown bool
+}
+
+// NewLedger begins a term: nothing is known.
+func NewLedger() *Ledger {
+	return &Ledger{entries: make(map[Key]*entry), highest: make(map[kube.Kind]string)}
+}
+
+// Baseline enters an object that was there when the term began.
+func (l *Ledger) Baseline(s Sighting) {
+	if l.entries[s.Key] != nil {
+		l.Observe(s)
+		return
+	}
+	l.raise(s)
+	l.entries[s.Key] = &entry{latest: s, baseline: true, held: true}
+}
+
+// Observe enters a version of an object, or its deletion. What is older than the latest known changes nothing.
+func (l *Ledger) Observe(s Sighting) {
+	l.raise(s)
+	e := l.entries[s.Key]
+	if e == nil {
+		e = &entry{latest: s}
+		l.entries[s.Key] = e
+		l.schedule(e, s.SeenAt)
+		return
+	}
+	if !s.newerThan(e.latest.Version, e.latest.Verb) {
+		if s.Version == e.latest.Version && s.Verb == e.latest.Verb {
+			e.latest.Object = s.Object // the informer's own, so that one copy is held
+		}
+		return
+	}
+	e.latest, e.held, e.attempts = s, false, 0
+	l.schedule(e, s.SeenAt)
+}
+
+// Vanished enters an object whose deletion was missed: it is gone at some version that is not known, so the last known one stands for it.
+func (l *Ledger) Vanished(s Sighting) {
+	if e := l.entries[s.Key]; e != nil {
+		s.Version = later(s.Version, e.latest.Version)
+	}
+	l.Observe(s)
+}
+
+func (l *Ledger) raise(s Sighting) { l.highest[s.Kind] = later(s.Version, l.highest[s.Kind]) }
+
+// Highest is the highest version of a kind that is known.
+func (l *Ledger) Highest(kind kube.Kind) string { return l.highest[kind] }
+
+// Held returns the object if it is known in exactly this version, so that a second copy need not be kept.
+func (l *Ledger) Held(key Key, version string) metav1.Object {
+	if e := l.entries[key]; e != nil && e.latest.Version == version && e.latest.Verb == events.VerbUpserted {
+		return e.latest.Object
+	}
+	return nil
+}
+
+// Pause stops [Ledger.Next]. Between the moment a resync's list versions are read and its begin, nothing may be sent: a version above
+// them, told before them, would look as if the cluster had gone back.
+func (l *Ledger) Pause() { l.paused = true }
+
+// Resume ends a pause.
+func (l *Ledger) Resume() { l.paused = false }
+
+// Join begins a full resync whose begin is acknowledged: the objects of the listings are its members, each owed once more in the latest version
+// known. What is known, alive and not above the listing of its kind, yet not in it, is gone: it is forgotten here, and state judges its absence.
+func (l *Ledger) Join(id string, listings []Listed, now time.Time) {
+	l.resync, l.outstanding = id, 0
+	for _, e := range l.entries {
+		e.member = false
+	}
+	for _, listed := range listings {
+		for _, s := range listed.Members {
+			l.join(s, now)
+		}
+	}
+	for key, e := range l.entries {
+		if e.member || e.sending || e.latest.Verb == events.VerbDeleted {
+			continue
+		}
+		for _, listed := range listings {
+			above := Sighting{Version: e.latest.Version}
+			if listed.Kind == key.Kind && !above.newerThan(listed.Version, "") {
+				delete(l.entries, key)
+			}
+		}
+	}
+}
+
+// Listed is one kind as a full resync found it.
+type Listed struct {
+	Kind    kube.Kind
+	Version string
+	Members []Sighting
+}
+
+func (l *Ledger) join(s Sighting, now time.Time) {
+	l.raise(s)
+	e := l.entries[s.Key]
+	if e == nil {
+		e = &entry{latest: s}
+		l.entries[s.Key] = e
+	} else if s.newerThan(e.latest.Version, e.latest.Verb) {
+		e.latest, e.attempts = s, 0
+	}
+	if !e.member {
+		e.member = true
+		l.outstanding++
+	}
+	e.held = false
+	l.schedule(e, now)
+}
+
+// Outstanding is how many members of the running resync are not acknowledged.
+func (l *Ledger) Outstanding() int { return l.outstanding }
+
+// Next returns what is to be sent now, and marks it as being sent until [Ledger.Acked], [Ledger.Failed] or [Ledger.Refused]. When there is
+// nothing, it returns when a delayed one is due, the zero time if there is none.
+func (l *Ledger) Next(now time.Time) (d Delivery, due time.Time, ok bool) {
+	if l.paused {
+		return Delivery{}, time.Time{}, false
+	}
+	for l.delayed.due(now) {
+		l.release(l.delayed.pop(), now)
+	}
+	for {
+		e := l.pop()
+		if e == nil {
+			return Delivery{}, l.delayed.next(), false
+		}
+		if e.sending || e.delayed || !e.owed() {
+			continue
+		}
+		e.sending = true
+		e.attempts++
+		d = Delivery{
+			Sighting: e.latest, Attempt: e.attempts, Refused: e.refused == e.latest.Version,
+			FirstSeen: e.baseline && e.latest.Verb == events.VerbUpserted,
+		}
+		if e.member {
+			d.ResyncID = l.resync
+		}
+		return d, time.Time{}, true
+	}
+}
+
+func (l *Ledger) pop() *entry {
+	if key, ok := l.partials.pop(); ok {
+		if e := l.entries[key]; e != nil && e.inPartials {
+			e.inPartials = false
+			return e
+		}
+		return l.pop()
+	}
+	if key, ok := l.members.pop(); ok {
+		if e := l.entries[key]; e != nil && e.inMembers {
+			e.inMembers = false
+			return e
+		}
+		return l.pop()
+	}
+	return nil
+}
+
+// Acked says that the delivery is stored.
+func (l *Ledger) Acked(d Delivery, now time.Time) {
+	e := l.entries[d.Key]
+	if e == nil {
+		return
+	}
+	e.sending, e.baseline = false, false
+	e.told, e.toldVerb = d.Version, d.Verb
+	if e.member && d.ResyncID == l.resync && d.ResyncID != "" {
+		e.member = false
+		l.outstanding--
+	}
+	switch {
+	case e.owed():
+		e.attempts = 0
+		e.owedSinceIsKnown = false
+		l.schedule(e, now)
+	case e.latest.Verb == events.VerbDeleted:
+		delete(l.entries, d.Key)
+	default:
+		e.owedSinceIsKnown = false
+	}
+}
+
+// Failed says that the delivery is not known to be stored. The latest version of the object is sent no sooner than retry.
+func (l *Ledger) Failed(d Delivery, retry time.Time) {
+	e := l.entries[d.Key]
+	if e == nil {
+		return
+	}
+	e.sending = false
+	if !e.owed() {
+		return
+	}
+	e.delayed = true
+	l.delayed.push(d.Key, retry)
+}
+
+// Refused says that the delivery is too large for the server: of this version, only that fact can be told.
+func (l *Ledger) Refused(d Delivery, now time.Time) {
+	if e := l.entries[d.Key]; e != nil {
+		e.sending = false
+		e.refused = d.Version
+		l.schedule(e, now)
+	}
+}
+
+// Hurry makes everything that was delayed due: what made it fail is over.
+func (l *Ledger) Hurry(now time.Time) {
+	for l.delayed.len() > 0 {
+		l.release(l.delayed.pop(), now)
+	}
+}
+
+func (l *Ledger) release(key Key, now time.Time) {
+	if e := l.entries[key]; e != nil && e.delayed {
+		e.delayed = false
+		l.schedule(e, now)
+	}
+}
+
+// schedule puts an entry that is owed into the queues it belongs to. It is taken out when its turn comes, and looked at again then.
+func (l *Ledger) schedule(e *entry, now time.Time) {
+	if !e.owed() {
+		return
+	}
+	if !e.owedSinceIsKnown {
+		e.since, e.owedSinceIsKnown = now, true
+	}
+	if e.sending || e.delayed {
+		return
+	}
+	if e.changed() && !e.inPartials {
+		// A member that has not been told of before waits among the members: a first resync must not hold up what changes.
+		if !e.member || e.told != "" || !e.baseline {
+			e.inPartials = true
+			l.partials.push(e.latest.Key)
+			return
+		}
+	}
+	if e.member && !e.inMembers && !e.inPartials {
+		e.inMembers = true
+		l.members.push(e.latest.Key)
+	}
+}
+
+// changed tells that the latest version is not the one acknowledged.
+func (e *entry) changed() bool {
+	return !e.held && (e.latest.Version != e.told || e.latest.Verb != e.toldVerb)
+}
+
+func (e *entry) owed() bool { return e.member || e.changed() }
+
+// Size is how many objects are known.
+func (l *Ledger) Size() int { return len(l.entries) }
+
+// Backlog is how many objects are owed, those being sent included, and since when the oldest is.
+func (l *Ledger) Backlog() (owed int, oldest time.Time) {
+	for _, e := range l.entries {
+		if !e.owed() {
+			continue
+		}
+		owed++
+		if oldest.IsZero() || e.since.Before(oldest) {
+			oldest = e.since
+		}
+	}
+	return owed, oldest
+}

@@ -1,0 +1,182 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+)
+
+const (
+	typeConfig = event.TypePrefix + "control.config.v1"
+	typeResync = event.TypePrefix + "control.resync.v1"
+
+	// What has been taken and has not had its effect is claimed this often; the consumer redelivers after 30 s without.
+	claimInterval = 10 * time.Second
+	minDelay      = 100 * time.Millisecond
+	maxDelay      = 10 * time.Second
+)
+
+// Directives takes what the agent is told. Each method returns a channel that is closed when the directive has had its effect, nil
+// when it has had it already. Calls come one at a time.
+type Directives interface {
+	// Configure is told the agent's configuration.
+	Configure(ctx context.Context, cfg events.AgentConfig) <-chan struct{}
+	// Resync is asked for a full resync that answers the nonce.
+	Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{}
+}
+
+// Control reads what one agent's watcher is told.
+type Control struct {
+	js       jetstream.JetStream
+	consumer string
+	logger   *slog.Logger
+
+	once  sync.Once
+	heard chan struct{}
+}
+
+// NewControl makes the reader of an agent's consumer, which must have been made with the agent.
+func NewControl(conn *nats.Conn, agent int64, logger *slog.Logger) (*Control, error) {
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return nil, fmt.Errorf("open JetStream: %w", err)
+	}
+	return &Control{js: js, consumer: topology.WatcherConsumer(agent), logger: logger, heard: make(chan struct{})}, nil
+}
+
+// Heard is closed when everything that was said before Run has been handed over.
+func (c *Control) Heard() <-chan struct{} { return c.heard }
+
+// Run reads until ctx is done. It waits for ever for NATS and for the consumer. It is for one run.
+func (c *Control) Run(ctx context.Context, to Directives) {
+	var settling sync.WaitGroup
+	defer settling.Wait()
+	delays := backoff.NewExponentialBackOff()
+	delays.InitialInterval, delays.MaxInterval = minDelay, maxDelay
+	reset := false
+	for ctx.Err() == nil {
+		err := c.read(ctx, to, &reset, &settling, delays.Reset)
+		if ctx.Err() != nil {
+			return
+		}
+		delay := delays.NextBackOff()
+		c.logger.DebugContext(ctx, "cannot read the agent's configuration, trying on",
+			slog.String("consumer", c.consumer), slog.String("error", err.Error()), slog.Duration("delay", delay))
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *Control) read(ctx context.Context, to Directives, reset *bool, settling *sync.WaitGroup, works func()) error {
+	if !*reset {
+		// What an earlier watcher acknowledged is news to this one. The consumer is made with the agent: the first position is its own.
+		if _, err := c.js.ResetConsumerToSequence(ctx, topology.StreamControl, c.consumer, 1); err != nil {
+			return fmt.Errorf("reset consumer %s: %w", c.consumer, err)
+		}
+		*reset = true
+	}
+	consumer, err := c.js.Consumer(ctx, topology.StreamControl, c.consumer)
+	if err != nil {
+		return fmt.Errorf("consumer %s: %w", c.consumer, err)
+	}
+	works()
+	if info := consumer.CachedInfo(); info.NumPending == 0 && info.NumAckPending == 0 {
+		c.allHeard()
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(16))
+	if err != nil {
+		return fmt.Errorf("consumer %s: %w", c.consumer, err)
+	}
+	defer messages.Stop()
+	for {
+		msg, err := messages.Next(jetstream.NextContext(ctx))
+		if errors.Is(err, jetstream.ErrNoHeartbeat) {
+			continue // it asks again by itself
+		}
+		if err != nil {
+			return fmt.Errorf("consumer %s: %w", c.consumer, err)
+		}
+		effect, err := dispatch(ctx, msg, to)
+		if err != nil {
+			c.logger.ErrorContext(ctx, "a message to this agent cannot be understood and is dropped",
+				slog.String("subject", msg.Subject()), slog.String("error", err.Error()))
+			err = msg.TermWithReason(err.Error())
+		} else {
+			settling.Go(func() { c.settle(ctx, msg, effect) })
+		}
+		if err != nil {
+			c.logger.WarnContext(ctx, "cannot answer the consumer", slog.String("error", err.Error()))
+		}
+		if metadata, err := msg.Metadata(); err == nil && metadata.NumPending == 0 {
+			c.allHeard()
+		}
+	}
+}
+
+func (c *Control) allHeard() { c.once.Do(func() { close(c.heard) }) }
+
+func dispatch(ctx context.Context, msg jetstream.Msg, to Directives) (<-chan struct{}, error) {
+	e, err := event.Decode(msg.Headers(), msg.Data())
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller names the subject
+	}
+	switch e.Type() {
+	case typeConfig:
+		var cfg events.AgentConfig
+		if err := json.Unmarshal(e.Data(), &cfg); err != nil {
+			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+		}
+		if cfg.ConfigRevision < 1 || cfg.FullResyncIntervalMs < 1000 {
+			return nil, fmt.Errorf("event %s: config_revision %d or full_resync_interval_ms %d is out of range", e.ID(), cfg.ConfigRevision, cfg.FullResyncIntervalMs)
+		}
+		return to.Configure(ctx, cfg), nil
+	case typeResync:
+		var request events.ResyncRequested
+		if err := json.Unmarshal(e.Data(), &request); err != nil {
+			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+		}
+		if request.Nonce == "" {
+			return nil, fmt.Errorf("event %s: no nonce", e.ID())
+		}
+		return to.Resync(ctx, request), nil
+	default:
+		return nil, nil //nolint:nilnil // what a newer control plane says to others on these subjects is none of our business
+	}
+}
+
+// settle acknowledges a message once it has had its effect, and keeps it from being delivered again until then.
+func (c *Control) settle(ctx context.Context, msg jetstream.Msg, effect <-chan struct{}) {
+	if effect != nil {
+		claim := time.NewTicker(claimInterval)
+		defer claim.Stop()
+		for waiting := true; waiting; {
+			select {
+			case <-effect:
+				waiting = false
+			case <-claim.C:
+				if err := msg.InProgress(); err != nil {
+					c.logger.DebugContext(ctx, "cannot keep a message from redelivery", slog.String("error", err.Error()))
+				}
+			case <-ctx.Done():
+				return // the next leader is told again
+			}
+		}
+	}
+	if err := msg.Ack(); err != nil {
+		c.logger.DebugContext(ctx, "cannot acknowledge, it will be told again", slog.String("subject", msg.Subject()), slog.String("error", err.Error()))
+	}
+}

@@ -1,0 +1,137 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/topology"
+)
+
+// ErrTooLarge says that no server will take this message, however often it is sent.
+var ErrTooLarge = errors.New("the message is larger than the stream takes")
+
+// errTooLargeCode is the server's code for a message above the stream's limit.
+const errTooLargeCode jetstream.ErrorCode = 10054
+
+// Publisher sends to JetStream. It is safe for concurrent use; Close it.
+type Publisher struct {
+	conn *nats.Conn
+	js   jetstream.JetStream
+
+	mu      sync.Mutex
+	waiting map[*nats.Msg]func(error)
+}
+
+// NewPublisher makes a publisher on the connection. What is not acknowledged within ackTimeout has failed.
+func NewPublisher(conn *nats.Conn, ackTimeout time.Duration) (*Publisher, error) {
+	p := &Publisher{conn: conn, waiting: make(map[*nats.Msg]func(error))}
+	js, err := jetstream.New(conn,
+		jetstream.WithPublishAsyncTimeout(ackTimeout),
+		jetstream.WithPublishAsyncAckHandler(func(_ jetstream.JetStream, msg *nats.Msg, _ *jetstream.PubAck) { p.settle(msg, nil) }),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, msg *nats.Msg, err error) { p.settle(msg, err) }),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("open JetStream: %w", err)
+	}
+	p.js = js
+	return p, nil
+}
+
+// Publish sends the message and calls done once, at once or later from another goroutine. Done must not block and must not publish.
+func (p *Publisher) Publish(msg *nats.Msg, done func(error)) {
+	p.mu.Lock()
+	p.waiting[msg] = done
+	p.mu.Unlock()
+	if _, err := p.js.PublishMsgAsync(msg); err != nil {
+		p.settle(msg, err)
+	}
+}
+
+// PublishSync sends the message and waits for the receipt, or until ctx is done: then it is not known whether it is stored.
+func (p *Publisher) PublishSync(ctx context.Context, msg *nats.Msg) error {
+	settled := make(chan error, 1)
+	p.Publish(msg, func(err error) { settled <- err })
+	select {
+	case err := <-settled:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("publish to %s: %w", msg.Subject, context.Cause(ctx))
+	}
+}
+
+func (p *Publisher) settle(msg *nats.Msg, err error) {
+	p.mu.Lock()
+	done := p.waiting[msg]
+	delete(p.waiting, msg)
+	p.mu.Unlock()
+	if done == nil {
+		return
+	}
+	var api *jetstream.APIError
+	switch {
+	case err == nil:
+	case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == errTooLargeCode:
+		err = fmt.Errorf("publish to %s: %w: %w", msg.Subject, ErrTooLarge, err)
+	default:
+		err = fmt.Errorf("publish to %s: %w", msg.Subject, err)
+	}
+	done(err)
+}
+
+// Limit is the size of the largest message that can be stored, headers included.
+func (p *Publisher) Limit() int {
+	// Unknown before the first connection.
+	if server := p.conn.MaxPayload(); server > 0 {
+		return int(min(server, topology.MaxMessageSize))
+	}
+	return topology.MaxMessageSize
+}
+
+// IsConnected tells whether there is a connection.
+func (p *Publisher) IsConnected() bool { return p.conn.IsConnected() }
+
+// Connected waits until there is a connection.
+func (p *Publisher) Connected(ctx context.Context) error {
+	for !p.conn.IsConnected() {
+		changed := p.conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
+		if p.conn.IsConnected() {
+			p.conn.RemoveStatusListener(changed)
+			return nil
+		}
+		select {
+		case <-changed:
+			p.conn.RemoveStatusListener(changed)
+		case <-ctx.Done():
+			p.conn.RemoveStatusListener(changed)
+			return fmt.Errorf("wait for NATS: %w", context.Cause(ctx))
+		}
+		if p.conn.IsClosed() {
+			return nats.ErrConnectionClosed
+		}
+	}
+	return nil
+}
+
+// Close gives up what is not acknowledged, whose callbacks are told so, and leaves the connection open.
+func (p *Publisher) Close() { p.js.CleanupPublisher() }
+
+// Size is what the message counts against [Publisher.Limit].
+func Size(msg *nats.Msg) int {
+	size := len(msg.Data)
+	if len(msg.Header) == 0 {
+		return size
+	}
+	size += len("NATS/1.0\r\n") + len("\r\n")
+	for name, values := range msg.Header {
+		for _, value := range values {
+			size += len(name) + len(": ") + len(value) + len("\r\n")
+		}
+	}
+	return size
+}
