@@ -1,0 +1,115 @@
+package desired
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	kubejson "k8s.io/apimachinery/pkg/util/json"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/dispatcher/failure"
+)
+
+// EventType of a desired event.
+const EventType = event.TypePrefix + "desired.workspace.v1"
+
+// ErrUnknownWorkspace says that a message does not even tell which of this agent's workspaces it is about.
+var ErrUnknownWorkspace = errors.New("the subject names no workspace of this agent")
+
+// payload keeps manifests unparsed, since a float64 would lose the value of a large integer.
+type payload struct {
+	WorkspaceID     string                   `json:"workspace_id"`
+	Name            string                   `json:"name"`
+	Namespace       string                   `json:"namespace"`
+	DesiredRevision int64                    `json:"desired_revision"`
+	Target          events.DesiredTarget     `json:"target"`
+	Manifests       []json.RawMessage        `json:"manifests"`
+	Secrets         []events.SecretReference `json:"secrets"`
+}
+
+// Decode reads the message of a desired event. The error is [ErrUnknownWorkspace], or a Malformed [failure.Failure]; with
+// the latter the workspace's ID is set, and its Revision where that could be read.
+func Decode(cell topology.Cell, agent int64, subject string, header nats.Header, data []byte) (Workspace, error) {
+	id, err := workspaceOf(cell, agent, subject)
+	if err != nil {
+		return Workspace{}, err
+	}
+	w := Workspace{ID: id, Size: len(data)}
+	e, err := event.Decode(header, data)
+	if err != nil {
+		return w, malformed("the desired event is no CloudEvent: %v", err)
+	}
+	var p payload
+	if err := json.Unmarshal(e.Data(), &p); err != nil {
+		return w, malformed("the desired event cannot be read: %v", err)
+	}
+	w.Revision = max(p.DesiredRevision, 0)
+	w.Name, w.Namespace, w.Target, w.Secrets = p.Name, p.Namespace, p.Target, p.Secrets
+	switch {
+	case e.Type() != EventType:
+		return w, malformed("the event on the subject of desired states is of type %s", e.Type())
+	case p.WorkspaceID != id:
+		return w, malformed("the event for workspace %s is about workspace %q", id, p.WorkspaceID)
+	case p.DesiredRevision < 1:
+		return w, malformed("the desired revision %d is less than 1", p.DesiredRevision)
+	}
+	for i, raw := range p.Manifests {
+		object, err := decodeObject(raw)
+		if err != nil {
+			return w, malformed("manifest %d: %v", i+1, err)
+		}
+		w.Objects = append(w.Objects, object)
+	}
+	return w, nil
+}
+
+func workspaceOf(cell topology.Cell, agent int64, subject string) (string, error) {
+	parsed, err := topology.Parse(subject)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrUnknownWorkspace, err)
+	}
+	named, err := parsed.Agent()
+	if err != nil || named != agent || parsed.Cell != cell || parsed.Family != topology.FamilyDesired || len(parsed.Tokens) != 2 || parsed.Tokens[1] == "" {
+		return "", fmt.Errorf("%w: %q", ErrUnknownWorkspace, subject)
+	}
+	return parsed.Tokens[1], nil
+}
+
+func decodeObject(raw json.RawMessage) (Object, error) {
+	var manifest map[string]any
+	if err := kubejson.Unmarshal(raw, &manifest); err != nil {
+		return Object{}, fmt.Errorf("is no JSON object: %w", err)
+	}
+	metadata, ok := manifest["metadata"].(map[string]any)
+	if !ok {
+		return Object{}, errors.New("has no metadata")
+	}
+	object := Object{Manifest: manifest}
+	for field, target := range map[string]*string{
+		"apiVersion": &object.ApiVersion, "kind": &object.Kind, "metadata.name": &object.Name, "metadata.namespace": &object.Namespace,
+	} {
+		holder, key := manifest, field
+		if len(field) > len("metadata.") && field[:len("metadata.")] == "metadata." {
+			holder, key = metadata, field[len("metadata."):]
+		}
+		value, present := holder[key]
+		if !present {
+			continue
+		}
+		if *target, ok = value.(string); !ok {
+			return Object{}, fmt.Errorf("%s is no string", field)
+		}
+	}
+	if object.ApiVersion == "" || object.Kind == "" || object.Name == "" {
+		return Object{}, errors.New("lacks apiVersion, kind or metadata.name")
+	}
+	return object, nil
+}
+
+func malformed(format string, args ...any) *failure.Failure {
+	return failure.Refusal(failure.Malformed, nil, format+". It is not retried: this is a fault of the control plane, which has to send another revision", args...)
+}

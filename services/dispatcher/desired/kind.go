@@ -1,0 +1,73 @@
+package desired
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Reference names an object of the cluster. It is comparable.
+type Reference = events.ObjectReference
+
+// Kind is one kind of object that workspaces may consist of.
+type Kind struct {
+	APIVersion string
+	Name       string
+	// Resource is the API to reach it by.
+	Resource   schema.GroupVersionResource
+	Namespaced bool
+}
+
+// Kinds of what the dispatcher touches in workspaces' namespaces. The list is closed: nothing is discovered, so no kind that
+// somebody adds to the cluster can be reached, and no broken API extension can keep workspaces from being applied.
+func Kinds() []Kind {
+	core := func(name, resource string) Kind {
+		return Kind{APIVersion: "v1", Name: name, Resource: schema.GroupVersionResource{Version: "v1", Resource: resource}, Namespaced: true}
+	}
+	grouped := func(group, name, resource string) Kind {
+		return Kind{
+			APIVersion: group + "/v1", Name: name, Namespaced: true,
+			Resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource},
+		}
+	}
+	namespace := core(KindNamespace, "namespaces")
+	namespace.Namespaced = false
+	return []Kind{
+		namespace,
+		core("ServiceAccount", "serviceaccounts"),
+		core("ResourceQuota", "resourcequotas"),
+		core("ConfigMap", "configmaps"),
+		core(KindSecret, "secrets"),
+		core(KindPersistentVolumeClaim, "persistentvolumeclaims"),
+		core("Service", "services"),
+		grouped("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
+		grouped("apps", "Deployment", "deployments"),
+	}
+}
+
+// Kinds with rules of their own.
+const (
+	KindNamespace             = "Namespace"
+	KindSecret                = "Secret"
+	KindPersistentVolumeClaim = "PersistentVolumeClaim"
+)
+
+// LookupKind finds the kind of a reference; false when it is none of [Kinds].
+func LookupKind(apiVersion, name string) (Kind, bool) {
+	for _, kind := range Kinds() {
+		if kind.APIVersion == apiVersion && kind.Name == name {
+			return kind, true
+		}
+	}
+	return Kind{}, false
+}
+
+// NamespaceReference names a namespace.
+func NamespaceReference(name string) Reference {
+	return Reference{ApiVersion: "v1", Kind: KindNamespace, Name: name}
+}
+
+// SecretReference names a Secret.
+func SecretReference(namespace, name string) Reference {
+	return Reference{ApiVersion: "v1", Kind: KindSecret, Namespace: namespace, Name: name}
+}

@@ -1,0 +1,196 @@
+package desired
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/dispatcher/failure"
+)
+
+// MaxSize of the data of a desired event, in bytes (256 KiB).
+const MaxSize = 256 << 10
+
+// labelPodSecurity is the level of pod security that a namespace enforces.
+const labelPodSecurity = "pod-security.kubernetes.io/enforce"
+
+// PodSecurity is a level of pod security; higher is stricter.
+type PodSecurity int
+
+// Levels of pod security.
+const (
+	PodSecurityPrivileged PodSecurity = iota
+	PodSecurityBaseline
+	PodSecurityRestricted
+)
+
+// ParsePodSecurity reads the name of a level: privileged, baseline or restricted.
+func ParsePodSecurity(name string) (PodSecurity, bool) {
+	level := slices.Index([]string{"privileged", "baseline", "restricted"}, name)
+	return PodSecurity(level), level >= 0
+}
+
+// String is the level's name.
+func (p PodSecurity) String() string {
+	switch p {
+	case PodSecurityPrivileged:
+		return "privileged"
+	case PodSecurityBaseline:
+		return "baseline"
+	case PodSecurityRestricted:
+		return "restricted"
+	default:
+		return "unknown"
+	}
+}
+
+// Policy is what the agent lets the control plane do in its cluster. All fields are required.
+type Policy struct {
+	Agent int64
+	// NamespacePrefix that the namespace of every workspace begins with.
+	NamespacePrefix string
+	// PodSecurity that every namespace enforces at least.
+	PodSecurity PodSecurity
+}
+
+// Check says why the workspace must not be applied, nil when it may. A refusal is final for its revision.
+func (p Policy) Check(w Workspace) *failure.Failure {
+	if w.Size > MaxSize {
+		return failure.Refusal(failure.TooLarge, nil, "the workspace's manifests are %d bytes; at most %d are applied. Make the template smaller", w.Size, MaxSize)
+	}
+	if refusal := p.checkNamespace(w.Namespace); refusal != nil {
+		return refusal
+	}
+	switch w.Target {
+	case events.DesiredTargetTerminated:
+		return nil // its manifests, if any, are not looked at
+	case events.DesiredTargetRunning, events.DesiredTargetStopped:
+	default:
+		return malformed("the target %q is none of running, stopped and terminated", w.Target)
+	}
+	if len(validation.IsDNS1123Label(w.ID)) > 0 {
+		return malformed("the workspace's id %q is no DNS label", w.ID)
+	}
+	if len(w.Objects) == 0 {
+		return malformed("a workspace that is to be %s has no manifests", w.Target)
+	}
+	seen := make(map[Reference]bool, len(w.Objects)+len(w.Secrets))
+	for _, object := range w.Objects {
+		if refusal := p.checkObject(w, object); refusal != nil {
+			return refusal
+		}
+		if seen[object.Reference] {
+			return malformed("%s is there twice", failure.Describe(object.Reference))
+		}
+		seen[object.Reference] = true
+	}
+	for _, secret := range w.Secrets {
+		reference := SecretReference(w.Namespace, secret.Name)
+		if len(validation.IsDNS1123Subdomain(secret.Name)) > 0 || secret.Digest == "" || seen[reference] {
+			return malformed("the Secret %q has no valid name, no digest, or is there twice", secret.Name)
+		}
+		seen[reference] = true
+	}
+	return nil
+}
+
+func (p Policy) checkNamespace(name string) *failure.Failure {
+	if !strings.HasPrefix(name, p.NamespacePrefix) || len(validation.IsDNS1123Label(name)) > 0 {
+		return notAllowed(nil, "namespace %q: this agent only touches namespaces whose name begins with %s", name, p.NamespacePrefix)
+	}
+	return nil
+}
+
+func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
+	kind, known := LookupKind(object.ApiVersion, object.Kind)
+	if !known {
+		return notAllowed(&object.Reference, "%s: this agent does not apply objects of this kind", failure.Describe(object.Reference))
+	}
+	switch {
+	case kind.Name == KindSecret:
+		return notAllowed(&object.Reference, "%s: Secrets are named with a digest and never sent among the manifests", failure.Describe(object.Reference))
+	case kind.Namespaced && object.Namespace != w.Namespace:
+		return notAllowed(&object.Reference, "%s: every object of the workspace must be in its namespace %s", failure.Describe(object.Reference), w.Namespace)
+	case !kind.Namespaced && (object.Name != w.Namespace || object.Namespace != ""):
+		return notAllowed(&object.Reference, "%s: the only namespace of the workspace is %s", failure.Describe(object.Reference), w.Namespace)
+	case kind.Name == "ServiceAccount" && object.Name == "default", kind.Name == "ConfigMap" && object.Name == "kube-root-ca.crt":
+		return notAllowed(&object.Reference, "%s: the cluster makes this object itself", failure.Describe(object.Reference))
+	case len(validation.IsDNS1123Subdomain(object.Name)) > 0:
+		return malformed("%s has no valid name", failure.Describe(object.Reference))
+	}
+	return p.checkMetadata(w, object)
+}
+
+// foreign fields of metadata are the API server's, or would tie the object to others.
+var foreign = []string{"uid", "resourceVersion", "generateName", "managedFields", "ownerReferences", "finalizers", "deletionTimestamp", "selfLink"} //nolint:gochecknoglobals // a constant
+
+func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
+	metadata, _ := object.Manifest["metadata"].(map[string]any) //nolint:errcheck // Decode has checked it
+	for _, field := range foreign {
+		if _, present := metadata[field]; present {
+			return notAllowed(&object.Reference, "%s: metadata.%s must not be set", failure.Describe(object.Reference), field)
+		}
+	}
+	labels := stringMap(metadata["labels"])
+	if !(Owner{Agent: p.Agent, Workspace: w.ID}).Owns(labels) {
+		return notAllowed(&object.Reference, "%s: must carry the labels %s=%s and %s=%s", failure.Describe(object.Reference),
+			LabelAgent, strconv.FormatInt(p.Agent, 10), LabelWorkspace, w.ID)
+	}
+	if name, present := labels[labelPodSecurity]; present && object.Kind == KindNamespace {
+		if level, known := ParsePodSecurity(name); !known || level < p.PodSecurity {
+			return notAllowed(&object.Reference, "%s: pod security %q is weaker than %s, which this agent insists on", failure.Describe(object.Reference), name, p.PodSecurity)
+		}
+	}
+	return nil
+}
+
+// Namespace is the manifest of the workspace's namespace: the one among its objects, with the agent's level of pod security
+// where it names none, else a plain one.
+func (p Policy) Namespace(w Workspace) Object {
+	object := Object{Reference: NamespaceReference(w.Namespace), Manifest: map[string]any{
+		"apiVersion": "v1", "kind": KindNamespace, "metadata": map[string]any{"name": w.Namespace},
+	}}
+	labels := map[string]any{labelPodSecurity: p.PodSecurity.String()}
+	for key, value := range (Owner{Agent: p.Agent, Workspace: w.ID}).Labels() {
+		labels[key] = value
+	}
+	for _, given := range w.Objects {
+		if given.Reference != object.Reference {
+			continue
+		}
+		metadata, _ := given.Manifest["metadata"].(map[string]any) //nolint:errcheck // Decode has checked it
+		for key, value := range stringMap(metadata["labels"]) {
+			labels[key] = value
+		}
+		object.Manifest = shallow(given.Manifest)
+		object.Manifest["metadata"] = shallow(metadata)
+	}
+	object.Manifest["metadata"].(map[string]any)["labels"] = labels //nolint:errcheck,forcetypeassert // set above
+	return object
+}
+
+func shallow(m map[string]any) map[string]any {
+	copied := make(map[string]any, len(m))
+	for key, value := range m {
+		copied[key] = value
+	}
+	return copied
+}
+
+func stringMap(value any) map[string]string {
+	raw, _ := value.(map[string]any) //nolint:errcheck // what is no map has no labels
+	labels := make(map[string]string, len(raw))
+	for key, value := range raw {
+		if text, ok := value.(string); ok {
+			labels[key] = text
+		}
+	}
+	return labels
+}
+
+func notAllowed(object *Reference, format string, args ...any) *failure.Failure {
+	return failure.Refusal(failure.NotAllowed, object, format+". It is not retried before the template or the agent's configuration changes", args...)
+}

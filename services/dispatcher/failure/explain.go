@@ -1,0 +1,194 @@
+package failure
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Explain says what an error of the API server, on the way to the object, means to the user. A [Failure] in the chain is returned as it is.
+func Explain(err error, object events.ObjectReference) *Failure {
+	var known *Failure
+	if errors.As(err, &known) && known != nil {
+		return known
+	}
+	var about *events.ObjectReference
+	if object.Name != "" {
+		about = &object
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return explainTransport(err, about, Describe(object))
+	}
+	reason, message := explainStatus(status.Status(), Describe(object), object.Kind == "Secret")
+	return Wrap(err, reason, about, "%s", message)
+}
+
+// explainTransport is for errors that the API server did not make.
+func explainTransport(err error, about *events.ObjectReference, what string) *Failure {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return Wrap(err, Timeout, about, "the cluster did not answer in time when %s was applied; it is tried again", orWorkspace(what))
+	case errors.Is(err, context.Canceled):
+		return Wrap(err, Internal, about, "the dispatcher was stopped while %s was applied; it is tried again", orWorkspace(what))
+	case about != nil && about.Kind == "Secret":
+		return Wrap(err, Unreachable, about, "the cluster cannot be reached to apply %s; it is tried again", what)
+	default:
+		return Wrap(err, Unreachable, about, "the cluster cannot be reached to apply %s (%v); it is tried again", orWorkspace(what), err)
+	}
+}
+
+func orWorkspace(what string) string {
+	if what == "" {
+		return "the workspace"
+	}
+	return what
+}
+
+var (
+	quotaPattern   = regexp.MustCompile(`exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)$`)
+	webhookPattern = regexp.MustCompile(`admission webhook "([^"]+)" denied the request(?: without explanation)?:? ?(.*)`)
+	policyPattern  = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: ?(.*)`)
+	callPattern    = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
+	rbacPattern    = regexp.MustCompile(`User "([^"]+)" cannot (\w+) resource "([^"]+)"`)
+	securePattern  = regexp.MustCompile(`violates PodSecurity "([^"]+)": ?(.*)`)
+)
+
+// explainStatus reads an answer of the API server. The details of a confidential object are left out.
+func explainStatus(status metav1.Status, what string, confidential bool) (Reason, string) {
+	what = orWorkspace(what)
+	said := ": " + status.Message
+	if confidential {
+		said = ""
+	}
+	if reason, message, ok := explainAdmission(status, what, confidential); ok {
+		return reason, message
+	}
+	switch status.Reason { //nolint:exhaustive // the others are told by their code below
+	case metav1.StatusReasonUnauthorized:
+		return Unauthorized, "the cluster does not accept the dispatcher's credentials; an administrator of the cluster has to renew them"
+	case metav1.StatusReasonForbidden:
+		return Forbidden, "the cluster refuses " + what + said
+	case metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest, metav1.StatusReasonUnsupportedMediaType, metav1.StatusReasonNotAcceptable:
+		return explainInvalid(status, what, confidential)
+	case metav1.StatusReasonConflict, metav1.StatusReasonAlreadyExists:
+		return Conflict, what + " was changed by somebody else at the same time; it is tried again"
+	case metav1.StatusReasonNotFound:
+		return explainNotFound(status, what)
+	case metav1.StatusReasonMethodNotAllowed:
+		return UnknownKind, "the cluster does not serve objects such as " + what
+	case metav1.StatusReasonRequestEntityTooLarge:
+		return TooLarge, what + " is larger than the cluster accepts; make the template smaller"
+	case metav1.StatusReasonTooManyRequests:
+		return Throttled, "the cluster is overloaded and turned " + what + " away; it is tried again"
+	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout:
+		return Timeout, "the cluster did not finish applying " + what + " in time; it is tried again"
+	case metav1.StatusReasonServiceUnavailable:
+		return Unreachable, "the cluster's API is not available; it is tried again"
+	}
+	switch status.Code {
+	case http.StatusTooManyRequests:
+		return Throttled, "the cluster is overloaded and turned " + what + " away; it is tried again"
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return Unreachable, "the cluster's API is not available; it is tried again"
+	case http.StatusGatewayTimeout:
+		return Timeout, "the cluster did not finish applying " + what + " in time; it is tried again"
+	}
+	return Internal, "the cluster failed to apply " + what + said
+}
+
+// explainAdmission is for refusals that only their text tells apart.
+func explainAdmission(status metav1.Status, what string, confidential bool) (Reason, string, bool) {
+	text := status.Message
+	quote := func(said string) string {
+		if confidential || said == "" {
+			return ""
+		}
+		return ": " + said
+	}
+	if terminating(status) {
+		return NamespaceTerminating, what + " cannot be applied while its namespace is being deleted; it is tried again when that is finished", true
+	}
+	if m := quotaPattern.FindStringSubmatch(text); m != nil {
+		return QuotaExceeded, "the quota " + m[1] + " leaves no room for " + what + ": it asks for " + m[2] + ", in use are " + m[3] +
+			", the limit is " + m[4] + ". Free something, ask for less, or have the quota raised", true
+	}
+	if m := securePattern.FindStringSubmatch(text); m != nil {
+		return PodSecurity, "the cluster's pod security " + m[1] + " does not allow " + what + quote(m[2]), true
+	}
+	if m := webhookPattern.FindStringSubmatch(text); m != nil {
+		return AdmissionRefused, "the cluster's admission webhook " + m[1] + " refuses " + what + quote(m[2]), true
+	}
+	if m := policyPattern.FindStringSubmatch(text); m != nil {
+		return AdmissionRefused, "the cluster's admission policy " + m[1] + " refuses " + what + quote(m[2]), true
+	}
+	if m := callPattern.FindStringSubmatch(text); m != nil {
+		return AdmissionUnavailable, "the cluster's admission webhook " + m[1] + " does not work, so nothing can be applied; an administrator of the cluster has to look at it", true
+	}
+	if m := rbacPattern.FindStringSubmatch(text); m != nil {
+		return Forbidden, "the dispatcher's account " + m[1] + " may not " + m[2] + " " + m[3] + " (" + what + "); an administrator of the cluster has to grant it", true
+	}
+	return "", "", false
+}
+
+func terminating(status metav1.Status) bool {
+	if status.Details != nil {
+		for _, cause := range status.Details.Causes {
+			if cause.Type == corev1.NamespaceTerminatingCause {
+				return true
+			}
+		}
+	}
+	return status.Reason == metav1.StatusReasonForbidden && strings.Contains(status.Message, "because it is being terminated")
+}
+
+func explainInvalid(status metav1.Status, what string, confidential bool) (Reason, string) {
+	var fields, frozen []string
+	if status.Details != nil {
+		for _, cause := range status.Details.Causes {
+			if isImmutable(cause.Message) {
+				frozen = append(frozen, cause.Field)
+			}
+			said := cause.Field
+			if !confidential {
+				said += ": " + cause.Message
+			}
+			fields = append(fields, said)
+		}
+	}
+	switch {
+	case len(frozen) > 0:
+		return Immutable, strings.Join(frozen, ", ") + " of " + what + " cannot be changed any more; terminate the workspace and create it anew, or change it back"
+	case !confidential && isImmutable(status.Message):
+		return Immutable, what + " cannot be changed like this any more: " + status.Message
+	case len(fields) > 0:
+		return Invalid, "the cluster does not accept " + what + ": " + strings.Join(fields, "; ")
+	case confidential:
+		return Invalid, "the cluster does not accept " + what
+	default:
+		return Invalid, "the cluster does not accept " + what + ": " + status.Message
+	}
+}
+
+func isImmutable(text string) bool {
+	return strings.Contains(text, "immutable") || strings.Contains(text, "may not be changed") || strings.Contains(text, "forbidden after creation") ||
+		strings.Contains(text, "can not be less than status.capacity") || strings.Contains(text, "field can not be less than")
+}
+
+func explainNotFound(status metav1.Status, what string) (Reason, string) {
+	if status.Details != nil && status.Details.Kind == "namespaces" {
+		return NamespaceMissing, "the namespace of " + what + " is gone; it is made again"
+	}
+	if status.Details == nil || status.Details.Name == "" {
+		return UnknownKind, "the cluster does not serve objects such as " + what
+	}
+	return Internal, what + " was deleted while it was applied; it is tried again"
+}

@@ -1,0 +1,163 @@
+package kube_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/dispatcher/desired"
+	"lockstep.internal/services/dispatcher/kube"
+)
+
+var errCrashed = errors.New("crashed")
+
+// crash lets a number of writes through and fails everything after them, as the end of the process does. The last write is
+// either not sent, or done and its answer lost.
+type crash struct {
+	next http.RoundTripper
+
+	mu      sync.Mutex
+	left    int
+	lost    bool // the answer, not the request
+	crashed bool
+}
+
+func (c *crash) RoundTrip(request *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.crashed {
+		return nil, errCrashed
+	}
+	if request.Method != http.MethodGet {
+		c.left--
+		if c.left < 0 {
+			c.crashed = true
+			if c.lost {
+				if response, err := c.next.RoundTrip(request); err == nil {
+					_ = response.Body.Close()
+				}
+			}
+			return nil, errCrashed
+		}
+	}
+	return c.next.RoundTrip(request)
+}
+
+// WrappedRoundTripper lets idle connections be closed.
+func (c *crash) WrappedRoundTripper() http.RoundTripper { return c.next }
+
+func (c *crash) happened() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.crashed
+}
+
+// doomed is a leader that crashes at a write.
+func (b *bed) doomed(t *testing.T, writes int, lost bool) (*kube.Cluster, *crash) {
+	t.Helper()
+	c := &crash{left: writes, lost: lost}
+	cfg := rest.CopyConfig(admin)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		c.next = next
+		return c
+	})
+	client := newClient(t, cfg)
+	return kube.NewCluster(client, b.policy, kube.NewNamespaces(client, b.agent, func(string) {})), c
+}
+
+// requireKnown checks that no object exists that the inventory does not hold.
+func (b *bed) requireKnown(t *testing.T, w desired.Workspace) {
+	t.Helper()
+	var known []desired.Reference
+	if _, text, found := strings.Cut(b.inventory(t, w), " "); found {
+		require.NoError(t, json.Unmarshal([]byte(text), &known))
+	}
+	names := map[string]bool{}
+	for _, reference := range known {
+		names[reference.Name] = true
+	}
+	for _, name := range b.there(t, w) {
+		require.True(t, names[name], "%s exists and the inventory does not hold it", name)
+	}
+}
+
+// TestEveryCrashConverges ends the process before and after each write of a workspace's life, and lets another go on.
+func TestEveryCrashConverges(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		name := "before the write"
+		if lost {
+			name = "after the write"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			b.leader(t, admin)
+			crashes := 0
+			for writes := 0; ; writes++ {
+				happened := b.live(t, writes, lost)
+				crashes += happened
+				if happened == 0 {
+					break
+				}
+			}
+			require.GreaterOrEqual(t, crashes, 12, "apply, change with pruning, and terminate take more writes than that")
+		})
+	}
+}
+
+// live leads one workspace through its life with a crash at the given write of each stage. It returns how many crashes there were.
+func (b *bed) live(t *testing.T, writes int, lost bool) (crashes int) {
+	t.Helper()
+	ctx := testContext(t)
+	w := b.with(b.workspace(1), 1, configMap("a", "1"), configMap("b", "1"), volume("data", "1Gi"))
+	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
+	changed := b.with(w, 2, configMap("b", "2"), configMap("c", "2"))
+	changed.Secrets = nil
+	for _, stage := range []struct {
+		desired desired.Workspace
+		want    []string
+	}{{w, []string{"a", "b", "data"}}, {changed, []string{"b", "c"}}} {
+		leader, c := b.doomed(t, writes, lost)
+		_, err := leader.Apply(ctx, stage.desired, b.secrets)
+		if c.happened() {
+			crashes++
+			require.Error(t, err)
+		} else {
+			require.NoError(t, err)
+		}
+		b.requireKnown(t, w)
+		applied, err := b.leader(t, admin).Apply(ctx, stage.desired, b.secrets)
+		require.NoError(t, err)
+		require.Equal(t, stage.desired.References(), applied.Objects)
+		require.Eventually(t, func() bool { return len(b.there(t, w)) == len(stage.want) }, patience, tick)
+		require.ElementsMatch(t, stage.want, b.there(t, w))
+		b.requireKnown(t, w)
+	}
+	end := b.terminated(w, 3)
+	leader, c := b.doomed(t, writes, lost)
+	for remaining := true; remaining && !c.happened(); {
+		list, err := leader.Terminate(ctx, end)
+		if c.happened() {
+			crashes++
+			require.Error(t, err)
+		} else {
+			require.NoError(t, err)
+		}
+		remaining = len(list) > 0
+	}
+	b.requireKnown(t, w)
+	terminate(t, b.leader(t, admin), end)
+	require.Empty(t, b.inventory(t, w))
+	_, err := b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
+	require.Error(t, err)
+	return crashes
+}

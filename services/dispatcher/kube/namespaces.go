@@ -1,0 +1,102 @@
+package kube
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+
+	"lockstep.internal/services/dispatcher/desired"
+)
+
+// Namespaces follows the namespaces of an agent's workspaces by their metadata. What it knows may be late: it saves
+// requests, and nothing rests on it.
+type Namespaces struct {
+	agent  int64
+	client *Client
+	gone   func(workspace string)
+
+	mu    sync.Mutex
+	known map[string]*metav1.PartialObjectMetadata
+}
+
+// NewNamespaces calls gone whenever a workspace's namespace has been deleted for good. The function must not block.
+func NewNamespaces(client *Client, agent int64, gone func(workspace string)) *Namespaces {
+	return &Namespaces{agent: agent, client: client, gone: gone, known: map[string]*metav1.PartialObjectMetadata{}}
+}
+
+// Run follows until the context is done; it comes back from every outage of the API server.
+func (n *Namespaces) Run(ctx context.Context) error {
+	kind, _ := desired.LookupKind("v1", desired.KindNamespace)
+	informer := metadatainformer.NewFilteredMetadataInformer(n.client.meta, kind.Resource, metav1.NamespaceAll, 0, cache.Indexers{},
+		func(options *metav1.ListOptions) { options.LabelSelector = desired.LabelAgent + "=" + strconv.FormatInt(n.agent, 10) }).Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { n.seen(object) },
+		UpdateFunc: func(_, object any) { n.seen(object) },
+		DeleteFunc: func(object any) { n.deleted(object) },
+	})
+	if err != nil {
+		return err //nolint:wrapcheck // only a stopped informer refuses handlers
+	}
+	informer.RunWithContext(ctx)
+	return nil
+}
+
+func (n *Namespaces) seen(object any) {
+	if namespace, ok := object.(*metav1.PartialObjectMetadata); ok {
+		n.remember(namespace)
+	}
+}
+
+func (n *Namespaces) deleted(object any) {
+	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = last.Obj
+	}
+	namespace, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return
+	}
+	n.mu.Lock()
+	if known := n.known[namespace.Name]; known != nil && known.UID == namespace.UID {
+		delete(n.known, namespace.Name)
+	}
+	n.mu.Unlock()
+	n.gone(namespace.Labels[desired.LabelWorkspace])
+}
+
+// current reports whether the namespace is known to be there, to stay, and to carry the labels and annotations of the manifest.
+func (n *Namespaces) current(manifest desired.Object) bool {
+	n.mu.Lock()
+	live := n.known[manifest.Name]
+	n.mu.Unlock()
+	if live == nil || live.DeletionTimestamp != nil {
+		return false
+	}
+	metadata, _ := manifest.Manifest["metadata"].(map[string]any) //nolint:errcheck // decoding has checked it
+	return holds(live.Labels, metadata["labels"]) && holds(live.Annotations, metadata["annotations"])
+}
+
+func holds(have map[string]string, want any) bool {
+	entries, _ := want.(map[string]any) //nolint:errcheck // none are held by all
+	for key, value := range entries {
+		if text, ok := value.(string); !ok || have[key] != text {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *Namespaces) remember(namespace *metav1.PartialObjectMetadata) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.known[namespace.Name] = namespace
+}
+
+func (n *Namespaces) forget(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.known, name)
+}

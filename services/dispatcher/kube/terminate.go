@@ -1,0 +1,101 @@
+package kube
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/services/dispatcher/desired"
+	"lockstep.internal/services/dispatcher/failure"
+)
+
+// Terminate deletes what there is of the workspace and returns what remains; nothing when all is gone and forgotten. It does not
+// wait: it is called again, when [Namespaces] tells that the namespace is gone or after a while. The error is always a
+// [failure.Failure].
+func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) (remaining []desired.Reference, err error) {
+	remaining, at, err := c.terminate(ctx, w)
+	if err != nil {
+		return nil, failure.Explain(err, at)
+	}
+	return remaining, nil
+}
+
+func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) (remaining []desired.Reference, at desired.Reference, err error) {
+	namespace := desired.NamespaceReference(w.Namespace)
+	have, remembered, err := c.inventories.get(ctx, w.ID)
+	if err == nil && remembered && !have.exists() {
+		have, err = c.inventories.read(ctx, w.ID)
+	}
+	if err != nil {
+		return nil, at, err
+	}
+	live, err := c.look(ctx, namespace)
+	if err != nil {
+		return nil, namespace, err
+	}
+	mine := live != nil && c.owner(w).Owns(live.Labels)
+	if !have.exists() && !mine {
+		return nil, at, nil // it never was, or has been terminated before
+	}
+	held, err := c.claim(ctx, w, []desired.Reference{namespace})
+	if err != nil {
+		return nil, at, err
+	}
+	if live != nil {
+		for i := len(held.objects) - 1; i >= 0; i-- {
+			if reference := held.objects[i]; reference.Kind != desired.KindNamespace {
+				there, err := c.end(ctx, w, reference)
+				if err != nil {
+					return nil, reference, err
+				}
+				if there {
+					remaining = append(remaining, reference)
+				}
+			}
+		}
+	}
+	// A namespace that is not the workspace's own stays, without the workspace's objects.
+	if mine {
+		if live.DeletionTimestamp == nil {
+			c.namespaces.forget(w.Namespace)
+			if err := c.remove(ctx, namespace, live.UID, metav1.DeletePropagationForeground); err != nil {
+				return nil, namespace, err
+			}
+		}
+		remaining = append(remaining, namespace)
+	}
+	if len(remaining) > 0 {
+		return remaining, at, nil
+	}
+	if err := c.inventories.remove(ctx, w.ID, held); err != nil {
+		if apierrors.IsConflict(err) {
+			return []desired.Reference{namespace}, at, nil // somebody has written to it: look again
+		}
+		return nil, at, err
+	}
+	for _, reference := range held.objects {
+		c.forget(reference)
+	}
+	return nil, at, nil
+}
+
+// end deletes an object of the workspace and reports whether it is there still.
+func (c *Cluster) end(ctx context.Context, w desired.Workspace, reference desired.Reference) (there bool, err error) {
+	if _, known := desired.LookupKind(reference.ApiVersion, reference.Kind); !known {
+		return false, nil // it goes with the namespace
+	}
+	live, err := c.look(ctx, reference)
+	if err != nil {
+		return false, err
+	}
+	if live == nil || !c.owner(w).Owns(live.Labels) {
+		return false, nil
+	}
+	if live.DeletionTimestamp == nil {
+		if err := c.remove(ctx, reference, live.UID, metav1.DeletePropagationForeground); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}

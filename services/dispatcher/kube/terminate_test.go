@@ -1,0 +1,93 @@
+package kube_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockstep.internal/services/dispatcher/desired"
+	"lockstep.internal/services/dispatcher/kube"
+)
+
+func TestTerminateEndsWhenAllIsReallyGone(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	ctx := testContext(t)
+	leader := b.leader(t, admin)
+	w := b.with(b.workspace(1), 1, configMap("files", "1"), volume("data", "1Gi"), deployment("w", 1))
+	_, err := leader.Apply(ctx, w, b.secrets)
+	require.NoError(t, err)
+	b.finalizers(t, w, "files", `["example.test/stuck"]`)
+
+	w = b.terminated(w, 2)
+	want := []desired.Reference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "files"}, desired.NamespaceReference(w.Namespace)}
+	require.Eventually(t, func() bool {
+		remaining, err := leader.Terminate(ctx, w)
+		require.NoError(t, err)
+		require.Subset(t, remaining, want)
+		return len(remaining) == len(want)
+	}, patience, tick, "only what is stuck remains in the end")
+
+	// Another leader goes on, and knows what remains.
+	leader = b.leader(t, admin)
+	remaining, err := leader.Terminate(ctx, w)
+	require.NoError(t, err)
+	require.Equal(t, want, remaining)
+
+	b.finalizers(t, w, "files", "null")
+	terminate(t, leader, w)
+	_, err = b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+	require.Empty(t, b.inventory(t, w))
+
+	// To be told again is no trouble.
+	w.Revision = 3
+	for _, leader := range []*kube.Cluster{leader, b.leader(t, admin)} {
+		remaining, err = leader.Terminate(ctx, w)
+		require.NoError(t, err)
+		require.Empty(t, remaining)
+	}
+	require.Empty(t, b.inventory(t, w))
+}
+
+func TestTerminateFindsTheNamespaceWithoutAnInventory(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	ctx := testContext(t)
+	leader := b.leader(t, admin)
+	w := b.with(b.workspace(1), 1, configMap("files", "1"))
+	_, err := leader.Apply(ctx, w, b.secrets)
+	require.NoError(t, err)
+	require.NoError(t, b.admin.CoreV1().ConfigMaps(kube.Home(b.agent)).Delete(ctx, "workspace-"+w.ID, metav1.DeleteOptions{}))
+	terminate(t, leader, b.terminated(w, 2))
+	_, err = b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+}
+
+func TestTerminateLeavesAForeignNamespaceAlone(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	ctx := testContext(t)
+	leader := b.leader(t, admin)
+	w := b.with(b.workspace(1), 1, configMap("files", "1"), configMap("taken", "1"))
+	_, err := leader.Apply(ctx, w, b.secrets)
+	require.NoError(t, err)
+	unlabel := []byte(`{"metadata":{"labels":{"lockstep.dev/agent":"999999"}}}`)
+	_, err = b.admin.CoreV1().Namespaces().Patch(ctx, w.Namespace, types.MergePatchType, unlabel, metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "taken", types.MergePatchType, unlabel, metav1.PatchOptions{})
+	require.NoError(t, err)
+
+	terminate(t, b.leader(t, admin), b.terminated(w, 2))
+	namespace, err := b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, corev1.NamespaceActive, namespace.Status.Phase)
+	_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Get(ctx, "taken", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Get(ctx, "files", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+}

@@ -1,0 +1,86 @@
+package dispatcher
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/services/dispatcher/kube"
+	"lockstep.internal/services/dispatcher/nats"
+	"lockstep.internal/services/dispatcher/queue"
+)
+
+// flushTimeout is how long results may take to be acknowledged at the end of a leadership.
+const flushTimeout = 5 * time.Second
+
+// leadership is the time between winning the lease and giving it up. It begins with an empty memory and is told everything anew.
+type leadership struct {
+	queue      *queue.Queue[*job]
+	publisher  *nats.Publisher
+	reconciler *reconciler
+	namespaces *kube.Namespaces
+	cluster    *kube.Cluster
+	desired    nats.Desired
+}
+
+func (d *dispatcher) newLeadership() *leadership {
+	clock := queue.SystemClock()
+	work := queue.New[*job](clock, max(d.cfg.Workers/2, 1))
+	publisher := nats.NewPublisher(d.js, d.cell, d.agent, d.logger)
+	namespaces := kube.NewNamespaces(d.client, d.agent, work.Wake)
+	cluster := kube.NewCluster(d.client, d.policy, namespaces)
+	run := uuid.NewString()
+	r := &reconciler{
+		cell: d.cell, policy: d.policy, queue: work, clock: clock, cluster: cluster, secrets: d.secrets, publisher: publisher,
+		origin:  origin{source: event.AgentSource(string(d.cell), d.agent, "dispatcher"), run: run},
+		retry:   queue.Backoff{Min: d.cfg.RetryMin, Max: d.cfg.RetryMax},
+		poll:    queue.Backoff{Min: pollMin, Max: pollMax},
+		workers: d.cfg.Workers, timeout: d.cfg.ApplyTimeout, slowAfter: slowAfter,
+		logger: d.logger.With(slog.String("run", run)), tracer: d.telemetry.Tracer, metrics: d.metrics,
+	}
+	return &leadership{
+		queue: work, publisher: publisher, reconciler: r, namespaces: namespaces, cluster: cluster,
+		desired: nats.Desired{
+			Conn: d.conn.Conn, Cell: d.cell, Agent: d.agent, Logger: d.logger, Take: r.take, Waiting: d.waiting,
+		},
+	}
+}
+
+const (
+	pollMin   = 500 * time.Millisecond
+	pollMax   = time.Minute
+	slowAfter = 2 * time.Second
+)
+
+// run leads until ctx is done: it stops reading, finishes what is under way and tells its results. When work is done it drops all.
+func (l *leadership) run(ctx, work context.Context) error { //nolint:revive // when to come to an end, and when to stop at once
+	if err := l.cluster.Load(work); err != nil {
+		return err //nolint:wrapcheck // says what it is about
+	}
+	publishing, stopPublishing := context.WithCancel(work)
+	defer stopPublishing()
+	published := make(chan error, 1)
+	go func() { published <- l.publisher.Run(publishing) }()
+
+	group, reading := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.namespaces.Run(reading) })
+	group.Go(func() error { return l.desired.Run(reading) })
+	group.Go(func() error {
+		l.reconciler.run(reading, work)
+		return nil
+	})
+	err := group.Wait()
+
+	flushing, cancel := context.WithTimeout(publishing, flushTimeout)
+	defer cancel()
+	if flushErr := l.publisher.Flush(flushing); flushErr != nil {
+		l.reconciler.logger.WarnContext(ctx, "results are not told; the next leader works them out anew", slog.Int("results", l.publisher.Waiting()))
+	}
+	stopPublishing()
+	<-published
+	return err //nolint:wrapcheck // says what it is about
+}
