@@ -14,6 +14,9 @@ import (
 // checkStreams compares each stream's end with what it has acknowledged before. It runs when the session begins and after each
 // reconnect, since a restored server is one that was away.
 func (s *session) checkStreams(ctx context.Context) error {
+	if len(s.streams) > 0 && !s.cfg.Conn.IsConnected() { // a request would only time out
+		return errDisconnected
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.streams)) {
 		stream, err := s.js.Stream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -255,13 +255,8 @@ func (s *session) awaitServer(ctx context.Context, cause error) error {
 	s.cfg.Logger.WarnContext(ctx, "the outbox waits for NATS", "retry_in", pause, "error", cause)
 	back := s.cfg.Conn.StatusChanged(nats.CONNECTED)
 	defer s.cfg.Conn.RemoveStatusListener(back)
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-back:
-	case <-timer.C:
-	case <-ctx.Done():
-		return fmt.Errorf("wait for NATS: %w", ctx.Err())
+	if err := delay.SleepOr(ctx, pause, back); err != nil {
+		return fmt.Errorf("wait for NATS: %w", err)
 	}
 	return nil
 }

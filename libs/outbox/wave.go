@@ -23,6 +23,8 @@ type outageError struct{ error }
 
 func (e outageError) Unwrap() error { return e.error }
 
+var errDisconnected = outageError{errors.New("NATS is not connected")}
+
 func isOutage(err error) bool {
 	var outage outageError
 	return errors.As(err, &outage)
@@ -62,7 +64,7 @@ func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
 			return
 		}
 		if !s.cfg.Conn.IsConnected() {
-			result.outage = outageError{errors.New("NATS is not connected")}
+			result.outage = errDisconnected
 			return
 		}
 		next := waiting[:0]

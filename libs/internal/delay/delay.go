@@ -44,10 +44,17 @@ func (d *Delay) Wait(ctx context.Context) error { return Sleep(ctx, d.Next()) }
 
 // Sleep pauses for the duration; it returns early, with the context's error, when ctx is done.
 func Sleep(ctx context.Context, duration time.Duration) error {
+	return SleepOr[struct{}](ctx, duration, nil)
+}
+
+// SleepOr pauses as Sleep does, and also ends when something comes from wake.
+func SleepOr[T any](ctx context.Context, duration time.Duration, wake <-chan T) error {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return nil
+	case <-wake:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err() //nolint:wrapcheck // callers name what they waited for

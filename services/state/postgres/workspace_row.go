@@ -1,8 +1,13 @@
 package postgres
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/services/state"
@@ -39,7 +44,7 @@ func scanWorkspace(row pgx.CollectableRow) (state.Workspace, error) {
 	return w, nil
 }
 
-// workspaceArgs is what changes after creation, in the order of updateWorkspace's parameters.
+// workspaceArgs are the columns that may be null.
 type workspaceArgs struct {
 	appliedAt, reconsiderAt             *time.Time
 	applyErrorRevision                  *int64
@@ -49,10 +54,79 @@ type workspaceArgs struct {
 func argsOf(w state.Workspace) workspaceArgs {
 	a := workspaceArgs{appliedAt: nullable(w.AppliedAt), reconsiderAt: nullable(w.ReconsiderAt)}
 	if w.ApplyError != nil {
-		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, &w.ApplyError.Reason, &w.ApplyError.Message
+		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, new(storable(w.ApplyError.Reason)), new(storable(w.ApplyError.Message))
 	}
 	return a
 }
+
+// workspaceRows are the columns of many workspaces that change after creation, one array each.
+type workspaceRows struct {
+	ids                   []uuid.UUID
+	specs                 []string
+	desiredStates         []string
+	desiredRevisions      []int64
+	desiredStateChangedAt []time.Time
+	actualStates          []string
+	actualStateRevisions  []int64
+	actualStateChangedAt  []time.Time
+	reasons, messages     []string
+	appliedRevisions      []int64
+	appliedAt             []*time.Time
+	applyErrorRevisions   []*int64
+	applyErrorReasons     []*string
+	applyErrorMessages    []*string
+	terminations          []string
+	reconsiderAt          []*time.Time
+}
+
+func (r *workspaceRows) add(w state.Workspace) error {
+	spec, err := json.Marshal(w.Spec)
+	if err != nil {
+		return fmt.Errorf("marshal the spec of workspace %s: %w", w.ID, err)
+	}
+	a := argsOf(w)
+	r.ids = append(r.ids, w.ID)
+	r.specs = append(r.specs, string(spec))
+	r.desiredStates = append(r.desiredStates, string(w.DesiredState))
+	r.desiredRevisions = append(r.desiredRevisions, w.DesiredRevision)
+	r.desiredStateChangedAt = append(r.desiredStateChangedAt, w.DesiredStateChangedAt)
+	r.actualStates = append(r.actualStates, string(w.ActualState))
+	r.actualStateRevisions = append(r.actualStateRevisions, w.ActualStateRevision)
+	r.actualStateChangedAt = append(r.actualStateChangedAt, w.ActualStateChangedAt)
+	r.reasons = append(r.reasons, storable(w.Reason))
+	r.messages = append(r.messages, storable(w.Message))
+	r.appliedRevisions = append(r.appliedRevisions, w.AppliedRevision)
+	r.appliedAt = append(r.appliedAt, a.appliedAt)
+	r.applyErrorRevisions = append(r.applyErrorRevisions, a.applyErrorRevision)
+	r.applyErrorReasons = append(r.applyErrorReasons, a.applyErrorReason)
+	r.applyErrorMessages = append(r.applyErrorMessages, a.applyErrorMessage)
+	r.terminations = append(r.terminations, string(w.Termination))
+	r.reconsiderAt = append(r.reconsiderAt, a.reconsiderAt)
+	return nil
+}
+
+func (r *workspaceRows) update(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `
+		update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
+			desired_state_changed_at = n.desired_state_changed_at, actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
+			actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message, applied_revision = n.applied_revision,
+			applied_at = n.applied_at, apply_error_revision = n.apply_error_revision, apply_error_reason = n.apply_error_reason,
+			apply_error_message = n.apply_error_message, termination = n.termination, reconsider_at = n.reconsider_at
+		from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[],
+			$11::bigint[], $12::timestamptz[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[])
+			as n (id, spec, desired_state, desired_revision, desired_state_changed_at, actual_state, actual_state_revision, actual_state_changed_at,
+				reason, message, applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at)
+		where w.id = n.id`,
+		r.ids, r.specs, r.desiredStates, r.desiredRevisions, r.desiredStateChangedAt, r.actualStates, r.actualStateRevisions, r.actualStateChangedAt,
+		r.reasons, r.messages, r.appliedRevisions, r.appliedAt, r.applyErrorRevisions, r.applyErrorReasons, r.applyErrorMessages, r.terminations, r.reconsiderAt)
+	if err != nil {
+		return fmt.Errorf("save %d workspaces: %w", len(r.ids), err)
+	}
+	return nil
+}
+
+// storable is a text without zero bytes, which PostgreSQL does not take.
+func storable(text string) string { return strings.ReplaceAll(text, "\x00", "") }
 
 func nullable[T comparable](v T) *T {
 	var zero T

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/render"
 )
 
 // WorkspaceChannel is the NOTIFY channel that names, by id, each workspace that was inserted or saved.
@@ -25,6 +27,10 @@ const WorkspaceChannel = "workspaces"
 // their ids, so that two transactions never wait for each other. Errors that callers shall see are faults.
 type Workspaces struct {
 	Cell topology.Cell
+	// Render is how manifests are made.
+	Render render.Options
+	// Unexpected is called for each change of an actual state that the state diagram does not know. Defaults to nothing.
+	Unexpected func(from, to state.ActualState)
 }
 
 // Insert stores a new workspace with its first desired revision. The fault already_exists says that a workspace of that name is there that is not
@@ -44,7 +50,7 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w state.Workspace) e
 	var broken *pgconn.PgError
 	switch {
 	case err == nil:
-		return s.tell(ctx, tx, nil, w)
+		return s.tell(ctx, tx, []Saving{{After: w}})
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_name":
 		return fault.Wrap(err, errcode.AlreadyExists, "a workspace named %q exists already; choose another name", w.Name)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_idempotency_key":
@@ -73,28 +79,34 @@ func (s *Workspaces) Lock(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[
 	return out, nil
 }
 
-// Save stores a locked workspace as it is after a change, before being what Lock returned.
+// Save stores a locked workspace as it is after a change, before being what Lock returned. It is nothing when nothing changed.
 func (s *Workspaces) Save(ctx context.Context, tx pgx.Tx, before, after state.Workspace) error {
-	a := argsOf(after)
-	_, err := tx.Exec(ctx, `
-		update workspaces set spec = $2, desired_state = $3, desired_revision = $4, desired_state_changed_at = $5,
-			actual_state = $6, actual_state_revision = $7, actual_state_changed_at = $8, reason = $9, message = $10,
-			applied_revision = $11, applied_at = $12, apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15,
-			termination = $16, reconsider_at = $17
-		where id = $1`,
-		after.ID, after.Spec, after.DesiredState, after.DesiredRevision, after.DesiredStateChangedAt,
-		after.ActualState, after.ActualStateRevision, after.ActualStateChangedAt, after.Reason, after.Message,
-		after.AppliedRevision, a.appliedAt, a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage, after.Termination, a.reconsiderAt)
-	if err != nil {
-		return fmt.Errorf("save workspace %s: %w", after.ID, err)
-	}
-	return s.tell(ctx, tx, &before, after)
+	return s.SaveAll(ctx, tx, []Saving{{Before: before, After: after}})
 }
 
-// tell notifies of the workspace.
-func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, _ *state.Workspace, after state.Workspace) error {
-	if _, err := tx.Exec(ctx, `select pg_notify($1, $2)`, WorkspaceChannel, after.ID.String()); err != nil {
-		return fmt.Errorf("notify of workspace %s: %w", after.ID, err)
+// Saving is a locked workspace before and after a change.
+type Saving struct{ Before, After state.Workspace }
+
+// SaveAll is Save for many workspaces, each named once.
+func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) error {
+	var changed []Saving
+	var rows workspaceRows
+	for _, saving := range savings {
+		// The cause is not stored; with no other difference there is nothing that it would be the cause of.
+		saving.Before.Cause = saving.After.Cause
+		if reflect.DeepEqual(saving.Before, saving.After) {
+			continue
+		}
+		changed = append(changed, saving)
+		if err := rows.add(saving.After); err != nil {
+			return err
+		}
 	}
-	return nil
+	if len(changed) == 0 {
+		return nil
+	}
+	if err := rows.update(ctx, tx); err != nil {
+		return err
+	}
+	return s.tell(ctx, tx, changed)
 }

@@ -94,6 +94,18 @@ create table resyncs (
     primary key (agent_id, resync_id)
 );
 
+-- Deployments of workspaces that are not known, so that each is told once.
+create table orphans (
+    agent_id  bigint not null,
+    uid       text not null,
+    -- The label that names the workspace.
+    workspace text not null,
+    namespace text not null,
+    name      text not null,
+    seen_at   timestamptz not null,
+    primary key (agent_id, uid)
+);
+
 ---- create above / drop below ----
 
-drop table resyncs, observed_objects, workspace_secrets, workspaces, templates;
+drop table orphans, resyncs, observed_objects, workspace_secrets, workspaces, templates;

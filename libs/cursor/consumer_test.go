@@ -1,0 +1,306 @@
+package cursor_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestEveryMessageIsHandledOnceInTheStreamsOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(20)
+	var calls atomic.Int64
+	b.run(b.consumer(func(c *cursor.Config[string]) {
+		c.Batch = 7
+		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+			calls.Add(1)
+			require.LessOrEqual(t, len(batch), 7)
+			require.True(t, slices.IsSortedFunc(batch, func(a, b cursor.Message[string]) int { return int(a.Sequence) - int(b.Sequence) })) //nolint:gosec // few
+			return handle(ctx, tx, batch)
+		}
+	}))
+	b.run(b.consumer(nil)) // a second replica changes nothing
+	b.publish(480)
+	b.reaches(numbers(1, 500))
+	b.cursorAt(1, 500)
+}
+
+func TestCrashBetweenCommitAndWhatFollowsRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 5 })
+	var crashes atomic.Int64
+	c.OnCommitted(func() error {
+		if crashes.Add(1) <= 4 {
+			return errors.New("crashed")
+		}
+		return nil
+	})
+	b.publish(50)
+	b.run(c)
+	b.reaches(numbers(1, 50))
+	require.Greater(t, crashes.Load(), int64(4), "it did crash")
+}
+
+func TestAFailedBatchLeavesNothingAndIsRepeated(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	failures := 3
+	reported := make(chan error, 10)
+	var c *cursor.Consumer[string]
+	c = b.consumer(func(cfg *cursor.Config[string]) {
+		cfg.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+			if err := handle(ctx, tx, batch); err != nil {
+				return err
+			}
+			reported <- c.Check(ctx)
+			if failures--; failures >= 0 {
+				return errors.New("the handler's reason")
+			}
+			return nil
+		}
+	})
+	b.publish(3)
+	b.run(c)
+	b.reaches(numbers(1, 3))
+	require.NoError(t, <-reported)
+	require.ErrorContains(t, <-reported, "the handler's reason")
+	b.cursorAt(1, 3)
+	require.NoError(t, c.Check(t.Context()))
+}
+
+func TestAReaderThatWasSupersededCommitsNothingMore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	paused, resume := make(chan struct{}), make(chan struct{})
+	waits := make(chan struct{}, 10)
+	first := b.consumer(func(c *cursor.Config[string]) {
+		c.Pool = connect(t, b.url)
+		pause := true
+		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+			if err := handle(ctx, tx, batch); err != nil {
+				return err
+			}
+			if pause {
+				pause = false
+				close(paused)
+				<-resume
+			}
+			return nil
+		}
+	})
+	first.OnWaiting(func() { waits <- struct{}{} })
+	b.run(first)
+	<-waits
+	b.publish(3)
+	<-paused
+	b.run(b.consumer(nil))
+	b.terminateLockHolder()
+	b.publish(2)
+	b.reaches(numbers(1, 5))
+	close(resume)
+	<-waits // the first reader has found out, and waits for the lock again
+	b.publish(2)
+	b.reaches(numbers(1, 7))
+}
+
+func TestACursorThatSomebodyElseMovedIsNotMovedBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(b.consumer(nil))
+	b.publish(3)
+	b.cursorAt(1, 3)
+	var id string
+	var stored int64
+	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT event_id, stored_at FROM stream_cursors`).Scan(&id, &stored))
+	require.Equal(t, "id-3", id)
+	_, err := b.pool.Exec(t.Context(), `UPDATE stream_cursors SET sequence = 0, epoch = epoch + 1`) // an operator asks for all again
+	require.NoError(t, err)
+	b.publish(1)
+	b.reaches([]string{"1", "2", "3", "1", "2", "3", "4"})
+	b.cursorAt(2, 4)
+}
+
+func TestTwoReplicasWithOneEnding(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	stops := []func(){b.run(b.consumer(nil)), b.run(b.consumer(nil))}
+	b.publish(3)
+	b.reaches(numbers(1, 3))
+	stops[0]()
+	b.publish(3)
+	b.reaches(numbers(1, 6))
+	stops[1]()
+}
+
+func TestPartitionsAreReadApart(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, partition := range []string{"a", "b"} {
+		b.run(b.consumer(func(c *cursor.Config[string]) {
+			c.Name = partition
+			c.Subjects = []string{"lockstep.local.fact." + partition + ".>"}
+			c.Decode = func(m *cursor.Message[string]) error {
+				m.Value = partition + string(m.Data)
+				return nil
+			}
+		}))
+	}
+	for i := range 6 {
+		_, err := b.js.Publish(t.Context(), "lockstep.local.fact."+[]string{"a", "b", "c"}[i%3]+".x", []byte(strconv.Itoa(i)))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		found := b.handled()
+		slices.Sort(found)
+		return slices.Equal(found, []string{"a0", "a3", "b1", "b4"})
+	}, patience, patience/1000)
+}
+
+// restarts collects the restarts of a consumer.
+func restarts(into chan<- cursor.Restart) func(*cursor.Config[string]) {
+	return func(c *cursor.Config[string]) {
+		c.Restarted = func(_ context.Context, _ pgx.Tx, r cursor.Restart) error {
+			into <- r
+			return nil
+		}
+	}
+}
+
+func TestARestoredStreamIsReadFromTheStart(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		// after the restore, while the consumer does or does not look
+		running bool
+		publish int
+		reason  string
+		handled []string
+	}{
+		"shorter, at once":                  {running: true, reason: "the stream ends at 3, before the cursor at 5", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3"}},
+		"shorter, on start":                 {reason: "the stream ends at 3, before the cursor at 5", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3"}},
+		"grown to the cursor, same events":  {publish: 2, reason: "message 5 is id-5 stored at", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3", "4", "5"}},
+		"grown past the cursor, on restart": {publish: 3, reason: "message 5 is id-5 stored at", handled: []string{"1", "2", "3", "4", "5", "1", "2", "3", "4", "5", "6"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			seen := make(chan cursor.Restart, 10)
+			stop := b.run(b.consumer(restarts(seen)))
+			require.Equal(t, int64(1), (<-seen).Epoch)
+			b.publish(3)
+			copied := filepath.Join(t.TempDir(), "copy")
+			require.NoError(t, b.server.Snapshot(copied))
+			b.publish(2)
+			b.reaches(numbers(1, 5))
+			if !test.running {
+				stop()
+			}
+			require.NoError(t, b.server.Restore(copied))
+			b.next = 3
+			b.publish(test.publish)
+			if !test.running {
+				b.run(b.consumer(restarts(seen)))
+			}
+			r := <-seen
+			require.Equal(t, int64(2), r.Epoch)
+			require.Contains(t, r.Reason, test.reason)
+			b.reaches(test.handled)
+			require.Empty(t, seen)
+		})
+	}
+}
+
+func TestAStreamMadeAnewIsReadFromTheStart(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	seen := make(chan cursor.Restart, 10)
+	refusals := 2
+	c := b.consumer(func(c *cursor.Config[string]) {
+		c.Restarted = func(_ context.Context, _ pgx.Tx, r cursor.Restart) error {
+			if refusals--; refusals >= 0 {
+				return errors.New("not this time")
+			}
+			seen <- r
+			return nil
+		}
+	})
+	b.run(c)
+	require.Equal(t, int64(1), (<-seen).Epoch, "repeated until it succeeds, in one epoch")
+	b.publish(2)
+	b.reaches(numbers(1, 2))
+	require.NoError(t, b.js.DeleteStream(t.Context(), stream)) // the connection stays
+	createStream(t, b.js, stream, "lockstep.local.fact.>")
+	require.Equal(t, int64(2), (<-seen).Epoch)
+	b.publish(1)
+	b.reaches(numbers(1, 3))
+	b.cursorAt(2, 1)
+}
+
+func TestNATSDownAndBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	c := b.consumer(nil)
+	b.run(c)
+	b.publish(3)
+	b.reaches(numbers(1, 3))
+	b.server.Down()
+	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
+	require.NoError(t, b.server.Restart())
+	b.publish(3)
+	b.reaches(numbers(1, 6))
+	b.cursorAt(1, 6)
+	require.NoError(t, c.Check(t.Context()))
+}
+
+func TestNATSRestartedWhileReading(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch = 3 }))
+	b.publish(100)
+	require.NoError(t, b.server.Restart())
+	b.publish(100)
+	b.reaches(numbers(1, 200))
+	b.cursorAt(1, 200)
+}
+
+func TestPostgreSQLRestartedWhileReading(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	b := setupOn(t, server.URL())
+	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 3 })
+	b.run(c)
+	var publisher errgroup.Group
+	half := make(chan struct{})
+	publisher.Go(func() error {
+		b.publish(50)
+		close(half)
+		b.publish(150)
+		return nil
+	})
+	<-half
+	server.Kill()
+	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
+	require.NoError(t, server.Restart(t.Context()))
+	require.NoError(t, publisher.Wait())
+	b.reaches(numbers(1, 200))
+}
+
+func TestNewSaysAllThatIsMissing(t *testing.T) {
+	t.Parallel()
+	_, err := cursor.New(cursor.Config[string]{Batch: -1})
+	for _, part := range []string{"name", "stream", "pool", "JetStream", "logger", "cell", "service", "decoder", "handler", "negative"} {
+		require.ErrorContains(t, err, part)
+	}
+}

@@ -1,0 +1,59 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/postgres"
+)
+
+// check opens the stream and begins a new epoch when it is not the one that the cursor was in.
+func (s *session[T]) check(ctx context.Context) (jetstream.Stream, error) {
+	if !s.cfg.JetStream.Conn().IsConnected() { // a request would only time out
+		return nil, serverError{errors.New("NATS is not connected")}
+	}
+	stream, err := s.cfg.JetStream.Stream(ctx, s.cfg.Stream)
+	if err != nil {
+		return nil, serverError{fmt.Errorf("open stream %s: %w", s.cfg.Stream, err)}
+	}
+	info := stream.CachedInfo()
+	f := found{created: info.Created.UnixNano(), ends: info.State.LastSeq}
+	if last := s.position.last.sequence; last > 0 && last <= f.ends {
+		m, err := stream.GetMsg(ctx, last)
+		switch {
+		case err == nil:
+			at := markOf(m.Subject, m.Header, m.Data, m.Sequence, m.Time)
+			f.at = &at
+		case !errors.Is(err, jetstream.ErrMsgNotFound):
+			return nil, serverError{fmt.Errorf("read message %d of stream %s: %w", last, s.cfg.Stream, err)}
+		}
+	}
+	if reason := changed(s.position, f); reason != "" {
+		return stream, s.restart(ctx, reason, f.created)
+	}
+	s.position.created = f.created // the same content may come back in a stream made anew, from a backup
+	return stream, nil
+}
+
+// restart begins an epoch.
+func (s *session[T]) restart(ctx context.Context, reason string, created int64) error {
+	to := position{epoch: s.position.epoch + 1, created: created}
+	err := postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
+		if err := s.cfg.key().move(ctx, tx, s.position, to); err != nil {
+			return err
+		}
+		return s.cfg.Restarted(ctx, tx, Restart{Epoch: to.epoch, Reason: reason})
+	})
+	if err != nil {
+		return fmt.Errorf("begin epoch %d of stream %s: %w", to.epoch, s.cfg.Stream, err)
+	}
+	s.position = to
+	s.count.restarts.Inc()
+	s.cfg.Logger.InfoContext(ctx, "the stream is read from the start", "consumer", s.cfg.Name, "stream", s.cfg.Stream,
+		"epoch", to.epoch, "reason", reason)
+	return nil
+}

@@ -1,0 +1,147 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// idleWait is how long one request for the next message stays open.
+	idleWait = 30 * time.Second
+	// inactiveAfter is when the server forgets the consumer of a reader that is gone.
+	inactiveAfter = 2 * time.Minute
+)
+
+// batch is what one transaction takes.
+type batch[T any] struct {
+	messages  []Message[T]
+	malformed []malformed[T]
+	last      Message[T] // malformed or not; its Sequence is 0 while the batch is empty
+	lag       uint64     // messages of the partition after the last one
+}
+
+// malformed is a message that could not be decoded.
+type malformed[T any] struct {
+	message Message[T]
+	err     error
+}
+
+// reader fetches and decodes batches from a position on, ahead of the transactions by one batch.
+type reader[T any] struct {
+	cfg      Config[T]
+	consumer jetstream.Consumer
+	numbered uint64 // by the consumer, of the last message seen
+	out      chan<- *batch[T]
+}
+
+// openReader makes the server's consumer. It keeps no state there worth keeping: no acknowledgements, in memory, one replica.
+func openReader[T any](ctx context.Context, cfg Config[T], stream jetstream.Stream, after uint64, out chan<- *batch[T]) (*reader[T], error) {
+	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Description:       "cursor of " + cfg.Service + "/" + cfg.Name,
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       after + 1,
+		AckPolicy:         jetstream.AckNonePolicy,
+		FilterSubjects:    cfg.Subjects,
+		InactiveThreshold: inactiveAfter,
+		Replicas:          1,
+		MemoryStorage:     true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create a consumer from %d on: %w", after+1, err)
+	}
+	return &reader[T]{cfg: cfg, consumer: consumer, out: out}, nil
+}
+
+// run reads until ctx is done or something fails.
+func (r *reader[T]) run(ctx context.Context) error {
+	for {
+		b := &batch[T]{}
+		// Nothing may come for long: wait for one message, then take what is there, and what comes in a moment.
+		if err := r.fetchFirst(ctx, b); err != nil {
+			return err
+		}
+		if b.last.Sequence == 0 {
+			continue
+		}
+		if room := r.cfg.Batch - 1; room > 0 {
+			if err := r.fetch(ctx, b, room, jetstream.FetchMaxWait(r.cfg.Linger), jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
+				return err
+			}
+		}
+		select {
+		case r.out <- b:
+		case <-ctx.Done():
+			return fmt.Errorf("hand on a batch: %w", context.Cause(ctx))
+		}
+	}
+}
+
+func (r *reader[T]) fetchFirst(ctx context.Context, b *batch[T]) error {
+	bounded, cancel := context.WithTimeout(ctx, idleWait)
+	defer cancel()
+	err := r.fetch(ctx, b, 1, jetstream.FetchContext(bounded))
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil // there was none
+	}
+	return err
+}
+
+// fetch adds up to n messages to the batch.
+func (r *reader[T]) fetch(ctx context.Context, b *batch[T], n int, options ...jetstream.FetchOpt) error {
+	answer, err := r.consumer.Fetch(n, options...)
+	if err != nil {
+		return fmt.Errorf("ask for messages: %w", err)
+	}
+	for {
+		select {
+		case m, more := <-answer.Messages():
+			if !more {
+				if err := answer.Error(); err != nil {
+					return fmt.Errorf("fetch messages: %w", err)
+				}
+				return nil
+			}
+			if err := r.add(b, m); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("fetch messages: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// errGap says that messages were lost between the server and here.
+var errGap = errors.New("the consumer's numbering has a gap")
+
+func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
+	meta, err := received.Metadata()
+	if err != nil {
+		return fmt.Errorf("read a message's metadata: %w", err)
+	}
+	if meta.Sequence.Consumer != r.numbered+1 {
+		return fmt.Errorf("%w: %d follows %d", errGap, meta.Sequence.Consumer, r.numbered)
+	}
+	r.numbered = meta.Sequence.Consumer
+	m := Message[T]{
+		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(), Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
+	}
+	b.last, b.lag = m, meta.NumPending
+	if err := r.cfg.Decode(&m); err != nil {
+		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})
+		return nil
+	}
+	if b.messages == nil {
+		b.messages = make([]Message[T], 0, min(uint64(r.cfg.Batch), meta.NumPending+1)) //nolint:gosec // validated
+	}
+	b.messages = append(b.messages, m)
+	return nil
+}
+
+func markOf(subject string, header nats.Header, data []byte, sequence uint64, stored time.Time) mark {
+	return mark{sequence: sequence, id: identify(subject, header, data), stored: stored.UnixNano()}
+}

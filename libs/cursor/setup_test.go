@@ -1,0 +1,194 @@
+package cursor_test
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// patience bounds what depends on another process on a busy machine.
+const patience = time.Minute
+
+const (
+	stream  = "FACTS"
+	subject = "lockstep.local.fact.x"
+)
+
+// bundle is one read model: the table handled has a row for each call of the handler with a message, in the order of the calls.
+type bundle struct {
+	t      *testing.T
+	url    string
+	pool   *pgxpool.Pool
+	server *natsd.Server
+	js     jetstream.JetStream
+	next   int
+}
+
+func setup(t testing.TB) *bundle {
+	t.Helper()
+	return setupOn(t, pgtest.Database(t))
+}
+
+func setupOn(t testing.TB, url string) *bundle {
+	t.Helper()
+	b := &bundle{url: url, server: natstest.Server(t)}
+	b.t, _ = t.(*testing.T)
+	b.pool = connect(t, url)
+	migrations, err := cursor.Migrations()
+	require.NoError(t, err)
+	require.NoError(t, postgres.Migrate(t.Context(), b.pool, slog.New(slog.DiscardHandler), migrations))
+	_, err = b.pool.Exec(t.Context(), `CREATE TABLE handled (position bigserial PRIMARY KEY, value text NOT NULL)`)
+	require.NoError(t, err)
+	b.js = natstest.JetStream(t, b.server)
+	createStream(t, b.js, stream, "lockstep.local.fact.>")
+	return b
+}
+
+func createStream(t testing.TB, js jetstream.JetStream, name, subjects string) {
+	t.Helper()
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true})
+	require.NoError(t, err)
+}
+
+func connect(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := postgres.Connect(t.Context(), postgres.Config{URL: url}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func decode(m *cursor.Message[string]) error {
+	m.Value = string(m.Data)
+	return nil
+}
+
+func handle(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+	values := make([]string, len(batch))
+	for i := range batch {
+		values[i] = batch[i].Value
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO handled (value) SELECT v FROM unnest($1::text[]) WITH ORDINALITY AS u (v, n) ORDER BY n`, values)
+	return err
+}
+
+func (b *bundle) config(t testing.TB) cursor.Config[string] {
+	return cursor.Config[string]{
+		Name: "model", Stream: stream, Pool: b.pool, JetStream: natstest.JetStream(t, b.server), Logger: slog.New(slog.DiscardHandler),
+		Cell: "local", Service: "test", Decode: decode, Handle: handle,
+		RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond, LockInterval: time.Millisecond, StaleAfter: time.Nanosecond,
+	}
+}
+
+// consumer makes a consumer with a NATS connection of its own, as each replica has.
+func (b *bundle) consumer(change func(*cursor.Config[string])) *cursor.Consumer[string] {
+	b.t.Helper()
+	cfg := b.config(b.t)
+	if change != nil {
+		change(&cfg)
+	}
+	c, err := cursor.New(cfg)
+	require.NoError(b.t, err)
+	return c
+}
+
+// run runs the consumer until the returned function is called or the test ends.
+func (b *bundle) run(c *cursor.Consumer[string]) (stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(b.t, <-ended)
+	})
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// publish publishes the next n numbers.
+func (b *bundle) publish(n int) {
+	b.t.Helper()
+	for range n {
+		b.next++
+		b.publishText(strconv.Itoa(b.next))
+	}
+}
+
+func (b *bundle) publishText(text string) {
+	b.t.Helper()
+	_, err := b.js.PublishMsg(b.t.Context(), &nats.Msg{Subject: subject, Data: []byte(text), Header: nats.Header{"ce-id": {"id-" + text}}})
+	require.NoError(b.t, err)
+}
+
+func (b *bundle) handled() []string {
+	rows, err := b.pool.Query(context.Background(), `SELECT value FROM handled ORDER BY position`)
+	if err != nil {
+		return nil
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil
+	}
+	return values
+}
+
+// reaches waits until exactly this was handled.
+func (b *bundle) reaches(want []string) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool { return len(b.handled()) >= len(want) }, patience, 5*time.Millisecond)
+	require.Equal(b.t, want, b.handled())
+}
+
+// cursorAt waits until the cursor has reached the sequence.
+func (b *bundle) cursorAt(epoch, sequence int64) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		e, s := b.cursor()
+		return e == epoch && s == sequence
+	}, patience, 5*time.Millisecond)
+}
+
+func (b *bundle) cursor() (epoch, sequence int64) {
+	err := b.pool.QueryRow(context.Background(), `SELECT epoch, sequence FROM stream_cursors WHERE consumer = 'model'`).Scan(&epoch, &sequence)
+	if err != nil {
+		return -1, -1
+	}
+	return epoch, sequence
+}
+
+func numbers(from, to int) []string {
+	texts := make([]string, 0, to-from+1)
+	for i := from; i <= to; i++ {
+		texts = append(texts, strconv.Itoa(i))
+	}
+	return texts
+}
+
+// terminateLockHolder ends the reader's session in the database, as a vanished machine does; the reader is not told.
+func (b *bundle) terminateLockHolder() {
+	b.t.Helper()
+	var ended bool
+	err := b.pool.QueryRow(b.t.Context(), `
+		SELECT pg_terminate_backend(pid) FROM pg_locks
+		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended)
+	require.NoError(b.t, err)
+	require.True(b.t, ended)
+}

@@ -1,0 +1,167 @@
+package actualstate_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
+)
+
+// reference is the table told anew, row by row, without the pods.
+func reference(in actualstate.Input) actualstate.State {
+	reason := func(kind string) string {
+		for _, c := range in.Deployment.Conditions {
+			if c.Type == kind {
+				return c.Reason
+			}
+		}
+		return ""
+	}
+	has := func(f func(d *events.ObservedDeployment) bool) func() bool {
+		return func() bool { return f(in.Deployment) }
+	}
+	complete := func(d *events.ObservedDeployment) bool {
+		return reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasAvailable"
+	}
+	progressing := func(d *events.ObservedDeployment, replicas int) bool {
+		return slices.Contains([]string{"NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated"}, reason("Progressing")) && *d.SpecReplicas == replicas
+	}
+	for _, row := range []struct {
+		when  func() bool
+		state actualstate.State
+	}{
+		{func() bool { return in.Termination == actualstate.TerminationFinished }, actualstate.Terminated},
+		{func() bool { return in.ApplyError != nil }, actualstate.Error},
+		{func() bool { return in.Termination == actualstate.TerminationInProgress }, actualstate.Terminating},
+		{func() bool { return in.Deployment == nil }, actualstate.Unknown},
+		{has(func(d *events.ObservedDeployment) bool {
+			return d.SpecReplicas == nil || !d.HasStatus || reason("Progressing") == ""
+		}), actualstate.Unknown},
+		{has(func(*events.ObservedDeployment) bool { return reason("Progressing") == "ProgressDeadlineExceeded" }), actualstate.Failed},
+		{has(func(d *events.ObservedDeployment) bool { return progressing(d, 0) }), actualstate.Stopping},
+		{has(func(d *events.ObservedDeployment) bool { return progressing(d, 1) }), actualstate.Starting},
+		{has(func(*events.ObservedDeployment) bool { return reason("Available") == "" }), actualstate.Unknown},
+		{has(func(d *events.ObservedDeployment) bool {
+			return complete(d) && *d.SpecReplicas == 0 && d.AvailableReplicas == 0
+		}), actualstate.Stopped},
+		{has(func(d *events.ObservedDeployment) bool {
+			return complete(d) && *d.SpecReplicas == d.AvailableReplicas && d.UnavailableReplicas == 0
+		}), actualstate.Running},
+		{has(func(d *events.ObservedDeployment) bool {
+			return complete(d) && *d.SpecReplicas == 0 && d.AvailableReplicas == 1
+		}), actualstate.Stopping},
+		{has(func(d *events.ObservedDeployment) bool {
+			either := complete(d) || reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasUnavailable"
+			return either && *d.SpecReplicas == 1 && d.AvailableReplicas == 0
+		}), actualstate.Starting},
+	} {
+		if row.when() {
+			return row.state
+		}
+	}
+	return actualstate.Unknown
+}
+
+// FuzzFirstMatchWins draws inputs from the words that matter and compares with the reference.
+func FuzzFirstMatchWins(f *testing.F) {
+	f.Add([]byte{0, 0, 1, 1, 4, 1, 1, 1, 0, 0, 0})
+	f.Add([]byte{1, 1, 1, 1, 3, 2, 0, 1, 1, 1, 1})
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		in := draw(seed)
+		got := actualstate.Compute(in)
+		sane(t, got)
+		require.Equal(t, got, actualstate.Compute(in), "the same again")
+		want := reference(in)
+		trouble := got.State == actualstate.Failed && want != actualstate.Failed
+		if trouble {
+			require.NotEmpty(t, in.Pods, "only pods fail what the table does not")
+			in.Pods = nil
+			got = actualstate.Compute(in)
+		}
+		require.Equal(t, want, got.State)
+		if in.Deployment != nil {
+			for i := range in.Deployment.Conditions {
+				in.Deployment.Conditions[i].Status = "True"
+			}
+			require.Equal(t, want, actualstate.Compute(in).State, "the status of a condition says nothing")
+		}
+	})
+}
+
+// FuzzTotal takes whatever a watcher could send.
+func FuzzTotal(f *testing.F) {
+	f.Add([]byte(`{"object":{},"spec_replicas":1,"has_status":true,"revision":1}`), []byte(`{"object":{},"conditions":[{"type":"PodScheduled","reason":"Unschedulable"}]}`), int64(0))
+	f.Fuzz(func(t *testing.T, deployment, pod []byte, clock int64) {
+		in := actualstate.Input{Clock: time.Unix(clock%(1<<40), 0)}
+		if json.Unmarshal(deployment, &in.Deployment) != nil {
+			return
+		}
+		var p events.ObservedPod
+		if json.Unmarshal(pod, &p) != nil {
+			return
+		}
+		in.Pods = []events.ObservedPod{p, p}
+		if in.Deployment != nil {
+			in.ReplicaSets = []events.ObservedReplicaSet{{Deployment: in.Deployment.Object.Name, Revision: in.Deployment.Revision, Object: events.ObjectMeta{Namespace: in.Deployment.Object.Namespace}, PodTemplateHash: p.PodTemplateHash}}
+		}
+		sane(t, actualstate.Compute(in))
+	})
+}
+
+func sane(t *testing.T, r actualstate.Result) {
+	t.Helper()
+	require.Contains(t, actualstate.States(), r.State)
+	if r.State == actualstate.Failed || r.State == actualstate.Error {
+		require.NotEmpty(t, r.Reason)
+		require.NotEmpty(t, r.Message)
+	}
+}
+
+func draw(seed []byte) actualstate.Input {
+	at := 0
+	pick := func(n int) int {
+		if at >= len(seed) {
+			return 0
+		}
+		at++
+		return int(seed[at-1]) % n
+	}
+	choose := func(words ...string) string { return words[pick(len(words))] }
+	in := actualstate.Input{
+		Termination: actualstate.Termination(choose("none", "in_progress", "finished", "")),
+		Clock:       time.Unix(int64(pick(256)), 0), Patience: actualstate.Patience{Unschedulable: time.Duration(pick(256)) * time.Second, Stop: time.Duration(pick(256)) * time.Second},
+	}
+	if pick(4) == 3 {
+		in.ApplyError = &actualstate.ApplyError{Reason: choose("", "Invalid"), Message: choose("", "no")}
+	}
+	if pick(8) == 7 {
+		return in
+	}
+	d := &events.ObservedDeployment{HasStatus: pick(8) != 7, AvailableReplicas: pick(3), UnavailableReplicas: pick(2), Revision: pick(2)}
+	if replicas := pick(4); replicas < 3 {
+		d.SpecReplicas = &replicas
+	}
+	d.Conditions = []events.Condition{
+		{Type: choose("Progressing", "Other"), Reason: choose("", "NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated", "NewReplicaSetAvailable", "ProgressDeadlineExceeded", "Other"), Status: choose("True", "False")},
+		{Type: choose("Available", "Other"), Reason: choose("", "MinimumReplicasAvailable", "MinimumReplicasUnavailable", "Other"), Status: choose("True", "False")},
+	}
+	in.Deployment = d
+	in.ReplicaSets = []events.ObservedReplicaSet{{Revision: 1, PodTemplateHash: "h"}}
+	for range pick(3) {
+		p := events.ObservedPod{
+			PodTemplateHash: choose("h", "", "o"),
+			Containers:      []events.ContainerState{{State: events.ContainerStatus(choose("waiting", "running")), Reason: choose("", "CrashLoopBackOff", "ErrImagePull"), ExitCode: pick(256)}},
+			Conditions:      []events.Condition{{Type: "PodScheduled", Reason: choose("", "Unschedulable")}},
+		}
+		if pick(2) == 1 {
+			p.Object.DeletedAt = new(time.Unix(int64(pick(256)), 0))
+		}
+		in.Pods = append(in.Pods, p)
+	}
+	return in
+}

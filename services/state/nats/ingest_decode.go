@@ -1,0 +1,254 @@
+package nats
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/postgres"
+)
+
+const (
+	typeApplied     = events.TypeApplied
+	typeApplyFailed = events.TypeApplyFailed
+	typeTerminating = events.TypeTerminating
+
+	watcherComponent    = "watcher"
+	dispatcherComponent = "dispatcher"
+)
+
+// Longest texts that are kept, in bytes. Names are keys in the database, which bounds them.
+const (
+	maxToken   = 253
+	maxMessage = 4096
+)
+
+// open reads an event of an agent: a CloudEvent whose source is the component of the agent that its subject names, with data that its schema allows.
+func open(cell topology.Cell, subject, family, component string, header nats.Header, data []byte) (agentID int64, tokens []string, e event.Event, err error) {
+	parsed, err := topology.Parse(subject)
+	if err != nil {
+		return 0, nil, e, fmt.Errorf("subject: %w", err)
+	}
+	if agentID, err = parsed.Agent(); err != nil {
+		return 0, nil, e, fmt.Errorf("subject: %w", err)
+	}
+	if parsed.Cell != cell || parsed.Family != family {
+		return 0, nil, e, fmt.Errorf("subject %s: is not of %s", subject, cell.All(family))
+	}
+	if e, err = event.Decode(header, data); err != nil {
+		return 0, nil, e, fmt.Errorf("event: %w", err)
+	}
+	if want := event.AgentSource(string(cell), agentID, component); e.Source() != want {
+		return 0, nil, e, fmt.Errorf("source %.200q: only %s writes on %s", e.Source(), want, subject)
+	}
+	if !strings.HasPrefix(e.Type(), event.TypePrefix+family+".") {
+		return 0, nil, e, fmt.Errorf("type %.200q: does not belong on %s", e.Type(), subject)
+	}
+	if err := events.Validate(e.Type(), e.Data()); err != nil {
+		return 0, nil, e, fmt.Errorf("data: %w", err)
+	}
+	return agentID, parsed.Tokens[1:], e, nil
+}
+
+// decodeApplied reads a message of the stream APPLIED.
+func decodeApplied(cell topology.Cell, subject string, header nats.Header, data []byte) (Applied, error) {
+	agentID, tokens, e, err := open(cell, subject, topology.FamilyApplied, dispatcherComponent, header, data)
+	if err != nil {
+		return Applied{}, err
+	}
+	// Every event of the family has these; the schemas differ in what else they have.
+	var d events.ApplyFailed
+	if err := json.Unmarshal(e.Data(), &d); err != nil {
+		return Applied{}, fmt.Errorf("data: %w", err)
+	}
+	id, err := uuid.Parse(d.WorkspaceID)
+	if err != nil || len(tokens) != 1 || tokens[0] != id.String() || d.WorkspaceID != tokens[0] {
+		return Applied{}, fmt.Errorf("workspace %.80q: is not that of subject %s", d.WorkspaceID, subject)
+	}
+	return Applied{
+		AgentID: agentID, WorkspaceID: id, Revision: int64(d.DesiredRevision), At: d.ObservedAt.UTC(), Type: e.Type(),
+		Reason: cut(d.Reason, maxToken), Message: cut(d.Message, maxMessage),
+	}, nil
+}
+
+// decodeObserved reads a message of the stream OBSERVED.
+func decodeObserved(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
+	agentID, tokens, e, err := open(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
+	if err != nil {
+		return Observed{}, err
+	}
+	o := Observed{AgentID: agentID}
+	place := strings.Join(tokens, "/")
+	switch e.Type() {
+	case events.TypeObservedDeployment:
+		err = object(&o, e.Data(), postgres.KindDeployment, place, func(d *events.ObservedDeployment) (*events.ObjectMeta, string) { return &d.Object, d.Object.Name })
+	case events.TypeObservedReplicaSet:
+		err = object(&o, e.Data(), postgres.KindReplicaSet, place, func(d *events.ObservedReplicaSet) (*events.ObjectMeta, string) { return &d.Object, d.Deployment })
+	case events.TypeObservedPod:
+		err = object(&o, e.Data(), postgres.KindPod, place, func(d *events.ObservedPod) (*events.ObjectMeta, string) { return &d.Object, d.Deployment })
+	case events.TypeObservedRejected:
+		err = rejected(&o, e.Data(), place)
+	case events.TypeObservedTick:
+		err = tick(&o, e.Data(), place)
+	case events.TypeObservedResyncBegun:
+		err = begun(&o, e.Data(), place)
+	case events.TypeObservedResyncEnded:
+		err = ended(&o, e.Data(), place)
+	default:
+		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
+	}
+	if err != nil {
+		return Observed{}, err
+	}
+	return o, token("cluster_uid", o.ClusterUID, 1)
+}
+
+// object reads an observation of type T. The place is <kind of the owner>/<namespace>/<name of the owner>.
+func object[T any](o *Observed, data []byte, kind, place string, of func(*T) (meta *events.ObjectMeta, owner string)) error {
+	var d T
+	if err := json.Unmarshal(data, &d); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	meta, owner := of(&d)
+	if want := postgres.KindDeployment + "/" + meta.Namespace + "/" + owner; place != want {
+		return fmt.Errorf("object %.200q: does not belong on subject …%s", want, place)
+	}
+	// Marshalled anew: what PostgreSQL would not take (invalid UTF-8, lone surrogates, endless numbers) can only be in what is not read.
+	clean, err := json.Marshal(d)
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	return observe(o, meta, kind, withoutZeroBytes(clean))
+}
+
+// rejected reads that an object could not be observed: it is there, and that is all.
+func rejected(o *Observed, data []byte, place string) error {
+	var d events.ObservedRejected
+	if err := json.Unmarshal(data, &d); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	if place != "rejected" {
+		return fmt.Errorf("a rejected object does not belong on subject …%s", place)
+	}
+	clean, err := json.Marshal(struct {
+		Object events.ObjectMeta `json:"object"`
+	}{d.Object})
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	return errors.Join(token("kind", d.Kind, 1), observe(o, &d.Object, d.Kind, withoutZeroBytes(clean)))
+}
+
+func observe(o *Observed, meta *events.ObjectMeta, kind string, data []byte) error {
+	if !state.ValidVersion(meta.ResourceVersion) {
+		return fmt.Errorf("resource_version %.80q: is no version", meta.ResourceVersion)
+	}
+	o.ClusterUID, o.At, o.Label = meta.ClusterUID, meta.ObservedAt.UTC(), meta.WorkspaceID
+	o.Object = &postgres.Object{
+		AgentID: o.AgentID, Kind: kind, Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, ClusterUID: meta.ClusterUID,
+		Version: meta.ResourceVersion, Deleted: meta.Verb == events.VerbDeleted, ResyncID: meta.ResyncID, Data: data,
+	}
+	// In its one spelling only: what reads the same but is spelled otherwise is not what was given out.
+	if id, err := uuid.Parse(meta.WorkspaceID); err == nil && id.String() == meta.WorkspaceID {
+		o.Object.WorkspaceID = id
+	}
+	return errors.Join(token("namespace", meta.Namespace, 0), token("name", meta.Name, 1), token("uid", meta.UID, 1),
+		token("resync_id", meta.ResyncID, 0), token("workspace_id", meta.WorkspaceID, 0))
+}
+
+func tick(o *Observed, data []byte, place string) error {
+	var d events.ObservedTick
+	if err := json.Unmarshal(data, &d); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	o.ClusterUID, o.At, o.Tick = d.ClusterUID, d.ObservedAt.UTC(), true
+	if place != "tick" {
+		return fmt.Errorf("a tick does not belong on subject …%s", place)
+	}
+	return nil
+}
+
+func begun(o *Observed, data []byte, place string) error {
+	o.Begun = &events.ObservedResyncBegun{}
+	if err := json.Unmarshal(data, o.Begun); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	o.ClusterUID, o.At = o.Begun.ClusterUID, o.Begun.ObservedAt.UTC()
+	if place != "resync" {
+		return fmt.Errorf("the begin of a resync does not belong on subject …%s", place)
+	}
+	errs := []error{token("resync_id", o.Begun.ResyncID, 1), token("nonce", o.Begun.Nonce, 0)}
+	for _, v := range o.Begun.ListVersions {
+		errs = append(errs, token("list_versions", v.Kind, 1))
+		if !state.ValidVersion(v.ResourceVersion) {
+			errs = append(errs, fmt.Errorf("list_versions of %.80s: %.80q is no version", v.Kind, v.ResourceVersion))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ended(o *Observed, data []byte, place string) error {
+	o.Ended = &events.ObservedResyncEnded{}
+	if err := json.Unmarshal(data, o.Ended); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	o.ClusterUID, o.At = o.Ended.ClusterUID, o.Ended.ObservedAt.UTC()
+	if place != "resync" {
+		return fmt.Errorf("the end of a resync does not belong on subject …%s", place)
+	}
+	return token("resync_id", o.Ended.ResyncID, 1)
+}
+
+// token checks a name that becomes a key.
+func token(field, value string, least int) error {
+	switch {
+	case len(value) < least:
+		return fmt.Errorf("%s: is empty", field)
+	case len(value) > maxToken:
+		return fmt.Errorf("%s: has %d bytes, at most %d may be", field, len(value), maxToken)
+	case strings.ContainsRune(value, 0):
+		return fmt.Errorf("%s: has a zero byte", field)
+	default:
+		return nil
+	}
+}
+
+// cut bounds a text.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// withoutZeroBytes drops the escapes \u0000 from marshalled JSON: PostgreSQL takes no zero bytes in texts, and a container's last words may
+// hold some.
+func withoutZeroBytes(data []byte) []byte {
+	const escape = `\u0000`
+	if !strings.Contains(string(data), escape) {
+		return data
+	}
+	out := make([]byte, 0, len(data))
+	for i := 0; i < len(data); i++ {
+		if data[i] != '\\' {
+			out = append(out, data[i])
+			continue
+		}
+		if strings.HasPrefix(string(data[i:min(len(data), i+len(escape))]), escape) {
+			i += len(escape) - 1
+			continue
+		}
+		// An escaped backslash is taken whole: what follows is no escape.
+		out = append(out, data[i], data[i+1])
+		i++
+	}
+	return out
+}

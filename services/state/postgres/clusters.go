@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/outbox"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state"
+)
+
+// LockClusters locks the clusters of agents and returns those of agents that exist.
+func (s *Observations) LockClusters(ctx context.Context, tx pgx.Tx, agentIDs []int64) (map[int64]*state.Cluster, error) {
+	rows, err := tx.Query(ctx, `
+		select id, coalesce(cluster_uid, ''), epoch, ticked_at, last_seen_at from agents where id = any($1) order by id for no key update`, agentIDs)
+	if err != nil {
+		return nil, fmt.Errorf("lock the clusters of %d agents: %w", len(agentIDs), err)
+	}
+	clusters := make(map[int64]*state.Cluster, len(agentIDs))
+	var c state.Cluster
+	var ticked, seen *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &seen}, func() error {
+		cluster := c
+		cluster.TickedAt, cluster.LastSeenAt = fromNullable(ticked), fromNullable(seen)
+		clusters[c.AgentID] = &cluster
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock the clusters of %d agents: %w", len(agentIDs), err)
+	}
+	return clusters, nil
+}
+
+// SaveClusters stores locked clusters.
+func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map[int64]*state.Cluster) error {
+	var (
+		ids, epochs  []int64
+		uids         []string
+		ticked, seen []*time.Time
+	)
+	for id, c := range clusters {
+		ids, epochs, uids = append(ids, id), append(epochs, c.Epoch), append(uids, c.UID)
+		ticked, seen = append(ticked, nullable(c.TickedAt)), append(seen, nullable(c.LastSeenAt))
+	}
+	_, err := tx.Exec(ctx, `
+		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked, last_seen_at = n.seen
+		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) as n (id, uid, epoch, ticked, seen) where a.id = n.id`,
+		ids, uids, epochs, ticked, seen)
+	if err != nil {
+		return fmt.Errorf("store the clusters of %d agents: %w", len(ids), err)
+	}
+	return nil
+}
+
+// Owners returns the agents of those workspaces that exist.
+func (s *Observations) Owners(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]int64, error) {
+	owners := make(map[uuid.UUID]int64, len(ids))
+	if len(ids) == 0 {
+		return owners, nil
+	}
+	rows, err := tx.Query(ctx, `select id, agent_id from workspaces where id = any($1)`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read the agents of %d workspaces: %w", len(ids), err)
+	}
+	var id uuid.UUID
+	var agentID int64
+	if _, err := pgx.ForEachRow(rows, []any{&id, &agentID}, func() error { owners[id] = agentID; return nil }); err != nil {
+		return nil, fmt.Errorf("read the agents of %d workspaces: %w", len(ids), err)
+	}
+	return owners, nil
+}
+
+// Due returns the workspaces of ticked agents whose patience is over by now.
+func (s *Observations) Due(ctx context.Context, tx pgx.Tx, ticked map[int64]time.Time) ([]uuid.UUID, error) {
+	var agents []int64
+	var clocks []time.Time
+	for id, clock := range ticked {
+		agents, clocks = append(agents, id), append(clocks, clock)
+	}
+	rows, err := tx.Query(ctx, `
+		select w.id from unnest($1::bigint[], $2::timestamptz[]) as n (agent_id, ticked) join workspaces w on w.agent_id = n.agent_id and w.reconsider_at <= n.ticked`,
+		agents, clocks)
+	if err != nil {
+		return nil, fmt.Errorf("read whose patience is over: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("read whose patience is over: %w", err)
+	}
+	return ids, nil
+}
+
+// AskResync asks the watcher of an agent, whose row is locked, for a full resync. The nonce carries what is stored now.
+func (s *Observations) AskResync(ctx context.Context, tx pgx.Tx, cluster state.Cluster, cause events.ResyncRequestCause, at time.Time) error {
+	highest, err := s.Highest(ctx, tx, cluster.AgentID, cluster.Epoch)
+	if err != nil {
+		return err
+	}
+	nonce, err := state.NewNonce(highest)
+	if err != nil {
+		return fmt.Errorf("ask agent %d for a resync: %w", cluster.AgentID, err)
+	}
+	return s.tell(ctx, tx, event.Attributes{Type: events.TypeResyncRequested, Subject: fmt.Sprintf("agent/%d", cluster.AgentID), ID: nonce, Time: at},
+		s.Cell.ControlResync(cluster.AgentID), events.ResyncRequested{Nonce: nonce, Cause: cause})
+}
+
+// AskEveryone asks the watcher of every agent that is not revoked.
+func (s *Observations) AskEveryone(ctx context.Context, tx pgx.Tx, cause events.ResyncRequestCause, at time.Time) error {
+	rows, err := tx.Query(ctx, `select id from agents where revoked_at is null order by id for no key update`)
+	if err != nil {
+		return fmt.Errorf("lock every agent: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("lock every agent: %w", err)
+	}
+	clusters, err := s.LockClusters(ctx, tx, ids)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := s.AskResync(ctx, tx, *clusters[id], cause, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Orphan is a Deployment with the label of a workspace that does not exist.
+type Orphan struct {
+	AgentID                                 int64
+	ClusterUID, UID, Label, Namespace, Name string
+	At                                      time.Time
+}
+
+// TellOrphans tells of orphans, once for each.
+func (s *Observations) TellOrphans(ctx context.Context, tx pgx.Tx, orphans []Orphan) error {
+	for _, o := range orphans {
+		tag, err := tx.Exec(ctx, `insert into orphans (agent_id, uid, workspace, namespace, name, seen_at) values ($1, $2, $3, $4, $5, $6) on conflict do nothing`,
+			o.AgentID, o.UID, o.Label, o.Namespace, o.Name, o.At)
+		if err != nil {
+			return fmt.Errorf("store orphan %s/%s: %w", o.Namespace, o.Name, err)
+		}
+		if tag.RowsAffected() == 0 {
+			continue
+		}
+		err = s.tell(ctx, tx, event.Attributes{
+			Type: events.TypeWorkspaceOrphaned, Subject: o.Label, ID: o.ClusterUID + "/" + o.UID + "/orphaned", Time: o.At,
+		}, s.Cell.Workspace(0, o.Label, "orphaned"), events.WorkspaceOrphaned{
+			WorkspaceID: o.Label, Name: o.Name, AgentID: int(o.AgentID), Namespace: o.Namespace,
+			Object: events.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: o.Namespace, Name: o.Name},
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Observations) tell(ctx context.Context, tx pgx.Tx, a event.Attributes, subject string, data any) error {
+	m, err := message(ctx, s.Cell, a, subject, data)
+	if err != nil {
+		return err
+	}
+	if err := outbox.Insert(ctx, tx, []*nats.Msg{m}...); err != nil {
+		return fmt.Errorf("tell on %s: %w", subject, err)
+	}
+	return nil
+}

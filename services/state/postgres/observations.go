@@ -1,0 +1,260 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state"
+)
+
+// Kinds of objects that decisions are taken from.
+const (
+	KindDeployment = "deployment"
+	KindReplicaSet = "replicaset"
+	KindPod        = "pod"
+)
+
+// Observations stores what clusters say. It has one writer at a time, the reader of the stream OBSERVED, whose transactions lock what they
+// need in this order: clusters, objects, workspaces.
+type Observations struct {
+	Cell topology.Cell
+}
+
+// Object is the last observation of one object.
+type Object struct {
+	AgentID               int64
+	Kind, Namespace, Name string
+	UID, ClusterUID       string
+	Epoch                 int64
+	// Version is the resourceVersion.
+	Version string
+	Deleted bool
+	// WorkspaceID is zero without one.
+	WorkspaceID uuid.UUID
+	// ResyncID of the full resync that it is a member of; empty for none.
+	ResyncID string
+	// Data is the event's, as JSON that PostgreSQL takes.
+	Data []byte
+}
+
+// ObjectKey names an object.
+type ObjectKey struct {
+	AgentID               int64
+	Kind, Namespace, Name string
+}
+
+// Key names the object.
+func (o *Object) Key() ObjectKey { return ObjectKey{o.AgentID, o.Kind, o.Namespace, o.Name} }
+
+// Merge is the object after another observation of it: the newer one counts, of the same version the deletion, and the last resync sticks.
+func (o Object) Merge(next Object) Object {
+	if next.ResyncID == "" {
+		next.ResyncID = o.ResyncID
+	}
+	if newer(&next, &o) {
+		return next
+	}
+	o.ResyncID = next.ResyncID
+	return o
+}
+
+func newer(a, b *Object) bool {
+	if a.Epoch != b.Epoch {
+		return a.Epoch > b.Epoch
+	}
+	if order := state.CompareVersions(a.Version, b.Version); order != 0 {
+		return order > 0
+	}
+	return a.Deleted && !b.Deleted
+}
+
+// Altered is an object that was stored, and what was stored before.
+type Altered struct {
+	Key         ObjectKey
+	UID         string
+	WorkspaceID uuid.UUID
+	Deleted     bool
+
+	// Known is that it was stored before; the rest is what it was.
+	Known             bool
+	UIDBefore         string
+	WorkspaceIDBefore uuid.UUID
+	DeletedBefore     bool
+}
+
+// Put stores what is newer than what is there, stamps the members of resyncs, and returns the objects that are stored anew. Keys are named once.
+func (s *Observations) Put(ctx context.Context, tx pgx.Tx, objects []Object) ([]Altered, error) {
+	if len(objects) == 0 {
+		return nil, nil
+	}
+	var c objectColumns
+	for i := range objects {
+		c.add(&objects[i])
+	}
+	rows, err := tx.Query(ctx, `
+		with put as (
+			insert into observed_objects as o (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted, workspace_id, resync_id, data)
+			select n.agent_id, n.kind, n.namespace, n.name, n.uid, n.cluster_uid, n.epoch, n.version::numeric, n.deleted, n.workspace_id, n.resync_id, n.data::jsonb
+			from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::boolean[], $10::uuid[], $11::text[], $12::text[])
+				as n (agent_id, kind, namespace, name, uid, cluster_uid, epoch, version, deleted, workspace_id, resync_id, data)
+			on conflict (agent_id, kind, namespace, name) do update set
+				uid = excluded.uid, cluster_uid = excluded.cluster_uid, epoch = excluded.epoch, resource_version = excluded.resource_version,
+				deleted = excluded.deleted, workspace_id = excluded.workspace_id, resync_id = coalesce(excluded.resync_id, o.resync_id), data = excluded.data
+			where (excluded.epoch, excluded.resource_version, excluded.deleted) > (o.epoch, o.resource_version, o.deleted)
+			returning agent_id, kind, namespace, name, uid, workspace_id, deleted
+		)
+		select put.agent_id, put.kind, put.namespace, put.name, put.uid, put.workspace_id, put.deleted,
+			old.uid is not null, coalesce(old.uid, ''), old.workspace_id, coalesce(old.deleted, false)
+		from put left join observed_objects old using (agent_id, kind, namespace, name)
+		where put.workspace_id is not null or old.workspace_id is not null or put.kind = 'deployment'`,
+		c.agents, c.kinds, c.namespaces, c.names, c.uids, c.clusters, c.epochs, c.versions, c.deleted, c.workspaces, c.resyncs, c.data)
+	if err != nil {
+		return nil, fmt.Errorf("store %d observations: %w", len(objects), err)
+	}
+	altered, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Altered, error) {
+		var a Altered
+		var workspace, before *uuid.UUID
+		err := row.Scan(&a.Key.AgentID, &a.Key.Kind, &a.Key.Namespace, &a.Key.Name, &a.UID, &workspace, &a.Deleted,
+			&a.Known, &a.UIDBefore, &before, &a.DeletedBefore)
+		a.WorkspaceID, a.WorkspaceIDBefore = fromNullable(workspace), fromNullable(before)
+		return a, err //nolint:wrapcheck // Put says what it asked for
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store %d observations: %w", len(objects), err)
+	}
+	return altered, s.stamp(ctx, tx, objects)
+}
+
+// stamp notes the membership of those that were stored already.
+func (s *Observations) stamp(ctx context.Context, tx pgx.Tx, objects []Object) error {
+	var c objectColumns
+	for i := range objects {
+		if objects[i].ResyncID != "" {
+			c.add(&objects[i])
+		}
+	}
+	if len(c.agents) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		update observed_objects o set resync_id = n.resync_id
+		from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) as n (agent_id, kind, namespace, name, resync_id)
+		where (o.agent_id, o.kind, o.namespace, o.name) = (n.agent_id, n.kind, n.namespace, n.name) and o.resync_id is distinct from n.resync_id`,
+		c.agents, c.kinds, c.namespaces, c.names, c.resyncs)
+	if err != nil {
+		return fmt.Errorf("stamp %d members of resyncs: %w", len(c.agents), err)
+	}
+	return nil
+}
+
+// objectColumns are the columns of many objects, one array each.
+type objectColumns struct {
+	agents, epochs                                           []int64
+	kinds, namespaces, names, uids, clusters, versions, data []string
+	deleted                                                  []bool
+	workspaces                                               []*uuid.UUID
+	resyncs                                                  []*string
+}
+
+func (c *objectColumns) add(o *Object) {
+	c.agents, c.epochs = append(c.agents, o.AgentID), append(c.epochs, o.Epoch)
+	c.kinds, c.namespaces, c.names = append(c.kinds, o.Kind), append(c.namespaces, o.Namespace), append(c.names, o.Name)
+	c.uids, c.clusters, c.versions = append(c.uids, o.UID), append(c.clusters, o.ClusterUID), append(c.versions, o.Version)
+	c.data, c.deleted = append(c.data, string(o.Data)), append(c.deleted, o.Deleted)
+	c.workspaces, c.resyncs = append(c.workspaces, nullable(o.WorkspaceID)), append(c.resyncs, nullable(o.ResyncID))
+}
+
+// Highest returns the highest version of each kind stored in an epoch of an agent's cluster.
+func (s *Observations) Highest(ctx context.Context, tx pgx.Tx, agentID, epoch int64) (state.Versions, error) {
+	rows, err := tx.Query(ctx, `select kind, max(resource_version)::text from observed_objects where agent_id = $1 and epoch = $2 group by kind`, agentID, epoch)
+	if err != nil {
+		return nil, fmt.Errorf("read the highest versions of agent %d: %w", agentID, err)
+	}
+	versions := state.Versions{}
+	var kind, version string
+	if _, err := pgx.ForEachRow(rows, []any{&kind, &version}, func() error { versions[kind] = version; return nil }); err != nil {
+		return nil, fmt.Errorf("read the highest versions of agent %d: %w", agentID, err)
+	}
+	return versions, nil
+}
+
+// Observe returns what the clusters have said of locked workspaces: the objects stored, and the agents' clocks. Each is about one workspace's own
+// namespace and Deployment; what others labelled with its id is left aside.
+func (s *Observations) Observe(ctx context.Context, tx pgx.Tx, workspaces map[uuid.UUID]state.Workspace) (map[uuid.UUID]*state.Observation, error) {
+	ids := make([]uuid.UUID, 0, len(workspaces))
+	out := make(map[uuid.UUID]*state.Observation, len(workspaces))
+	for id := range workspaces {
+		ids = append(ids, id)
+		out[id] = &state.Observation{}
+	}
+	if err := s.clocks(ctx, tx, ids, out); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `
+		select o.workspace_id, o.kind, o.deleted, case when o.deleted then '{}' else o.data::text end
+		from observed_objects o join workspaces w on w.id = o.workspace_id and w.agent_id = o.agent_id and w.namespace = o.namespace
+		where o.workspace_id = any($1) and (o.kind = 'deployment' and o.name = w.name or o.kind in ('pod', 'replicaset') and not o.deleted)
+		order by o.kind, o.name`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read what clusters said of %d workspaces: %w", len(ids), err)
+	}
+	var (
+		id      uuid.UUID
+		kind    string
+		deleted bool
+		data    []byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &kind, &deleted, &data}, func() error {
+		if err := take(out[id], kind, deleted, data); err != nil {
+			return fmt.Errorf("%s of workspace %s: %w", kind, id, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what clusters said of %d workspaces: %w", len(ids), err)
+	}
+	return out, nil
+}
+
+func take(o *state.Observation, kind string, deleted bool, data []byte) error {
+	switch kind {
+	case KindDeployment:
+		o.Seen = true
+		if deleted {
+			return nil
+		}
+		return json.Unmarshal(data, &o.Deployment) //nolint:wrapcheck // Observe says of what
+	case KindReplicaSet:
+		var rs events.ObservedReplicaSet
+		err := json.Unmarshal(data, &rs)
+		o.ReplicaSets = append(o.ReplicaSets, rs)
+		return err //nolint:wrapcheck // Observe says of what
+	default:
+		var pod events.ObservedPod
+		err := json.Unmarshal(data, &pod)
+		o.Pods = append(o.Pods, pod)
+		return err //nolint:wrapcheck // Observe says of what
+	}
+}
+
+func (s *Observations) clocks(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, out map[uuid.UUID]*state.Observation) error {
+	rows, err := tx.Query(ctx, `select w.id, a.ticked_at from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) and a.ticked_at is not null`, ids)
+	if err != nil {
+		return fmt.Errorf("read the clocks of agents: %w", err)
+	}
+	var (
+		id     uuid.UUID
+		ticked time.Time
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&id, &ticked}, func() error { out[id].Clock = ticked.UTC(); return nil }); err != nil {
+		return fmt.Errorf("read the clocks of agents: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/render"
+)
+
+// tell puts what changed into the outbox and notifies of the workspaces. A zero Before is a workspace that was just created.
+func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, savings []Saving) error {
+	var messages []*nats.Msg
+	ids := make([]uuid.UUID, len(savings))
+	for i, saving := range savings {
+		ids[i] = saving.After.ID
+		told, err := s.messages(ctx, saving)
+		if err != nil {
+			return err
+		}
+		messages = append(messages, told...)
+	}
+	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+		return fmt.Errorf("tell of %d workspaces: %w", len(ids), err)
+	}
+	if _, err := tx.Exec(ctx, `select pg_notify($1, id::text) from unnest($2::uuid[]) as id`, WorkspaceChannel, ids); err != nil {
+		return fmt.Errorf("notify of %d workspaces: %w", len(ids), err)
+	}
+	return nil
+}
+
+func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, error) {
+	var before *state.Workspace
+	if saving.Before.ID != uuid.Nil {
+		before = &saving.Before
+	}
+	after := saving.After
+	var messages []*nats.Msg
+	if before == nil || before.DesiredRevision != after.DesiredRevision {
+		desired, err := s.desired(ctx, after)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, desired)
+	}
+	for _, change := range state.Changes(before, after) {
+		if change.Unexpected && s.Unexpected != nil {
+			s.Unexpected(before.ActualState, after.ActualState)
+		}
+		m, err := message(ctx, s.Cell, event.Attributes{
+			Type: event.TypePrefix + "workspace." + change.Name + ".v1", Subject: after.ID.String(), ID: change.ID, Time: change.Time,
+		}, s.Cell.Workspace(after.ProjectID, after.ID.String(), change.Name), change.Data)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, m)
+	}
+	return messages, nil
+}
+
+// desired is the message that tells the dispatcher what the workspace shall be.
+func (s *Workspaces) desired(ctx context.Context, w state.Workspace) (*nats.Msg, error) {
+	data, err := render.Desired(w, s.Render)
+	if err != nil {
+		return nil, fmt.Errorf("tell the dispatcher: %w", err)
+	}
+	return message(ctx, s.Cell, event.Attributes{
+		Type: events.TypeDesiredWorkspace, Subject: w.ID.String(), ID: w.ID.String() + "/dispatch/" + strconv.FormatInt(w.DesiredRevision, 10),
+		Time: w.DesiredStateChangedAt,
+	}, s.Cell.Desired(w.AgentID, w.ID.String()), data)
+}
+
+// message is an event of this service as a message, with the trace that it belongs to.
+func message(ctx context.Context, cell topology.Cell, a event.Attributes, subject string, data any) (*nats.Msg, error) {
+	a.Source = event.ServiceSource(string(cell), "state")
+	e, err := event.New(a, data)
+	if err != nil {
+		return nil, fmt.Errorf("tell on %s: %w", subject, err)
+	}
+	header := nats.Header{}
+	telemetry.Inject(ctx, header)
+	if parent := header[event.TraceParent]; len(parent) > 0 {
+		e.SetExtension(event.TraceParent, parent[0])
+	}
+	m, err := event.Encode(e, subject)
+	if err != nil {
+		return nil, fmt.Errorf("tell on %s: %w", subject, err)
+	}
+	return m, nil
+}
+
+// TellAgain puts what every workspace shall be into the outbox once more, as it is: for a stream DESIRED, or a database, that was restored
+// from an older copy. What is gone for good is left out.
+func (s *Workspaces) TellAgain(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `select `+workspaceColumns+` from workspaces where actual_state <> 'terminated' order by id for no key update`)
+	if err != nil {
+		return fmt.Errorf("lock every workspace: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scanWorkspace)
+	if err != nil {
+		return fmt.Errorf("lock every workspace: %w", err)
+	}
+	const at = 100 // manifests are large
+	for len(found) > 0 {
+		n := min(at, len(found))
+		messages := make([]*nats.Msg, n)
+		for i, w := range found[:n] {
+			if messages[i], err = s.desired(ctx, w); err != nil {
+				return err
+			}
+		}
+		if err := outbox.Insert(ctx, tx, messages...); err != nil {
+			return fmt.Errorf("tell again of workspaces: %w", err)
+		}
+		found = found[n:]
+	}
+	return nil
+}
