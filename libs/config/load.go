@@ -15,6 +15,15 @@ type Program struct {
 	Name    string // of the binary: lockstep-state
 	About   string // a few sentences: what it does and what it needs
 	Version string
+	// Questions are flags beyond those of the settings. Load notes which were asked and leaves the answer to the program.
+	Questions []Question
+}
+
+// Question is a flag without a value.
+type Question struct {
+	Flag  string // without the dashes
+	Help  string // for the manual
+	Asked *bool  // set by Load
 }
 
 // Input is where the configuration comes from.
@@ -43,6 +52,9 @@ func Load(cfg any, program Program, input Input) ([]string, error) {
 	help := flags.BoolP("help", "h", false, "")
 	version := flags.Bool("version", false, "")
 	printConfig := flags.Bool("print-config", false, "")
+	for _, q := range program.Questions {
+		flags.BoolVar(q.Asked, q.Flag, false, "")
+	}
 	if fault := b.parseFlags(flags, input.Args); fault != nil {
 		return nil, Faults{*fault}
 	}

@@ -29,6 +29,9 @@ func (b *Binding) Manual(program Program) string {
 		"An empty variable counts as unset. Outside the file a list is a,b and a map k=v,k=v.", "") + "\n")
 	m.WriteString("  --config file     " + envPrefix + "CONFIG\n      the YAML file; none by default\n")
 	m.WriteString("  --print-config\n      print the configuration as it is after all of these, secrets hidden, and end\n")
+	for _, q := range program.Questions {
+		m.WriteString("  --" + q.Flag + "\n" + wrap(q.Help, "      "))
+	}
 	m.WriteString("  --version\n  -h, --help\n")
 	told := map[string]bool{}
 	for _, s := range b.sections {

@@ -60,6 +60,9 @@ func BenchmarkIngest(b *testing.B) {
 	for i := range b.N {
 		_, err := db.js.PublishMsgAsync(&nats.Msg{Subject: benchKey(i), Data: benchData, Header: nats.Header{"ce-id": {"some-event-id"}}})
 		require.NoError(b, err)
+		if i%benchBatch == 0 {
+			<-db.js.PublishAsyncComplete()
+		}
 	}
 	<-db.js.PublishAsyncComplete()
 	cfg := db.config(b)

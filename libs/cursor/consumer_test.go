@@ -3,7 +3,6 @@ package cursor_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -200,14 +199,13 @@ func TestARestoredStreamIsReadFromTheStart(t *testing.T) {
 			stop := b.run(b.consumer(restarts(seen)))
 			require.Equal(t, int64(1), (<-seen).Epoch)
 			b.publish(3)
-			copied := filepath.Join(t.TempDir(), "copy")
-			require.NoError(t, b.server.Snapshot(copied))
+			copied := b.snapshot()
 			b.publish(2)
 			b.reaches(numbers(1, 5))
 			if !test.running {
 				stop()
 			}
-			require.NoError(t, b.server.Restore(copied))
+			b.restore(copied)
 			b.next = 3
 			b.publish(test.publish)
 			if !test.running {
@@ -257,7 +255,7 @@ func TestNATSDownAndBack(t *testing.T) {
 	b.reaches(numbers(1, 3))
 	b.server.Down()
 	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
-	require.NoError(t, b.server.Restart())
+	b.restart()
 	b.publish(3)
 	b.reaches(numbers(1, 6))
 	b.cursorAt(1, 6)
@@ -269,7 +267,7 @@ func TestNATSRestartedWhileReading(t *testing.T) {
 	b := setup(t)
 	b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch = 3 }))
 	b.publish(100)
-	require.NoError(t, b.server.Restart())
+	b.restart()
 	b.publish(100)
 	b.reaches(numbers(1, 200))
 	b.cursorAt(1, 200)
@@ -284,12 +282,11 @@ func TestPostgreSQLRestartedWhileReading(t *testing.T) {
 	var publisher errgroup.Group
 	half := make(chan struct{})
 	publisher.Go(func() error {
-		b.publish(50)
-		close(half)
-		b.publish(150)
-		return nil
+		defer close(half)
+		return b.tryPublish(50)
 	})
 	<-half
+	publisher.Go(func() error { return b.tryPublish(150) })
 	server.Kill()
 	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
 	require.NoError(t, server.Restart(t.Context()))

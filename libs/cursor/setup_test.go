@@ -3,6 +3,7 @@ package cursor_test
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -126,16 +127,49 @@ func (b *bundle) run(c *cursor.Consumer[string]) (stop func()) {
 // publish publishes the next n numbers.
 func (b *bundle) publish(n int) {
 	b.t.Helper()
+	require.NoError(b.t, b.tryPublish(n))
+}
+
+func (b *bundle) tryPublish(n int) error {
 	for range n {
 		b.next++
-		b.publishText(strconv.Itoa(b.next))
+		if err := b.tryPublishText(strconv.Itoa(b.next)); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 func (b *bundle) publishText(text string) {
 	b.t.Helper()
+	require.NoError(b.t, b.tryPublishText(text))
+}
+
+func (b *bundle) tryPublishText(text string) error {
 	_, err := b.js.PublishMsg(b.t.Context(), &nats.Msg{Subject: subject, Data: []byte(text), Header: nats.Header{"ce-id": {"id-" + text}}})
-	require.NoError(b.t, err)
+	return err
+}
+
+// restart takes NATS down and back.
+func (b *bundle) restart() {
+	b.t.Helper()
+	require.NoError(b.t, b.server.Restart())
+	natstest.Reconnected(b.t, b.js.Conn())
+}
+
+// snapshot copies the stream store, to be put back by restore.
+func (b *bundle) snapshot() string {
+	b.t.Helper()
+	copied := filepath.Join(b.t.TempDir(), "copy")
+	require.NoError(b.t, b.server.Snapshot(copied))
+	natstest.Reconnected(b.t, b.js.Conn())
+	return copied
+}
+
+func (b *bundle) restore(copied string) {
+	b.t.Helper()
+	require.NoError(b.t, b.server.Restore(copied))
+	natstest.Reconnected(b.t, b.js.Conn())
 }
 
 func (b *bundle) handled() []string {

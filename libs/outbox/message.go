@@ -98,6 +98,9 @@ func validate(m *nats.Msg) error {
 		if name == RevisionHeader || strings.HasPrefix(name, "Nats-Expected-") {
 			return fmt.Errorf("%w: header %s of %s is set by the publisher", ErrMessage, name, m.Subject)
 		}
+		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
+			return fmt.Errorf("%w: %q of %s is not the name of a header", ErrMessage, name, m.Subject)
+		}
 		for _, value := range values {
 			if strings.ContainsAny(value, "\r\n\x00") || !utf8.ValidString(value) {
 				return fmt.Errorf("%w: header %s of %s has a line break, a zero byte or bytes that are no UTF-8", ErrMessage, name, m.Subject)
@@ -112,6 +115,9 @@ func validate(m *nats.Msg) error {
 }
 
 func validateSubject(subject string) error {
+	if !utf8.ValidString(subject) {
+		return fmt.Errorf("%w: subject %q is no UTF-8", ErrMessage, subject)
+	}
 	for token := range strings.SplitSeq(subject, ".") {
 		if token == "" || token == "*" || token == ">" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 			return fmt.Errorf("%w: %q is not a subject to publish to", ErrMessage, subject)

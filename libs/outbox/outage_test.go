@@ -14,6 +14,7 @@ import (
 
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
@@ -31,7 +32,7 @@ func TestNATSDownAndBack(t *testing.T) {
 		err := p.Check(t.Context())
 		return err != nil && err.Error() == "outbox: 3 messages wait, the oldest for 0s; NATS is not connected"
 	}, patience, time.Millisecond)
-	require.NoError(t, b.server.Restart())
+	b.restart()
 	b.published()
 	require.Equal(t, upTo(5), b.onStream()["fact.x"])
 }
@@ -55,7 +56,7 @@ func TestNATSRestartedWhilePublishing(t *testing.T) {
 		return nil
 	})
 	<-half
-	require.NoError(t, b.server.Restart())
+	b.restart()
 	require.NoError(t, writer.Wait())
 	b.published()
 	require.Equal(t, upTo(changes), b.onStream()["fact.x"])
@@ -136,12 +137,14 @@ func TestARestoredStreamIsNoticedAndGetsThePresentTruth(t *testing.T) {
 	b.published()
 	copied := filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, b.server.Snapshot(copied))
+	natstest.Reconnected(t, b.js.Conn())
 	b.changes("x", 3)
 	b.changes("y", 1)
 	b.published()
 	require.Equal(t, map[string][]string{"fact.x": upTo(5), "fact.y": upTo(1)}, b.onStream())
 
 	require.NoError(t, b.server.Restore(copied)) // nobody writes: the reconnect tells
+	natstest.Reconnected(t, b.js.Conn())
 	require.Equal(t, stream, (<-found).Stream)
 	b.holds(map[string][]string{"fact.x": {"1", "2", "5"}, "fact.y": {"1"}}) // 3 and 4 are lost, the truth is not
 	b.changes("x", 1)

@@ -31,19 +31,21 @@ const stream = "FACTS"
 
 // bundle is one service's database and NATS, with a table of entities that count their own changes.
 type bundle struct {
-	t      *testing.T
+	t      testing.TB
 	url    string
 	pool   *pgxpool.Pool
 	server *natsd.Server
 	js     jetstream.JetStream
+	// options of the publishers' connections
+	options []nats.Option
 }
 
-func setup(t *testing.T) *bundle {
+func setup(t testing.TB) *bundle {
 	t.Helper()
 	return setupOn(t, pgtest.Database(t))
 }
 
-func setupOn(t *testing.T, url string) *bundle {
+func setupOn(t testing.TB, url string) *bundle {
 	t.Helper()
 	b := &bundle{t: t, url: url, server: natstest.Server(t)}
 	b.pool = b.connect(url)
@@ -80,7 +82,7 @@ func (b *bundle) connect(url string) *pgxpool.Pool {
 func (b *bundle) publisher(change func(*outbox.Config)) *outbox.Publisher {
 	b.t.Helper()
 	cfg := outbox.Config{
-		Pool: b.pool, Conn: natstest.Connect(b.t, b.server), Logger: slog.New(slog.DiscardHandler),
+		Pool: b.pool, Conn: natstest.Connect(b.t, b.server, b.options...), Logger: slog.New(slog.DiscardHandler),
 		Interval: 100 * time.Millisecond, LockInterval: time.Millisecond, RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond,
 	}
 	if change != nil {
@@ -163,6 +165,13 @@ func (b *bundle) onStream() map[string][]string {
 func (b *bundle) holds(want map[string][]string) {
 	b.t.Helper()
 	require.EventuallyWithT(b.t, func(c *assert.CollectT) { assert.Equal(c, want, b.onStream()) }, patience, 5*time.Millisecond)
+}
+
+// restart takes NATS down and back.
+func (b *bundle) restart() {
+	b.t.Helper()
+	require.NoError(b.t, b.server.Restart())
+	natstest.Reconnected(b.t, b.js.Conn())
 }
 
 // upTo is what a subject holds after n changes: each once, in order.

@@ -8,7 +8,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
+
+	_ "golang.org/x/crypto/x509roots/fallback" // certificate authorities where the system has none, as in an image made from scratch
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/fault"
@@ -38,12 +41,17 @@ type Process struct {
 }
 
 // Execute is Main for a process that is given, and returns the exit status: 0 for success and for a
-// question answered, 2 for a configuration that is refused, else what package fault says.
+// question answered, 2 for a configuration that is refused, else what package fault says. --check-ready asks the
+// instance that runs with the same configuration whether it is ready: 0 when it is, 1 when not.
 func Execute[C any](process Process, program config.Program, defaults C, main func(context.Context, C) error) int {
 	if program.Version == "" {
 		program.Version = Version()
 	}
-	cfg := defaults
+	cfg, checkReady := defaults, false
+	program.Questions = append(slices.Clone(program.Questions), config.Question{
+		Flag: "check-ready", Asked: &checkReady,
+		Help: "ask the instance that runs here with the same configuration whether it is ready, and end with status 0 when it is; for health checks of containers",
+	})
 	warnings, err := config.Load(&cfg, program, config.Input{Args: process.Args, Environ: process.Environ, Stdout: process.Stdout})
 	say := func(format string, args ...any) {
 		_, _ = fmt.Fprintf(process.Stderr, program.Name+": "+format+"\n", args...) // there is nowhere to say that it cannot be said
@@ -57,6 +65,9 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	if err != nil {
 		say("%v\n%s --help lists every setting", err, program.Name)
 		return fault.ExitCode(err)
+	}
+	if checkReady {
+		return answerReady(process, cfg)
 	}
 
 	ctx, cancel := context.WithCancelCause(context.Background())

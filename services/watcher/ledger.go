@@ -25,6 +25,7 @@ type Ledger struct {
 	members  queue
 	delayed  delays
 	highest  map[kube.Kind]string
+	floor    map[kube.Kind]string // version of the last listing
 
 	paused      bool
 	resync      string
@@ -51,7 +52,7 @@ type entry struct {
 
 // NewLedger begins a term: nothing is known.
 func NewLedger() *Ledger {
-	return &Ledger{entries: make(map[Key]*entry), highest: make(map[kube.Kind]string)}
+	return &Ledger{entries: make(map[Key]*entry), highest: make(map[kube.Kind]string), floor: make(map[kube.Kind]string)}
 }
 
 // Baseline enters an object that was there when the term began.
@@ -64,23 +65,23 @@ func (l *Ledger) Baseline(s Sighting) {
 	l.entries[s.Key] = &entry{latest: s, baseline: true, held: true}
 }
 
-// Observe enters a version of an object, or its deletion. What is older than the latest known changes nothing.
+// Observe enters a version of an object, or its deletion. What is older than the latest known changes nothing, and neither does what
+// is not above the last listing of its kind: the watch lags behind that, and the listing knew better what is alive.
 func (l *Ledger) Observe(s Sighting) {
 	l.raise(s)
 	e := l.entries[s.Key]
-	if e == nil {
+	current := s.newerThan(l.floor[s.Kind], events.VerbDeleted)
+	switch {
+	case e == nil && current:
 		e = &entry{latest: s}
 		l.entries[s.Key] = e
-		l.schedule(e, s.SeenAt)
+	case e == nil:
 		return
+	case s.newerThan(e.latest.Version, e.latest.Verb) && (current || s.Verb == events.VerbDeleted):
+		e.latest, e.held, e.attempts = s, false, 0
+	case s.Version == e.latest.Version && s.Verb == e.latest.Verb:
+		e.latest.Object = s.Object // the informer's own, so that one copy is held
 	}
-	if !s.newerThan(e.latest.Version, e.latest.Verb) {
-		if s.Version == e.latest.Version && s.Verb == e.latest.Verb {
-			e.latest.Object = s.Object // the informer's own, so that one copy is held
-		}
-		return
-	}
-	e.latest, e.held, e.attempts = s, false, 0
 	l.schedule(e, s.SeenAt)
 }
 
@@ -113,27 +114,26 @@ func (l *Ledger) Pause() { l.paused = true }
 func (l *Ledger) Resume() { l.paused = false }
 
 // Join begins a full resync whose begin is acknowledged: the objects of the listings are its members, each owed once more in the latest version
-// known. What is known, alive and not above the listing of its kind, yet not in it, is gone: it is forgotten here, and state judges its absence.
+// known. What is known, alive and not above the listing of its kind, yet not in it, is gone, whether or not the watch ever tells.
 func (l *Ledger) Join(id string, listings []Listed, now time.Time) {
 	l.resync, l.outstanding = id, 0
 	for _, e := range l.entries {
 		e.member = false
 	}
 	for _, listed := range listings {
+		l.floor[listed.Kind] = listed.Version
 		for _, s := range listed.Members {
 			l.join(s, now)
 		}
 	}
 	for key, e := range l.entries {
-		if e.member || e.sending || e.latest.Verb == events.VerbDeleted {
+		above := e.latest.newerThan(l.floor[key.Kind], events.VerbDeleted)
+		if e.member || above || e.latest.Verb == events.VerbDeleted {
 			continue
 		}
-		for _, listed := range listings {
-			above := Sighting{Version: e.latest.Version}
-			if listed.Kind == key.Kind && !above.newerThan(listed.Version, "") {
-				delete(l.entries, key)
-			}
-		}
+		e.latest.Verb, e.latest.SeenAt = events.VerbDeleted, now
+		e.held, e.attempts = false, 0
+		l.schedule(e, now)
 	}
 }
 

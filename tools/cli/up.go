@@ -61,7 +61,7 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err 
 		err = errors.Join(err, s.Stop())
 	}()
 	if demo {
-		if err := a.demo(ctx, s); err != nil {
+		if err := a.demo(ctx, s); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}

@@ -295,8 +295,10 @@ func workspaceTable(workspaces ...*statev1.Workspace) table {
 	return t
 }
 
-func actual(w *statev1.Workspace) string  { return words(w.GetActualState().String(), "ACTUAL_STATE_") }
-func desired(w *statev1.Workspace) string { return words(w.GetDesiredState().String(), "DESIRED_STATE_") }
+func actual(w *statev1.Workspace) string { return words(w.GetActualState().String(), "ACTUAL_STATE_") }
+func desired(w *statev1.Workspace) string {
+	return words(w.GetDesiredState().String(), "DESIRED_STATE_")
+}
 
 // completeWorkspaces offers names to the shell.
 func (a *app) completeWorkspaces(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

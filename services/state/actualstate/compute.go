@@ -80,6 +80,9 @@ func Compute(in Input) Result {
 	}
 	d := in.Deployment
 	progressing := reasonOf(d.Conditions, progressingType)
+	if untouched(d) {
+		return Result{State: Starting}
+	}
 	if d.SpecReplicas == nil || !d.HasStatus || progressing == "" {
 		return Result{State: Unknown, Reason: reasonIncomplete, Message: messageIncomplete}
 	}
@@ -93,6 +96,11 @@ func Compute(in Input) Result {
 	result := row(d, progressing)
 	result.Until = pods.until
 	return result
+}
+
+// untouched is a Deployment to be started that its controller has not looked at yet: a moment after its creation, nothing is unknown about it.
+func untouched(d *events.ObservedDeployment) bool {
+	return d.SpecReplicas != nil && *d.SpecReplicas == 1 && d.ObservedGeneration == 0 && len(d.Conditions) == 0
 }
 
 // row is the part of the table that only looks at the Deployment's counts and reasons.

@@ -20,7 +20,7 @@ type shape struct {
 func (s shape) deployment() *events.ObservedDeployment {
 	return &events.ObservedDeployment{
 		Object:       events.ObjectMeta{Namespace: "ns", Name: "w"},
-		SpecReplicas: &s.spec, HasStatus: true, Revision: 2,
+		SpecReplicas: &s.spec, HasStatus: true, ObservedGeneration: 2, Revision: 2,
 		AvailableReplicas: s.available, UnavailableReplicas: s.unavailable,
 		Conditions: []events.Condition{
 			// The status says the contrary of what is meant: only the reason counts.
@@ -77,16 +77,23 @@ func TestEveryRowOfTheTable(t *testing.T) {
 		"1 beats an apply error": {
 			actualstate.Input{Termination: actualstate.TerminationFinished, ApplyError: failed, Deployment: running.deployment()}, actualstate.Terminated, "",
 		},
-		"2 an apply error":                      {actualstate.Input{ApplyError: failed}, actualstate.Error, "Forbidden"},
-		"2 beats a termination in progress":     {actualstate.Input{ApplyError: failed, Termination: actualstate.TerminationInProgress}, actualstate.Error, "Forbidden"},
-		"2 beats a running Deployment":          {actualstate.Input{ApplyError: failed, Deployment: running.deployment()}, actualstate.Error, "Forbidden"},
-		"2 without words still has them":        {actualstate.Input{ApplyError: &actualstate.ApplyError{}}, actualstate.Error, "ApplyFailed"},
-		"3 termination in progress":             {actualstate.Input{Termination: actualstate.TerminationInProgress}, actualstate.Terminating, ""},
-		"3 beats a running Deployment":          {actualstate.Input{Termination: actualstate.TerminationInProgress, Deployment: running.deployment()}, actualstate.Terminating, ""},
-		"4 no Deployment":                       {actualstate.Input{Termination: actualstate.TerminationNone}, actualstate.Unknown, "NotReported"},
-		"4 no spec.replicas":                    {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) { d.SpecReplicas = nil })}, actualstate.Unknown, "Incomplete"},
-		"4 no status":                           {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) { d.HasStatus = false })}, actualstate.Unknown, "Incomplete"},
-		"4 no conditions":                       {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) { d.Conditions = nil })}, actualstate.Unknown, "Incomplete"},
+		"2 an apply error":                  {actualstate.Input{ApplyError: failed}, actualstate.Error, "Forbidden"},
+		"2 beats a termination in progress": {actualstate.Input{ApplyError: failed, Termination: actualstate.TerminationInProgress}, actualstate.Error, "Forbidden"},
+		"2 beats a running Deployment":      {actualstate.Input{ApplyError: failed, Deployment: running.deployment()}, actualstate.Error, "Forbidden"},
+		"2 without words still has them":    {actualstate.Input{ApplyError: &actualstate.ApplyError{}}, actualstate.Error, "ApplyFailed"},
+		"3 termination in progress":         {actualstate.Input{Termination: actualstate.TerminationInProgress}, actualstate.Terminating, ""},
+		"3 beats a running Deployment":      {actualstate.Input{Termination: actualstate.TerminationInProgress, Deployment: running.deployment()}, actualstate.Terminating, ""},
+		"4 no Deployment":                   {actualstate.Input{Termination: actualstate.TerminationNone}, actualstate.Unknown, "NotReported"},
+		"4 no spec.replicas":                {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) { d.SpecReplicas = nil })}, actualstate.Unknown, "Incomplete"},
+		"4 no status":                       {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) { d.HasStatus = false })}, actualstate.Unknown, "Incomplete"},
+		"4 no conditions":                   {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) { d.Conditions = nil })}, actualstate.Unknown, "Incomplete"},
+		"beyond: not looked at yet": {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) {
+			d.ObservedGeneration, d.Conditions, d.HasStatus = 0, nil, false
+		})}, actualstate.Starting, ""},
+		"beyond: not looked at yet, to be stopped": {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) {
+			none := 0
+			d.ObservedGeneration, d.Conditions, d.SpecReplicas = 0, nil, &none
+		})}, actualstate.Unknown, "Incomplete"},
 		"4 no Progressing":                      {actualstate.Input{Deployment: without(func(d *events.ObservedDeployment) { d.Conditions = d.Conditions[:1] })}, actualstate.Unknown, "Incomplete"},
 		"4 Progressing without reason":          {actualstate.Input{Deployment: shape{1, 1, 0, "", minimum}.deployment()}, actualstate.Unknown, "Incomplete"},
 		"5 deadline exceeded":                   {actualstate.Input{Deployment: shape{1, 0, 1, "ProgressDeadlineExceeded", below}.deployment()}, actualstate.Failed, "ProgressDeadlineExceeded"},

@@ -3,7 +3,7 @@
 //
 // [Compute] is a table whose first matching row wins. A finished termination beats an apply error, which beats a termination in progress, which
 // beats everything the Deployment says; counts that are absent are 0, and conditions are judged by their reason, never by their status.
-// Beyond the Deployment's own word, which calls a crash-looping workspace that was complete once "starting" for ever, pods are looked at: one of
+// A Deployment that its controller has not looked at yet is starting, not unknown. Beyond the Deployment's own word, which calls a crash-looping workspace that was complete once "starting" for ever, pods are looked at: one of
 // the current ReplicaSet that cannot start, or finds no node past a patience, makes the workspace failed, and so does one that does not end
 // past a patience after a stop. Both are left by themselves when the pod recovers or is gone.
 //

@@ -36,7 +36,7 @@ const (
 
 // Ingest reads what agents say into the database: what watchers observe (stream OBSERVED) and what dispatchers apply (stream APPLIED). Both
 // end in the same way: the workspaces concerned are locked in the order of their ids, computed anew from everything stored, and saved with their events. The streams
-// are read independently of each other, so nothing is decided by which of two events of different streams came first. All fields but Patience and Metrics are required.
+// are read independently of each other, so nothing is decided by which of two events of different streams came first. All fields that name no default are required.
 type Ingest struct {
 	Pool         *pgxpool.Pool
 	JetStream    jetstream.JetStream
@@ -46,6 +46,8 @@ type Ingest struct {
 	Observations *postgres.Observations
 	// Patience defaults to DefaultUnschedulablePatience and DefaultStopPatience.
 	Patience actualstate.Patience
+	// Batch is how many messages one transaction takes at most. Defaults to the cursor's default.
+	Batch int
 	// Cursors are the metrics of the consumers, and Metrics those of what they find. Both default to none.
 	Cursors *cursor.Metrics
 	Metrics *IngestMetrics
@@ -78,7 +80,7 @@ func consumerPart[T any](name string, consumer *cursor.Consumer[T]) service.Part
 func (i *Ingest) Observed() (*cursor.Consumer[Observed], error) {
 	c, err := cursor.New(cursor.Config[Observed]{
 		Name: observedConsumer, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
-		Metrics: i.Cursors,
+		Metrics: i.Cursors, Batch: i.Batch,
 		Decode: func(m *cursor.Message[Observed]) (err error) {
 			m.Value, err = decodeObserved(i.Cell, m.Subject, m.Header, m.Data)
 			return err
@@ -99,7 +101,7 @@ func (i *Ingest) Observed() (*cursor.Consumer[Observed], error) {
 func (i *Ingest) Applied() (*cursor.Consumer[Applied], error) {
 	c, err := cursor.New(cursor.Config[Applied]{
 		Name: appliedConsumer, Stream: topology.StreamApplied, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
-		Metrics: i.Cursors,
+		Metrics: i.Cursors, Batch: i.Batch,
 		Decode: func(m *cursor.Message[Applied]) (err error) {
 			m.Value, err = decodeApplied(i.Cell, m.Subject, m.Header, m.Data)
 			return err
@@ -144,6 +146,9 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	for id, before := range locked {
 		c, o := concerns[id], observations[id]
 		o.Gone, o.Listed, o.At, o.Patience = c.gone, c.listed, c.at, i.patience()
+		if o.At.IsZero() {
+			o.At = o.Clock
+		}
 		after := before
 		for _, a := range c.applied {
 			after = a.on(after)

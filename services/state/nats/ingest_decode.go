@@ -221,8 +221,9 @@ func token(field, value string, least int) error {
 	}
 }
 
-// cut bounds a text.
+// cut bounds a text, and takes the zero bytes out of it, which PostgreSQL does not take.
 func cut(text string, most int) string {
+	text = strings.ReplaceAll(text, "\x00", "")
 	if len(text) <= most {
 		return text
 	}

@@ -254,7 +254,7 @@ func (in *intake) put(ctx context.Context, p *pending) error {
 // altered notes whom an object that is stored anew concerns. The label is that of the object, empty when it is absent.
 func (in *intake) altered(a *postgres.Altered, o *Observed, label string) {
 	for _, id := range []uuid.UUID{a.WorkspaceID, a.WorkspaceIDBefore} {
-		if _, known := in.owners[id]; !known && label != "" || id == uuid.Nil {
+		if id == uuid.Nil {
 			continue
 		}
 		c := concerned(in.concerns, id, o.At)
@@ -282,7 +282,7 @@ func (in *intake) wait(ctx context.Context) error {
 		return err //nolint:wrapcheck // says what failed
 	}
 	for _, id := range due {
-		concerned(in.concerns, id, time.Time{})
+		concerned(in.concerns, id, time.Time{}) // the clock is the time of it
 	}
 	return nil
 }

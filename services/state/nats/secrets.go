@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,6 +24,7 @@ const (
 	secretQueue      = "state"
 	secretBuffer     = 256
 	secretConcurrent = 8
+	subscribeTimeout = 5 * time.Second
 )
 
 // SecretResponder answers dispatchers that ask for the values of a Secret: sealed to the agent of the subject, which is who asks, and only for a
@@ -63,7 +65,9 @@ func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("subscribe to requests for secrets: %w", err)
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // the connection may be gone
-	if err := r.Conn.FlushWithContext(ctx); err != nil {
+	subscribing, cancel := context.WithTimeout(ctx, subscribeTimeout)
+	defer cancel()
+	if err := r.Conn.FlushWithContext(subscribing); err != nil {
 		return fmt.Errorf("subscribe to requests for secrets: %w", err)
 	}
 	ready()

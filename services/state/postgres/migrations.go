@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
 )
@@ -22,5 +23,9 @@ func Migrations() ([]postgres.Migrations, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the migrations: %w", err)
 	}
-	return []postgres.Migrations{{Name: "state", FS: own}, box}, nil
+	cursors, err := cursor.Migrations()
+	if err != nil {
+		return nil, fmt.Errorf("open the migrations: %w", err)
+	}
+	return []postgres.Migrations{{Name: "state", FS: own}, box, cursors}, nil
 }

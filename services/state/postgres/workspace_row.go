@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -54,7 +53,7 @@ type workspaceArgs struct {
 func argsOf(w state.Workspace) workspaceArgs {
 	a := workspaceArgs{appliedAt: nullable(w.AppliedAt), reconsiderAt: nullable(w.ReconsiderAt)}
 	if w.ApplyError != nil {
-		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, new(storable(w.ApplyError.Reason)), new(storable(w.ApplyError.Message))
+		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, &w.ApplyError.Reason, &w.ApplyError.Message
 	}
 	return a
 }
@@ -93,8 +92,8 @@ func (r *workspaceRows) add(w state.Workspace) error {
 	r.actualStates = append(r.actualStates, string(w.ActualState))
 	r.actualStateRevisions = append(r.actualStateRevisions, w.ActualStateRevision)
 	r.actualStateChangedAt = append(r.actualStateChangedAt, w.ActualStateChangedAt)
-	r.reasons = append(r.reasons, storable(w.Reason))
-	r.messages = append(r.messages, storable(w.Message))
+	r.reasons = append(r.reasons, w.Reason)
+	r.messages = append(r.messages, w.Message)
 	r.appliedRevisions = append(r.appliedRevisions, w.AppliedRevision)
 	r.appliedAt = append(r.appliedAt, a.appliedAt)
 	r.applyErrorRevisions = append(r.applyErrorRevisions, a.applyErrorRevision)
@@ -124,9 +123,6 @@ func (r *workspaceRows) update(ctx context.Context, tx pgx.Tx) error {
 	}
 	return nil
 }
-
-// storable is a text without zero bytes, which PostgreSQL does not take.
-func storable(text string) string { return strings.ReplaceAll(text, "\x00", "") }
 
 func nullable[T comparable](v T) *T {
 	var zero T

@@ -1,12 +1,15 @@
 package program
 
 import (
+	"time"
+
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/nats"
 )
 
 // Config of the state service.
@@ -61,6 +64,9 @@ type SecretsConfig struct {
 type WorkspaceConfig struct {
 	NamespacePrefix string `yaml:"namespace_prefix" help:"beginning of the namespaces of workspaces; dispatchers refuse others"`
 	Image           string `yaml:"image" help:"image of the template default, made at the first start"`
+
+	UnschedulablePatience time.Duration `yaml:"unschedulable_patience" help:"how long a pod may find no node before its workspace is failed"`
+	StopPatience          time.Duration `yaml:"stop_patience" help:"how long a stop may take before its workspace is failed"`
 }
 
 // BootstrapConfig makes the first administrator.
@@ -79,7 +85,7 @@ func DefaultConfig() Config {
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Streams:   StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
-		Workspace: WorkspaceConfig{NamespacePrefix: state.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian"},
+		Workspace: WorkspaceConfig{NamespacePrefix: state.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian", UnschedulablePatience: nats.DefaultUnschedulablePatience, StopPatience: nats.DefaultStopPatience},
 	}
 }
 

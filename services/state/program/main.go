@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/outbox"
@@ -17,6 +18,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/connectapi"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
@@ -72,7 +74,7 @@ type process struct {
 
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
 	p := &process{cfg: cfg, tel: tel, background: newBackground()}
-	for _, step := range []func(context.Context) error{p.openDatabase, p.connect, p.openStreams, p.openCallout, p.openAPI} {
+	for _, step := range []func(context.Context) error{p.openDatabase, p.connect, p.openStreams, p.openIngest, p.openCallout, p.openAPI} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -147,6 +149,32 @@ func (p *process) openStreams(context.Context) error {
 	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
+	}
+	return nil
+}
+
+func (p *process) openIngest(context.Context) error {
+	js, err := p.conn.JetStream()
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	cursors, err := cursor.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	metrics, err := nats.NewIngestMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	p.workspaces.Unexpected = metrics.Unexpected
+	ingest := &nats.Ingest{
+		Pool: p.pool, JetStream: js, Cell: p.workspaces.Cell, Logger: p.tel.Logger, Workspaces: p.workspaces, Observations: &postgres.Observations{Cell: p.workspaces.Cell},
+		Patience: actualstate.Patience{Unschedulable: p.cfg.Workspace.UnschedulablePatience, Stop: p.cfg.Workspace.StopPatience},
+		Cursors:  cursors, Metrics: metrics,
+	}
+	p.ingest, err = ingest.Parts()
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -101,7 +102,7 @@ func (r rendering) container() corev1.Container {
 	c := corev1.Container{
 		Name:         containerName,
 		Image:        r.Spec.Image,
-		Command:      r.Spec.Command,
+		Command:      literals(r.Spec.Command),
 		Resources:    corev1.ResourceRequirements{Requests: amounts, Limits: amounts},
 		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: workspacePath}},
 		SecurityContext: &corev1.SecurityContext{
@@ -110,7 +111,7 @@ func (r rendering) container() corev1.Container {
 		},
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Spec.Env)) {
-		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: r.Spec.Env[name]})
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: literal(r.Spec.Env[name])})
 	}
 	for _, name := range r.Spec.SecretEnv {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
@@ -124,4 +125,15 @@ func (r rendering) container() corev1.Container {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "secrets", MountPath: secretsPath, ReadOnly: true})
 	}
 	return c
+}
+
+// literal keeps Kubernetes from expanding $(…) in what a user wrote.
+func literal(value string) string { return strings.ReplaceAll(value, "$", "$$") }
+
+func literals(values []string) []string {
+	var out []string
+	for _, value := range values {
+		out = append(out, literal(value))
+	}
+	return out
 }

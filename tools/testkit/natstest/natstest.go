@@ -13,7 +13,10 @@ import (
 	"lockstep.internal/tools/testkit/natsd"
 )
 
-const reconnectWait = 10 * time.Millisecond
+const (
+	reconnectWait = 10 * time.Millisecond
+	patience      = time.Minute
+)
 
 // Server starts a server with a temporary store and no authentication.
 func Server(t testing.TB) *natsd.Server {
@@ -56,4 +59,27 @@ func JetStream(t testing.TB, server *natsd.Server, options ...nats.Option) jetst
 		t.Fatalf("open JetStream on the test's NATS server: %v", err)
 	}
 	return js
+}
+
+// Reconnected waits until the connection has noticed that its server was away, and is back: a request made before may be lost without an
+// answer. Call it after the server's Restart, Snapshot or Restore.
+func Reconnected(t testing.TB, conn *nats.Conn) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		_, err := conn.RTT()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the connection to the test's NATS server is not back: %v", err)
+		}
+		// A failed round trip while disconnected returns at once: wait for the change rather than turn.
+		status := conn.StatusChanged(nats.CONNECTED)
+		select {
+		case <-status:
+		case <-time.After(reconnectWait):
+		}
+		conn.RemoveStatusListener(status)
+	}
 }

@@ -1,0 +1,173 @@
+package architecture
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// apart are the modules whose dependencies are meant to differ from everybody's: they are programs that run beside Lockstep,
+// at the versions of what they are made from. They stay out of go.work.
+func apart() []string {
+	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint"}
+}
+
+// outside are the modules that stay out of go.work.
+func outside() []string { return append(apart(), "tools/generate") }
+
+// Modules returns what is wrong with the go.mod files.
+func Modules(tree Tree) []string {
+	byPath := map[string]Module{}
+	for _, m := range tree.Modules {
+		byPath[m.Path] = m
+	}
+	var faults []string
+	for _, m := range tree.Modules {
+		faults = append(faults, identity(tree, m)...)
+		faults = append(faults, replacements(byPath, m)...)
+		faults = append(faults, requirements(tree, byPath, m)...)
+	}
+	for _, dir := range tree.Used {
+		if !slices.ContainsFunc(tree.Modules, func(m Module) bool { return m.Dir == dir }) {
+			faults = append(faults, fmt.Sprintf("go.work uses %s, which has no go.mod", dir))
+		}
+	}
+	return append(faults, versions(tree.Modules)...)
+}
+
+// identity: a module is called after its folder, speaks everybody's Go, and is in the workspace unless it has a reason not to be.
+func identity(tree Tree, m Module) []string {
+	var faults []string
+	if m.Path != Prefix+m.Dir {
+		faults = append(faults, fmt.Sprintf("%s/go.mod: the module is called %s instead of %s", m.Dir, m.Path, Prefix+m.Dir))
+	}
+	if m.Go != tree.Go {
+		faults = append(faults, fmt.Sprintf("%s/go.mod: go %s, but go.work says %s", m.Dir, m.Go, tree.Go))
+	}
+	used, apart := slices.Contains(tree.Used, m.Dir), slices.Contains(outside(), m.Dir)
+	if used == apart {
+		faults = append(faults, fmt.Sprintf("%s is to be either in go.work or among the modules outside of it in e2e/architecture", m.Dir))
+	}
+	return faults
+}
+
+// replacements: each module of the tree that m requires is replaced by its folder. Others that may be are those that these require in turn (the
+// go command may ask for them), and what kubelab must.
+func replacements(byPath map[string]Module, m Module) []string {
+	var faults []string
+	reachable := closure(byPath, m)
+	replaced := map[string]bool{}
+	for _, r := range m.Replaces {
+		replaced[r.Path] = true
+		own, isOwn := byPath[r.Path]
+		switch {
+		case !isOwn && m.Dir == string(Kubelab) && strings.HasPrefix(r.Path, "k8s.io/") && r.NewPath == r.Path:
+			// k8s.io/kubernetes names its staging modules v0.0.0 and cannot be required otherwise.
+		case !isOwn:
+			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s: only modules of this tree may be", m.Dir, r.Path))
+		case r.NewVersion != "" || path.Join(m.Dir, r.NewPath) != own.Dir:
+			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s by %s instead of its folder %s", m.Dir, r.Path, r.NewPath, own.Dir))
+		case !reachable[r.Path]:
+			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s, which it does not need", m.Dir, r.Path))
+		}
+	}
+	for _, r := range m.Requires {
+		if _, isOwn := byPath[r.Path]; isOwn && !replaced[r.Path] {
+			faults = append(faults, fmt.Sprintf("%s/go.mod needs a replace of %s by its folder, else it does not build with GOWORK=off", m.Dir, r.Path))
+		}
+	}
+	return faults
+}
+
+// closure are the modules of the tree that m requires, and those that they require.
+func closure(byPath map[string]Module, m Module) map[string]bool {
+	found := map[string]bool{}
+	var visit func(Module)
+	visit = func(m Module) {
+		for _, r := range m.Requires {
+			if own, isOwn := byPath[r.Path]; isOwn && !found[r.Path] {
+				found[r.Path] = true
+				visit(own)
+			}
+		}
+	}
+	visit(m)
+	return found
+}
+
+// requirements: a module of the tree is required only by those who use it, if only through others.
+func requirements(tree Tree, byPath map[string]Module, m Module) []string {
+	used := map[string]bool{}
+	packages := map[string]Package{}
+	for _, p := range tree.Packages {
+		packages[p.Path] = p
+	}
+	var visit func(imported string)
+	visit = func(imported string) {
+		owner := moduleOf(byPath, imported)
+		if used[imported] || owner == "" {
+			return
+		}
+		used[imported], used[owner] = true, true
+		for _, next := range packages[imported].Imports {
+			visit(next)
+		}
+	}
+	for _, p := range tree.Packages {
+		if moduleOf(byPath, p.Path) == m.Path {
+			for _, imported := range append(slices.Clone(p.Imports), p.TestImports...) {
+				visit(imported)
+			}
+		}
+	}
+	var faults []string
+	for _, r := range m.Requires {
+		if _, isOwn := byPath[r.Path]; isOwn && !used[r.Path] {
+			faults = append(faults, fmt.Sprintf("%s/go.mod requires %s, which nothing in it uses: run go mod tidy", m.Dir, r.Path))
+		}
+	}
+	return faults
+}
+
+// moduleOf returns the module of the tree that a package is in, empty when there is none.
+func moduleOf(byPath map[string]Module, pkg string) string {
+	for dir := pkg; dir != "." && dir != "/"; dir = path.Dir(dir) {
+		if _, ok := byPath[dir]; ok {
+			return dir
+		}
+	}
+	return ""
+}
+
+// versions: what two modules both use directly, they use at one version. So what the workspace's tests have seen is what each program is built from alone.
+func versions(modules []Module) []string {
+	direct := map[string]map[string][]string{} // dependency → version → modules
+	for _, m := range modules {
+		if slices.Contains(apart(), m.Dir) {
+			continue
+		}
+		for _, r := range m.Requires {
+			if r.Indirect || strings.HasPrefix(r.Path, Prefix) {
+				continue
+			}
+			if direct[r.Path] == nil {
+				direct[r.Path] = map[string][]string{}
+			}
+			direct[r.Path][r.Version] = append(direct[r.Path][r.Version], m.Dir)
+		}
+	}
+	var faults []string
+	for _, dependency := range slices.Sorted(maps.Keys(direct)) {
+		if len(direct[dependency]) == 1 {
+			continue
+		}
+		var who []string
+		for _, version := range slices.Sorted(maps.Keys(direct[dependency])) {
+			who = append(who, version+" in "+strings.Join(direct[dependency][version], ", "))
+		}
+		faults = append(faults, fmt.Sprintf("%s is required at different versions: %s", dependency, strings.Join(who, "; ")))
+	}
+	return faults
+}

@@ -1,0 +1,159 @@
+package outbox_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestAMessageArrivesAsItWasInserted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	messages := []*nats.Msg{
+		{Subject: "fact.empty"},
+		{Subject: "fact.full", Data: []byte{0, 1, 0xff}, Header: nats.Header{"Kind": {"a", "b"}, "lower": {"ä"}, nats.MsgIdHdr: {"id-1"}}},
+	}
+	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, messages...) }))
+	b.run(b.publisher(nil))
+	b.published()
+	facts, err := b.js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	empty, err := facts.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, "fact.empty", empty.Subject)
+	require.Empty(t, empty.Data)
+	require.Equal(t, "1", empty.Header.Get(outbox.RevisionHeader))
+	full, err := facts.GetMsg(t.Context(), 2)
+	require.NoError(t, err)
+	require.Equal(t, messages[1].Data, full.Data)
+	require.Equal(t, []string{"a", "b"}, full.Header["Kind"])
+	require.Equal(t, []string{"ä"}, full.Header["lower"])
+	require.Equal(t, "id-1", full.Header.Get(nats.MsgIdHdr))
+}
+
+func TestARepeatedMessageIDIsPublishedOnceAndHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
+		var messages []*nats.Msg
+		for _, id := range []string{"one", "two", "one", "three"} {
+			messages = append(messages, &nats.Msg{Subject: "fact.x", Data: []byte(id), Header: nats.Header{nats.MsgIdHdr: {id}}})
+		}
+		return outbox.Insert(t.Context(), tx, messages...)
+	}))
+	b.run(b.publisher(nil))
+	b.published()
+	require.Equal(t, []string{"one", "two", "three"}, b.onStream()["fact.x"])
+}
+
+func TestInsertRefusesWhatCannotBePublished(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, m := range map[string]*nats.Msg{
+		"no subject":          {},
+		"wildcard":            {Subject: "fact.*"},
+		"full wildcard":       {Subject: "fact.>"},
+		"empty token":         {Subject: "fact..x"},
+		"space":               {Subject: "fact.a b"},
+		"too large":           {Subject: "fact.x", Data: bytes.Repeat([]byte{'x'}, topology.MaxMessageSize)},
+		"too large a header":  {Subject: "fact.x", Header: nats.Header{"a": {strings.Repeat("x", topology.MaxMessageSize)}}},
+		"reply":               {Subject: "fact.x", Reply: "other"},
+		"revision":            {Subject: "fact.x", Header: nats.Header{outbox.RevisionHeader: {"7"}}},
+		"expectation":         {Subject: "fact.x", Header: nats.Header{"Nats-Expected-Last-Sequence": {"7"}}},
+		"line break":          {Subject: "fact.x", Header: nats.Header{"a": {"b\r\nc: d"}}},
+		"zero byte":           {Subject: "fact.x", Header: nats.Header{"a": {"\x00"}}},
+		"header not UTF-8":    {Subject: "fact.x", Header: nats.Header{"a": {"\xff"}}},
+		"subject not UTF-8":   {Subject: "fact.\xff"},
+		"header name invalid": {Subject: "fact.x", Header: nats.Header{"a b:": {"c"}}},
+	} {
+		err := postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, m) })
+		require.ErrorIs(t, err, outbox.ErrMessage, name)
+	}
+	require.Zero(t, b.waiting())
+}
+
+func FuzzInsertTakesSubjectsThatTheServerTakes(f *testing.F) {
+	for _, subject := range []string{"a.b", "a..b", "", ".", "a.*", "a*", "a>b", "a.>", "ä.b", "a b", "a\x00", "a\x7f"} {
+		f.Add(subject)
+	}
+	f.Fuzz(func(t *testing.T, subject string) {
+		if outbox.ValidateSubject(subject) == nil {
+			require.True(t, server.IsValidLiteralSubject(subject), "%q", subject)
+		}
+	})
+}
+
+func TestASubjectThatGetsNoAnswerDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	config := filepath.Join(t.TempDir(), "nats-server.conf")
+	require.NoError(t, os.WriteFile(config, []byte(`
+authorization {
+  users: [{user: test, password: test}, {user: publisher, password: test, permissions: {publish: {deny: "fact.denied"}}}]
+}`), 0o600))
+	b := &bundle{t: t, url: pgtest.Database(t), server: natstest.Start(t, natsd.Options{ConfigFile: config})}
+	b.pool = b.connect(b.url)
+	b.migrate()
+	b.js = natstest.JetStream(t, b.server, nats.UserInfo("test", "test"))
+	b.createStream()
+	quiet := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+	b.changes("denied", 2)
+	b.options = []nats.Option{nats.UserInfo("publisher", "test"), quiet}
+	b.run(b.publisher(func(c *outbox.Config) {
+		c.AckTimeout = time.Hour
+	}))
+	b.changes("x", 5)
+	b.holds(map[string][]string{"fact.x": upTo(5)})
+	require.Eventually(t, func() bool { return b.waiting() == 2 }, patience, time.Millisecond)
+}
+
+func TestNewSaysAllThatIsMissing(t *testing.T) {
+	t.Parallel()
+	_, err := outbox.New(outbox.Config{Batch: -1})
+	for _, part := range []string{"pool", "NATS", "logger", "negative"} {
+		require.ErrorContains(t, err, part)
+	}
+}
+
+func TestMetricsSayWhatHappened(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	registry := prometheus.NewPedanticRegistry()
+	metrics, err := outbox.NewMetrics(registry)
+	require.NoError(t, err)
+	_, err = outbox.NewMetrics(registry)
+	require.Error(t, err, "registered twice")
+	b.run(b.publisher(func(c *outbox.Config) { c.Metrics = metrics }))
+	b.changes("x", 3)
+	b.published()
+	value := func(name string) float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			if family.GetName() == name {
+				m := family.GetMetric()[0]
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+		require.Fail(t, "no metric "+name)
+		return 0
+	}
+	require.Eventually(t, func() bool { return value("lockstep_outbox_published_total") == 3 }, patience, time.Millisecond)
+	require.InDelta(t, 1, value("lockstep_outbox_active"), 0)
+	require.Eventually(t, func() bool { return value("lockstep_outbox_waiting") == 0 }, patience, time.Millisecond)
+}

@@ -1,0 +1,235 @@
+package render_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/yaml"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/render"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func workspace(t testing.TB, spec state.Spec) state.Workspace {
+	t.Helper()
+	w, err := state.NewWorkspace(state.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)})
+	require.NoError(t, err)
+	w.ID = uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa")
+	return w
+}
+
+func full() state.Spec {
+	return state.Spec{
+		Image: "registry.example/ide:9", CPU: "1500m", Memory: "2Gi", VolumeSize: "20Gi", Command: []string{"/bin/ide", "--serve"},
+		Ports: []state.Port{{Name: "http", Number: 8080}, {Name: "ssh", Number: 2222}}, Env: map[string]string{"B": "$(A)", "A": "1", "C": ""},
+		SecretEnv: []string{"TOKEN"}, SecretFiles: []string{"netrc", "ssh/id ed25519"}, SecretEnvDigest: "d1", SecretFilesDigest: "d2",
+	}
+}
+
+// TestGolden compares with what is in testdata; UPDATE_GOLDEN=1 writes it.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	stopped := workspace(t, full())
+	stopped.DesiredState, stopped.DesiredRevision = state.DesiredRestartRequested, 12
+	for name, test := range map[string]struct {
+		workspace state.Workspace
+		options   render.Options
+	}{
+		"least":   {workspace(t, state.Spec{Image: "ide"}), render.Options{}},
+		"full":    {workspace(t, full()), render.Options{}},
+		"stopped": {stopped, render.Options{}},
+		"options": {workspace(t, state.Spec{Image: "ide"}), render.Options{
+			Ingress:       []render.Peer{{NamespaceLabels: map[string]string{"n": "1"}, PodLabels: map[string]string{"p": "1"}}},
+			PrivateRanges: []string{"10.0.0.0/8"}, EgressAllowed: []string{"10.1.0.0/16"}, StorageClass: "fast", ProgressDeadline: time.Minute, ResourceQuota: true,
+		}},
+		"closed": {workspace(t, state.Spec{Image: "ide"}), render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := render.Desired(test.workspace, test.options)
+			require.NoError(t, err)
+			data, err := json.Marshal(got)
+			require.NoError(t, err)
+			require.NoError(t, events.Validate(events.TypeDesiredWorkspace, data))
+			readable, err := yaml.JSONToYAML(data)
+			require.NoError(t, err)
+			file := filepath.Join("testdata", name+".yaml")
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				require.NoError(t, os.WriteFile(file, readable, 0o600))
+			}
+			want, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(readable))
+			for _, m := range got.Manifests {
+				strictly(t, m)
+				require.Subset(t, m["metadata"].(map[string]any)["labels"], map[string]any{
+					"lockstep.dev/agent": "7", "lockstep.dev/workspace": test.workspace.ID.String(), "lockstep.dev/workspace-name": "ide",
+				})
+			}
+		})
+	}
+}
+
+// strictly decodes a manifest as its kind: what the kind does not have is an error, and so is what gets lost.
+func strictly(t *testing.T, manifest map[string]any) {
+	t.Helper()
+	into, known := map[string]any{
+		"v1/Namespace": &corev1.Namespace{}, "v1/ServiceAccount": &corev1.ServiceAccount{}, "networking.k8s.io/v1/NetworkPolicy": &networkingv1.NetworkPolicy{},
+		"v1/ResourceQuota": &corev1.ResourceQuota{}, "v1/PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "v1/Service": &corev1.Service{},
+		"apps/v1/Deployment": &appsv1.Deployment{},
+	}[fmt.Sprintf("%s/%s", manifest["apiVersion"], manifest["kind"])]
+	require.True(t, known, manifest["kind"])
+	data, err := json.Marshal(manifest)
+	require.NoError(t, err)
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(into))
+	again, err := json.Marshal(into)
+	require.NoError(t, err)
+	var back map[string]any
+	require.NoError(t, json.Unmarshal(again, &back))
+	delete(back, "status")
+	require.Equal(t, manifest, back)
+}
+
+func TestTheSameBytesAlways(t *testing.T) {
+	t.Parallel()
+	spec := full()
+	for i := range 50 {
+		spec.Env[fmt.Sprintf("V%d", i)] = "x"
+	}
+	var first []byte
+	for range 20 {
+		got, err := render.Desired(workspace(t, spec), render.Options{ResourceQuota: true})
+		require.NoError(t, err)
+		data, err := json.Marshal(got)
+		require.NoError(t, err)
+		if first == nil {
+			first = data
+		}
+		require.Equal(t, string(first), string(data))
+	}
+}
+
+// template is the pod template of a rendered workspace, as JSON.
+func template(t *testing.T, w state.Workspace) string {
+	t.Helper()
+	got, err := render.Desired(w, render.Options{})
+	require.NoError(t, err)
+	deployment := got.Manifests[len(got.Manifests)-1]
+	require.Equal(t, "Deployment", deployment["kind"])
+	data, err := json.Marshal(deployment["spec"].(map[string]any)["template"])
+	require.NoError(t, err)
+	return string(data)
+}
+
+func TestWhatReplacesThePod(t *testing.T) {
+	t.Parallel()
+	base := workspace(t, full())
+	for name, test := range map[string]struct {
+		change   func(w *state.Workspace)
+		replaces bool
+	}{
+		"another revision":          {func(w *state.Workspace) { w.DesiredRevision = 9 }, false},
+		"a stop":                    {func(w *state.Workspace) { w.DesiredState = state.DesiredStopped }, false},
+		"a larger volume":           {func(w *state.Workspace) { w.Spec.VolumeSize = "30Gi" }, false},
+		"a new secret variable":     {func(w *state.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
+		"a new secret file":         {func(w *state.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
+		"another image":             {func(w *state.Workspace) { w.Spec.Image = "other" }, true},
+		"another plain variable":    {func(w *state.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
+		"another amount of memory":  {func(w *state.Workspace) { w.Spec.Memory = "3Gi" }, true},
+		"the same amount otherwise": {func(w *state.Workspace) { w.Spec.Memory = "2048Mi" }, false},
+	} {
+		changed := base
+		test.change(&changed)
+		require.Equal(t, test.replaces, template(t, base) != template(t, changed), name)
+	}
+}
+
+func TestPodsAreRestricted(t *testing.T) {
+	t.Parallel()
+	got, err := render.Desired(workspace(t, full()), render.Options{})
+	require.NoError(t, err)
+	require.Equal(t, "restricted", got.Manifests[0]["metadata"].(map[string]any)["labels"].(map[string]any)["pod-security.kubernetes.io/enforce"])
+	data, err := json.Marshal(got.Manifests[len(got.Manifests)-1])
+	require.NoError(t, err)
+	var d appsv1.Deployment
+	require.NoError(t, json.Unmarshal(data, &d))
+	pod := d.Spec.Template.Spec
+	require.True(t, *pod.SecurityContext.RunAsNonRoot)
+	require.NotZero(t, *pod.SecurityContext.RunAsUser)
+	require.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type)
+	require.False(t, *pod.AutomountServiceAccountToken)
+	for _, c := range pod.Containers {
+		require.False(t, *c.SecurityContext.AllowPrivilegeEscalation)
+		require.Equal(t, []corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop)
+		require.Empty(t, c.SecurityContext.Capabilities.Add)
+	}
+	for _, v := range pod.Volumes {
+		require.True(t, v.PersistentVolumeClaim != nil || v.Secret != nil, v.Name)
+	}
+}
+
+func TestSecretsTravelByNameAndDigestOnly(t *testing.T) {
+	t.Parallel()
+	got, err := render.Desired(workspace(t, full()), render.Options{})
+	require.NoError(t, err)
+	require.Equal(t, []events.SecretReference{{Name: "ide-env", Digest: "d1"}, {Name: "ide-files", Digest: "d2"}}, got.Secrets)
+	for _, m := range got.Manifests {
+		require.NotEqual(t, "Secret", m["kind"])
+	}
+	none, err := render.Desired(workspace(t, state.Spec{Image: "ide"}), render.Options{})
+	require.NoError(t, err)
+	require.Empty(t, none.Secrets)
+}
+
+func TestTerminatedHasNoManifests(t *testing.T) {
+	t.Parallel()
+	w := workspace(t, full())
+	w.DesiredState = state.DesiredTerminated
+	got, err := render.Desired(w, render.Options{})
+	require.NoError(t, err)
+	require.Equal(t, events.DesiredWorkspace{
+		WorkspaceID: w.ID.String(), Name: "ide", Namespace: "ws-7-ide", DesiredRevision: 1, Target: events.DesiredTargetTerminated,
+	}, got)
+}
+
+func TestWhatIsTooLargeIsRefused(t *testing.T) {
+	t.Parallel()
+	spec := state.Spec{Image: "ide", Env: map[string]string{}}
+	for i := range 10 {
+		spec.Env[fmt.Sprintf("V%d", i)] = strings.Repeat("x", 30<<10)
+	}
+	_, err := render.Desired(workspace(t, spec), render.Options{})
+	require.True(t, fault.Is(err, errcode.PayloadTooLarge), err)
+	require.ErrorContains(t, err, "make its variables shorter or fewer")
+}
+
+func TestWhatWasNotValidatedIsAnError(t *testing.T) {
+	t.Parallel()
+	w := workspace(t, full())
+	_, err := render.Desired(w, render.Options{PrivateRanges: []string{"here"}})
+	require.ErrorContains(t, err, `private range "here"`)
+	_, err = render.Desired(w, render.Options{EgressAllowed: []string{"10.0.0.1"}})
+	require.ErrorContains(t, err, `allowed range "10.0.0.1"`)
+	w.Spec.CPU = "lots"
+	_, err = render.Desired(w, render.Options{})
+	require.ErrorContains(t, err, `cpu "lots"`)
+}

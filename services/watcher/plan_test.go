@@ -1,0 +1,103 @@
+package watcher_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher"
+)
+
+func closed(ended <-chan struct{}) bool {
+	select {
+	case <-ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestPlanMergesWhatIsAskedForBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	type ask struct {
+		cause events.ResyncCause
+		nonce string
+	}
+	for name, tc := range map[string]struct {
+		begins events.ResyncCause
+		asks   []ask
+		cause  events.ResyncCause
+		nonce  string
+	}{
+		"nothing else":                  {begins: events.ResyncCauseStart, cause: events.ResyncCauseStart},
+		"a request joins the start":     {begins: events.ResyncCauseStart, asks: []ask{{events.ResyncCauseRequested, "n"}}, cause: events.ResyncCauseStart, nonce: "n"},
+		"the latest nonce counts":       {begins: events.ResyncCauseInterval, asks: []ask{{events.ResyncCauseRequested, "n"}, {events.ResyncCauseRequested, "m"}}, cause: events.ResyncCauseRequested, nonce: "m"},
+		"a nonce survives other causes": {begins: events.ResyncCauseInterval, asks: []ask{{events.ResyncCauseRequested, "n"}, {events.ResyncCauseConfigChanged, ""}}, cause: events.ResyncCauseRequested, nonce: "n"},
+		"the stronger cause counts":     {begins: events.ResyncCauseInterval, asks: []ask{{events.ResyncCauseConfigChanged, ""}}, cause: events.ResyncCauseConfigChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plan := watcher.NewPlan(tc.begins, time.Hour)
+			var waiting []<-chan struct{}
+			for _, a := range tc.asks {
+				waiting = append(waiting, plan.Ask(a.cause, a.nonce))
+			}
+			resync, _, ok := plan.Begin(time.Unix(0, 0), "id")
+			require.True(t, ok)
+			require.Equal(t, watcher.Resync{ID: "id", Cause: tc.cause, Nonce: tc.nonce}, resync)
+			for _, ended := range waiting {
+				require.False(t, closed(ended))
+			}
+			plan.End()
+			for _, ended := range waiting {
+				require.True(t, closed(ended), "one resync answers all that asked before it")
+			}
+		})
+	}
+}
+
+func TestPlanRunsOneAtATime(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	plan := watcher.NewPlan(events.ResyncCauseStart, time.Hour)
+	require.False(t, plan.Begun())
+	_, _, ok := plan.Begin(now, "1")
+	require.True(t, ok)
+	require.True(t, plan.Begun())
+
+	first, second := plan.Ask(events.ResyncCauseRequested, "n"), plan.Ask(events.ResyncCauseConfigChanged, "")
+	_, _, ok = plan.Begin(now, "2")
+	require.False(t, ok, "one is running")
+	plan.End()
+	require.False(t, closed(first), "a resync that began before it was asked for answers nobody")
+
+	resync, _, ok := plan.Begin(now, "2")
+	require.True(t, ok)
+	require.Equal(t, "n", resync.Nonce)
+	again := plan.Ask(events.ResyncCauseRequested, "n")
+	plan.End()
+	require.True(t, closed(first) && closed(second))
+	require.True(t, closed(again), "a nonce told twice is answered by the resync that carries it")
+	_, wait, ok := plan.Begin(now, "3")
+	require.False(t, ok)
+	require.Equal(t, time.Hour, wait)
+}
+
+func TestPlanKeepsTheInterval(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	plan := watcher.NewPlan(events.ResyncCauseStart, time.Hour)
+	_, _, ok := plan.Begin(now, "1")
+	require.True(t, ok)
+	plan.End()
+	_, wait, ok := plan.Begin(now.Add(20*time.Minute), "2")
+	require.False(t, ok)
+	require.Equal(t, 40*time.Minute, wait)
+	plan.SetInterval(10 * time.Minute)
+	resync, _, ok := plan.Begin(now.Add(20*time.Minute), "2")
+	require.True(t, ok, "a shorter interval holds at once")
+	require.Equal(t, events.ResyncCauseInterval, resync.Cause)
+	require.Empty(t, resync.Nonce)
+}

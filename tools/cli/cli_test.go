@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lockstep.internal/libs/event"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+)
+
+// run executes a command line with no configuration but what is given.
+func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = Run(t.Context(), append([]string{"--client", filepath.Join(t.TempDir(), "none.yaml")}, args...), &out, &errs, "test")
+	return code, out.String(), errs.String()
+}
+
+func TestMistakesSayWhatToDoAndExitAsTheirCodeSays(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"ws list", 2, "start one with `lockstep up`"},
+		{"--server http://127.0.0.1:1 ws list", 3, "--token-file"},
+		{"ws lst", 2, `did you mean "list"`},
+		{"ws get", 2, "wants WORKSPACE"},
+		{"ws list --nope", 2, "unknown flag: --nope"},
+		{"ws list -o xml", 2, "must be table, json or yaml"},
+		{"events tail", 2, "no NATS is configured"},
+		{"replay workspace.> --pace slow", 2, "full or original"},
+		{"replay workspace.> --from yesterday", 2, "RFC 3339|2026-01-02T15:04:05Z"},
+		{"--nats-url nats://127.0.0.1:1 replay nothing.>", 13, "cannot be reached"},
+		{"agent revoke x", 2, "no server is configured"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			t.Parallel()
+			code, stdout, stderr := run(t, strings.Fields(tc.args)...)
+			require.Equal(t, tc.code, code, stderr)
+			require.Regexp(t, strings.ReplaceAll(tc.says, "`", "."), stderr)
+			require.Empty(t, stdout)
+		})
+	}
+}
+
+func TestHelpAndCompletionNeedNoConfiguration(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"--help"}, {"ws"}, {"ws", "create", "--help"}, {"completion", "bash"}, {"--version"}} {
+		code, stdout, stderr := run(t, args...)
+		require.Zero(t, code, stderr)
+		require.NotEmpty(t, stdout)
+	}
+}
+
+func TestNatsInitAndStateInitKeepWhatIsThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, command := range []string{"nats", "state"} {
+		code, stdout, stderr := run(t, command, "init", "--dir", filepath.Join(dir, command))
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "created")
+		before := contents(t, dir)
+		code, stdout, stderr = run(t, command, "init", "--dir", filepath.Join(dir, command))
+		require.Zero(t, code, stderr)
+		require.NotContains(t, stdout, "created")
+		require.Equal(t, before, contents(t, dir))
+	}
+}
+
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		out[path] = string(raw)
+		return err
+	}))
+	return out
+}
+
+func TestOverridesAreReadFromFlags(t *testing.T) {
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
+	o := overrides{image: "i:1", env: []string{"A=1=2"}, secretEnv: []string{"TOKEN=" + secret}, secretFiles: []string{"key=" + secret}, ports: []string{"http=8080"}}
+	m, err := o.message()
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"A": "1=2"}, m.GetEnv())
+	require.Equal(t, "hunter2", m.GetSecretEnv()["TOKEN"], "a variable has no line break at its end")
+	require.Equal(t, "hunter2\n", string(m.GetSecretFiles()["key"]), "a file is kept as it is")
+	require.Equal(t, int32(8080), m.GetPorts()[0].GetNumber())
+	for _, bad := range []overrides{{env: []string{"A"}}, {env: []string{"=1"}}, {secretEnv: []string{"A=/does/not/exist"}}, {ports: []string{"http=x"}}} {
+		_, err := bad.message()
+		require.Error(t, err)
+	}
+}
+
+func TestReference(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "mine", reference("mine").GetName())
+	require.Equal(t, "01936f5e-8f3a-7c55-9b1c-0242ac120002", reference("01936f5e-8f3a-7c55-9b1c-0242ac120002").GetId())
+}
+
+func TestWordsAndAges(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "CreationRequested", words(statev1.ActualState_ACTUAL_STATE_CREATION_REQUESTED.String(), "ACTUAL_STATE_"))
+	require.Equal(t, "never", age(nil))
+	for want, d := range map[string]time.Duration{"0s": -time.Second, "90s": 90 * time.Second, "5m": 5 * time.Minute, "3h": 3 * time.Hour, "4d": 100 * time.Hour} {
+		require.Equal(t, want, age(timestamppb.New(time.Now().Add(-d))))
+	}
+}
+
+func TestMoment(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Time{"": {}, "2h": now.Add(-2 * time.Hour), "2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		got, err := moment("--from", value, now)
+		require.NoError(t, err)
+		require.True(t, want.Equal(got), value)
+	}
+}
+
+func TestEventsAreFilteredAndSummarized(t *testing.T) {
+	t.Parallel()
+	e, err := event.New(event.Attributes{Type: "dev.lockstep.workspace.state_changed.v1", Source: "/s", Subject: "w1", ID: "1", Time: time.Now()},
+		map[string]any{"workspace_id": "w1", "name": "mine", "from": "starting", "to": "failed", "reason": "ImagePullBackOff", "unexpected": true, "desired_revision": 3})
+	require.NoError(t, err)
+	for filter, want := range map[*eventFilter]bool{
+		{}:                                 true,
+		{types: []string{"state_changed"}}: true,
+		{types: []string{"workspace.*"}}:   true,
+		{types: []string{"observed.*", "dev.lockstep.workspace.state_changed.v1"}}: true,
+		{types: []string{"changed"}}: false,
+		{workspace: "w1"}:            true,
+		{workspace: "w2"}:            false,
+	} {
+		require.Equal(t, want, filter.wants("lockstep.local.workspace.1.w1.state_changed", e), "%+v", *filter)
+	}
+	raw, err := event.MarshalStructured(e)
+	require.NoError(t, err)
+	require.Equal(t, "name=mine from=starting to=failed desired_revision=3 reason=ImagePullBackOff unexpected", summary(raw))
+	require.Empty(t, summary([]byte("no json")))
+}
