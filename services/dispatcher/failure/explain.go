@@ -54,6 +54,8 @@ func orWorkspace(what string) string {
 }
 
 var (
+	// A manifest that does not fit its schema is a fault of the server to the API server.
+	typedPattern   = regexp.MustCompile(`^failed to create (?:manager for existing fields|typed patch object) \([^)]*\): (.*)$`)
 	quotaPattern   = regexp.MustCompile(`exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)$`)
 	webhookPattern = regexp.MustCompile(`admission webhook "([^"]+)" denied the request(?: without explanation)?:? ?(.*)`)
 	policyPattern  = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: ?(.*)`)
@@ -116,6 +118,9 @@ func explainAdmission(status metav1.Status, what string, confidential bool) (Rea
 	}
 	if terminating(status) {
 		return NamespaceTerminating, what + " cannot be applied while its namespace is being deleted; it is tried again when that is finished", true
+	}
+	if m := typedPattern.FindStringSubmatch(text); m != nil {
+		return Invalid, "the cluster does not accept " + what + quote(m[1]), true
 	}
 	if m := quotaPattern.FindStringSubmatch(text); m != nil {
 		return QuotaExceeded, "the quota " + m[1] + " leaves no room for " + what + ": it asks for " + m[2] + ", in use are " + m[3] +

@@ -147,12 +147,14 @@ func TestARefusedSecretIsNotQuoted(t *testing.T) {
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 	_, err := b.leader(t, admin).Apply(testContext(t), w, garbled{})
 	require.Equal(t, failure.Invalid, reason(t, err))
+	require.ErrorContains(t, err, "data[no key]")
 	require.NotContains(t, err.Error(), "hunter2")
+	require.NotContains(t, err.Error(), "must consist of", "the API server's words")
 }
 
 // garbled gives a value whose key no Secret may have.
 type garbled struct{}
 
 func (garbled) Values(context.Context, string, events.SecretReference) (map[string][]byte, error) {
-	return map[string][]byte{"hunter2 is no key": []byte("x")}, nil
+	return map[string][]byte{"no key": []byte("hunter2")}, nil
 }

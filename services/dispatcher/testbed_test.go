@@ -1,0 +1,355 @@
+package dispatcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/dispatcher"
+	"lockstep.internal/services/dispatcher/desired"
+	"lockstep.internal/tools/testkit/lab"
+	"lockstep.internal/tools/testkit/natsd"
+)
+
+const (
+	cell     = topology.Cell("local")
+	patience = 30 * time.Second
+	tick     = 20 * time.Millisecond
+)
+
+// The lab is shared by all tests; each has an agent of its own.
+var (
+	kubeconfig string
+	admin      *rest.Config
+	agents     atomic.Int64
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	defer cancel()
+	l, err := lab.Start(ctx, lab.Options{Name: "dispatcher", Progress: os.Stderr})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	kubeconfig = l.Kubeconfig()
+	status := 1
+	if admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err == nil {
+		admin.QPS = -1
+		status = m.Run()
+	}
+	if err := l.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	if err := goleak.Find(); err != nil && status == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	return status
+}
+
+// plane is a control plane for one agent: NATS with its accounts, and who answers for the state service.
+type plane struct {
+	t       *testing.T
+	agent   int64
+	server  *natsd.Server
+	state   *nats.Conn
+	js      jetstream.JetStream
+	sealer  seal.Key
+	file    string // agent credentials
+	kube    *kubernetes.Clientset
+	applied chan event.Event
+
+	mu     sync.Mutex
+	values map[string]string // of secrets by digest
+	asked  int
+}
+
+func newPlane(t *testing.T) *plane {
+	t.Helper()
+	p := &plane{t: t, agent: 2000 + agents.Add(1), values: map[string]string{}, applied: make(chan event.Event, 10_000)}
+	dir := t.TempDir()
+	_, err := natsauth.Init(dir, natsauth.Options{Cell: cell, ListenPort: -1, StoreDir: t.TempDir()})
+	require.NoError(t, err)
+	_, err = server.ProcessConfigFile(natsauth.ConfigFile(dir))
+	require.NoError(t, err)
+	p.server, err = natsd.Start(natsd.Options{ConfigFile: natsauth.ConfigFile(dir)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.server.Stop()) })
+
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	p.respond(dir, token)
+	p.state = p.static(dir, natsauth.PrincipalState)
+	p.js, err = jetstream.New(p.state)
+	require.NoError(t, err)
+	require.NoError(t, topology.Ensure(p.context(), p.js, cell, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.EnsureAgent(p.context(), p.js, cell, p.agent))
+	p.kube, err = kubernetes.NewForConfig(admin)
+	require.NoError(t, err)
+	p.credentials(token)
+	p.answerSecrets()
+	p.follow()
+	return p
+}
+
+func (p *plane) context() context.Context {
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	p.t.Cleanup(cancel)
+	return ctx
+}
+
+// Authenticate lets the one agent in.
+type authenticator struct {
+	agent int64
+	token string
+}
+
+func (a authenticator) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+	if c.User != strconv.FormatInt(a.agent, 10) || c.Password != a.token {
+		return natsauth.Principal{}, natsauth.ErrRefused
+	}
+	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: a.agent}, nil
+}
+
+func (p *plane) respond(dir, token string) {
+	keys, err := natsauth.LoadCalloutKeys(dir)
+	require.NoError(p.t, err)
+	responder := &natsauth.Responder{
+		Conn: p.static(dir, natsauth.PrincipalCallout), Keys: keys, Cell: cell, Authenticator: authenticator{p.agent, token},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- responder.Run(ctx) }()
+	p.t.Cleanup(func() {
+		cancel()
+		require.NoError(p.t, <-ended)
+	})
+	<-responder.Started()
+}
+
+func (p *plane) static(dir, name string) *nats.Conn {
+	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, name))
+	require.NoError(p.t, err)
+	conn, err := nats.Connect(p.server.ClientURL(), seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
+		nats.MaxReconnects(-1), nats.ReconnectWait(tick), nats.ReconnectJitter(0, 0))
+	require.NoError(p.t, err)
+	p.t.Cleanup(conn.Close)
+	return conn
+}
+
+func (p *plane) credentials(token string) {
+	var err error
+	p.sealer, err = seal.GenerateKey()
+	require.NoError(p.t, err)
+	own, err := seal.GenerateKey()
+	require.NoError(p.t, err)
+	seed, err := own.Seed()
+	require.NoError(p.t, err)
+	p.file = filepath.Join(p.t.TempDir(), "agent.json")
+	require.NoError(p.t, natsauth.WriteAgentCredentials(p.file, natsauth.AgentCredentials{
+		ServerURLs: []string{p.server.ClientURL()}, Cell: cell, AgentID: p.agent, Token: token,
+		CurveSeed: seed.Reveal(), SealerKey: p.sealer.Public(),
+	}))
+}
+
+func (p *plane) answerSecrets() {
+	credentials, err := natsauth.ReadAgentCredentials(p.file)
+	require.NoError(p.t, err)
+	agent, err := seal.ParseKey(credentials.CurveSeed)
+	require.NoError(p.t, err)
+	_, err = p.state.Subscribe(cell.Prefix(topology.FamilySecret)+".*.*", func(m *nats.Msg) {
+		var request struct{ Name, Digest string }
+		if err := json.Unmarshal(m.Data, &request); err != nil {
+			p.t.Error(err)
+		}
+		p.mu.Lock()
+		value, known := p.values[request.Digest]
+		p.asked++
+		p.mu.Unlock()
+		reply := map[string]any{"error": map[string]any{"code": "not_found", "message": "there is no such secret"}}
+		if known {
+			box, err := seal.Seal([]byte(value), agent.Public(), p.sealer)
+			if err != nil {
+				p.t.Error(err)
+			}
+			reply = map[string]any{"digest": request.Digest, "values": map[string][]byte{"TOKEN": box}}
+		}
+		data, err := json.Marshal(reply)
+		if err != nil {
+			p.t.Error(err)
+		}
+		if err := m.Respond(data); err != nil {
+			p.t.Error(err)
+		}
+	})
+	require.NoError(p.t, err)
+}
+
+func (p *plane) secret(digest, value string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.values[digest] = value
+}
+
+// follow hands on what the agent tells.
+func (p *plane) follow() {
+	consumer, err := p.js.OrderedConsumer(p.context(), topology.StreamApplied, jetstream.OrderedConsumerConfig{FilterSubjects: []string{cell.AppliedAgent(p.agent)}})
+	require.NoError(p.t, err)
+	consuming, err := consumer.Consume(func(m jetstream.Msg) {
+		e, err := event.Decode(m.Headers(), m.Data())
+		if err != nil {
+			p.t.Error(err)
+			return
+		}
+		if m.Subject() != cell.Applied(p.agent, e.Subject()) || e.Source() != event.AgentSource("local", p.agent, "dispatcher") || m.Headers().Get("Nats-Msg-Id") != "" {
+			p.t.Errorf("%s on %s from %s", e.ID(), m.Subject(), e.Source())
+		}
+		p.applied <- e
+	})
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() {
+		consuming.Stop()
+		<-consuming.Closed()
+	})
+}
+
+// next is the next result, which must be of this kind.
+func next[T any](p *plane, kind string) T {
+	p.t.Helper()
+	var data T
+	select {
+	case e := <-p.applied:
+		p.t.Logf("%s %s", e.ID(), e.Data())
+		require.Equal(p.t, "dev.lockstep.applied."+kind+".v1", e.Type(), "%s", e.Data())
+		require.NoError(p.t, json.Unmarshal(e.Data(), &data))
+	case <-time.After(patience):
+		require.Fail(p.t, "no result", "waited for %s", kind)
+	}
+	return data
+}
+
+// until skips results until one of this kind comes.
+func until[T any](p *plane, kind string) T {
+	p.t.Helper()
+	for {
+		select {
+		case e := <-p.applied:
+			p.t.Logf("%s %s", e.ID(), e.Data())
+			if e.Type() == "dev.lockstep.applied."+kind+".v1" {
+				var data T
+				require.NoError(p.t, json.Unmarshal(e.Data(), &data))
+				return data
+			}
+		case <-time.After(patience):
+			require.Fail(p.t, "no result", "waited for %s", kind)
+		}
+	}
+}
+
+// workspace is one as the state service desires it.
+func (p *plane) workspace() events.DesiredWorkspace {
+	id := uuid.NewString()
+	return events.DesiredWorkspace{
+		WorkspaceID: id, Name: "w", Namespace: "ws-" + strconv.FormatInt(p.agent, 10) + "-" + id[:8], DesiredRevision: 1, Target: events.DesiredTargetRunning,
+	}
+}
+
+func (p *plane) configMap(w events.DesiredWorkspace, name, value string) map[string]any {
+	labels := map[string]any{}
+	for key, value := range (desired.Owner{Agent: p.agent, Workspace: w.WorkspaceID}).Labels() {
+		labels[key] = value
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"key": value},
+		"metadata": map[string]any{"name": name, "namespace": w.Namespace, "labels": labels},
+	}
+}
+
+// desire publishes it.
+func (p *plane) desire(w events.DesiredWorkspace, extensions ...string) {
+	p.t.Helper()
+	e, err := event.New(event.Attributes{
+		Type: desired.EventType, Source: event.ServiceSource("local", "state"), Subject: w.WorkspaceID,
+		ID: w.WorkspaceID + "/" + strconv.Itoa(w.DesiredRevision), Time: time.Now(),
+	}, w)
+	require.NoError(p.t, err)
+	if len(extensions) == 2 {
+		e.SetExtension(extensions[0], extensions[1])
+	}
+	message, err := event.Encode(e, cell.Desired(p.agent, w.WorkspaceID))
+	require.NoError(p.t, err)
+	_, err = p.js.PublishMsg(p.context(), message)
+	require.NoError(p.t, err)
+}
+
+// config is quick to retry and to fail over.
+func (p *plane) config() dispatcher.Config {
+	cfg := dispatcher.DefaultConfig()
+	cfg.Ops.Listen = "127.0.0.1:0"
+	cfg.CredentialsFile, cfg.Kubeconfig = p.file, kubeconfig
+	cfg.RetryMin, cfg.RetryMax = 10*time.Millisecond, 200*time.Millisecond
+	cfg.Lease = dispatcher.Lease{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 100 * time.Millisecond}
+	cfg.Telemetry.LogLevel = "error"
+	return cfg
+}
+
+// start runs a dispatcher until the function is called, which waits for its end.
+func (p *plane) start(cfg dispatcher.Config) (addrs map[string]string, stop func()) {
+	p.t.Helper()
+	ready := make(chan map[string]string, 1)
+	cfg.OnReady = func(addrs map[string]string) { ready <- addrs }
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- dispatcher.Main(ctx, cfg) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			require.NoError(p.t, <-ended)
+		})
+	}
+	p.t.Cleanup(stop)
+	select {
+	case addrs = <-ready:
+	case err := <-ended:
+		ended <- err
+		require.NoError(p.t, err, "the dispatcher ended at once")
+	case <-time.After(patience):
+		require.Fail(p.t, "the dispatcher is not ready")
+	}
+	return addrs, stop
+}
+
+func (p *plane) value(w events.DesiredWorkspace, name string) string {
+	object, err := p.kube.CoreV1().ConfigMaps(w.Namespace).Get(p.context(), name, metav1.GetOptions{})
+	require.NoError(p.t, err)
+	return object.Data["key"]
+}
