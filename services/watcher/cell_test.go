@@ -1,0 +1,199 @@
+package watcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+const cellName = topology.Cell("local")
+
+// lastAgent makes agents, and so labels and namespaces, of concurrent tests differ on the one control plane.
+var lastAgent atomic.Int64 //nolint:gochecknoglobals // unique across tests
+
+// cell is a NATS server as it is run for real, with accounts and auth callout, and one agent registered.
+type cell struct {
+	server      *natsd.Server
+	js          jetstream.JetStream // as the state service
+	agent       int64
+	credentials string // file
+}
+
+// admit lets everybody in as the agent they say they are.
+type admit struct{}
+
+func (admit) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+	id, err := strconv.ParseInt(c.User, 10, 64)
+	if err != nil {
+		return natsauth.Principal{}, natsauth.ErrRefused
+	}
+	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: id}, nil
+}
+
+func newCell(t *testing.T) *cell {
+	t.Helper()
+	dir := t.TempDir()
+	_, err := natsauth.Init(dir, natsauth.Options{Cell: cellName, ListenPort: -1, StoreDir: filepath.Join(dir, "store")})
+	require.NoError(t, err)
+	c := &cell{server: natstest.Start(t, natsd.Options{ConfigFile: natsauth.ConfigFile(dir)}), agent: 1000 + lastAgent.Add(1)}
+
+	keys, err := natsauth.LoadCalloutKeys(dir)
+	require.NoError(t, err)
+	responder := &natsauth.Responder{
+		Conn: c.static(t, dir, natsauth.PrincipalCallout), Keys: keys, Cell: cellName, Authenticator: admit{}, Logger: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- responder.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	<-responder.Started()
+
+	c.js, err = jetstream.New(c.static(t, dir, natsauth.PrincipalState))
+	require.NoError(t, err)
+	require.NoError(t, topology.Ensure(t.Context(), c.js, cellName, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.EnsureAgent(t.Context(), c.js, cellName, c.agent))
+	c.credentials = c.writeCredentials(t, dir)
+	return c
+}
+
+func (c *cell) static(t *testing.T, dir, principal string) *nats.Conn {
+	t.Helper()
+	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, principal))
+	require.NoError(t, err)
+	return natstest.Connect(t, c.server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(principal)))
+}
+
+func (c *cell) writeCredentials(t *testing.T, dir string) string {
+	t.Helper()
+	own, err := nkeys.CreateCurveKeys()
+	require.NoError(t, err)
+	seed, err := own.Seed()
+	require.NoError(t, err)
+	sealer, err := own.PublicKey()
+	require.NoError(t, err)
+	path := filepath.Join(dir, "agent.json")
+	require.NoError(t, natsauth.WriteAgentCredentials(path, natsauth.AgentCredentials{
+		ServerURLs: []string{c.server.ClientURL()}, Cell: cellName, AgentID: c.agent, Token: natsauth.NewToken(natsauth.TokenAgent),
+		CurveSeed: string(seed), SealerKey: sealer,
+	}))
+	return path
+}
+
+// tell publishes to the agent as the state service does.
+func (c *cell) tell(t *testing.T, subject, kind, id string, data any) {
+	t.Helper()
+	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource(string(cellName), "state"), Subject: "agent", ID: id, Time: time.Now()}, data)
+	require.NoError(t, err)
+	msg, err := event.Encode(e, subject)
+	require.NoError(t, err)
+	_, err = c.js.PublishMsg(t.Context(), msg)
+	require.NoError(t, err)
+}
+
+func (c *cell) configure(t *testing.T, revision int, interval time.Duration) {
+	t.Helper()
+	c.tell(t, cellName.ControlConfig(c.agent), event.TypePrefix+"control.config.v1", "config/"+strconv.Itoa(revision), events.AgentConfig{
+		ConfigRevision: revision, FullResyncIntervalMs: int(interval.Milliseconds()), UnschedulablePatienceMs: 1000,
+	})
+}
+
+func (c *cell) request(t *testing.T, nonce string) {
+	t.Helper()
+	c.tell(t, cellName.ControlResync(c.agent), event.TypePrefix+"control.resync.v1", "resync/"+nonce, events.ResyncRequested{
+		Nonce: nonce, Cause: events.ResyncRequestCauseOperator,
+	})
+}
+
+// tape reads what the agent's watchers wrote, from the first event on.
+type tape struct {
+	messages jetstream.MessagesContext
+}
+
+// heard is one event of the stream; the fields its type does not have are empty.
+type heard struct {
+	Subject string
+	Type    string
+	ID      string
+
+	Object  events.ObjectMeta `json:"object"`
+	Kind    string            `json:"kind"`
+	Reason  string            `json:"reason"`
+	Phase   string            `json:"phase"`
+	Owner   string            `json:"deployment"`
+	Replica *int              `json:"spec_replicas"`
+	Revised int               `json:"revision"`
+
+	ResyncID     string               `json:"resync_id"`
+	Cause        events.ResyncCause   `json:"cause"`
+	Nonce        string               `json:"nonce"`
+	Count        int                  `json:"count"`
+	ListVersions []events.ListVersion `json:"list_versions"`
+	ClusterUID   string               `json:"cluster_uid"`
+	ObservedAt   time.Time            `json:"observed_at"`
+}
+
+func (c *cell) tape(t *testing.T) *tape {
+	t.Helper()
+	consumer, err := c.js.OrderedConsumer(t.Context(), topology.StreamObserved, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{cellName.ObservedAgent(c.agent)}, DeliverPolicy: jetstream.DeliverAllPolicy,
+	})
+	require.NoError(t, err)
+	messages, err := consumer.Messages()
+	require.NoError(t, err)
+	t.Cleanup(messages.Stop)
+	return &tape{messages: messages}
+}
+
+// until reads on to the first event that matches, and returns all that it read, which that is the last of.
+func (p *tape) until(t *testing.T, what string, match func(heard) bool) []heard {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var read []heard
+	for {
+		msg, err := p.messages.Next(jetstream.NextContext(ctx))
+		if err != nil && ctx.Err() == nil {
+			continue // the ordered consumer begins anew by itself
+		}
+		require.NoError(t, err, "waiting for %s; read meanwhile: %+v", what, read)
+		e, err := event.Decode(msg.Headers(), msg.Data())
+		require.NoError(t, err)
+		h := heard{Subject: msg.Subject(), Type: e.Type(), ID: e.ID()}
+		require.NoError(t, json.Unmarshal(e.Data(), &h))
+		require.Equal(t, event.AgentSource(string(cellName), agentOf(t, msg.Subject()), "watcher"), e.Source())
+		require.Empty(t, msg.Headers().Get(nats.MsgIdHdr))
+		read = append(read, h)
+		if match(h) {
+			return read
+		}
+	}
+}
+
+func agentOf(t *testing.T, subject string) int64 {
+	t.Helper()
+	parsed, err := topology.Parse(subject)
+	require.NoError(t, err)
+	agent, err := parsed.Agent()
+	require.NoError(t, err)
+	return agent
+}

@@ -1,0 +1,180 @@
+package watcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"lockstep.internal/libs/service"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/services/watcher/kube"
+)
+
+// process is a watcher in this process.
+type process struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+	ops    string
+}
+
+func (c *cell) config(t *testing.T) watcher.Config {
+	t.Helper()
+	cfg := watcher.DefaultConfig()
+	cfg.CredentialsFile = c.credentials
+	cfg.Kubernetes.Kubeconfig = kubeconfig(t)
+	cfg.Ops.Listen = "127.0.0.1:0"
+	cfg.Lease = kube.LeaseConfig{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	cfg.Telemetry.LogFormat = "text"
+	return cfg
+}
+
+// start starts a watcher and returns when it listens.
+func start(t *testing.T, cfg watcher.Config) *process {
+	t.Helper()
+	cfg.Log = t.Output()
+	p := &process{done: make(chan struct{})}
+	listening := make(chan string, 1)
+	cfg.OnListen = func(addrs map[string]string) { listening <- addrs["ops"] }
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	p.cancel = sync.OnceFunc(cancel)
+	go func() {
+		defer close(p.done)
+		p.err = watcher.Main(ctx, cfg)
+	}()
+	t.Cleanup(func() { p.stop(t) })
+	select {
+	case p.ops = <-listening:
+	case <-p.done:
+		require.NoError(t, p.err)
+	}
+	return p
+}
+
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	p.cancel()
+	<-p.done
+	require.NoError(t, p.err)
+}
+
+// ready asks /readyz.
+func (p *process) ready(t *testing.T) service.Report {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.ops+"/readyz", nil)
+	require.NoError(t, err)
+	request.Header.Set("Accept", "application/json")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	var report service.Report
+	require.NoError(t, json.NewDecoder(response.Body).Decode(&report))
+	return report
+}
+
+// awaitReason waits until a part gives this reason, or none, for its state.
+func (p *process) awaitReason(t *testing.T, part string, ready bool, reason string) {
+	t.Helper()
+	last := ""
+	require.Eventually(t, func() bool {
+		for _, check := range p.ready(t).Checks {
+			if check.Name == part {
+				last = fmt.Sprintf("%v %s", check.Ready, check.Reason)
+				return check.Ready == ready && (reason == "" && check.Reason == "" || reason != "" && contains(check.Reason, reason))
+			}
+		}
+		return false
+	}, patience, 50*time.Millisecond, "%s", lazy(func() string { return last }))
+}
+
+type lazy func() string
+
+func (l lazy) String() string { return l() }
+
+func kubernetesClient(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig(t))
+	require.NoError(t, err)
+	cfg.QPS, cfg.Burst = 200, 400
+	client, err := kubernetes.NewForConfig(cfg)
+	require.NoError(t, err)
+	return client
+}
+
+// workspace is a namespace of the agent in the cluster, to make Deployments in.
+type workspace struct {
+	client    kubernetes.Interface
+	agent     int64
+	namespace string
+}
+
+func (c *cell) workspace(t *testing.T) *workspace {
+	t.Helper()
+	w := &workspace{client: kubernetesClient(t), agent: c.agent, namespace: fmt.Sprintf("ws-%d-test", c.agent)}
+	_, err := w.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return w
+}
+
+func (w *workspace) labels(name string) map[string]string {
+	return map[string]string{
+		watcher.LabelAgent: strconv.FormatInt(w.agent, 10), watcher.LabelWorkspace: "id-of-" + name, watcher.LabelWorkspaceName: name,
+	}
+}
+
+func (w *workspace) create(t *testing.T, name string, replicas int32, adjust ...func(*appsv1.Deployment)) *appsv1.Deployment {
+	t.Helper()
+	labels := w.labels(name)
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{watcher.LabelWorkspaceName: name}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/ide:1"}}},
+			},
+		},
+	}
+	for _, f := range adjust {
+		f(d)
+	}
+	created, err := w.client.AppsV1().Deployments(w.namespace).Create(t.Context(), d, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return created
+}
+
+// annotate changes a Deployment in a way that only its own version shows, and returns it.
+func (w *workspace) annotate(t *testing.T, name, value string) *appsv1.Deployment {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{"lockstep.dev/note":%q}}}`, value)
+	d, err := w.client.AppsV1().Deployments(w.namespace).Patch(t.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	return d
+}
+
+func (w *workspace) scale(t *testing.T, name string, replicas int) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	_, err := w.client.AppsV1().Deployments(w.namespace).Patch(t.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+func (w *workspace) remove(t *testing.T, name string) {
+	t.Helper()
+	background := metav1.DeletePropagationBackground
+	require.NoError(t, w.client.AppsV1().Deployments(w.namespace).Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &background}))
+}

@@ -1,0 +1,388 @@
+package watcher_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/services/watcher/kube"
+)
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
+
+func begun(h heard) bool { return h.Type == watcher.TypeResyncBegun }
+func ended(h heard) bool { return h.Type == watcher.TypeResyncEnded }
+
+func last(read []heard) heard { return read[len(read)-1] }
+
+// of picks the events of one object, by kind of event and name.
+func of(read []heard, kind, name string) []heard {
+	var found []heard
+	for _, h := range read {
+		if h.Type == kind && h.Object.Name == name {
+			found = append(found, h)
+		}
+	}
+	return found
+}
+
+// resynced reads one whole resync and returns its begin and its members.
+func (p *tape) resynced(t *testing.T) (heard, []heard) {
+	t.Helper()
+	begin := last(p.until(t, "a resync's begin", begun))
+	read := p.until(t, "its end", ended)
+	end := last(read)
+	require.Equal(t, begin.ResyncID, end.ResyncID)
+	require.Equal(t, begin.Count, end.Count)
+	require.Equal(t, begin.ClusterUID, end.ClusterUID)
+	var members []heard
+	for _, h := range read {
+		if h.Object.ResyncID == begin.ResyncID {
+			require.Equal(t, events.UpdateTypeFull, h.Object.UpdateType)
+			members = append(members, h)
+		}
+	}
+	return begin, members
+}
+
+func TestChangesArriveInOrder(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w := c.workspace(t)
+	start(t, c.config(t))
+	tape := c.tape(t)
+	begin, members := tape.resynced(t)
+	require.Equal(t, events.ResyncCauseStart, begin.Cause)
+	require.Empty(t, members)
+	require.Len(t, begin.ListVersions, 3)
+
+	w.create(t, "ide", 1)
+	running := tape.until(t, "a running pod", func(h heard) bool { return h.Type == watcher.TypePod && h.Phase == "Running" })
+	w.scale(t, "ide", 0)
+	stopped := tape.until(t, "the pod's end", func(h heard) bool { return h.Type == watcher.TypePod && h.Object.Verb == events.VerbDeleted })
+	w.remove(t, "ide")
+	missing := map[string]bool{watcher.TypeDeployment: true, watcher.TypeReplicaSet: true}
+	removed := tape.until(t, "the end of Deployment and ReplicaSet", func(h heard) bool {
+		if h.Object.Verb == events.VerbDeleted {
+			delete(missing, h.Type)
+		}
+		return len(missing) == 0
+	})
+	read := append(append(running, stopped...), removed...)
+
+	versions := map[string]int{}
+	gone := map[string]bool{}
+	kinds := map[string]bool{}
+	for _, h := range read {
+		if h.Object.UID == "" {
+			continue // a tick
+		}
+		require.Equal(t, cellName.Observed(c.agent, "deployment", w.namespace, "ide"), h.Subject, "%s", h.Type)
+		require.Equal(t, "id-of-ide", h.Object.WorkspaceID)
+		require.False(t, h.Object.FirstSeen, "it was seen coming to be")
+		require.Equal(t, events.UpdateTypePartial, h.Object.UpdateType)
+		require.Equal(t, begin.ClusterUID, h.Object.ClusterUID)
+		require.False(t, gone[h.Object.UID], "%s is told after its deletion", h.Object.Name)
+		version := atoi(t, h.Object.ResourceVersion)
+		require.Greater(t, version, versions[h.Object.UID], "each version once, in order")
+		versions[h.Object.UID] = version
+		gone[h.Object.UID] = h.Object.Verb == events.VerbDeleted
+		kinds[h.Type] = true
+	}
+	require.Len(t, kinds, 3)
+	first := of(read, watcher.TypeDeployment, "ide")[0]
+	require.Equal(t, 1, *first.Replica)
+	require.True(t, strings.HasPrefix(first.ID, begin.ClusterUID+"/deployment/"+first.Object.UID+"/upserted/"+first.Object.ResourceVersion+"/"), first.ID)
+}
+
+func TestWhatChangesWhileNATSIsDownArrivesInItsLatestVersion(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w := c.workspace(t)
+	w.create(t, "kept", 0)
+	w.create(t, "gone", 0)
+	cfg := c.config(t)
+	cfg.Publish.MaxBacklogAge = 100 * time.Millisecond
+	p := start(t, cfg)
+	tape := c.tape(t)
+	_, members := tape.resynced(t)
+	require.Len(t, of(members, watcher.TypeDeployment, "kept"), 1)
+
+	c.server.Down()
+	p.awaitReason(t, "nats", false, "not connected")
+	for i := range 5 {
+		w.annotate(t, "kept", fmt.Sprint(i))
+	}
+	w.remove(t, "gone")
+	w.create(t, "new", 0)
+	p.awaitReason(t, "backlog", false, "not acknowledged")
+	require.NoError(t, c.server.Restart())
+
+	missing := map[string]bool{"kept": true, "gone": true, "new": true}
+	read := tape.until(t, "what happened while NATS was down", func(h heard) bool {
+		switch {
+		case h.Type != watcher.TypeDeployment:
+		case h.Object.Name == "kept" && h.Object.Annotations["lockstep.dev/note"] == "4",
+			h.Object.Name == "gone" && h.Object.Verb == events.VerbDeleted,
+			h.Object.Name == "new":
+			delete(missing, h.Object.Name)
+		}
+		return len(missing) == 0
+	})
+	for _, h := range read {
+		require.False(t, begun(h), "an outage needs no resync")
+	}
+	notes := of(read, watcher.TypeDeployment, "kept")
+	require.Less(t, len(notes), 5, "not every version in between")
+	p.awaitReason(t, "backlog", true, "")
+	p.awaitReason(t, "nats", true, "")
+}
+
+func TestWhatIsAcknowledgedIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w := c.workspace(t)
+	p := start(t, c.config(t))
+	tape := c.tape(t)
+	tape.resynced(t)
+	created := w.create(t, "quiet", 0)
+	told := tape.until(t, "the controller's last word", func(h heard) bool { return h.Type == watcher.TypeDeployment && h.Object.Name == created.Name })
+	require.NoError(t, c.server.Restart())
+	p.awaitReason(t, "nats", true, "")
+	w.create(t, "marker", 0)
+	read := tape.until(t, "the marker", func(h heard) bool { return h.Object.Name == "marker" })
+	seen := map[string]bool{}
+	for _, h := range append(told, read...) {
+		if h.Object.UID != "" {
+			require.False(t, seen[h.ID], "%s twice", h.ID)
+			seen[h.ID] = true
+		}
+	}
+}
+
+func TestARestartTellsEverything(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w := c.workspace(t)
+	w.create(t, "kept", 0)
+	w.create(t, "gone", 0)
+	p := start(t, c.config(t))
+	tape := c.tape(t)
+	tape.resynced(t)
+	p.stop(t)
+
+	w.remove(t, "gone")
+	require.Eventually(t, func() bool {
+		list, err := w.client.AppsV1().ReplicaSets(w.namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		return len(list.Items) <= 1
+	}, patience, 20*time.Millisecond)
+	w.create(t, "new", 0)
+	start(t, c.config(t))
+	begin, members := tape.resynced(t)
+	require.Equal(t, events.ResyncCauseStart, begin.Cause, "the Lease was given back")
+	require.Len(t, members, begin.Count)
+	require.Len(t, of(members, watcher.TypeDeployment, "kept"), 1)
+	require.Len(t, of(members, watcher.TypeDeployment, "new"), 1)
+	require.Empty(t, of(members, watcher.TypeDeployment, "gone"))
+	for _, m := range members {
+		require.Equal(t, events.VerbUpserted, m.Object.Verb)
+		require.True(t, strings.HasSuffix(m.ID, "/"+begin.ResyncID), m.ID)
+		require.LessOrEqual(t, atoi(t, of(members, watcher.TypeDeployment, "kept")[0].Object.ResourceVersion), atoi(t, begin.ListVersions[0].ResourceVersion))
+	}
+	require.True(t, of(members, watcher.TypeDeployment, "kept")[0].Object.FirstSeen, "this process had not seen it before")
+}
+
+func TestOneOfTwoReportsAndTheOtherTakesOver(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w := c.workspace(t)
+	first := start(t, c.config(t))
+	tape := c.tape(t)
+	tape.resynced(t)
+	second := start(t, c.config(t))
+	second.awaitReason(t, "leader", true, "standby")
+	first.awaitReason(t, "leader", true, "")
+	w.create(t, "ide", 0)
+	tape.until(t, "the first one's report", func(h heard) bool { return h.Object.Name == "ide" })
+
+	first.stop(t)
+	begin, _ := tape.resynced(t)
+	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause)
+	second.awaitReason(t, "leader", true, "")
+	w.annotate(t, "ide", "changed")
+	tape.until(t, "the second one's report", func(h heard) bool { return h.Object.Annotations["lockstep.dev/note"] == "changed" })
+}
+
+func TestARequestIsAnsweredWithItsNonce(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	c.workspace(t).create(t, "ide", 0)
+	p := start(t, c.config(t))
+	tape := c.tape(t)
+	tape.resynced(t)
+	c.request(t, "first")
+	begin, members := tape.resynced(t)
+	require.Equal(t, events.ResyncCauseRequested, begin.Cause)
+	require.Equal(t, "first", begin.Nonce)
+	require.NotEmpty(t, members)
+	require.False(t, members[0].Object.FirstSeen)
+	c.awaitAcknowledged(t)
+
+	// Asked while nobody listens: the next one to start answers with its first resync.
+	p.stop(t)
+	c.request(t, "second")
+	c.configure(t, 1, time.Hour)
+	start(t, c.config(t))
+	begin, _ = tape.resynced(t)
+	require.Equal(t, events.ResyncCauseStart, begin.Cause)
+	require.Equal(t, "second", begin.Nonce)
+	c.awaitAcknowledged(t)
+}
+
+// awaitAcknowledged waits until the agent's consumer has nothing left.
+func (c *cell) awaitAcknowledged(t *testing.T) {
+	t.Helper()
+	consumer, err := c.js.Consumer(t.Context(), topology.StreamControl, topology.WatcherConsumer(c.agent))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		info, err := consumer.Info(t.Context())
+		require.NoError(t, err)
+		return info.NumPending == 0 && info.NumAckPending == 0
+	}, patience, 20*time.Millisecond)
+}
+
+func TestIntervalAndConfigurationBringResyncs(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	clock := clocktesting.NewFakeClock(epoch())
+	cfg := c.config(t)
+	cfg.Clock = clock
+	start(t, cfg)
+	tape := c.tape(t)
+	tick := last(tape.until(t, "the first tick", func(h heard) bool { return h.Type == watcher.TypeTick }))
+	require.Equal(t, epoch(), tick.ObservedAt)
+	tape.resynced(t)
+
+	require.Eventually(t, clock.HasWaiters, patience, time.Millisecond)
+	clock.Step(cfg.TickInterval)
+	tick = last(tape.until(t, "the second tick", func(h heard) bool { return h.Type == watcher.TypeTick }))
+	require.Equal(t, epoch().Add(15*time.Second), tick.ObservedAt)
+
+	clock.Step(time.Hour)
+	begin, _ := tape.resynced(t)
+	require.Equal(t, events.ResyncCauseInterval, begin.Cause)
+
+	c.configure(t, 2, 10*time.Minute)
+	begin, _ = tape.resynced(t)
+	require.Equal(t, events.ResyncCauseConfigChanged, begin.Cause)
+	c.configure(t, 1, time.Hour)
+	c.awaitAcknowledged(t)
+	clock.Step(10 * time.Minute)
+	begin, _ = tape.resynced(t)
+	require.Equal(t, events.ResyncCauseInterval, begin.Cause, "a lower revision changes nothing, and the interval is the configured one")
+}
+
+func TestAnObjectTooLargeIsReportedAsRejected(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w := c.workspace(t)
+	w.create(t, "fat", 0, func(d *appsv1.Deployment) {
+		d.Annotations = map[string]string{"lockstep.dev/note": strings.Repeat("x", 8<<10)}
+	})
+	w.create(t, "slim", 0)
+	cfg := c.config(t)
+	cfg.Publish.MaxMessage = 4 * config.KiB
+	start(t, cfg)
+	tape := c.tape(t)
+	begin, members := tape.resynced(t)
+	require.Len(t, members, begin.Count, "it counts: it is there")
+	rejected := of(members, watcher.TypeRejected, "fat")
+	require.Len(t, rejected, 1)
+	require.Equal(t, cellName.ObservedRejected(c.agent), rejected[0].Subject)
+	require.Equal(t, "too_large", rejected[0].Reason)
+	require.Equal(t, "deployment", rejected[0].Kind)
+	require.Equal(t, "id-of-fat", rejected[0].Object.WorkspaceID)
+	require.Empty(t, of(members, watcher.TypeDeployment, "fat"))
+	require.Len(t, of(members, watcher.TypeDeployment, "slim"), 1)
+
+	w.annotate(t, "fat", "not any more")
+	tape.until(t, "the one that fits again", func(h heard) bool {
+		return h.Type == watcher.TypeDeployment && h.Object.Annotations["lockstep.dev/note"] == "not any more"
+	})
+}
+
+func TestKubernetesAwayIsSaidAndWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	real, err := os.ReadFile(kubeconfig(t))
+	require.NoError(t, err)
+	proxy := newProxy(t, serverOf(t, string(real)))
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(real), serverOf(t, string(real)), proxy.address())), 0o600))
+
+	proxy.cut()
+	cfg := c.config(t)
+	cfg.Kubernetes.Kubeconfig = path
+	p := start(t, cfg)
+	p.awaitReason(t, "leader", false, "lockstep-agent-")
+	proxy.mend()
+	tape := c.tape(t)
+	tape.resynced(t)
+	p.awaitReason(t, "leader", true, "")
+
+	w := c.workspace(t)
+	w.create(t, "before", 0)
+	tape.until(t, "the report", func(h heard) bool { return h.Object.Name == "before" })
+	proxy.cut()
+	p.awaitReason(t, "kubernetes", false, "does not answer")
+	w.remove(t, "before")
+	w.create(t, "after", 0)
+	proxy.mend()
+	begin, members := tape.resynced(t)
+	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause, "the Lease was lost")
+	require.Empty(t, of(members, watcher.TypeDeployment, "before"))
+	require.Len(t, of(members, watcher.TypeDeployment, "after"), 1)
+	p.awaitReason(t, "kubernetes", true, "")
+}
+
+func TestMainRefusesCredentialsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	cfg := watcher.DefaultConfig()
+	cfg.CredentialsFile = filepath.Join(t.TempDir(), "none")
+	require.ErrorContains(t, watcher.Main(t.Context(), cfg), "credentials")
+}
+
+func TestConfigSaysAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+	cfg := watcher.DefaultConfig()
+	require.Len(t, cfg.Validate(), 1, "only the credentials are to be given")
+	cfg.FullResyncInterval, cfg.TickInterval = 0, 0
+	require.Len(t, cfg.Validate(), 3)
+	require.Empty(t, cfg.Publish.Validate())
+	require.Len(t, watcher.Publish{MaxMessage: 1}.Validate(), 4)
+	require.Empty(t, cfg.Lease.Validate())
+	require.Len(t, kube.LeaseConfig{}.Validate(), 3)
+	require.Empty(t, kube.DefaultConfig().Validate())
+	require.Len(t, kube.Config{Context: "c"}.Validate(), 3)
+}
+
+func serverOf(t *testing.T, kubeconfig string) string {
+	t.Helper()
+	_, after, found := strings.Cut(kubeconfig, "https://")
+	require.True(t, found)
+	address, _, _ := strings.Cut(after, "\n")
+	return strings.TrimSpace(address)
+}
