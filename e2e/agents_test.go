@@ -31,9 +31,7 @@ func agentsOfOneClusterKeepToTheirOwn(t *testing.T, s *system) {
 	require.NoError(t, s.StopService(stack.DispatcherOf(second.Name)))
 	stopping := theirs.stop()
 	mine.restart()
-	mine.until("Running again", func(now *statev1.Workspace) bool {
-		return settled(statev1.ActualState_ACTUAL_STATE_RUNNING)(now) && now.GetDesiredState() == statev1.DesiredState_DESIRED_STATE_RUNNING
-	})
+	mine.untilRestarted()
 	require.NotEqual(t, before, mine.podUID())
 	untouched := theirs.get()
 	require.Equal(t, statev1.ActualState_ACTUAL_STATE_RUNNING, untouched.GetActualState())

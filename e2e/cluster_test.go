@@ -15,7 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+)
+
+// What the system promises to write on its objects.
+const (
+	labelAgent         = "lockstep.dev/agent"
+	labelWorkspace     = "lockstep.dev/workspace"
+	labelWorkspaceName = "lockstep.dev/workspace-name"
+	desiredRevision    = "lockstep.dev/desired-revision"
 )
 
 // faultAnnotation makes a pod of the cluster misbehave.
@@ -103,14 +110,14 @@ func awaitCluster(t *testing.T, wanted string, is func(ctx context.Context) (boo
 // labels that every object of the workspace carries.
 func (w *workspace) labels() map[string]string {
 	return map[string]string{
-		state.LabelAgent: strconv.FormatInt(w.agent, 10), state.LabelWorkspace: w.id, state.LabelWorkspaceName: w.name,
+		labelAgent: strconv.FormatInt(w.agent, 10), labelWorkspace: w.id, labelWorkspaceName: w.name,
 	}
 }
 
 // objects are all objects in the cluster that carry the workspace's label and that somebody applied, by kind and name.
 func (w *workspace) objects() []events.ObjectReference {
 	w.t.Helper()
-	ctx, selector := w.t.Context(), metav1.ListOptions{LabelSelector: state.LabelWorkspace + "=" + w.id}
+	ctx, selector := w.t.Context(), metav1.ListOptions{LabelSelector: labelWorkspace + "=" + w.id}
 	var found []events.ObjectReference
 	add := func(version, kind string, object metav1.Object) {
 		if object.GetNamespace() == home(w.agent) {
@@ -162,7 +169,7 @@ func (w *workspace) objects() []events.ObjectReference {
 // deploymentRevision is the desired revision that the Deployment was applied with.
 func (w *workspace) deploymentRevision() int64 {
 	w.t.Helper()
-	revision, err := strconv.ParseInt(w.deployment().Annotations[state.AnnotationDesiredRevision], 10, 64)
+	revision, err := strconv.ParseInt(w.deployment().Annotations[desiredRevision], 10, 64)
 	require.NoError(w.t, err)
 	return revision
 }

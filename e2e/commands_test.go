@@ -147,7 +147,7 @@ func commandLineTellsWhatIsWrong(t *testing.T, s *system) {
 	require.Contains(t, cli.fails(2, "ws", "stpo", "x"), "unknown command")
 	require.Contains(t, cli.fails(2, "ws", "list", "--nonsense"), "--nonsense")
 	require.Contains(t, cli.fails(2, "ws", "list", "-o", "xml"), "table, json or yaml")
-	require.Contains(t, cli.fails(2, create("Not-A-Name")...), "lower-case")
+	require.Contains(t, cli.fails(2, create("Not-A-Name")...), "a-z, 0-9")
 	require.Contains(t, cli.fails(2, "replay", "nonsense.>"), "workspace.>")
 	require.Contains(t, newCommandLine(t).fails(2, "ws", "list"), "no server is configured")
 	require.Contains(t, newCommandLine(t).fails(3, "ws", "list", "--server", s.APIURL()), "no personal access token is configured")

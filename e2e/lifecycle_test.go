@@ -86,9 +86,7 @@ func restartStopsAndStarts(t *testing.T, s *system) {
 
 	asked := w.restart()
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED, asked.GetDesiredState())
-	done := w.until("Running again", func(now *statev1.Workspace) bool {
-		return settled(statev1.ActualState_ACTUAL_STATE_RUNNING)(now) && now.GetDesiredState() == statev1.DesiredState_DESIRED_STATE_RUNNING
-	})
+	done := w.untilRestarted()
 	require.Equal(t, asked.GetDesiredRevision()+1, done.GetDesiredRevision())
 
 	first, second := story.through(events.ActualStateStopped), story.through(events.ActualStateRunning)
@@ -97,9 +95,9 @@ func restartStopsAndStarts(t *testing.T, s *system) {
 	wishes := append(first.wishes, second.wishes...)
 	require.Len(t, wishes, 2)
 	require.Equal(t, events.DesiredStateRestartRequested, wishes[0].To)
-	require.Equal(t, events.DesiredStateCauseUser, wishes[0].Cause)
+	require.Equal(t, new(events.DesiredStateCauseUser), wishes[0].Cause)
 	require.Equal(t, events.DesiredStateRunning, wishes[1].To)
-	require.Equal(t, events.DesiredStateCauseRestartCompleted, wishes[1].Cause)
+	require.Equal(t, new(events.DesiredStateCauseRestartCompleted), wishes[1].Cause)
 	require.NotEqual(t, pod, w.podUID())
 	require.Equal(t, claim, w.claim().UID)
 }

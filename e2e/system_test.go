@@ -32,6 +32,7 @@ type system struct {
 	api     *client.API
 	kube    kubernetes.Interface
 	js      jetstream.JetStream
+	group   int64
 	project int64
 	agent   int64
 	// secrets are values that nobody but the cluster may have in the clear.
@@ -58,7 +59,8 @@ func start(t *testing.T, configure func(service string, config any)) *system {
 	s.agent = running.Agents()[0].ID
 	projects, err := s.api.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{}))
 	require.NoError(t, err)
-	s.project = projects.Msg.GetProjects()[0].GetId()
+	require.Len(t, projects.Msg.GetProjects(), 1)
+	s.project, s.group = projects.Msg.GetProjects()[0].GetId(), projects.Msg.GetProjects()[0].GetGroupId()
 	return s
 }
 
@@ -142,10 +144,7 @@ func (s *system) inTurn(t *testing.T, promises ...promise) {
 // newProject makes one, so that a test has agents of its own.
 func (s *system) newProject(t *testing.T, name string) int64 {
 	t.Helper()
-	ctx := t.Context()
-	groups, err := s.api.Directory.ListGroups(ctx, connect.NewRequest(&statev1.ListGroupsRequest{}))
-	require.NoError(t, err)
-	made, err := s.api.Directory.CreateProject(ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: groups.Msg.GetGroups()[0].GetId(), Name: name}))
+	made, err := s.api.Directory.CreateProject(t.Context(), connect.NewRequest(&statev1.CreateProjectRequest{GroupId: s.group, Name: name}))
 	require.NoError(t, err)
 	return made.Msg.GetProject().GetId()
 }

@@ -76,7 +76,7 @@ func othersTroubleIsNotOnesOwn(t *testing.T, s *system) {
 	taken := squatted.untilError("Conflict")
 	require.Contains(t, taken.GetMessage(), squatted.namespace)
 	refused := limited.untilError("QuotaExceeded")
-	require.Contains(t, refused.GetMessage(), "the quota no-services leaves no room for Service "+limited.name)
+	require.Contains(t, refused.GetMessage(), "the quota no-services leaves no room for Service "+limited.namespace+"/"+limited.name)
 
 	after := healthy.get()
 	require.Equal(t, before.GetDesiredRevision(), after.GetDesiredRevision())
