@@ -7,11 +7,15 @@ BIN := $(CURDIR)/bin
 export PATH := $(BIN):$(PATH)
 
 # Modules of the workspace, and those that stay out of it since their dependencies must not reach the others.
-MODULES := $(shell go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p')
+MODULES = $(patsubst ./%,%,$(shell go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p'))
 ALONE := tools/generate tools/kubelab
-SERVICES := $(notdir $(wildcard services/*))
+SERVICES := $(notdir $(patsubst %/go.mod,%,$(wildcard services/*/go.mod)))
+PROGRAMS := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./tools/lockstep
+
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X lockstep.internal/libs/service.version=$(VERSION)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+# Static, the same bytes from the same sources wherever they lie, and without what only debuggers need.
+BUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X lockstep.internal/libs/service.version=$(VERSION)'
 
 .PHONY: help
 help: ## Show this help
@@ -26,7 +30,7 @@ demo: ## Start everything on this machine, create a workspace, watch it become R
 .PHONY: test
 test: kubelab ## Run every test: unit, integration and end to end, against real parts, with the race detector
 	go test -race -timeout 20m work
-	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout 20m ./...); done
+	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -timeout 20m ./...); done
 
 .PHONY: kubelab
 kubelab: ## Build the Kubernetes control plane for development and tests
@@ -35,14 +39,23 @@ kubelab: ## Build the Kubernetes control plane for development and tests
 .PHONY: build
 build: ## Build every program into bin/
 	@mkdir -p $(BIN)
-	@for s in $(SERVICES); do echo "bin/$$s"; CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./services/$$s/cmd/...; done
-	@echo bin/lockstep; CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/lockstep ./tools/lockstep
+	$(BUILD) -o $(BIN)/ $(PROGRAMS)
+
+.PHONY: images
+images: CONTEXT = $(BIN)/image
+images: ## Build a container image from scratch for each service and the CLI (pulls nothing)
+	@rm -rf $(CONTEXT) && mkdir -p $(CONTEXT) && install -d -m 0700 $(CONTEXT)/data/{nats,jetstream,state}
+	GOOS=linux $(BUILD) -o $(CONTEXT)/ $(PROGRAMS)
+	@for p in $(notdir $(PROGRAMS)); do \
+	  docker build -q -f deploy/Dockerfile --build-arg PROGRAM=$$p --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
+	    -t lockstep/$$p:$(VERSION) -t lockstep/$$p:latest $(CONTEXT) >/dev/null; \
+	  echo "lockstep/$$p:$(VERSION)"; done
 
 .PHONY: modules
-modules: ## Build and vet each module alone, and all of them as one workspace
+modules: ## Build and vet all modules as one workspace, and each alone
 	go build work
 	go vet work
-	@for m in $(MODULES) $(ALONE); do echo "GOWORK=off $$m"; (cd $$m && GOWORK=off go build ./... && GOWORK=off go vet ./... && GOWORK=off go mod tidy -diff); done
+	@for m in $(MODULES) $(ALONE); do echo "GOWORK=off $$m"; (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go build ./... && GOWORK=off go vet ./...); done
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check style and known mistakes in every module
@@ -69,15 +82,13 @@ bench: ## Run every benchmark beside its baseline and print a table
 FUZZTIME ?= 20s
 fuzz: ## Fuzz every fuzz target for FUZZTIME each
 	@for m in $(MODULES) tools/generate; do \
-	  (cd $$m && grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r f; do \
+	  (cd $$m && { grep -rlE '^func Fuzz' --include='*_test.go' . || true; } | while read -r f; do \
 	    grep -oE '^func Fuzz[A-Za-z0-9_]+' "$$f" | sed 's/func //' | while read -r t; do \
 	      echo "$$m $$(dirname $$f) $$t"; GOWORK=off go test "$$(dirname $$f)" -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZTIME); done; done); done
 
-.PHONY: images
-images: ## Build a container image from scratch for each service and the CLI
-	@for s in $(SERVICES); do docker build -f deploy/Dockerfile --build-arg PROGRAM=./services/$$s/cmd/$$s --build-arg VERSION=$(VERSION) -t lockstep/$$s:$(VERSION) .; done
-	docker build -f deploy/Dockerfile --build-arg PROGRAM=./tools/lockstep --build-arg VERSION=$(VERSION) -t lockstep/lockstep:$(VERSION) .
-
+# Each tool is built when it is asked for, at the version in tools/lint/go.mod.
+$(BIN)/golangci-lint: TOOL := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(BIN)/govulncheck: TOOL := golang.org/x/vuln/cmd/govulncheck
 $(BIN)/golangci-lint $(BIN)/govulncheck: tools/lint/go.mod
-	@echo "building the linters, some minutes the first time …"
-	@cd tools/lint && GOWORK=off GOBIN=$(BIN) go install tool && touch $(BIN)/golangci-lint $(BIN)/govulncheck
+	@echo "building $(@F), some minutes the first time …"
+	@cd tools/lint && GOWORK=off GOBIN=$(BIN) go install $(TOOL) && touch $@

@@ -18,7 +18,7 @@ const (
 	benchKeys  = 20_000
 	benchBatch = 1000
 	upsert     = `
-		INSERT INTO rows (key, data) SELECT * FROM unnest($1::text[], $2::bytea[])
+		INSERT INTO rows (key, data) SELECT key, data FROM unnest($1::text[], $2::bytea[]) AS given (key, data)
 		ON CONFLICT (key) DO UPDATE SET data = excluded.data, changes = rows.changes + 1`
 )
 

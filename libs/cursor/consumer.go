@@ -71,27 +71,26 @@ func (c *Consumer[T]) Run(ctx context.Context) error {
 		c.cfg.Metrics.failures.WithLabelValues(c.cfg.Name, c.cfg.Stream).Inc()
 		c.state.set(err)
 		c.cfg.Logger.WarnContext(ctx, "the consumer starts again", "consumer", c.cfg.Name, "stream", c.cfg.Stream, "error", err)
-		if pause.Wait(ctx) != nil {
-			return nil
+		if err := pause.Wait(ctx); err != nil {
+			return nil //nolint:nilerr // asked to end
 		}
 	}
 }
 
 // lead reads while it holds the lock. It says whether anything was committed, and returns when the database fails, when the cursor is not where it was left,
 // or when ctx is done.
-func (c *Consumer[T]) lead(ctx context.Context) (worked bool, err error) {
+func (c *Consumer[T]) lead(ctx context.Context) (bool, error) {
 	c.hooks.waiting()
 	held, err := c.cfg.lock().Acquire(ctx, c.cfg.Pool)
 	if err != nil {
 		return false, err //nolint:wrapcheck // says what failed
 	}
-	defer func() { err = errors.Join(err, held.Release()) }()
 	active := c.cfg.Metrics.active.WithLabelValues(c.cfg.Name, c.cfg.Stream)
 	active.Set(1)
 	defer active.Set(0)
 	c.cfg.Logger.DebugContext(ctx, "this replica reads the stream", "consumer", c.cfg.Name, "stream", c.cfg.Stream)
 	s := newSession(c, held.Conn())
-	err = s.run(ctx)
+	err = errors.Join(s.run(ctx), held.Release(ctx))
 	return s.worked, err
 }
 

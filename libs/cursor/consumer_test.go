@@ -26,13 +26,13 @@ func TestEveryMessageIsHandledOnceInTheStreamsOrder(t *testing.T) {
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			calls.Add(1)
 			require.LessOrEqual(t, len(batch), 7)
-			require.True(t, slices.IsSortedFunc(batch, func(a, b cursor.Message[string]) int { return int(a.Sequence) - int(b.Sequence) })) //nolint:gosec // few
+			require.True(t, slices.IsSortedFunc(batch, func(a, b cursor.Message[string]) int { return int(a.Sequence) - int(b.Sequence) }))
 			return handle(ctx, tx, batch)
 		}
 	}))
 	b.run(b.consumer(nil)) // a second replica changes nothing
 	b.publish(480)
-	b.reaches(numbers(1, 500))
+	b.reaches(numbers(500))
 	b.cursorAt(1, 500)
 }
 
@@ -49,7 +49,7 @@ func TestCrashBetweenCommitAndWhatFollowsRepeatsNothing(t *testing.T) {
 	})
 	b.publish(50)
 	b.run(c)
-	b.reaches(numbers(1, 50))
+	b.reaches(numbers(50))
 	require.Greater(t, crashes.Load(), int64(4), "it did crash")
 }
 
@@ -73,7 +73,7 @@ func TestAFailedBatchLeavesNothingAndIsRepeated(t *testing.T) {
 	})
 	b.publish(3)
 	b.run(c)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	require.NoError(t, <-reported)
 	require.ErrorContains(t, <-reported, "the handler's reason")
 	b.cursorAt(1, 3)
@@ -108,11 +108,11 @@ func TestAReaderThatWasSupersededCommitsNothingMore(t *testing.T) {
 	b.run(b.consumer(nil))
 	b.terminateLockHolder()
 	b.publish(2)
-	b.reaches(numbers(1, 5))
+	b.reaches(numbers(5))
 	close(resume)
 	<-waits // the first reader has found out, and waits for the lock again
 	b.publish(2)
-	b.reaches(numbers(1, 7))
+	b.reaches(numbers(7))
 }
 
 func TestACursorThatSomebodyElseMovedIsNotMovedBack(t *testing.T) {
@@ -137,10 +137,10 @@ func TestTwoReplicasWithOneEnding(t *testing.T) {
 	b := setup(t)
 	stops := []func(){b.run(b.consumer(nil)), b.run(b.consumer(nil))}
 	b.publish(3)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	stops[0]()
 	b.publish(3)
-	b.reaches(numbers(1, 6))
+	b.reaches(numbers(6))
 	stops[1]()
 }
 
@@ -201,7 +201,7 @@ func TestARestoredStreamIsReadFromTheStart(t *testing.T) {
 			b.publish(3)
 			copied := b.snapshot()
 			b.publish(2)
-			b.reaches(numbers(1, 5))
+			b.reaches(numbers(5))
 			if !test.running {
 				stop()
 			}
@@ -237,12 +237,12 @@ func TestAStreamMadeAnewIsReadFromTheStart(t *testing.T) {
 	b.run(c)
 	require.Equal(t, int64(1), (<-seen).Epoch, "repeated until it succeeds, in one epoch")
 	b.publish(2)
-	b.reaches(numbers(1, 2))
+	b.reaches(numbers(2))
 	require.NoError(t, b.js.DeleteStream(t.Context(), stream)) // the connection stays
 	createStream(t, b.js, stream, "lockstep.local.fact.>")
 	require.Equal(t, int64(2), (<-seen).Epoch)
 	b.publish(1)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	b.cursorAt(2, 1)
 }
 
@@ -252,12 +252,12 @@ func TestNATSDownAndBack(t *testing.T) {
 	c := b.consumer(nil)
 	b.run(c)
 	b.publish(3)
-	b.reaches(numbers(1, 3))
+	b.reaches(numbers(3))
 	b.server.Down()
 	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
 	b.restart()
 	b.publish(3)
-	b.reaches(numbers(1, 6))
+	b.reaches(numbers(6))
 	b.cursorAt(1, 6)
 	require.NoError(t, c.Check(t.Context()))
 }
@@ -269,7 +269,7 @@ func TestNATSRestartedWhileReading(t *testing.T) {
 	b.publish(100)
 	b.restart()
 	b.publish(100)
-	b.reaches(numbers(1, 200))
+	b.reaches(numbers(200))
 	b.cursorAt(1, 200)
 }
 
@@ -291,7 +291,7 @@ func TestPostgreSQLRestartedWhileReading(t *testing.T) {
 	require.Eventually(t, func() bool { return c.Check(t.Context()) != nil }, patience, patience/10000)
 	require.NoError(t, server.Restart(t.Context()))
 	require.NoError(t, publisher.Wait())
-	b.reaches(numbers(1, 200))
+	b.reaches(numbers(200))
 }
 
 func TestNewSaysAllThatIsMissing(t *testing.T) {

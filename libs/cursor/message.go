@@ -21,7 +21,7 @@ type Message[T any] struct {
 
 // Poison says that one message of the batch can never be handled, whatever is tried. Return it from Handle to have that message put on DEAD and the
 // others handled without it.
-type Poison struct {
+type Poison struct { //nolint:errname // a word of its own, as the handlers say it
 	Sequence uint64
 	Err      error
 }

@@ -16,7 +16,7 @@ type reading struct {
 func batchOf(readings ...reading) []cursor.Message[reading] {
 	batch := make([]cursor.Message[reading], len(readings))
 	for i, r := range readings {
-		batch[i] = cursor.Message[reading]{Sequence: uint64(i + 1), Value: r} //nolint:gosec // few
+		batch[i] = cursor.Message[reading]{Sequence: uint64(i + 1), Value: r}
 	}
 	return batch
 }
@@ -43,7 +43,7 @@ func TestLatestKeepsOnePerKey(t *testing.T) {
 				values = append(values, m.Value)
 			}
 			require.ElementsMatch(t, test.want, values)
-			require.Equal(t, len(test.want), len(values))
+			require.Len(t, values, len(test.want))
 			if name == "of equals the last" {
 				require.Equal(t, uint64(2), kept[0].Sequence)
 			}

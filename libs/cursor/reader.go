@@ -85,8 +85,8 @@ func (r *reader[T]) fetchFirst(ctx context.Context, b *batch[T]) error {
 	bounded, cancel := context.WithTimeout(ctx, idleWait)
 	defer cancel()
 	err := r.fetch(ctx, b, 1, jetstream.FetchContext(bounded))
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil // there was none
+	if ctx.Err() == nil && bounded.Err() != nil {
+		return nil //nolint:nilerr // there was none
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 		return nil
 	}
 	if b.messages == nil {
-		b.messages = make([]Message[T], 0, min(uint64(r.cfg.Batch), meta.NumPending+1)) //nolint:gosec // validated
+		b.messages = make([]Message[T], 0, min(uint64(r.cfg.Batch), meta.NumPending+1))
 	}
 	b.messages = append(b.messages, m)
 	return nil

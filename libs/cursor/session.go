@@ -172,7 +172,7 @@ func (s *session[T]) commit(ctx context.Context, b *batch[T], to position) error
 	defer cancel()
 	began := time.Now()
 	defer func() { s.count.seconds.Observe(time.Since(began).Seconds()) }()
-	return postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error { //nolint:wrapcheck // says what failed
+	return postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
 		if err := s.cfg.key().move(ctx, tx, s.position, to); err != nil {
 			return err
 		}

@@ -42,37 +42,37 @@ type bundle struct {
 	next   int
 }
 
-func setup(t testing.TB) *bundle {
-	t.Helper()
-	return setupOn(t, pgtest.Database(t))
+func setup(tb testing.TB) *bundle {
+	tb.Helper()
+	return setupOn(tb, pgtest.Database(tb))
 }
 
-func setupOn(t testing.TB, url string) *bundle {
-	t.Helper()
-	b := &bundle{url: url, server: natstest.Server(t)}
-	b.t, _ = t.(*testing.T)
-	b.pool = connect(t, url)
+func setupOn(tb testing.TB, url string) *bundle {
+	tb.Helper()
+	b := &bundle{url: url, server: natstest.Server(tb)}
+	b.t, _ = tb.(*testing.T)
+	b.pool = connect(tb, url)
 	migrations, err := cursor.Migrations()
-	require.NoError(t, err)
-	require.NoError(t, postgres.Migrate(t.Context(), b.pool, slog.New(slog.DiscardHandler), migrations))
-	_, err = b.pool.Exec(t.Context(), `CREATE TABLE handled (position bigserial PRIMARY KEY, value text NOT NULL)`)
-	require.NoError(t, err)
-	b.js = natstest.JetStream(t, b.server)
-	createStream(t, b.js, stream, "lockstep.local.fact.>")
+	require.NoError(tb, err)
+	require.NoError(tb, postgres.Migrate(tb.Context(), b.pool, slog.New(slog.DiscardHandler), migrations))
+	_, err = b.pool.Exec(tb.Context(), `CREATE TABLE handled (position bigserial PRIMARY KEY, value text NOT NULL)`)
+	require.NoError(tb, err)
+	b.js = natstest.JetStream(tb, b.server)
+	createStream(tb, b.js, stream, "lockstep.local.fact.>")
 	return b
 }
 
-func createStream(t testing.TB, js jetstream.JetStream, name, subjects string) {
-	t.Helper()
-	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true})
-	require.NoError(t, err)
+func createStream(tb testing.TB, js jetstream.JetStream, name, subjects string) {
+	tb.Helper()
+	_, err := js.CreateStream(tb.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true})
+	require.NoError(tb, err)
 }
 
-func connect(t testing.TB, url string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := postgres.Connect(t.Context(), postgres.Config{URL: url}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+func connect(tb testing.TB, url string) *pgxpool.Pool {
+	tb.Helper()
+	pool, err := postgres.Connect(tb.Context(), postgres.Config{URL: url}, slog.New(slog.DiscardHandler))
+	require.NoError(tb, err)
+	tb.Cleanup(pool.Close)
 	return pool
 }
 
@@ -90,9 +90,10 @@ func handle(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) erro
 	return err
 }
 
-func (b *bundle) config(t testing.TB) cursor.Config[string] {
+func (b *bundle) config(tb testing.TB) cursor.Config[string] {
+	tb.Helper()
 	return cursor.Config[string]{
-		Name: "model", Stream: stream, Pool: b.pool, JetStream: natstest.JetStream(t, b.server), Logger: slog.New(slog.DiscardHandler),
+		Name: "model", Stream: stream, Pool: b.pool, JetStream: natstest.JetStream(tb, b.server), Logger: slog.New(slog.DiscardHandler),
 		Cell: "local", Service: "test", Decode: decode, Handle: handle,
 		RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond, LockInterval: time.Millisecond, StaleAfter: time.Nanosecond,
 	}
@@ -111,12 +112,12 @@ func (b *bundle) consumer(change func(*cursor.Config[string])) *cursor.Consumer[
 }
 
 // run runs the consumer until the returned function is called or the test ends.
-func (b *bundle) run(c *cursor.Consumer[string]) (stop func()) {
+func (b *bundle) run(c *cursor.Consumer[string]) func() {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		require.NoError(b.t, <-ended)
 	})
@@ -200,7 +201,8 @@ func (b *bundle) cursorAt(epoch, sequence int64) {
 	}, patience, 5*time.Millisecond)
 }
 
-func (b *bundle) cursor() (epoch, sequence int64) {
+func (b *bundle) cursor() (int64, int64) {
+	var epoch, sequence int64
 	err := b.pool.QueryRow(context.Background(), `SELECT epoch, sequence FROM stream_cursors WHERE consumer = 'model'`).Scan(&epoch, &sequence)
 	if err != nil {
 		return -1, -1
@@ -208,9 +210,10 @@ func (b *bundle) cursor() (epoch, sequence int64) {
 	return epoch, sequence
 }
 
-func numbers(from, to int) []string {
-	texts := make([]string, 0, to-from+1)
-	for i := from; i <= to; i++ {
+// numbers are those up to n.
+func numbers(n int) []string {
+	texts := make([]string, 0, n)
+	for i := 1; i <= n; i++ {
 		texts = append(texts, strconv.Itoa(i))
 	}
 	return texts

@@ -51,7 +51,7 @@ func TestARepeatedMessageIDIsPublishedOnceAndHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
-		var messages []*nats.Msg
+		messages := make([]*nats.Msg, 0, 4)
 		for _, id := range []string{"one", "two", "one", "three"} {
 			messages = append(messages, &nats.Msg{Subject: "fact.x", Data: []byte(id), Header: nats.Header{nats.MsgIdHdr: {id}}})
 		}

@@ -169,7 +169,6 @@ func TestARestoredDatabaseIsNoticedAndPublishesAboveTheStreams(t *testing.T) {
 			b.changes("x", 3)
 			b.published()
 			stop()
-			want := []string{"1", "2", "3"}
 			if pending {
 				b.changes("x", 1)
 			}
@@ -178,7 +177,7 @@ func TestARestoredDatabaseIsNoticedAndPublishesAboveTheStreams(t *testing.T) {
 			b.changes("x", 5)
 			b.published()
 			stop()
-			want = b.onStream()["fact.x"]
+			want := b.onStream()["fact.x"]
 
 			b.pool = b.connect(restored)
 			found := make(chan outbox.Restoration, 10)

@@ -55,7 +55,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	for {
 		worked, err := p.lead(ctx, js)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // asked to end
+			return nil
 		}
 		if worked {
 			pause.Reset()
@@ -69,17 +69,16 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 // lead publishes while it holds the lock. It says whether anything was published, and returns when the database fails or ctx is done.
-func (p *Publisher) lead(ctx context.Context, js jetstream.JetStream) (worked bool, err error) {
+func (p *Publisher) lead(ctx context.Context, js jetstream.JetStream) (bool, error) {
 	held, err := p.cfg.lock().Acquire(ctx, p.cfg.Pool)
 	if err != nil {
 		return false, err //nolint:wrapcheck // says what failed
 	}
-	defer func() { err = errors.Join(err, held.Release()) }()
 	p.cfg.Metrics.active.Set(1)
 	defer p.cfg.Metrics.active.Set(0)
 	p.cfg.Logger.DebugContext(ctx, "this replica publishes the outbox")
 	s := newSession(p, js, held)
-	err = s.run(ctx)
+	err = errors.Join(s.run(ctx), held.Release(ctx))
 	return s.worked, err
 }
 

@@ -20,23 +20,25 @@ type row struct {
 	age     time.Duration
 }
 
+const columns = `id, subject, header, data, created_at`
+
 // queue is the outbox's tables, seen through the connection that holds the lock.
 type queue struct{ conn *pgx.Conn }
 
 // read returns the oldest rows, up to a number of rows and of bytes, without those of excluded subjects.
 func (q queue) read(ctx context.Context, excluded []string, limit int, bytes int64) ([]row, error) {
-	return q.collect(ctx, `SELECT * FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`, bytes, excluded, limit)
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`, bytes, excluded, limit)
 }
 
 // readRows returns these rows, up to a number of bytes, as far as they are still there.
 func (q queue) readRows(ctx context.Context, ids []int64, bytes int64) ([]row, error) {
-	return q.collect(ctx, `SELECT * FROM outbox WHERE id = ANY ($2)`, bytes, ids)
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE id = ANY ($2)`, bytes, ids)
 }
 
 func (q queue) collect(ctx context.Context, chosen string, args ...any) ([]row, error) {
 	rows, err := q.conn.Query(ctx, `
 		SELECT id, subject, header, data, greatest(extract(epoch FROM clock_timestamp() - created_at), 0)::float8
-		FROM (SELECT *, sum(octet_length(data)) OVER (ORDER BY id) - octet_length(data) AS before FROM (`+chosen+`) AS chosen) AS counted
+		FROM (SELECT `+columns+`, sum(octet_length(data)) OVER (ORDER BY id) - octet_length(data) AS before FROM (`+chosen+`) AS chosen) AS counted
 		WHERE before < $1
 		ORDER BY id`, args...)
 	if err != nil {
@@ -59,12 +61,12 @@ func (q queue) collect(ctx context.Context, chosen string, args ...any) ([]row, 
 func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]uint64) error {
 	streams, sequences := make([]string, 0, len(acknowledged)), make([]int64, 0, len(acknowledged))
 	for stream, sequence := range acknowledged {
-		streams, sequences = append(streams, stream), append(sequences, int64(sequence)) //nolint:gosec // far below
+		streams, sequences = append(streams, stream), append(sequences, int64(sequence))
 	}
 	var batch pgx.Batch
 	batch.Queue(`DELETE FROM outbox WHERE id = ANY ($1)`, ids)
 	batch.Queue(`
-		INSERT INTO outbox_streams (stream, last_sequence) SELECT * FROM unnest($1::text[], $2::bigint[])
+		INSERT INTO outbox_streams (stream, last_sequence) SELECT stream, sequence FROM unnest($1::text[], $2::bigint[]) AS ends (stream, sequence)
 		ON CONFLICT (stream) DO UPDATE SET last_sequence = excluded.last_sequence
 		WHERE outbox_streams.last_sequence < excluded.last_sequence`, streams, sequences)
 	if err := q.conn.SendBatch(ctx, &batch).Close(); err != nil {
@@ -83,7 +85,7 @@ func (q queue) streams(ctx context.Context) (map[string]uint64, error) {
 	var stream string
 	var sequence int64
 	_, err = pgx.ForEachRow(rows, []any{&stream, &sequence}, func() error {
-		streams[stream] = uint64(sequence) //nolint:gosec // never negative
+		streams[stream] = uint64(sequence)
 		return nil
 	})
 	if err != nil {
@@ -104,8 +106,8 @@ func (q queue) highest(ctx context.Context) (int64, error) {
 
 // streamRestored notes that the stream ends at the sequence and calls the owner, in one transaction.
 func (q queue) streamRestored(ctx context.Context, stream string, ends uint64, owner func(tx pgx.Tx) error) error {
-	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error { //nolint:wrapcheck // says what failed
-		_, err := tx.Exec(ctx, `UPDATE outbox_streams SET last_sequence = $2 WHERE stream = $1`, stream, int64(ends)) //nolint:gosec // far below
+	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE outbox_streams SET last_sequence = $2 WHERE stream = $1`, stream, int64(ends))
 		if err != nil {
 			return fmt.Errorf("note the restored stream %s: %w", stream, err)
 		}
@@ -116,7 +118,7 @@ func (q queue) streamRestored(ctx context.Context, stream string, ends uint64, o
 // databaseRestored lifts the ids of waiting and future rows above a revision that a stream already has, and calls the owner, in one transaction.
 // What waits is what the database now holds to be true, so it is to be published above what the streams say.
 func (q queue) databaseRestored(ctx context.Context, above int64, owner func(tx pgx.Tx) error) error {
-	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error { //nolint:wrapcheck // says what failed
+	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
 		// Waits for transactions that have inserted, and keeps new ones out until the ids are lifted.
 		if _, err := tx.Exec(ctx, `LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("lock the outbox: %w", err)

@@ -90,7 +90,7 @@ func (s *session) run(ctx context.Context) error {
 			err = s.awaitServer(ctx, err)
 		case err == nil && !more:
 			s.hooks.waiting()
-			err = s.held.AwaitNotified(ctx, s.untilNext())
+			err = s.idle(ctx)
 		}
 		if err != nil {
 			return err
@@ -98,9 +98,17 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
+// idle waits for new rows, or until something else is due.
+func (s *session) idle(ctx context.Context) error {
+	if err := s.held.AwaitNotified(ctx, s.untilNext()); err != nil {
+		return fmt.Errorf("wait for messages: %w", err)
+	}
+	return nil
+}
+
 // publishBatch publishes the oldest rows of healthy subjects, and tries those again that failed and whose pause is over. It says whether there may be more that
 // can be published now.
-func (s *session) publishBatch(ctx context.Context) (more bool, err error) {
+func (s *session) publishBatch(ctx context.Context) (bool, error) {
 	s.held.ClearNotified()
 	result := outcome{acknowledged: make(map[string]uint64)}
 	s.collect(ctx, &result)
@@ -130,7 +138,7 @@ func (s *session) publishBatch(ctx context.Context) (more bool, err error) {
 }
 
 // take reads the rows to publish now. Failing subjects are probed with the row that failed, apart from the others, so that they never fill the batch.
-func (s *session) take(ctx context.Context) (rows []row, full bool, err error) {
+func (s *session) take(ctx context.Context) ([]row, bool, error) {
 	excluded := make([]string, 0, len(s.blocked)+len(s.pending)) // never nil: that would be NULL, which excludes all
 	for subject := range s.blocked {
 		excluded = append(excluded, subject)
@@ -138,7 +146,9 @@ func (s *session) take(ctx context.Context) (rows []row, full bool, err error) {
 	for subject := range s.pending {
 		excluded = append(excluded, subject)
 	}
+	var rows []row
 	if slow := len(s.pending) - s.probing(); slow < s.cfg.Batch {
+		var err error
 		if rows, err = s.queue.read(ctx, excluded, s.cfg.Batch, s.cfg.BatchBytes); err != nil {
 			return nil, false, err
 		}
@@ -206,7 +216,7 @@ func (s *session) settle(ctx context.Context, published outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := s.queue.remove(ctx, published.done, published.acknowledged); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	s.worked = true
 	s.outage.Reset()

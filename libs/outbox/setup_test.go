@@ -40,17 +40,17 @@ type bundle struct {
 	options []nats.Option
 }
 
-func setup(t testing.TB) *bundle {
-	t.Helper()
-	return setupOn(t, pgtest.Database(t))
+func setup(tb testing.TB) *bundle {
+	tb.Helper()
+	return setupOn(tb, pgtest.Database(tb))
 }
 
-func setupOn(t testing.TB, url string) *bundle {
-	t.Helper()
-	b := &bundle{t: t, url: url, server: natstest.Server(t)}
+func setupOn(tb testing.TB, url string) *bundle {
+	tb.Helper()
+	b := &bundle{t: tb, url: url, server: natstest.Server(tb)}
 	b.pool = b.connect(url)
 	b.migrate()
-	b.js = natstest.JetStream(t, b.server)
+	b.js = natstest.JetStream(tb, b.server)
 	b.createStream()
 	return b
 }
@@ -94,12 +94,12 @@ func (b *bundle) publisher(change func(*outbox.Config)) *outbox.Publisher {
 }
 
 // run runs the publisher until the returned function is called or the test ends.
-func (b *bundle) run(p *outbox.Publisher) (stop func()) {
+func (b *bundle) run(p *outbox.Publisher) func() {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		require.NoError(b.t, <-ended)
 	})

@@ -205,9 +205,7 @@ func (s *session) skipPublished(waiting [][]row, result *outcome) [][]row {
 // knows nothing about, the session guesses that it is empty; the refusal corrects it.
 func (s *session) message(r row) *nats.Msg {
 	header := make(nats.Header, len(r.header)+2)
-	for name, values := range r.header {
-		header[name] = values
-	}
+	maps.Copy(header, r.header)
 	header[RevisionHeader] = []string{strconv.FormatInt(r.id, 10)}
 	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(s.remembered[r.subject].sequence, 10)}
 	return &nats.Msg{Subject: r.subject, Header: header, Data: r.data}

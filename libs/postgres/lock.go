@@ -49,13 +49,13 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
 		// Asked again and again rather than waited for in one statement, whose snapshot would keep VACUUM from removing dead rows.
 		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '/' || $1::text, 0))", l.Name).Scan(&got)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("ask for lock %s: %w", l.Name, err), held.Release())
+			return nil, errors.Join(fmt.Errorf("ask for lock %s: %w", l.Name, err), held.Release(ctx))
 		}
 		if got {
 			return held, nil
 		}
 		if err := delay.Sleep(ctx, interval); err != nil {
-			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.Release())
+			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.Release(ctx))
 		}
 	}
 }
@@ -95,9 +95,9 @@ func (h *Held) AwaitNotified(ctx context.Context, atMost time.Duration) error {
 	}
 }
 
-// Release ends the connection, and with it the lock.
-func (h *Held) Release() error {
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+// Release ends the connection, and with it the lock; also when ctx is done, which is when locks are given up.
+func (h *Held) Release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
 	if err := h.conn.Close(ctx); err != nil {
 		return fmt.Errorf("close the connection of a lock: %w", err)

@@ -92,7 +92,7 @@ func Open(cfg Config) (*pgxpool.Pool, error) {
 	if cfg.Schema != "" {
 		conn.RuntimeParams["search_path"] = cfg.Schema
 	}
-	opened, err := pgxpool.NewWithConfig(context.Background(), pool) //nolint:contextcheck // used for eager connections only, of which there are none
+	opened, err := pgxpool.NewWithConfig(context.Background(), pool)
 	if err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
@@ -131,7 +131,7 @@ func validName(name string) bool {
 
 // Connect opens a pool and waits until the database answers, however long that takes; ctx ends the wait.
 func Connect(ctx context.Context, cfg Config, logger *slog.Logger) (*pgxpool.Pool, error) {
-	pool, err := Open(cfg)
+	pool, err := Open(cfg) //nolint:contextcheck // the pool outlives ctx
 	if err != nil {
 		return nil, err
 	}

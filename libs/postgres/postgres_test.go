@@ -68,7 +68,8 @@ func TestConnectWaitsForADatabaseThatIsDown(t *testing.T) {
 	signal := newSignal("waiting for the database")
 	var pool *pgxpool.Pool
 	var group errgroup.Group
-	group.Go(func() (err error) {
+	group.Go(func() error {
+		var err error
 		pool, err = postgres.Connect(t.Context(), postgres.Config{URL: server.URL(), RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond},
 			slog.New(signal))
 		return err
@@ -196,7 +197,7 @@ func TestALockHasOneHolderAndPassesOnWhenItDies(t *testing.T) {
 
 	other, err := postgres.Lock{Name: "another"}.Acquire(t.Context(), pool)
 	require.NoError(t, err, "names do not share")
-	require.NoError(t, other.Release())
+	require.NoError(t, other.Release(t.Context()))
 
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -218,6 +219,6 @@ func TestALockHasOneHolderAndPassesOnWhenItDies(t *testing.T) {
 	require.NoError(t, group.Wait())
 	_, err = first.Conn().Exec(t.Context(), "SELECT 1")
 	require.Error(t, err, "the superseded holder's connection is dead as well")
-	_ = first.Release()
-	require.NoError(t, second.Release())
+	_ = first.Release(t.Context())
+	require.NoError(t, second.Release(t.Context()))
 }

@@ -112,14 +112,14 @@ func (c *cell) tell(t *testing.T, subject, kind, id string, data any) {
 
 func (c *cell) configure(t *testing.T, revision int, interval time.Duration) {
 	t.Helper()
-	c.tell(t, cellName.ControlConfig(c.agent), event.TypePrefix+"control.config.v1", "config/"+strconv.Itoa(revision), events.AgentConfig{
+	c.tell(t, cellName.ControlConfig(c.agent), events.TypeAgentConfig, "config/"+strconv.Itoa(revision), events.AgentConfig{
 		ConfigRevision: revision, FullResyncIntervalMs: int(interval.Milliseconds()), UnschedulablePatienceMs: 1000,
 	})
 }
 
 func (c *cell) request(t *testing.T, nonce string) {
 	t.Helper()
-	c.tell(t, cellName.ControlResync(c.agent), event.TypePrefix+"control.resync.v1", "resync/"+nonce, events.ResyncRequested{
+	c.tell(t, cellName.ControlResync(c.agent), events.TypeResyncRequested, "resync/"+nonce, events.ResyncRequested{
 		Nonce: nonce, Cause: events.ResyncRequestCauseOperator,
 	})
 }
@@ -178,6 +178,7 @@ func (p *tape) until(t *testing.T, what string, match func(heard) bool) []heard 
 		require.NoError(t, err, "waiting for %s; read meanwhile: %+v", what, read)
 		e, err := event.Decode(msg.Headers(), msg.Data())
 		require.NoError(t, err)
+		require.NoError(t, events.Validate(e.Type(), e.Data()), "%s", e.Data())
 		h := heard{Subject: msg.Subject(), Type: e.Type(), ID: e.ID()}
 		require.NoError(t, json.Unmarshal(e.Data(), &h))
 		require.Equal(t, event.AgentSource(string(cellName), agentOf(t, msg.Subject()), "watcher"), e.Source())

@@ -17,16 +17,7 @@ import (
 	"lockstep.internal/services/watcher/kube"
 )
 
-// Types of the events that a watcher writes.
 const (
-	TypeDeployment  = event.TypePrefix + "observed.deployment.v1"
-	TypeReplicaSet  = event.TypePrefix + "observed.replicaset.v1"
-	TypePod         = event.TypePrefix + "observed.pod.v1"
-	TypeRejected    = event.TypePrefix + "observed.rejected.v1"
-	TypeResyncBegun = event.TypePrefix + "observed.resync_begun.v1"
-	TypeResyncEnded = event.TypePrefix + "observed.resync_ended.v1"
-	TypeTick        = event.TypePrefix + "observed.tick.v1"
-
 	component = "watcher"
 	// digestBytes is how much of the SHA-256 of its content an event's id carries.
 	digestBytes = 8
@@ -52,11 +43,11 @@ func (r Reporter) Observed(d Delivery) (Fact, error) {
 	var build func(events.ObjectMeta) any
 	switch o := d.Object.(type) {
 	case *appsv1.Deployment:
-		kind, build = TypeDeployment, func(m events.ObjectMeta) any { return observedDeployment(m, o) }
+		kind, build = events.TypeObservedDeployment, func(m events.ObjectMeta) any { return observedDeployment(m, o) }
 	case *corev1.Pod:
-		kind, build = TypePod, func(m events.ObjectMeta) any { return observedPod(m, o) }
+		kind, build = events.TypeObservedPod, func(m events.ObjectMeta) any { return observedPod(m, o) }
 	default: // the only kind that is read as metadata
-		kind, build = TypeReplicaSet, func(m events.ObjectMeta) any { return observedReplicaSet(m, o) }
+		kind, build = events.TypeObservedReplicaSet, func(m events.ObjectMeta) any { return observedReplicaSet(m, o) }
 	}
 	return r.fact(d, kind, r.subject(d), string(d.Verb), meta, build)
 }
@@ -66,7 +57,7 @@ func (r Reporter) Observed(d Delivery) (Fact, error) {
 func (r Reporter) Rejected(d Delivery, size, limit int) (Fact, error) {
 	meta := objectMeta(r.ClusterUID, d)
 	meta.Labels, meta.Annotations = nil, nil
-	return r.fact(d, TypeRejected, r.Cell.ObservedRejected(r.Agent), "rejected", meta, func(m events.ObjectMeta) any {
+	return r.fact(d, events.TypeObservedRejected, r.Cell.ObservedRejected(r.Agent), "rejected", meta, func(m events.ObjectMeta) any {
 		return events.ObservedRejected{
 			Object: m, Kind: string(d.Kind), Reason: events.RejectedReasonTooLarge, SizeBytes: size,
 			Message: fmt.Sprintf("the %s %s/%s takes %d bytes as an event and at most %d are stored: shorten its annotations or the messages of its conditions",
@@ -75,12 +66,9 @@ func (r Reporter) Rejected(d Delivery, size, limit int) (Fact, error) {
 	})
 }
 
-// subject is that of the Deployment an object belongs to, its own where it belongs to none.
+// subject is that of the Deployment an object belongs to.
 func (r Reporter) subject(d Delivery) string {
-	if deployment := owningDeployment(d.Kind, d.Object); deployment != "" {
-		return r.Cell.Observed(r.Agent, string(kube.Deployment), d.Namespace, deployment)
-	}
-	return r.Cell.Observed(r.Agent, string(d.Kind), d.Namespace, d.Name)
+	return r.Cell.Observed(r.Agent, string(kube.Deployment), d.Namespace, owningDeployment(d.Kind, d.Object))
 }
 
 // fact gives the event its id: what was seen of which object, and a digest of the content without how and when it came to be told.
@@ -106,7 +94,7 @@ func (r Reporter) Begun(resync Resync, at time.Time) (Fact, error) {
 		versions = append(versions, events.ListVersion{Kind: string(kind), ResourceVersion: resync.Versions[kind]})
 	}
 	at = at.UTC().Truncate(time.Millisecond)
-	return r.event(TypeResyncBegun, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/begun", at, events.ObservedResyncBegun{
+	return r.event(events.TypeObservedResyncBegun, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/begun", at, events.ObservedResyncBegun{
 		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
 		Count: resync.Count, ListVersions: versions, ObservedAt: at,
 	})
@@ -115,7 +103,7 @@ func (r Reporter) Begun(resync Resync, at time.Time) (Fact, error) {
 // Ended is the fact that a full resync has been sent whole.
 func (r Reporter) Ended(resync Resync, at time.Time) (Fact, error) {
 	at = at.UTC().Truncate(time.Millisecond)
-	return r.event(TypeResyncEnded, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/ended", at, events.ObservedResyncEnded{
+	return r.event(events.TypeObservedResyncEnded, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/ended", at, events.ObservedResyncEnded{
 		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Count: resync.Count, ObservedAt: at,
 	})
 }
@@ -123,7 +111,7 @@ func (r Reporter) Ended(resync Resync, at time.Time) (Fact, error) {
 // Tick is the fact that it is this time.
 func (r Reporter) Tick(at time.Time) (Fact, error) {
 	at = at.UTC().Truncate(time.Millisecond)
-	return r.event(TypeTick, r.Cell.ObservedTick(r.Agent), "tick", fmt.Sprintf("%s/tick/%d", r.ClusterUID, at.UnixMilli()), at,
+	return r.event(events.TypeObservedTick, r.Cell.ObservedTick(r.Agent), "tick", fmt.Sprintf("%s/tick/%d", r.ClusterUID, at.UnixMilli()), at,
 		events.ObservedTick{ClusterUID: r.ClusterUID, ObservedAt: at})
 }
 

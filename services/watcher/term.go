@@ -114,7 +114,12 @@ func (t *term) Gone(kind kube.Kind, object metav1.Object, missed bool) {
 // Rewound implements [kube.Handler].
 func (t *term) Rewound(kube.Kind) { t.abandon(errRewound) }
 
+// sighting is not ok for what is not reported: a pod or ReplicaSet of no Deployment, which the agent's label alone does not make ours. One
+// that was some Deployment's before is then missing from the next full resync.
 func (t *term) sighting(kind kube.Kind, object metav1.Object, verb events.Verb) (Sighting, bool) {
+	if owningDeployment(kind, object) == "" {
+		return Sighting{}, false
+	}
 	s := Sighting{Key: KeyOf(kind, object), Version: object.GetResourceVersion(), Verb: verb, Object: object, SeenAt: t.clock.Now()}
 	if !isVersion(s.Version) {
 		t.metrics.malformed.Inc()

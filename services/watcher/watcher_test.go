@@ -22,8 +22,8 @@ import (
 
 func contains(text, part string) bool { return strings.Contains(text, part) }
 
-func begun(h heard) bool { return h.Type == watcher.TypeResyncBegun }
-func ended(h heard) bool { return h.Type == watcher.TypeResyncEnded }
+func begun(h heard) bool { return h.Type == events.TypeObservedResyncBegun }
+func ended(h heard) bool { return h.Type == events.TypeObservedResyncEnded }
 
 func last(read []heard) heard { return read[len(read)-1] }
 
@@ -69,11 +69,11 @@ func TestChangesArriveInOrder(t *testing.T) {
 	require.Len(t, begin.ListVersions, 3)
 
 	w.create(t, "ide", 1)
-	running := tape.until(t, "a running pod", func(h heard) bool { return h.Type == watcher.TypePod && h.Phase == "Running" })
+	running := tape.until(t, "a running pod", func(h heard) bool { return h.Type == events.TypeObservedPod && h.Phase == "Running" })
 	w.scale(t, "ide", 0)
-	stopped := tape.until(t, "the pod's end", func(h heard) bool { return h.Type == watcher.TypePod && h.Object.Verb == events.VerbDeleted })
+	stopped := tape.until(t, "the pod's end", func(h heard) bool { return h.Type == events.TypeObservedPod && h.Object.Verb == events.VerbDeleted })
 	w.remove(t, "ide")
-	missing := map[string]bool{watcher.TypeDeployment: true, watcher.TypeReplicaSet: true}
+	missing := map[string]bool{events.TypeObservedDeployment: true, events.TypeObservedReplicaSet: true}
 	removed := tape.until(t, "the end of Deployment and ReplicaSet", func(h heard) bool {
 		if h.Object.Verb == events.VerbDeleted {
 			delete(missing, h.Type)
@@ -102,7 +102,7 @@ func TestChangesArriveInOrder(t *testing.T) {
 		kinds[h.Type] = true
 	}
 	require.Len(t, kinds, 3)
-	first := of(read, watcher.TypeDeployment, "ide")[0]
+	first := of(read, events.TypeObservedDeployment, "ide")[0]
 	require.Equal(t, 1, *first.Replica)
 	require.True(t, strings.HasPrefix(first.ID, begin.ClusterUID+"/deployment/"+first.Object.UID+"/upserted/"+first.Object.ResourceVersion+"/"), first.ID)
 }
@@ -118,7 +118,7 @@ func TestWhatChangesWhileNATSIsDownArrivesInItsLatestVersion(t *testing.T) {
 	p := start(t, cfg)
 	tape := c.tape(t)
 	_, members := tape.resynced(t)
-	require.Len(t, of(members, watcher.TypeDeployment, "kept"), 1)
+	require.Len(t, of(members, events.TypeObservedDeployment, "kept"), 1)
 
 	c.server.Down()
 	p.awaitReason(t, "nats", false, "not connected")
@@ -133,7 +133,7 @@ func TestWhatChangesWhileNATSIsDownArrivesInItsLatestVersion(t *testing.T) {
 	missing := map[string]bool{"kept": true, "gone": true, "new": true}
 	read := tape.until(t, "what happened while NATS was down", func(h heard) bool {
 		switch {
-		case h.Type != watcher.TypeDeployment:
+		case h.Type != events.TypeObservedDeployment:
 		case h.Object.Name == "kept" && h.Object.Annotations["lockstep.dev/note"] == "4",
 			h.Object.Name == "gone" && h.Object.Verb == events.VerbDeleted,
 			h.Object.Name == "new":
@@ -144,7 +144,7 @@ func TestWhatChangesWhileNATSIsDownArrivesInItsLatestVersion(t *testing.T) {
 	for _, h := range read {
 		require.False(t, begun(h), "an outage needs no resync")
 	}
-	notes := of(read, watcher.TypeDeployment, "kept")
+	notes := of(read, events.TypeObservedDeployment, "kept")
 	require.Less(t, len(notes), 5, "not every version in between")
 	p.awaitReason(t, "backlog", true, "")
 	p.awaitReason(t, "nats", true, "")
@@ -158,7 +158,7 @@ func TestWhatIsAcknowledgedIsNotSentAgain(t *testing.T) {
 	tape := c.tape(t)
 	tape.resynced(t)
 	created := w.create(t, "quiet", 0)
-	told := tape.until(t, "the controller's last word", func(h heard) bool { return h.Type == watcher.TypeDeployment && h.Object.Name == created.Name })
+	told := tape.until(t, "the controller's last word", func(h heard) bool { return h.Type == events.TypeObservedDeployment && h.Object.Name == created.Name })
 	require.NoError(t, c.server.Restart())
 	p.awaitReason(t, "nats", true, "")
 	w.create(t, "marker", 0)
@@ -194,15 +194,15 @@ func TestARestartTellsEverything(t *testing.T) {
 	begin, members := tape.resynced(t)
 	require.Equal(t, events.ResyncCauseStart, begin.Cause, "the Lease was given back")
 	require.Len(t, members, begin.Count)
-	require.Len(t, of(members, watcher.TypeDeployment, "kept"), 1)
-	require.Len(t, of(members, watcher.TypeDeployment, "new"), 1)
-	require.Empty(t, of(members, watcher.TypeDeployment, "gone"))
+	require.Len(t, of(members, events.TypeObservedDeployment, "kept"), 1)
+	require.Len(t, of(members, events.TypeObservedDeployment, "new"), 1)
+	require.Empty(t, of(members, events.TypeObservedDeployment, "gone"))
 	for _, m := range members {
 		require.Equal(t, events.VerbUpserted, m.Object.Verb)
 		require.True(t, strings.HasSuffix(m.ID, "/"+begin.ResyncID), m.ID)
-		require.LessOrEqual(t, atoi(t, of(members, watcher.TypeDeployment, "kept")[0].Object.ResourceVersion), atoi(t, begin.ListVersions[0].ResourceVersion))
+		require.LessOrEqual(t, atoi(t, of(members, events.TypeObservedDeployment, "kept")[0].Object.ResourceVersion), atoi(t, begin.ListVersions[0].ResourceVersion))
 	}
-	require.True(t, of(members, watcher.TypeDeployment, "kept")[0].Object.FirstSeen, "this process had not seen it before")
+	require.True(t, of(members, events.TypeObservedDeployment, "kept")[0].Object.FirstSeen, "this process had not seen it before")
 }
 
 func TestOneOfTwoReportsAndTheOtherTakesOver(t *testing.T) {
@@ -272,13 +272,13 @@ func TestIntervalAndConfigurationBringResyncs(t *testing.T) {
 	cfg.Clock = clock
 	start(t, cfg)
 	tape := c.tape(t)
-	tick := last(tape.until(t, "the first tick", func(h heard) bool { return h.Type == watcher.TypeTick }))
+	tick := last(tape.until(t, "the first tick", func(h heard) bool { return h.Type == events.TypeObservedTick }))
 	require.Equal(t, epoch(), tick.ObservedAt)
 	tape.resynced(t)
 
 	require.Eventually(t, clock.HasWaiters, patience, time.Millisecond)
 	clock.Step(cfg.TickInterval)
-	tick = last(tape.until(t, "the second tick", func(h heard) bool { return h.Type == watcher.TypeTick }))
+	tick = last(tape.until(t, "the second tick", func(h heard) bool { return h.Type == events.TypeObservedTick }))
 	require.Equal(t, epoch().Add(15*time.Second), tick.ObservedAt)
 
 	clock.Step(time.Hour)
@@ -309,18 +309,18 @@ func TestAnObjectTooLargeIsReportedAsRejected(t *testing.T) {
 	tape := c.tape(t)
 	begin, members := tape.resynced(t)
 	require.Len(t, members, begin.Count, "it counts: it is there")
-	rejected := of(members, watcher.TypeRejected, "fat")
+	rejected := of(members, events.TypeObservedRejected, "fat")
 	require.Len(t, rejected, 1)
 	require.Equal(t, cellName.ObservedRejected(c.agent), rejected[0].Subject)
 	require.Equal(t, "too_large", rejected[0].Reason)
 	require.Equal(t, "deployment", rejected[0].Kind)
 	require.Equal(t, "id-of-fat", rejected[0].Object.WorkspaceID)
-	require.Empty(t, of(members, watcher.TypeDeployment, "fat"))
-	require.Len(t, of(members, watcher.TypeDeployment, "slim"), 1)
+	require.Empty(t, of(members, events.TypeObservedDeployment, "fat"))
+	require.Len(t, of(members, events.TypeObservedDeployment, "slim"), 1)
 
 	w.annotate(t, "fat", "not any more")
 	tape.until(t, "the one that fits again", func(h heard) bool {
-		return h.Type == watcher.TypeDeployment && h.Object.Annotations["lockstep.dev/note"] == "not any more"
+		return h.Type == events.TypeObservedDeployment && h.Object.Annotations["lockstep.dev/note"] == "not any more"
 	})
 }
 
@@ -353,8 +353,8 @@ func TestKubernetesAwayIsSaidAndWaitedFor(t *testing.T) {
 	proxy.mend()
 	begin, members := tape.resynced(t)
 	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause, "the Lease was lost")
-	require.Empty(t, of(members, watcher.TypeDeployment, "before"))
-	require.Len(t, of(members, watcher.TypeDeployment, "after"), 1)
+	require.Empty(t, of(members, events.TypeObservedDeployment, "before"))
+	require.Len(t, of(members, events.TypeObservedDeployment, "after"), 1)
 	p.awaitReason(t, "kubernetes", true, "")
 }
 

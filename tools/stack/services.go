@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/services/dispatcher"
-	state "lockstep.internal/services/state/program"
+	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
 )
 

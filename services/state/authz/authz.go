@@ -4,7 +4,7 @@
 // A blocked user may do nothing, an administrator everything. For all others an action needs a role, and nothing is allowed that is not named here.
 package authz
 
-import "lockstep.internal/services/state"
+import "lockstep.internal/services/state/domain"
 
 // Action is something that a caller wants to do.
 type Action string
@@ -28,7 +28,7 @@ const (
 )
 
 // Allowed says whether the user may act on a thing in whose scope the user has the role.
-func Allowed(user state.User, role state.Role, own bool, action Action) bool {
+func Allowed(user domain.User, role domain.Role, own bool, action Action) bool {
 	if user.Blocked || user.ID == 0 {
 		return false
 	}
@@ -39,24 +39,24 @@ func Allowed(user state.User, role state.Role, own bool, action Action) bool {
 	return ok && role.Rank() >= need.Rank()
 }
 
-func needed(action Action, own bool) (state.Role, bool) {
+func needed(action Action, own bool) (domain.Role, bool) {
 	switch action {
 	case Read:
-		return state.RoleReader, true
+		return domain.RoleReader, true
 	case CreateWorkspace:
-		return state.RoleDeveloper, true
+		return domain.RoleDeveloper, true
 	case ManageWorkspace:
 		if own {
-			return state.RoleDeveloper, true
+			return domain.RoleDeveloper, true
 		}
-		return state.RoleMaintainer, true
+		return domain.RoleMaintainer, true
 	case ManageAgents, ManageTemplates:
-		return state.RoleMaintainer, true
+		return domain.RoleMaintainer, true
 	case ManageMembers:
-		return state.RoleOwner, true
+		return domain.RoleOwner, true
 	case ManageCell:
-		return state.RoleNone, false
+		return domain.RoleNone, false
 	default:
-		return state.RoleNone, false
+		return domain.RoleNone, false
 	}
 }

@@ -6,8 +6,8 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -16,9 +16,9 @@ type access struct{ directory *postgres.Directory }
 
 // allow returns nil when the caller may act on a thing in the scope. What it may not even read does not exist for it; what it may read but not
 // do is permission_denied. The thing is named in the error, as in "workspace \"a\"".
-func (a access) allow(ctx context.Context, scope state.Scope, own bool, action authz.Action, thing string) error {
+func (a access) allow(ctx context.Context, scope domain.Scope, own bool, action authz.Action, thing string) error {
 	user := caller(ctx)
-	role := state.RoleNone
+	role := domain.RoleNone
 	if !user.Admin {
 		var err error
 		if role, err = a.directory.Role(ctx, user.ID, scope); err != nil {
@@ -37,7 +37,7 @@ func (a access) allow(ctx context.Context, scope state.Scope, own bool, action a
 
 // administer returns nil when the caller is an administrator.
 func (a access) administer(ctx context.Context) error {
-	if user := caller(ctx); !authz.Allowed(user, state.RoleNone, false, authz.ManageCell) {
+	if user := caller(ctx); !authz.Allowed(user, domain.RoleNone, false, authz.ManageCell) {
 		return fault.New(errcode.PermissionDenied, "user %s is no administrator of this cell", user.Username)
 	}
 	return nil
@@ -56,4 +56,4 @@ func (a access) visible(ctx context.Context) ([]int64, error) {
 	return projects, nil
 }
 
-func projectScope(id int64) state.Scope { return state.Scope{Kind: state.ScopeProject, ID: id} }
+func projectScope(id int64) domain.Scope { return domain.Scope{Kind: domain.ScopeProject, ID: id} }

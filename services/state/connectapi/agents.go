@@ -13,8 +13,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/domain"
 )
 
 // Agents is what the API needs of NATS when agents come and go.
@@ -59,7 +59,7 @@ func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[sta
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.Internal, "make a token")
 	}
-	a, err := s.directory.RegisterAgent(ctx, state.Agent{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), CurvePublicKey: r.Msg.GetCurvePublicKey()}, hash[:])
+	a, err := s.directory.RegisterAgent(ctx, domain.Agent{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), CurvePublicKey: r.Msg.GetCurvePublicKey()}, hash[:])
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (s *agentService) ListAgents(ctx context.Context, r *connect.Request[statev
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: each(found, agent), NextPageToken: next(found, p, func(a state.Agent) int64 { return a.ID })}), nil
+	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: each(found, agent), NextPageToken: next(found, p, func(a domain.Agent) int64 { return a.ID })}), nil
 }
 
 func (s *agentService) RevokeAgent(ctx context.Context, r *connect.Request[statev1.RevokeAgentRequest]) (*connect.Response[statev1.RevokeAgentResponse], error) {
@@ -113,13 +113,13 @@ func (s *agentService) RevokeAgent(ctx context.Context, r *connect.Request[state
 	return connect.NewResponse(&statev1.RevokeAgentResponse{Agent: agent(a)}), nil
 }
 
-func (s *agentService) agent(ctx context.Context, agentID int64, action authz.Action) (state.Agent, error) {
+func (s *agentService) agent(ctx context.Context, agentID int64, action authz.Action) (domain.Agent, error) {
 	if err := id("id", agentID); err != nil {
-		return state.Agent{}, err
+		return domain.Agent{}, err
 	}
 	a, err := s.directory.Agent(ctx, agentID)
 	if err != nil {
-		return state.Agent{}, err
+		return domain.Agent{}, err
 	}
 	return a, s.allow(ctx, projectScope(a.ProjectID), false, action, fmt.Sprintf("agent %d", a.ID))
 }

@@ -10,15 +10,15 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
 type userKey struct{}
 
 // caller is the authenticated user of the call.
-func caller(ctx context.Context) state.User {
-	u, _ := ctx.Value(userKey{}).(state.User)
+func caller(ctx context.Context) domain.User {
+	u, _ := ctx.Value(userKey{}).(domain.User)
 	return u
 }
 
@@ -67,20 +67,20 @@ func (a *authentication) authenticate(ctx context.Context, header http.Header) (
 	return context.WithValue(ctx, userKey{}, user), nil
 }
 
-func (a *authentication) user(ctx context.Context, value string) (state.User, error) {
+func (a *authentication) user(ctx context.Context, value string) (domain.User, error) {
 	hash, err := natsauth.HashToken(natsauth.TokenPersonal, value)
 	if err != nil {
-		return state.User{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is not one: %v", err)
+		return domain.User{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is not one: %v", err)
 	}
 	user, err := a.directory.UserByToken(ctx, hash[:])
 	if fault.Is(err, errcode.NotFound) {
-		return state.User{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: make a new one")
+		return domain.User{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: make a new one")
 	}
 	if err != nil {
-		return state.User{}, err
+		return domain.User{}, err
 	}
 	if user.Blocked {
-		return state.User{}, fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
+		return domain.User{}, fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
 	}
 	return user, nil
 }

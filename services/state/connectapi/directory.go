@@ -10,8 +10,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/domain"
 )
 
 type directoryService struct {
@@ -51,7 +51,7 @@ func (s *directoryService) ListOrganizations(ctx context.Context, r *connect.Req
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.ListOrganizationsResponse{
-		Organizations: each(found, organization), NextPageToken: next(found, p, func(o state.Organization) int64 { return o.ID }),
+		Organizations: each(found, organization), NextPageToken: next(found, p, func(o domain.Organization) int64 { return o.ID }),
 	}), nil
 }
 
@@ -59,9 +59,9 @@ func (s *directoryService) CreateGroup(ctx context.Context, r *connect.Request[s
 	if err := slug("name", r.Msg.GetName()); err != nil {
 		return nil, err
 	}
-	scope := state.Scope{Kind: state.ScopeGroup, ID: r.Msg.GetParentGroupId()}
+	scope := domain.Scope{Kind: domain.ScopeGroup, ID: r.Msg.GetParentGroupId()}
 	if scope.ID == 0 {
-		scope = state.Scope{Kind: state.ScopeOrganization, ID: r.Msg.GetOrganizationId()}
+		scope = domain.Scope{Kind: domain.ScopeOrganization, ID: r.Msg.GetOrganizationId()}
 	} else if r.Msg.GetOrganizationId() != 0 {
 		return nil, fault.New(errcode.InvalidArgument, "give parent_group_id or organization_id, not both: the parent is in its organization").With("field", "organization_id")
 	}
@@ -71,7 +71,7 @@ func (s *directoryService) CreateGroup(ctx context.Context, r *connect.Request[s
 	if err := s.allow(ctx, scope, false, authz.ManageMembers, scopeName(scope)); err != nil {
 		return nil, err
 	}
-	g, err := s.directory.CreateGroup(ctx, state.Group{OrganizationID: r.Msg.GetOrganizationId(), ParentID: r.Msg.GetParentGroupId(), Name: r.Msg.GetName()})
+	g, err := s.directory.CreateGroup(ctx, domain.Group{OrganizationID: r.Msg.GetOrganizationId(), ParentID: r.Msg.GetParentGroupId(), Name: r.Msg.GetName()})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (s *directoryService) ListGroups(ctx context.Context, r *connect.Request[st
 	if err != nil {
 		return nil, err
 	}
-	scope := state.Scope{Kind: state.ScopeOrganization, ID: r.Msg.GetOrganizationId()}
+	scope := domain.Scope{Kind: domain.ScopeOrganization, ID: r.Msg.GetOrganizationId()}
 	if err := s.allow(ctx, scope, false, authz.Read, scopeName(scope)); err != nil {
 		return nil, err
 	}
@@ -91,14 +91,14 @@ func (s *directoryService) ListGroups(ctx context.Context, r *connect.Request[st
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListGroupsResponse{Groups: each(found, group), NextPageToken: next(found, p, func(g state.Group) int64 { return g.ID })}), nil
+	return connect.NewResponse(&statev1.ListGroupsResponse{Groups: each(found, group), NextPageToken: next(found, p, func(g domain.Group) int64 { return g.ID })}), nil
 }
 
 func (s *directoryService) CreateProject(ctx context.Context, r *connect.Request[statev1.CreateProjectRequest]) (*connect.Response[statev1.CreateProjectResponse], error) {
 	if err := slug("name", r.Msg.GetName()); err != nil {
 		return nil, err
 	}
-	scope := state.Scope{Kind: state.ScopeGroup, ID: r.Msg.GetGroupId()}
+	scope := domain.Scope{Kind: domain.ScopeGroup, ID: r.Msg.GetGroupId()}
 	if err := id("group_id", scope.ID); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (s *directoryService) ListProjects(ctx context.Context, r *connect.Request[
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListProjectsResponse{Projects: each(found, project), NextPageToken: next(found, p, func(p state.Project) int64 { return p.ID })}), nil
+	return connect.NewResponse(&statev1.ListProjectsResponse{Projects: each(found, project), NextPageToken: next(found, p, func(p domain.Project) int64 { return p.ID })}), nil
 }
 
 func (s *directoryService) CreateUser(ctx context.Context, r *connect.Request[statev1.CreateUserRequest]) (*connect.Response[statev1.CreateUserResponse], error) {
@@ -154,7 +154,7 @@ func (s *directoryService) ListUsers(ctx context.Context, r *connect.Request[sta
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListUsersResponse{Users: each(found, user), NextPageToken: next(found, p, func(u state.User) int64 { return u.ID })}), nil
+	return connect.NewResponse(&statev1.ListUsersResponse{Users: each(found, user), NextPageToken: next(found, p, func(u domain.User) int64 { return u.ID })}), nil
 }
 
 func (s *directoryService) BlockUser(ctx context.Context, r *connect.Request[statev1.BlockUserRequest]) (*connect.Response[statev1.BlockUserResponse], error) {
@@ -176,11 +176,11 @@ func (s *directoryService) BlockUser(ctx context.Context, r *connect.Request[sta
 
 func (s *directoryService) PutMembership(ctx context.Context, r *connect.Request[statev1.PutMembershipRequest]) (*connect.Response[statev1.PutMembershipResponse], error) {
 	asked := r.Msg.GetMembership()
-	m := state.Membership{UserID: asked.GetUserId(), Scope: state.Scope{Kind: scopeKind(asked.GetScope()), ID: asked.GetScopeId()}, Role: role(asked.GetRole())}
+	m := domain.Membership{UserID: asked.GetUserId(), Scope: domain.Scope{Kind: scopeKind(asked.GetScope()), ID: asked.GetScopeId()}, Role: role(asked.GetRole())}
 	if err := membershipFields(m.UserID, m.Scope); err != nil {
 		return nil, err
 	}
-	if m.Role == state.RoleNone {
+	if m.Role == domain.RoleNone {
 		return nil, fault.New(errcode.InvalidArgument, "role is missing: give reader, developer, maintainer or owner").With("field", "role")
 	}
 	if err := s.manageable(ctx, m.Scope); err != nil {
@@ -193,7 +193,7 @@ func (s *directoryService) PutMembership(ctx context.Context, r *connect.Request
 }
 
 func (s *directoryService) DeleteMembership(ctx context.Context, r *connect.Request[statev1.DeleteMembershipRequest]) (*connect.Response[statev1.DeleteMembershipResponse], error) {
-	scope := state.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()}
+	scope := domain.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()}
 	if err := membershipFields(r.Msg.GetUserId(), scope); err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (s *directoryService) DeleteMembership(ctx context.Context, r *connect.Requ
 }
 
 func (s *directoryService) ListMemberships(ctx context.Context, r *connect.Request[statev1.ListMembershipsRequest]) (*connect.Response[statev1.ListMembershipsResponse], error) {
-	scope := state.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()}
+	scope := domain.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()}
 	byUser, byScope := r.Msg.GetUserId() != 0, scope.ID != 0
 	if byUser == byScope {
 		return nil, fault.New(errcode.InvalidArgument, "give either user_id or scope and scope_id").With("field", "user_id")
@@ -230,14 +230,14 @@ func (s *directoryService) ListMemberships(ctx context.Context, r *connect.Reque
 }
 
 // manageable checks that the scope exists and that the caller may change its members.
-func (s *directoryService) manageable(ctx context.Context, scope state.Scope) error {
+func (s *directoryService) manageable(ctx context.Context, scope domain.Scope) error {
 	if err := s.allow(ctx, scope, false, authz.ManageMembers, scopeName(scope)); err != nil {
 		return err
 	}
 	return s.directory.ScopeExists(ctx, scope)
 }
 
-func membershipFields(userID int64, scope state.Scope) error {
+func membershipFields(userID int64, scope domain.Scope) error {
 	if err := id("user_id", userID); err != nil {
 		return err
 	}
@@ -247,4 +247,4 @@ func membershipFields(userID int64, scope state.Scope) error {
 	return id("scope_id", scope.ID)
 }
 
-func scopeName(scope state.Scope) string { return fmt.Sprintf("%s %d", scope.Kind, scope.ID) }
+func scopeName(scope domain.Scope) string { return fmt.Sprintf("%s %d", scope.Kind, scope.ID) }

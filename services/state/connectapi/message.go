@@ -2,7 +2,7 @@ package connectapi
 
 import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // each translates a list.
@@ -14,37 +14,37 @@ func each[T, U any](in []T, translate func(T) U) []U {
 	return out
 }
 
-func organization(o state.Organization) *statev1.Organization {
+func organization(o domain.Organization) *statev1.Organization {
 	return &statev1.Organization{Id: o.ID, Name: o.Name}
 }
 
-func group(g state.Group) *statev1.Group {
+func group(g domain.Group) *statev1.Group {
 	return &statev1.Group{Id: g.ID, OrganizationId: g.OrganizationID, ParentGroupId: g.ParentID, Name: g.Name}
 }
 
-func project(p state.Project) *statev1.Project {
+func project(p domain.Project) *statev1.Project {
 	return &statev1.Project{Id: p.ID, OrganizationId: p.OrganizationID, GroupId: p.GroupID, Name: p.Name, Path: p.Path}
 }
 
-func user(u state.User) *statev1.User {
+func user(u domain.User) *statev1.User {
 	return &statev1.User{Id: u.ID, Username: u.Username, Admin: u.Admin, Blocked: u.Blocked}
 }
 
-func accessToken(t state.Token) *statev1.Token {
+func accessToken(t domain.Token) *statev1.Token {
 	return &statev1.Token{
 		Id: t.ID, UserId: t.UserID, Name: t.Name, CreatedAt: timestamp(t.CreatedAt), ExpiresAt: timestamp(t.ExpiresAt),
 		LastUsedAt: timestamp(t.LastUsedAt), Revoked: t.Revoked,
 	}
 }
 
-func agent(a state.Agent) *statev1.Agent {
+func agent(a domain.Agent) *statev1.Agent {
 	return &statev1.Agent{
 		Id: a.ID, Name: a.Name, ProjectId: a.ProjectID, CreatedAt: timestamp(a.CreatedAt), LastSeenAt: timestamp(a.LastSeenAt),
 		ClusterUid: a.ClusterUID, Revoked: a.Revoked,
 	}
 }
 
-func membership(m state.Membership) *statev1.Membership {
+func membership(m domain.Membership) *statev1.Membership {
 	out := &statev1.Membership{UserId: m.UserID, ScopeId: m.Scope.ID}
 	for k, v := range scopeKinds() {
 		if v == m.Scope.Kind {
@@ -59,25 +59,25 @@ func membership(m state.Membership) *statev1.Membership {
 	return out
 }
 
-func scopeKinds() map[statev1.ScopeKind]state.ScopeKind {
-	return map[statev1.ScopeKind]state.ScopeKind{
-		statev1.ScopeKind_SCOPE_KIND_ORGANIZATION: state.ScopeOrganization,
-		statev1.ScopeKind_SCOPE_KIND_GROUP:        state.ScopeGroup,
-		statev1.ScopeKind_SCOPE_KIND_PROJECT:      state.ScopeProject,
+func scopeKinds() map[statev1.ScopeKind]domain.ScopeKind {
+	return map[statev1.ScopeKind]domain.ScopeKind{
+		statev1.ScopeKind_SCOPE_KIND_ORGANIZATION: domain.ScopeOrganization,
+		statev1.ScopeKind_SCOPE_KIND_GROUP:        domain.ScopeGroup,
+		statev1.ScopeKind_SCOPE_KIND_PROJECT:      domain.ScopeProject,
 	}
 }
 
-func roles() map[statev1.Role]state.Role {
-	return map[statev1.Role]state.Role{
-		statev1.Role_ROLE_READER:     state.RoleReader,
-		statev1.Role_ROLE_DEVELOPER:  state.RoleDeveloper,
-		statev1.Role_ROLE_MAINTAINER: state.RoleMaintainer,
-		statev1.Role_ROLE_OWNER:      state.RoleOwner,
+func roles() map[statev1.Role]domain.Role {
+	return map[statev1.Role]domain.Role{
+		statev1.Role_ROLE_READER:     domain.RoleReader,
+		statev1.Role_ROLE_DEVELOPER:  domain.RoleDeveloper,
+		statev1.Role_ROLE_MAINTAINER: domain.RoleMaintainer,
+		statev1.Role_ROLE_OWNER:      domain.RoleOwner,
 	}
 }
 
 // scopeKind is empty for an unknown kind.
-func scopeKind(k statev1.ScopeKind) state.ScopeKind { return scopeKinds()[k] }
+func scopeKind(k statev1.ScopeKind) domain.ScopeKind { return scopeKinds()[k] }
 
 // role is RoleNone for an unknown role.
-func role(r statev1.Role) state.Role { return roles()[r] }
+func role(r statev1.Role) domain.Role { return roles()[r] }

@@ -8,32 +8,34 @@ import (
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/vault"
 )
 
 // maxSecretBytes bounds all secret values of one kind of one workspace: a Kubernetes Secret holds at most 1 MiB, and they travel in one reply.
 const maxSecretBytes = 512 << 10
 
-func spec(s state.Spec) *statev1.WorkspaceSpec {
+func spec(s domain.Spec) *statev1.WorkspaceSpec {
 	return &statev1.WorkspaceSpec{
 		Image: s.Image, Ports: each(s.Ports, port), Env: s.Env, Cpu: s.CPU, Memory: s.Memory, VolumeSize: s.VolumeSize, Command: s.Command,
 		SecretEnv: s.SecretEnv, SecretFiles: s.SecretFiles,
 	}
 }
 
-func port(p state.Port) *statev1.Port { return &statev1.Port{Name: p.Name, Number: p.Number} }
+func port(p domain.Port) *statev1.Port { return &statev1.Port{Name: p.Name, Number: p.Number} }
 
-func portOf(p *statev1.Port) state.Port { return state.Port{Name: p.GetName(), Number: p.GetNumber()} }
+func portOf(p *statev1.Port) domain.Port {
+	return domain.Port{Name: p.GetName(), Number: p.GetNumber()}
+}
 
-func specOf(s *statev1.WorkspaceSpec) state.Spec {
-	return state.Spec{
+func specOf(s *statev1.WorkspaceSpec) domain.Spec {
+	return domain.Spec{
 		Image: s.GetImage(), Ports: each(s.GetPorts(), portOf), Env: s.GetEnv(), CPU: s.GetCpu(), Memory: s.GetMemory(), VolumeSize: s.GetVolumeSize(), Command: s.GetCommand(),
 	}
 }
 
 // override returns the spec with the creator's changes. Secrets are not part of it.
-func override(base state.Spec, o *statev1.WorkspaceOverrides) state.Spec {
+func override(base domain.Spec, o *statev1.WorkspaceOverrides) domain.Spec {
 	replace := func(field *string, value string) {
 		if value != "" {
 			*field = value
@@ -88,7 +90,7 @@ func (s secretValues) add(kind vault.Kind, name, value string) {
 }
 
 // describe notes names and digest of the values in the spec, never the values.
-func describe(spec state.Spec, kind vault.Kind, values seal.Values, digest string) state.Spec {
+func describe(spec domain.Spec, kind vault.Kind, values seal.Values, digest string) domain.Spec {
 	names := slices.Sorted(maps.Keys(values))
 	switch kind {
 	case vault.Env:

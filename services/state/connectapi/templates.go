@@ -10,8 +10,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/domain"
 )
 
 type templateService struct {
@@ -40,7 +40,7 @@ func (s *templateService) PutTemplate(ctx context.Context, r *connect.Request[st
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.directory.PutTemplate(ctx, state.Template{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), Spec: spec})
+	t, err := s.directory.PutTemplate(ctx, domain.Template{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), Spec: spec})
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +77,6 @@ func (s *templateService) readable(ctx context.Context, projectID int64) error {
 	return s.allow(ctx, projectScope(projectID), false, authz.Read, fmt.Sprintf("project %d", projectID))
 }
 
-func template(t state.Template) *statev1.Template {
+func template(t domain.Template) *statev1.Template {
 	return &statev1.Template{Name: t.Name, ProjectId: t.ProjectID, Spec: spec(t.Spec), UpdatedAt: timestamp(t.UpdatedAt)}
 }

@@ -11,7 +11,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 type tokenService struct {
@@ -24,7 +24,7 @@ func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[state
 	if err := displayName("name", r.Msg.GetName()); err != nil {
 		return nil, err
 	}
-	t := state.Token{Name: r.Msg.GetName()}
+	t := domain.Token{Name: r.Msg.GetName()}
 	if r.Msg.GetExpiresAt() != nil {
 		t.ExpiresAt = r.Msg.GetExpiresAt().AsTime()
 		if !t.ExpiresAt.After(s.now()) {

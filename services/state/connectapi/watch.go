@@ -12,8 +12,8 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -23,7 +23,7 @@ const recheck = 15 * time.Second
 // version tells two states of a workspace apart.
 type version struct{ desired, actual, applied int64 }
 
-func versionOf(w state.Workspace) version {
+func versionOf(w domain.Workspace) version {
 	return version{w.DesiredRevision, w.ActualStateRevision, w.AppliedRevision}
 }
 
@@ -130,7 +130,7 @@ func (w *watcher) sendChanged(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-func (w *watcher) sendOne(one state.Workspace, initial bool) error {
+func (w *watcher) sendOne(one domain.Workspace, initial bool) error {
 	if last, known := w.sent[one.ID]; known && last == versionOf(one) {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (w *watcher) sendOne(one state.Workspace, initial bool) error {
 }
 
 // selects says whether the filter selects the workspace, as the store's List does.
-func selects(f postgres.WorkspaceFilter, w state.Workspace) bool {
+func selects(f postgres.WorkspaceFilter, w domain.Workspace) bool {
 	named := len(f.References) == 0 || slices.ContainsFunc(f.References, func(r postgres.WorkspaceReference) bool {
 		return r.ID == w.ID || r.ID == uuid.Nil && r.Name == w.Name
 	})

@@ -7,11 +7,11 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
-func workspace(w state.Workspace) *statev1.Workspace {
+func workspace(w domain.Workspace) *statev1.Workspace {
 	return &statev1.Workspace{
 		Id: w.ID.String(), Name: w.Name, ProjectId: w.ProjectID, AgentId: w.AgentID, UserId: w.UserID, Template: w.Template, Namespace: w.Namespace,
 		DesiredState: desiredState(w.DesiredState), ActualState: actualState(w.ActualState), Reason: w.Reason, Message: w.Message,
@@ -22,17 +22,17 @@ func workspace(w state.Workspace) *statev1.Workspace {
 
 // The database's words are the protocol's in lower case, without the prefix.
 
-func actualState(s state.ActualState) statev1.ActualState {
+func actualState(s domain.ActualState) statev1.ActualState {
 	return statev1.ActualState(statev1.ActualState_value["ACTUAL_STATE_"+strings.ToUpper(string(s))])
 }
 
-func desiredState(s state.DesiredState) statev1.DesiredState {
+func desiredState(s domain.DesiredState) statev1.DesiredState {
 	return statev1.DesiredState(statev1.DesiredState_value["DESIRED_STATE_"+strings.ToUpper(string(s))])
 }
 
-func desiredStates() map[statev1.DesiredState]state.DesiredState {
-	out := map[statev1.DesiredState]state.DesiredState{}
-	for _, s := range state.DesiredStates() {
+func desiredStates() map[statev1.DesiredState]domain.DesiredState {
+	out := map[statev1.DesiredState]domain.DesiredState{}
+	for _, s := range domain.DesiredStates() {
 		out[desiredState(s)] = s
 	}
 	return out
@@ -52,7 +52,7 @@ func (s *workspaceService) filter(ctx context.Context, f *statev1.WorkspaceFilte
 		if !ok || asked == statev1.ActualState_ACTUAL_STATE_UNSPECIFIED {
 			return out, fault.New(errcode.InvalidArgument, "actual_states: %s is no state", asked).With("field", "filter.actual_states")
 		}
-		out.ActualStates = append(out.ActualStates, state.ActualState(strings.ToLower(name)))
+		out.ActualStates = append(out.ActualStates, domain.ActualState(strings.ToLower(name)))
 	}
 	for _, asked := range f.GetDesiredStates() {
 		wanted, ok := desiredStates()[asked]

@@ -19,8 +19,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -47,7 +47,7 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 	if err != nil {
 		return nil, err
 	}
-	w, err := state.NewWorkspace(creation)
+	w, err := domain.NewWorkspace(creation)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +78,8 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 }
 
 // creation checks a request whole.
-func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorkspaceRequest) (state.Creation, secretValues, error) {
-	c := state.Creation{
+func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorkspaceRequest) (domain.Creation, secretValues, error) {
+	c := domain.Creation{
 		Name: m.GetName(), ProjectID: m.GetProjectId(), UserID: caller(ctx).ID, Template: m.GetTemplate(), IdempotencyKey: m.GetIdempotencyKey(), Now: s.now(),
 	}
 	if c.Name == "" {
@@ -132,7 +132,7 @@ func (s *workspaceService) onlyProject(ctx context.Context, asked int64) (int64,
 	if len(found) == 1 {
 		return found[0].ID, nil
 	}
-	names := each(found, func(p state.Project) string { return fmt.Sprintf("%d (%s)", p.ID, p.Path) })
+	names := each(found, func(p domain.Project) string { return fmt.Sprintf("%d (%s)", p.ID, p.Path) })
 	return 0, choose("project", names)
 }
 
@@ -208,7 +208,7 @@ func (s *workspaceService) SetDesiredState(ctx context.Context, r *connect.Reque
 	if !ok {
 		return nil, fault.New(errcode.InvalidArgument, "desired_state is missing: give running, stopped, restart_requested or terminated").With("field", "desired_state")
 	}
-	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(_ pgx.Tx, w state.Workspace) (state.Workspace, error) {
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(_ pgx.Tx, w domain.Workspace) (domain.Workspace, error) {
 		return w.SetDesired(to, caller(ctx).ID, s.now())
 	})
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Reque
 	if err != nil {
 		return nil, err
 	}
-	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(tx pgx.Tx, w state.Workspace) (state.Workspace, error) {
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(tx pgx.Tx, w domain.Workspace) (domain.Workspace, error) {
 		next := override(w.Spec, r.Msg.GetOverrides())
 		for kind, given := range secrets {
 			values, err := s.secrets.Get(ctx, tx, w.ID, kind)
@@ -246,12 +246,12 @@ func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Reque
 }
 
 // change finds a workspace that the caller may manage, and changes it under its lock.
-func (s *workspaceService) change(ctx context.Context, ref *statev1.WorkspaceReference, change func(pgx.Tx, state.Workspace) (state.Workspace, error)) (state.Workspace, error) {
+func (s *workspaceService) change(ctx context.Context, ref *statev1.WorkspaceReference, change func(pgx.Tx, domain.Workspace) (domain.Workspace, error)) (domain.Workspace, error) {
 	found, err := s.find(ctx, ref, authz.ManageWorkspace)
 	if err != nil {
-		return state.Workspace{}, err
+		return domain.Workspace{}, err
 	}
-	var after state.Workspace
+	var after domain.Workspace
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
 		locked, err := s.workspaces.Lock(ctx, tx, []uuid.UUID{found.ID})
 		if err != nil {
@@ -273,14 +273,14 @@ func (s *workspaceService) change(ctx context.Context, ref *statev1.WorkspaceRef
 }
 
 // find returns a workspace that the caller may act on.
-func (s *workspaceService) find(ctx context.Context, ref *statev1.WorkspaceReference, action authz.Action) (state.Workspace, error) {
+func (s *workspaceService) find(ctx context.Context, ref *statev1.WorkspaceReference, action authz.Action) (domain.Workspace, error) {
 	r, err := referenceOf(ref)
 	if err != nil {
-		return state.Workspace{}, err
+		return domain.Workspace{}, err
 	}
 	w, err := s.workspaces.Get(ctx, s.pool, r)
 	if err != nil {
-		return state.Workspace{}, err
+		return domain.Workspace{}, err
 	}
 	return w, s.allow(ctx, projectScope(w.ProjectID), w.UserID == caller(ctx).ID, action, "workspace "+r.String())
 }

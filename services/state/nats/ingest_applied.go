@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/libs/cursor"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 )
 
 // Applied is what a dispatcher says of one revision of a workspace.
@@ -26,7 +26,7 @@ type Applied struct {
 }
 
 // on is the workspace after it.
-func (a Applied) on(w state.Workspace) state.Workspace {
+func (a Applied) on(w domain.Workspace) domain.Workspace {
 	switch a.Type {
 	case typeApplied:
 		return w.Applied(a.Revision, a.At)

@@ -11,12 +11,12 @@ import (
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 )
 
 // deployment is the data of a whole observation, to be spoilt.
-func (a *agent) deployment(w state.Workspace, change func(d *events.ObservedDeployment)) events.ObservedDeployment {
+func (a *agent) deployment(w domain.Workspace, change func(d *events.ObservedDeployment)) events.ObservedDeployment {
 	d := events.ObservedDeployment{Object: a.meta(w.Namespace, w.Name, 8, false, "", w.ID.String())}
 	change(&d)
 	return d
@@ -26,58 +26,58 @@ func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	own := func(a *agent) string { return event.AgentSource("local", a.id, "watcher") }
 	for name, test := range map[string]struct {
-		send   func(a *agent, ide state.Workspace, place string)
+		send   func(a *agent, ide domain.Workspace, place string)
 		reason string
 	}{
-		"no CloudEvent": {func(a *agent, _ state.Workspace, place string) { a.raw(place, natsgo.Header{}, "x") }, "ce-specversion"},
-		"no JSON": {func(a *agent, _ state.Workspace, place string) {
+		"no CloudEvent": {func(a *agent, _ domain.Workspace, place string) { a.raw(place, natsgo.Header{}, "x") }, "ce-specversion"},
+		"no JSON": {func(a *agent, _ domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", json.RawMessage(`"x"`))
 		}, "data"},
-		"breaks its schema": {func(a *agent, ide state.Workspace, place string) {
+		"breaks its schema": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.Verb = "eaten" }))
 		}, "/object/verb"},
-		"another agent's source": {func(a *agent, ide state.Workspace, place string) {
+		"another agent's source": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", event.AgentSource("local", 8, "watcher"), "1", a.deployment(ide, func(*events.ObservedDeployment) {}))
 		}, "only /lockstep/local/agents/7/watcher writes"},
-		"the dispatcher's source": {func(a *agent, ide state.Workspace, place string) {
+		"the dispatcher's source": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", event.AgentSource("local", 7, "dispatcher"), "1", a.deployment(ide, func(*events.ObservedDeployment) {}))
 		}, "only /lockstep/local/agents/7/watcher writes"},
-		"another family's type": {func(a *agent, ide state.Workspace, place string) {
+		"another family's type": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "applied.terminated.v1", own(a), "1", map[string]any{"workspace_id": ide.ID, "desired_revision": 1, "observed_at": a.now})
 		}, "does not belong"},
-		"a type of the future": {func(a *agent, ide state.Workspace, place string) {
+		"a type of the future": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v9", own(a), "1", a.deployment(ide, func(*events.ObservedDeployment) {}))
 		}, "registry"},
-		"another object's subject": {func(a *agent, ide state.Workspace, place string) {
+		"another object's subject": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.Name = "other" }))
 		}, "does not belong"},
-		"a tick on an object's subject": {func(a *agent, _ state.Workspace, place string) {
+		"a tick on an object's subject": {func(a *agent, _ domain.Workspace, place string) {
 			a.publish(place, "observed.tick.v1", own(a), "1", events.ObservedTick{ClusterUID: a.cluster, ObservedAt: a.now})
 		}, "a tick does not belong"},
-		"a version that is none": {func(a *agent, ide state.Workspace, place string) {
+		"a version that is none": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.ResourceVersion = strings.Repeat("9", 50) }))
 		}, "is no version"},
-		"a version that begins with zero": {func(a *agent, ide state.Workspace, place string) {
+		"a version that begins with zero": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.ResourceVersion = "08" }))
 		}, "is no version"},
-		"an oversized key": {func(a *agent, ide state.Workspace, place string) {
+		"an oversized key": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.UID = strings.Repeat("u", 10_000) }))
 		}, "uid: has 10000 bytes"},
-		"a zero byte in a key": {func(a *agent, ide state.Workspace, place string) {
+		"a zero byte in a key": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.UID = "\x00" }))
 		}, "uid: has a zero byte"},
-		"another agent's workspace": {func(a *agent, ide state.Workspace, _ string) {
+		"another agent's workspace": {func(a *agent, ide domain.Workspace, _ string) {
 			foreign := a.agent(8)
 			foreign.observe(cell.Observed(8, "deployment", ide.Namespace, ide.Name), "observed.deployment.v1", a.deployment(ide, func(*events.ObservedDeployment) {}))
 		}, "is another agent's, not of agent 8"},
-		"an agent that does not exist":         {func(a *agent, _ state.Workspace, _ string) { a.agent(99).ticks() }, "agent 99 does not exist"},
-		"applied of another agent's workspace": {func(a *agent, ide state.Workspace, _ string) { a.agent(8).applies(ide.ID, 1) }, "is another agent's, not of agent 8"},
-		"applied of an unknown workspace":      {func(a *agent, _ state.Workspace, _ string) { a.applies(uuid.Must(uuid.NewV7()), 1) }, "does not exist"},
-		"applied on another workspace's subject": {func(a *agent, ide state.Workspace, _ string) {
+		"an agent that does not exist":         {func(a *agent, _ domain.Workspace, _ string) { a.agent(99).ticks() }, "agent 99 does not exist"},
+		"applied of another agent's workspace": {func(a *agent, ide domain.Workspace, _ string) { a.agent(8).applies(ide.ID, 1) }, "is another agent's, not of agent 8"},
+		"applied of an unknown workspace":      {func(a *agent, _ domain.Workspace, _ string) { a.applies(uuid.Must(uuid.NewV7()), 1) }, "does not exist"},
+		"applied on another workspace's subject": {func(a *agent, ide domain.Workspace, _ string) {
 			a.publish(cell.Applied(7, uuid.NewString()), "applied.terminated.v1", event.AgentSource("local", 7, "dispatcher"), "1",
 				map[string]any{"workspace_id": ide.ID, "desired_revision": 1, "observed_at": a.now})
 		}, "is not that of subject"},
-		"applied breaks its schema": {func(a *agent, ide state.Workspace, _ string) { a.says("applied", ide.ID, 0, nil) }, "/desired_revision"},
+		"applied breaks its schema": {func(a *agent, ide domain.Workspace, _ string) { a.says("applied", ide.ID, 0, nil) }, "/desired_revision"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,7 +92,7 @@ func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
 			dead := w.dead()
 			require.Len(t, dead, 1)
 			require.Contains(t, dead[0], test.reason)
-			for _, neighbour := range []state.Workspace{before, after} {
+			for _, neighbour := range []domain.Workspace{before, after} {
 				require.Equal(t, actualstate.Running, w.get(neighbour.ID).ActualState)
 				require.EqualValues(t, 1, w.get(neighbour.ID).AppliedRevision)
 			}

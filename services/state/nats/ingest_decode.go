@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -148,7 +148,7 @@ func rejected(o *Observed, data []byte, place string) error {
 }
 
 func observe(o *Observed, meta *events.ObjectMeta, kind string, data []byte) error {
-	if !state.ValidVersion(meta.ResourceVersion) {
+	if !domain.ValidVersion(meta.ResourceVersion) {
 		return fmt.Errorf("resource_version %.80q: is no version", meta.ResourceVersion)
 	}
 	o.ClusterUID, o.At, o.Label = meta.ClusterUID, meta.ObservedAt.UTC(), meta.WorkspaceID
@@ -188,7 +188,7 @@ func begun(o *Observed, data []byte, place string) error {
 	errs := []error{token("resync_id", o.Begun.ResyncID, 1), token("nonce", o.Begun.Nonce, 0)}
 	for _, v := range o.Begun.ListVersions {
 		errs = append(errs, token("list_versions", v.Kind, 1))
-		if !state.ValidVersion(v.ResourceVersion) {
+		if !domain.ValidVersion(v.ResourceVersion) {
 			errs = append(errs, fmt.Errorf("list_versions of %.80s: %.80q is no version", v.Kind, v.ResourceVersion))
 		}
 	}

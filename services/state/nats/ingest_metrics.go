@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // IngestMetrics count what the streams bring. A nil one counts nothing.
@@ -39,7 +39,7 @@ func NewIngestMetrics(registerer prometheus.Registerer) (*IngestMetrics, error) 
 }
 
 // Unexpected counts a change that the state diagram does not know; see postgres.Workspaces.
-func (m *IngestMetrics) Unexpected(from, to state.ActualState) {
+func (m *IngestMetrics) Unexpected(from, to domain.ActualState) {
 	if m != nil {
 		m.unexpected.WithLabelValues(string(from), string(to)).Inc()
 	}

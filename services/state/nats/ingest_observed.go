@@ -10,7 +10,7 @@ import (
 
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -40,7 +40,7 @@ func (o *Observed) workspaceID() uuid.UUID {
 type intake struct {
 	*Ingest
 	tx       pgx.Tx
-	clusters map[int64]*state.Cluster
+	clusters map[int64]*domain.Cluster
 	owners   map[uuid.UUID]int64
 	// pending are objects that are not stored yet, merged by key, each agent's by itself.
 	pending  map[int64]*pending

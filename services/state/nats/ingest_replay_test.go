@@ -13,12 +13,12 @@ import (
 
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
 // history has an agent live through a lot: changes, repetitions, deletions, resyncs whole and not, a new cluster.
-func (a *agent) history(random *rand.Rand, workspaces []state.Workspace) {
+func (a *agent) history(random *rand.Rand, workspaces []domain.Workspace) {
 	a.t.Helper()
 	version := 100
 	for step := range 250 {
@@ -61,7 +61,7 @@ func (a *agent) history(random *rand.Rand, workspaces []state.Workspace) {
 	}
 }
 
-func (a *agent) resync(random *rand.Rand, id string, version int, workspaces []state.Workspace) {
+func (a *agent) resync(random *rand.Rand, id string, version int, workspaces []domain.Workspace) {
 	a.t.Helper()
 	members := workspaces[:random.IntN(len(workspaces)+1)]
 	a.begins(id, "", len(members), version-5)
@@ -94,7 +94,7 @@ func (w *world) rows() map[string][]string {
 }
 
 // anew takes an empty database with the same workspaces, as they were wanted first.
-func (w *world) anew(workspaces []state.Workspace) {
+func (w *world) anew(workspaces []domain.Workspace) {
 	w.t.Helper()
 	w.open(pgtest.Database(w.t))
 	w.tx(func(tx pgx.Tx) error {
@@ -110,7 +110,7 @@ func (w *world) anew(workspaces []state.Workspace) {
 func TestAReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	var workspaces []state.Workspace
+	var workspaces []domain.Workspace
 	for i := range 6 {
 		workspaces = append(workspaces, w.workspace(fmt.Sprintf("w%d", i)))
 	}
@@ -146,7 +146,7 @@ func TestAReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	var workspaces []state.Workspace
+	var workspaces []domain.Workspace
 	for i := range 6 {
 		workspaces = append(workspaces, w.workspace(fmt.Sprintf("w%d", i)))
 	}
@@ -158,7 +158,7 @@ func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 			for range 60 {
 				// Pairs in any order: the store locks them in one.
 				a, b := workspaces[random.IntN(6)].ID, workspaces[random.IntN(6)].ID
-				to := []state.DesiredState{state.DesiredRunning, state.DesiredStopped, state.DesiredRestartRequested}[random.IntN(3)]
+				to := []domain.DesiredState{domain.DesiredRunning, domain.DesiredStopped, domain.DesiredRestartRequested}[random.IntN(3)]
 				err := postgres.InTx(t.Context(), w.pool, func(tx pgx.Tx) error {
 					locked, err := w.workspaces.Lock(t.Context(), tx, []uuid.UUID{a, b})
 					if err != nil {

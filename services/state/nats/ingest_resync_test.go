@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 )
 
 func TestACompleteResyncJudgesAbsence(t *testing.T) {
@@ -17,14 +17,14 @@ func TestACompleteResyncJudgesAbsence(t *testing.T) {
 	w := setup(t)
 	a, here, lost, never, pending, leaving := w.agent(7), w.workspace("here"), w.workspace("lost"), w.workspace("never"), w.workspace("pending"), w.workspace("leaving")
 	defer w.begin(0)()
-	for _, ws := range []state.Workspace{here, lost, leaving} {
+	for _, ws := range []domain.Workspace{here, lost, leaving} {
 		a.sees(running(ws, 8))
 	}
-	for _, ws := range []state.Workspace{here, lost, never, leaving} {
+	for _, ws := range []domain.Workspace{here, lost, never, leaving} {
 		a.applies(ws.ID, 1)
 	}
 	w.caughtUp()
-	w.desire(leaving.ID, state.DesiredTerminated)
+	w.desire(leaving.ID, domain.DesiredTerminated)
 	a.now = start().Add(time.Hour)
 	a.begins("r1", "", 1, 9)
 	a.sees(member(running(here, 8), "r1"))
@@ -67,36 +67,36 @@ func TestWhatComesUpDuringAResyncIsNotDeclaredGone(t *testing.T) {
 
 func TestAnIncompleteResyncJudgesNothing(t *testing.T) {
 	t.Parallel()
-	for name, resync := range map[string]func(a *agent, here, lost state.Workspace){
-		"a member is missing": func(a *agent, here, _ state.Workspace) {
+	for name, resync := range map[string]func(a *agent, here, lost domain.Workspace){
+		"a member is missing": func(a *agent, here, _ domain.Workspace) {
 			a.begins("r1", "", 2, 9)
 			a.sees(member(running(here, 8), "r1"))
 			a.ends("r1", 2)
 		},
-		"one came twice, another is missing": func(a *agent, here, _ state.Workspace) {
+		"one came twice, another is missing": func(a *agent, here, _ domain.Workspace) {
 			a.begins("r1", "", 2, 9)
 			a.sees(member(running(here, 8), "r1"))
 			a.sees(member(running(here, 8), "r1"))
 			a.ends("r1", 2)
 		},
-		"fewer were sent than there were": func(a *agent, here, _ state.Workspace) {
+		"fewer were sent than there were": func(a *agent, here, _ domain.Workspace) {
 			a.begins("r1", "", 2, 9)
 			a.sees(member(running(here, 8), "r1"))
 			a.ends("r1", 1)
 		},
-		"another began before its end": func(a *agent, here, _ state.Workspace) {
+		"another began before its end": func(a *agent, here, _ domain.Workspace) {
 			a.begins("r1", "", 1, 9)
 			a.sees(member(running(here, 8), "r1"))
 			a.begins("r2", "", 1, 9)
 			a.ends("r1", 1)
 		},
-		"it was of another cluster": func(a *agent, here, _ state.Workspace) {
+		"it was of another cluster": func(a *agent, here, _ domain.Workspace) {
 			a.begins("r1", "", 1, 9)
 			a.sees(member(running(here, 8), "r1"))
 			a.cluster = "cluster-0"
 			a.ends("r1", 1)
 		},
-		"it never began": func(a *agent, here, _ state.Workspace) {
+		"it never began": func(a *agent, here, _ domain.Workspace) {
 			a.sees(member(running(here, 8), "r1"))
 			a.ends("r1", 1)
 		},

@@ -21,8 +21,8 @@ import (
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/nats"
 	store "lockstep.internal/services/state/postgres"
 	"lockstep.internal/tools/testkit/natsd"
@@ -77,7 +77,7 @@ func (w *world) open(url string) {
 	w.exec(`insert into projects (id, organization_id, group_id, name) values (4, 1, 2, 'p')`)
 	w.exec(`insert into users (id, username) values (9, 'u')`)
 	w.exec(`insert into agents (id, project_id, name, token_hash, curve_public_key) values (7, 4, 'a', 'a', 'X'), (8, 4, 'b', 'b', 'X')`)
-	w.workspaces = &store.Workspaces{Cell: cell, Unexpected: func(from, to state.ActualState) {
+	w.workspaces = &store.Workspaces{Cell: cell, Unexpected: func(from, to domain.ActualState) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.unexpected = append(w.unexpected, string(from)+" to "+string(to))
@@ -97,16 +97,16 @@ func (w *world) tx(fn func(tx pgx.Tx) error) {
 }
 
 // workspace makes one of agent 7 that its dispatcher has not heard of.
-func (w *world) workspace(name string) state.Workspace {
+func (w *world) workspace(name string) domain.Workspace {
 	w.t.Helper()
-	made, err := state.NewWorkspace(state.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: 9, Template: "default", Spec: state.Spec{Image: "ide:9"}, Now: start()})
+	made, err := domain.NewWorkspace(domain.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: 9, Template: "default", Spec: domain.Spec{Image: "ide:9"}, Now: start()})
 	require.NoError(w.t, err)
 	w.tx(func(tx pgx.Tx) error { return w.workspaces.Insert(w.t.Context(), tx, made) })
 	return made
 }
 
 // change changes a workspace as the API does.
-func (w *world) change(id uuid.UUID, change func(state.Workspace) (state.Workspace, error)) {
+func (w *world) change(id uuid.UUID, change func(domain.Workspace) (domain.Workspace, error)) {
 	w.t.Helper()
 	w.tx(func(tx pgx.Tx) error {
 		locked, err := w.workspaces.Lock(w.t.Context(), tx, []uuid.UUID{id})
@@ -121,12 +121,12 @@ func (w *world) change(id uuid.UUID, change func(state.Workspace) (state.Workspa
 	})
 }
 
-func (w *world) desire(id uuid.UUID, to state.DesiredState) {
+func (w *world) desire(id uuid.UUID, to domain.DesiredState) {
 	w.t.Helper()
-	w.change(id, func(was state.Workspace) (state.Workspace, error) { return was.SetDesired(to, 9, start()) })
+	w.change(id, func(was domain.Workspace) (domain.Workspace, error) { return was.SetDesired(to, 9, start()) })
 }
 
-func (w *world) get(id uuid.UUID) state.Workspace {
+func (w *world) get(id uuid.UUID) domain.Workspace {
 	w.t.Helper()
 	got, err := w.workspaces.Get(w.t.Context(), w.pool, store.WorkspaceReference{ID: id})
 	require.NoError(w.t, err)
@@ -316,7 +316,7 @@ func (a *agent) sees(s sight) {
 		label = s.workspace.String()
 	}
 	meta := a.meta(namespace, s.name, s.version, s.deleted, s.resync, label)
-	meta.Annotations = map[string]string{state.AnnotationDesiredRevision: s.revision}
+	meta.Annotations = map[string]string{domain.AnnotationDesiredRevision: s.revision}
 	if s.uid != "" {
 		meta.UID = s.uid
 	}
@@ -331,12 +331,12 @@ func (a *agent) sees(s sight) {
 }
 
 // running is a Deployment that runs.
-func running(w state.Workspace, version int) sight {
+func running(w domain.Workspace, version int) sight {
 	return sight{name: w.Name, workspace: w.ID, version: version, spec: 1, available: 1, revision: "1"}
 }
 
 // absent is a Deployment that was deleted.
-func absent(w state.Workspace, version int) sight {
+func absent(w domain.Workspace, version int) sight {
 	s := running(w, version)
 	s.deleted = true
 	return s
@@ -347,14 +347,14 @@ func member(s sight, resync string) sight {
 	return s
 }
 
-func (a *agent) pod(w state.Workspace, name string, version int, change func(p *events.ObservedPod)) {
+func (a *agent) pod(w domain.Workspace, name string, version int, change func(p *events.ObservedPod)) {
 	a.t.Helper()
 	p := events.ObservedPod{Object: a.meta(w.Namespace, name, version, false, "", w.ID.String()), Deployment: w.Name, Phase: "Pending", PodTemplateHash: "h"}
 	change(&p)
 	a.observe(cell.Observed(a.id, "deployment", w.Namespace, w.Name), "observed.pod.v1", p)
 }
 
-func (a *agent) replicaSet(w state.Workspace, version int) {
+func (a *agent) replicaSet(w domain.Workspace, version int) {
 	a.t.Helper()
 	a.observe(cell.Observed(a.id, "deployment", w.Namespace, w.Name), "observed.replicaset.v1", events.ObservedReplicaSet{
 		Object: a.meta(w.Namespace, w.Name+"-h", version, false, "", w.ID.String()), Deployment: w.Name, Revision: 1, PodTemplateHash: "h",

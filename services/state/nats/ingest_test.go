@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 )
 
 func TestAWorkspaceFollowsItsCluster(t *testing.T) {
@@ -31,7 +31,7 @@ func TestAWorkspaceFollowsItsCluster(t *testing.T) {
 	require.Equal(t, []string{"starting", "running"}, w.states(ide.ID))
 	require.Equal(t, actualstate.CreationRequested, w.get(other.ID).ActualState, "of which nothing was heard")
 
-	w.desire(ide.ID, state.DesiredStopped)
+	w.desire(ide.ID, domain.DesiredStopped)
 	stopping := running(ide, 12)
 	stopping.spec = 0
 	a.sees(stopping)
@@ -89,12 +89,12 @@ func TestWhatIsDeletedBehindOnesBackIsSentAgainAtOnce(t *testing.T) {
 	w := setup(t)
 	a, ide, leaving := w.agent(7), w.workspace("ide"), w.workspace("leaving")
 	defer w.begin(0)()
-	for _, ws := range []state.Workspace{ide, leaving} {
+	for _, ws := range []domain.Workspace{ide, leaving} {
 		a.applies(ws.ID, 1)
 		a.sees(running(ws, 8))
 	}
 	w.caughtUp()
-	w.desire(leaving.ID, state.DesiredTerminated)
+	w.desire(leaving.ID, domain.DesiredTerminated)
 	a.sees(absent(ide, 9))
 	a.sees(absent(leaving, 9))
 	a.sees(absent(ide, 9))
@@ -114,18 +114,18 @@ func TestARestartOfTheWholeLoop(t *testing.T) {
 	a.applies(ide.ID, 1)
 	a.sees(running(ide, 8))
 	w.caughtUp()
-	w.desire(ide.ID, state.DesiredRestartRequested)
+	w.desire(ide.ID, domain.DesiredRestartRequested)
 	stopped := sight{name: "ide", workspace: ide.ID, version: 9, revision: "1"}
 	a.sees(stopped) // somebody else's doing
 	w.caughtUp()
-	require.Equal(t, state.DesiredRestartRequested, w.get(ide.ID).DesiredState)
+	require.Equal(t, domain.DesiredRestartRequested, w.get(ide.ID).DesiredState)
 	stopped.version, stopped.revision = 10, "2"
 	a.sees(stopped)
 	w.caughtUp()
-	require.Equal(t, state.DesiredRestartRequested, w.get(ide.ID).DesiredState, "the dispatcher is not done")
+	require.Equal(t, domain.DesiredRestartRequested, w.get(ide.ID).DesiredState, "the dispatcher is not done")
 	a.applies(ide.ID, 2)
 	w.caughtUp()
-	require.Equal(t, state.DesiredRunning, w.get(ide.ID).DesiredState)
+	require.Equal(t, domain.DesiredRunning, w.get(ide.ID).DesiredState)
 	require.Equal(t, []string{"user restart_requested", "restart_completed running"}, w.causes(ide.ID))
 	desired := w.told("desired.7." + ide.ID.String())
 	require.Equal(t, []any{"running", "stopped", "running"}, []any{desired[0]["target"], desired[1]["target"], desired[2]["target"]})
@@ -139,7 +139,7 @@ func TestTerminationAsTheDispatcherTellsIt(t *testing.T) {
 	a.applies(ide.ID, 1)
 	a.sees(running(ide, 8))
 	w.caughtUp()
-	w.desire(ide.ID, state.DesiredTerminated)
+	w.desire(ide.ID, domain.DesiredTerminated)
 	a.says("terminating", ide.ID, 2, nil)
 	a.fails(ide.ID, 2)
 	a.fails(ide.ID, 1) // late

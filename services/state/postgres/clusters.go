@@ -12,18 +12,18 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // LockClusters locks the clusters of agents and returns those of agents that exist.
-func (s *Observations) LockClusters(ctx context.Context, tx pgx.Tx, agentIDs []int64) (map[int64]*state.Cluster, error) {
+func (s *Observations) LockClusters(ctx context.Context, tx pgx.Tx, agentIDs []int64) (map[int64]*domain.Cluster, error) {
 	rows, err := tx.Query(ctx, `
 		select id, coalesce(cluster_uid, ''), epoch, ticked_at, last_seen_at from agents where id = any($1) order by id for no key update`, agentIDs)
 	if err != nil {
 		return nil, fmt.Errorf("lock the clusters of %d agents: %w", len(agentIDs), err)
 	}
-	clusters := make(map[int64]*state.Cluster, len(agentIDs))
-	var c state.Cluster
+	clusters := make(map[int64]*domain.Cluster, len(agentIDs))
+	var c domain.Cluster
 	var ticked, seen *time.Time
 	_, err = pgx.ForEachRow(rows, []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &seen}, func() error {
 		cluster := c
@@ -38,7 +38,7 @@ func (s *Observations) LockClusters(ctx context.Context, tx pgx.Tx, agentIDs []i
 }
 
 // SaveClusters stores locked clusters.
-func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map[int64]*state.Cluster) error {
+func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map[int64]*domain.Cluster) error {
 	var (
 		ids, epochs  []int64
 		uids         []string
@@ -97,12 +97,12 @@ func (s *Observations) Due(ctx context.Context, tx pgx.Tx, ticked map[int64]time
 }
 
 // AskResync asks the watcher of an agent, whose row is locked, for a full resync. The nonce carries what is stored now.
-func (s *Observations) AskResync(ctx context.Context, tx pgx.Tx, cluster state.Cluster, cause events.ResyncRequestCause, at time.Time) error {
+func (s *Observations) AskResync(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, cause events.ResyncRequestCause, at time.Time) error {
 	highest, err := s.Highest(ctx, tx, cluster.AgentID, cluster.Epoch)
 	if err != nil {
 		return err
 	}
-	nonce, err := state.NewNonce(highest)
+	nonce, err := domain.NewNonce(highest)
 	if err != nil {
 		return fmt.Errorf("ask agent %d for a resync: %w", cluster.AgentID, err)
 	}

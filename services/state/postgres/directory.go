@@ -19,7 +19,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // Directory stores who there is and who may do what. Every change is told on the stream DIRECTORY in the transaction that makes it.
@@ -84,8 +84,8 @@ func (d *Directory) tell(ctx context.Context, tx pgx.Tx, kind, key string, data 
 func key(id int64) string { return strconv.FormatInt(id, 10) }
 
 // CreateOrganization makes an organization; already_exists when the name is taken.
-func (d *Directory) CreateOrganization(ctx context.Context, name string) (state.Organization, error) {
-	o := state.Organization{Name: name}
+func (d *Directory) CreateOrganization(ctx context.Context, name string) (domain.Organization, error) {
+	o := domain.Organization{Name: name}
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `insert into organizations (name) values ($1) returning id`, name).Scan(&o.ID); err != nil {
 			return asFault(err, fmt.Sprintf("organization %q", name), "")
@@ -96,7 +96,7 @@ func (d *Directory) CreateOrganization(ctx context.Context, name string) (state.
 }
 
 // CreateGroup makes a group in an organization, or in a group of it.
-func (d *Directory) CreateGroup(ctx context.Context, g state.Group) (state.Group, error) {
+func (d *Directory) CreateGroup(ctx context.Context, g domain.Group) (domain.Group, error) {
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		if g.ParentID != 0 {
 			err := tx.QueryRow(ctx, `select organization_id from groups where id = $1`, g.ParentID).Scan(&g.OrganizationID)
@@ -115,8 +115,8 @@ func (d *Directory) CreateGroup(ctx context.Context, g state.Group) (state.Group
 }
 
 // CreateProject makes a project in a group.
-func (d *Directory) CreateProject(ctx context.Context, groupID int64, name string) (state.Project, error) {
-	var p state.Project
+func (d *Directory) CreateProject(ctx context.Context, groupID int64, name string) (domain.Project, error) {
+	var p domain.Project
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		var id int64
 		err := tx.QueryRow(ctx, `insert into projects (organization_id, group_id, name) select organization_id, id, $2 from groups where id = $1 returning id`,
@@ -141,24 +141,24 @@ const projectPaths = `
 	)
 	select p.id, p.organization_id, p.group_id, p.name, paths.path || '/' || p.name from projects p join paths on paths.id = p.group_id`
 
-func scanProject(row pgx.CollectableRow) (state.Project, error) {
-	var p state.Project
+func scanProject(row pgx.CollectableRow) (domain.Project, error) {
+	var p domain.Project
 	err := row.Scan(&p.ID, &p.OrganizationID, &p.GroupID, &p.Name, &p.Path)
 	return p, err //nolint:wrapcheck // the query's caller says what it asked for
 }
 
-func project(ctx context.Context, tx pgx.Tx, id int64) (state.Project, error) {
+func project(ctx context.Context, tx pgx.Tx, id int64) (domain.Project, error) {
 	rows, err := tx.Query(ctx, projectPaths+` where p.id = $1`, id)
 	if err != nil {
-		return state.Project{}, fmt.Errorf("read project %d: %w", id, err)
+		return domain.Project{}, fmt.Errorf("read project %d: %w", id, err)
 	}
 	p, err := pgx.CollectExactlyOneRow(rows, scanProject)
 	return p, asFault(err, "", fmt.Sprintf("project %d", id))
 }
 
 // CreateUser makes a user; already_exists when the name is taken.
-func (d *Directory) CreateUser(ctx context.Context, username string, admin bool) (state.User, error) {
-	u := state.User{Username: username, Admin: admin}
+func (d *Directory) CreateUser(ctx context.Context, username string, admin bool) (domain.User, error) {
+	u := domain.User{Username: username, Admin: admin}
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `insert into users (username, admin) values ($1, $2) returning id`, username, admin).Scan(&u.ID); err != nil {
 			return asFault(err, fmt.Sprintf("user %q", username), "")
@@ -169,8 +169,8 @@ func (d *Directory) CreateUser(ctx context.Context, username string, admin bool)
 }
 
 // BlockUser refuses a user everything from now on.
-func (d *Directory) BlockUser(ctx context.Context, id int64) (state.User, error) {
-	u := state.User{ID: id, Blocked: true}
+func (d *Directory) BlockUser(ctx context.Context, id int64) (domain.User, error) {
+	u := domain.User{ID: id, Blocked: true}
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `update users set state = 'blocked' where id = $1 returning username, admin`, id).Scan(&u.Username, &u.Admin)
 		if err != nil {
@@ -181,7 +181,7 @@ func (d *Directory) BlockUser(ctx context.Context, id int64) (state.User, error)
 	return u, err
 }
 
-func (d *Directory) tellUser(ctx context.Context, tx pgx.Tx, u state.User) error {
+func (d *Directory) tellUser(ctx context.Context, tx pgx.Tx, u domain.User) error {
 	s := events.UserStateActive
 	if u.Blocked {
 		s = events.UserStateBlocked
@@ -190,7 +190,7 @@ func (d *Directory) tellUser(ctx context.Context, tx pgx.Tx, u state.User) error
 }
 
 // PutMembership gives a user a role in a scope, in place of an earlier one.
-func (d *Directory) PutMembership(ctx context.Context, m state.Membership) error {
+func (d *Directory) PutMembership(ctx context.Context, m domain.Membership) error {
 	return postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		// The user's row is the lock of its memberships.
 		var one int
@@ -208,9 +208,9 @@ func (d *Directory) PutMembership(ctx context.Context, m state.Membership) error
 }
 
 // DeleteMembership takes a user's role in a scope away; not_found when there is none.
-func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope state.Scope) error {
+func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope domain.Scope) error {
 	return postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
-		m := state.Membership{UserID: userID, Scope: scope}
+		m := domain.Membership{UserID: userID, Scope: scope}
 		var one int
 		if err := tx.QueryRow(ctx, `select 1 from users where id = $1 for update`, userID).Scan(&one); err != nil {
 			return asFault(err, "", fmt.Sprintf("user %d", userID))
@@ -224,14 +224,14 @@ func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope st
 	})
 }
 
-func (d *Directory) tellMembership(ctx context.Context, tx pgx.Tx, m state.Membership, deleted bool) error {
+func (d *Directory) tellMembership(ctx context.Context, tx pgx.Tx, m domain.Membership, deleted bool) error {
 	return d.tell(ctx, tx, "membership", fmt.Sprintf("%d-%s-%d", m.UserID, m.Scope.Kind, m.Scope.ID), events.DirectoryMembership{
 		UserID: int(m.UserID), Scope: events.MembershipScope(m.Scope.Kind), ScopeID: int(m.Scope.ID), Role: events.MembershipRole(m.Role), Deleted: deleted,
 	})
 }
 
 // RegisterAgent makes an agent in a project, that authenticates with the token of this hash.
-func (d *Directory) RegisterAgent(ctx context.Context, a state.Agent, hash []byte) (state.Agent, error) {
+func (d *Directory) RegisterAgent(ctx context.Context, a domain.Agent, hash []byte) (domain.Agent, error) {
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `
 			insert into agents (project_id, name, token_hash, curve_public_key, created_at) values ($1, $2, $3, $4, $5) returning id, created_at`,
@@ -245,8 +245,8 @@ func (d *Directory) RegisterAgent(ctx context.Context, a state.Agent, hash []byt
 }
 
 // RevokeAgent voids an agent's credentials for ever.
-func (d *Directory) RevokeAgent(ctx context.Context, id int64) (state.Agent, error) {
-	var a state.Agent
+func (d *Directory) RevokeAgent(ctx context.Context, id int64) (domain.Agent, error) {
+	var a domain.Agent
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `update agents set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+agentColumns, id, d.Now())
 		if err != nil {
@@ -260,7 +260,7 @@ func (d *Directory) RevokeAgent(ctx context.Context, id int64) (state.Agent, err
 	return a, err
 }
 
-func (d *Directory) tellAgent(ctx context.Context, tx pgx.Tx, a state.Agent) error {
+func (d *Directory) tellAgent(ctx context.Context, tx pgx.Tx, a domain.Agent) error {
 	return d.tell(ctx, tx, "agent", key(a.ID), events.DirectoryAgent{AgentID: int(a.ID), ProjectID: int(a.ProjectID), CurvePublicKey: a.CurvePublicKey, Revoked: a.Revoked})
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // list collects every row of a query.
@@ -36,8 +36,8 @@ func one[T any](ctx context.Context, d *Directory, missing string, scan pgx.RowT
 
 const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''), revoked_at is not null`
 
-func scanAgent(row pgx.CollectableRow) (state.Agent, error) {
-	var a state.Agent
+func scanAgent(row pgx.CollectableRow) (domain.Agent, error) {
+	var a domain.Agent
 	var lastSeen *time.Time
 	err := row.Scan(&a.ID, &a.ProjectID, &a.Name, &a.CurvePublicKey, &a.CreatedAt, &lastSeen, &a.ClusterUID, &a.Revoked)
 	if lastSeen != nil {
@@ -46,18 +46,18 @@ func scanAgent(row pgx.CollectableRow) (state.Agent, error) {
 	return a, err //nolint:wrapcheck // the query's caller says what it asked for
 }
 
-func scanUser(row pgx.CollectableRow) (state.User, error) {
-	var u state.User
+func scanUser(row pgx.CollectableRow) (domain.User, error) {
+	var u domain.User
 	err := row.Scan(&u.ID, &u.Username, &u.Admin, &u.Blocked)
 	return u, err //nolint:wrapcheck // the query's caller says what it asked for
 }
 
 // UserByToken returns the user of a token that is neither revoked nor expired, blocked users included, and notes that the token was used
 // (at most once a minute). not_found says nothing about why.
-func (d *Directory) UserByToken(ctx context.Context, hash []byte) (state.User, error) {
+func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, error) {
 	now := d.Now()
 	type found struct {
-		user  state.User
+		user  domain.User
 		token int64
 		used  *time.Time
 	}
@@ -70,47 +70,47 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (state.User, e
 		from personal_access_tokens t join users u on u.id = t.user_id
 		where t.token_hash = $1 and t.revoked_at is null and (t.expires_at is null or t.expires_at > $2)`, hash, now)
 	if err != nil {
-		return state.User{}, err
+		return domain.User{}, err
 	}
 	if f.used == nil || now.Sub(*f.used) > time.Minute {
 		if _, err := d.Pool.Exec(ctx, `update personal_access_tokens set last_used_at = $2 where id = $1`, f.token, now); err != nil {
-			return state.User{}, fmt.Errorf("note the use of token %d: %w", f.token, err)
+			return domain.User{}, fmt.Errorf("note the use of token %d: %w", f.token, err)
 		}
 	}
 	return f.user, nil
 }
 
 // AgentByToken returns the agent of this id and token hash that is not revoked.
-func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (state.Agent, error) {
+func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (domain.Agent, error) {
 	return one(ctx, d, "agent", scanAgent, `select `+agentColumns+` from agents where id = $1 and token_hash = $2 and revoked_at is null`, id, hash)
 }
 
 // Agent returns one agent.
-func (d *Directory) Agent(ctx context.Context, id int64) (state.Agent, error) {
+func (d *Directory) Agent(ctx context.Context, id int64) (domain.Agent, error) {
 	return one(ctx, d, fmt.Sprintf("agent %d", id), scanAgent, `select `+agentColumns+` from agents where id = $1`, id)
 }
 
 // Agents lists the agents of these projects; nil means every project.
-func (d *Directory) Agents(ctx context.Context, projects []int64, page Page) ([]state.Agent, error) {
+func (d *Directory) Agents(ctx context.Context, projects []int64, page Page) ([]domain.Agent, error) {
 	return list(ctx, d, "agents", scanAgent, `
 		select `+agentColumns+` from agents where ($1::bigint[] is null or project_id = any($1)) and id > $2 order by id limit $3`, projects, page.After, page.Size)
 }
 
 // Project returns one project.
-func (d *Directory) Project(ctx context.Context, id int64) (state.Project, error) {
+func (d *Directory) Project(ctx context.Context, id int64) (domain.Project, error) {
 	return one(ctx, d, fmt.Sprintf("project %d", id), scanProject, projectPaths+` where p.id = $1`, id)
 }
 
 // Projects lists projects, those of a group when it is not 0, and of these only when not nil.
-func (d *Directory) Projects(ctx context.Context, groupID int64, visible []int64, page Page) ([]state.Project, error) {
+func (d *Directory) Projects(ctx context.Context, groupID int64, visible []int64, page Page) ([]domain.Project, error) {
 	return list(ctx, d, "projects", scanProject, projectPaths+`
 		where ($1 = 0 or p.group_id = $1) and ($2::bigint[] is null or p.id = any($2)) and p.id > $3 order by p.id limit $4`, groupID, visible, page.After, page.Size)
 }
 
 // Organizations lists organizations: those in which the user has any role, every one when the user is 0.
-func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) ([]state.Organization, error) {
-	return list(ctx, d, "organizations", func(row pgx.CollectableRow) (state.Organization, error) {
-		var o state.Organization
+func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) ([]domain.Organization, error) {
+	return list(ctx, d, "organizations", func(row pgx.CollectableRow) (domain.Organization, error) {
+		var o domain.Organization
 		err := row.Scan(&o.ID, &o.Name)
 		return o, err //nolint:wrapcheck // the query's caller says what it asked for
 	}, `
@@ -123,9 +123,9 @@ func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) 
 }
 
 // Groups lists the groups of an organization.
-func (d *Directory) Groups(ctx context.Context, organizationID int64, page Page) ([]state.Group, error) {
-	return list(ctx, d, "groups", func(row pgx.CollectableRow) (state.Group, error) {
-		var g state.Group
+func (d *Directory) Groups(ctx context.Context, organizationID int64, page Page) ([]domain.Group, error) {
+	return list(ctx, d, "groups", func(row pgx.CollectableRow) (domain.Group, error) {
+		var g domain.Group
 		err := row.Scan(&g.ID, &g.OrganizationID, &g.ParentID, &g.Name)
 		return g, err //nolint:wrapcheck // the query's caller says what it asked for
 	}, `
@@ -134,19 +134,19 @@ func (d *Directory) Groups(ctx context.Context, organizationID int64, page Page)
 }
 
 // Users lists users.
-func (d *Directory) Users(ctx context.Context, page Page) ([]state.User, error) {
+func (d *Directory) Users(ctx context.Context, page Page) ([]domain.User, error) {
 	return list(ctx, d, "users", scanUser, `select id, username, admin, state = 'blocked' from users where id > $1 order by id limit $2`, page.After, page.Size)
 }
 
 // UserByName returns one user.
-func (d *Directory) UserByName(ctx context.Context, username string) (state.User, error) {
+func (d *Directory) UserByName(ctx context.Context, username string) (domain.User, error) {
 	return one(ctx, d, fmt.Sprintf("user %q", username), scanUser, `select id, username, admin, state = 'blocked' from users where username = $1`, username)
 }
 
 // Memberships lists a user's memberships, or those in a scope when the user is 0.
-func (d *Directory) Memberships(ctx context.Context, userID int64, scope state.Scope) ([]state.Membership, error) {
-	return list(ctx, d, "memberships", func(row pgx.CollectableRow) (state.Membership, error) {
-		var m state.Membership
+func (d *Directory) Memberships(ctx context.Context, userID int64, scope domain.Scope) ([]domain.Membership, error) {
+	return list(ctx, d, "memberships", func(row pgx.CollectableRow) (domain.Membership, error) {
+		var m domain.Membership
 		err := row.Scan(&m.UserID, &m.Scope.Kind, &m.Scope.ID, &m.Role)
 		return m, err //nolint:wrapcheck // the query's caller says what it asked for
 	}, `
@@ -164,16 +164,16 @@ const above = `
 	)`
 
 // Role returns the user's highest role in a scope: its own or inherited from above.
-func (d *Directory) Role(ctx context.Context, userID int64, scope state.Scope) (state.Role, error) {
-	roles, err := list(ctx, d, "roles", pgx.RowTo[state.Role], above+`
+func (d *Directory) Role(ctx context.Context, userID int64, scope domain.Scope) (domain.Role, error) {
+	roles, err := list(ctx, d, "roles", pgx.RowTo[domain.Role], above+`
 		select role from memberships m where user_id = $1 and (
 			(m.scope = $2 and m.scope_id = $3)
 			or (m.scope = 'group' and m.scope_id in (select id from up))
 			or (m.scope = 'organization' and m.scope_id in (select organization_id from up)))`, userID, scope.Kind, scope.ID)
 	if err != nil {
-		return state.RoleNone, err
+		return domain.RoleNone, err
 	}
-	return state.HighestRole(roles), nil
+	return domain.HighestRole(roles), nil
 }
 
 // VisibleProjects returns every project in which the user has a role.
@@ -194,7 +194,7 @@ func (d *Directory) VisibleProjects(ctx context.Context, userID int64) ([]int64,
 }
 
 // ScopeExists returns not_found when there is no such organization, group or project.
-func (d *Directory) ScopeExists(ctx context.Context, scope state.Scope) error {
+func (d *Directory) ScopeExists(ctx context.Context, scope domain.Scope) error {
 	_, err := one(ctx, d, fmt.Sprintf("%s %d", scope.Kind, scope.ID), pgx.RowTo[int64], `
 		select id from organizations where $1 = 'organization' and id = $2
 		union all select id from groups where $1 = 'group' and id = $2

@@ -11,7 +11,7 @@ import (
 
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // Kinds of objects that decisions are taken from.
@@ -69,7 +69,7 @@ func newer(a, b *Object) bool {
 	if a.Epoch != b.Epoch {
 		return a.Epoch > b.Epoch
 	}
-	if order := state.CompareVersions(a.Version, b.Version); order != 0 {
+	if order := domain.CompareVersions(a.Version, b.Version); order != 0 {
 		return order > 0
 	}
 	return a.Deleted && !b.Deleted
@@ -172,12 +172,12 @@ func (c *objectColumns) add(o *Object) {
 }
 
 // Highest returns the highest version of each kind stored in an epoch of an agent's cluster.
-func (s *Observations) Highest(ctx context.Context, tx pgx.Tx, agentID, epoch int64) (state.Versions, error) {
+func (s *Observations) Highest(ctx context.Context, tx pgx.Tx, agentID, epoch int64) (domain.Versions, error) {
 	rows, err := tx.Query(ctx, `select kind, max(resource_version)::text from observed_objects where agent_id = $1 and epoch = $2 group by kind`, agentID, epoch)
 	if err != nil {
 		return nil, fmt.Errorf("read the highest versions of agent %d: %w", agentID, err)
 	}
-	versions := state.Versions{}
+	versions := domain.Versions{}
 	var kind, version string
 	if _, err := pgx.ForEachRow(rows, []any{&kind, &version}, func() error { versions[kind] = version; return nil }); err != nil {
 		return nil, fmt.Errorf("read the highest versions of agent %d: %w", agentID, err)
@@ -187,12 +187,12 @@ func (s *Observations) Highest(ctx context.Context, tx pgx.Tx, agentID, epoch in
 
 // Observe returns what the clusters have said of locked workspaces: the objects stored, and the agents' clocks. Each is about one workspace's own
 // namespace and Deployment; what others labelled with its id is left aside.
-func (s *Observations) Observe(ctx context.Context, tx pgx.Tx, workspaces map[uuid.UUID]state.Workspace) (map[uuid.UUID]*state.Observation, error) {
+func (s *Observations) Observe(ctx context.Context, tx pgx.Tx, workspaces map[uuid.UUID]domain.Workspace) (map[uuid.UUID]*domain.Observation, error) {
 	ids := make([]uuid.UUID, 0, len(workspaces))
-	out := make(map[uuid.UUID]*state.Observation, len(workspaces))
+	out := make(map[uuid.UUID]*domain.Observation, len(workspaces))
 	for id := range workspaces {
 		ids = append(ids, id)
-		out[id] = &state.Observation{}
+		out[id] = &domain.Observation{}
 	}
 	if err := s.clocks(ctx, tx, ids, out); err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (s *Observations) Observe(ctx context.Context, tx pgx.Tx, workspaces map[uu
 	return out, nil
 }
 
-func take(o *state.Observation, kind string, deleted bool, data []byte) error {
+func take(o *domain.Observation, kind string, deleted bool, data []byte) error {
 	switch kind {
 	case KindDeployment:
 		o.Seen = true
@@ -244,7 +244,7 @@ func take(o *state.Observation, kind string, deleted bool, data []byte) error {
 	}
 }
 
-func (s *Observations) clocks(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, out map[uuid.UUID]*state.Observation) error {
+func (s *Observations) clocks(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, out map[uuid.UUID]*domain.Observation) error {
 	rows, err := tx.Query(ctx, `select w.id, a.ticked_at from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) and a.ticked_at is not null`, ids)
 	if err != nil {
 		return fmt.Errorf("read the clocks of agents: %w", err)

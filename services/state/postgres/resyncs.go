@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // BeginResync notes a full resync that begins, in the cluster's epoch. Another one of the agent that has not ended never will.
 // A begin that is known already changes nothing.
-func (s *Observations) BeginResync(ctx context.Context, tx pgx.Tx, cluster state.Cluster, begun events.ObservedResyncBegun) error {
-	listed := make(state.Versions, len(begun.ListVersions))
+func (s *Observations) BeginResync(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, begun events.ObservedResyncBegun) error {
+	listed := make(domain.Versions, len(begun.ListVersions))
 	for _, v := range begun.ListVersions {
 		listed[v.Kind] = v.ResourceVersion
 	}
@@ -52,7 +52,7 @@ type Ended struct {
 // EndResync takes in that all members of a resync were sent. If all are stored, objects that it lacks are judged deleted: those at or below the version
 // that was listed, so that what came up meanwhile is left alone. What was deleted before is forgotten then, except
 // Deployments. A resync that is not open, or of another cluster, changes nothing.
-func (s *Observations) EndResync(ctx context.Context, tx pgx.Tx, cluster state.Cluster, ended events.ObservedResyncEnded) (Ended, error) {
+func (s *Observations) EndResync(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, ended events.ObservedResyncEnded) (Ended, error) {
 	var out Ended
 	var expected, received int64
 	err := tx.QueryRow(ctx, `
@@ -93,7 +93,7 @@ const listedBelow = `
 	where r.agent_id = $1 and r.resync_id = $2 and o.agent_id = r.agent_id and o.kind = l.kind
 		and (o.epoch < r.epoch or o.epoch = r.epoch and o.resource_version <= l.version::numeric)`
 
-func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster state.Cluster, resyncID string) ([]Altered, error) {
+func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, resyncID string) ([]Altered, error) {
 	_, err := tx.Exec(ctx, `
 		delete from observed_objects o using resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+listedBelow+` and o.deleted and o.kind <> 'deployment'`, cluster.AgentID, resyncID)
 	if err != nil {

@@ -6,17 +6,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
-func scanTemplate(row pgx.CollectableRow) (state.Template, error) {
-	var t state.Template
+func scanTemplate(row pgx.CollectableRow) (domain.Template, error) {
+	var t domain.Template
 	err := row.Scan(&t.ProjectID, &t.Name, &t.Spec, &t.UpdatedAt)
 	return t, err //nolint:wrapcheck // the query's caller says what it asked for
 }
 
 // PutTemplate creates or replaces a template.
-func (d *Directory) PutTemplate(ctx context.Context, t state.Template) (state.Template, error) {
+func (d *Directory) PutTemplate(ctx context.Context, t domain.Template) (domain.Template, error) {
 	return one(ctx, d, fmt.Sprintf("template %q", t.Name), scanTemplate, `
 		insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4)
 		on conflict (project_id, name) do update set spec = excluded.spec, updated_at = excluded.updated_at
@@ -24,7 +24,7 @@ func (d *Directory) PutTemplate(ctx context.Context, t state.Template) (state.Te
 }
 
 // AddTemplate creates a template unless there is one of its name.
-func (d *Directory) AddTemplate(ctx context.Context, t state.Template) error {
+func (d *Directory) AddTemplate(ctx context.Context, t domain.Template) error {
 	_, err := d.Pool.Exec(ctx, `insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4) on conflict do nothing`,
 		t.ProjectID, t.Name, t.Spec, d.Now())
 	if err != nil {
@@ -34,12 +34,12 @@ func (d *Directory) AddTemplate(ctx context.Context, t state.Template) error {
 }
 
 // Template returns a project's template, or the one of that name that serves every project.
-func (d *Directory) Template(ctx context.Context, projectID int64, name string) (state.Template, error) {
+func (d *Directory) Template(ctx context.Context, projectID int64, name string) (domain.Template, error) {
 	return one(ctx, d, fmt.Sprintf("template %q", name), scanTemplate, `
 		select project_id, name, spec, updated_at from templates where name = $2 and project_id in (0, $1) order by project_id desc limit 1`, projectID, name)
 }
 
 // Templates lists a project's templates and those that serve every project.
-func (d *Directory) Templates(ctx context.Context, projectID int64) ([]state.Template, error) {
+func (d *Directory) Templates(ctx context.Context, projectID int64) ([]domain.Template, error) {
 	return list(ctx, d, "templates", scanTemplate, `select project_id, name, spec, updated_at from templates where project_id in (0, $1) order by name, project_id`, projectID)
 }

@@ -7,13 +7,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 const tokenColumns = `id, user_id, name, created_at, expires_at, last_used_at, revoked_at is not null`
 
-func scanToken(row pgx.CollectableRow) (state.Token, error) {
-	var t state.Token
+func scanToken(row pgx.CollectableRow) (domain.Token, error) {
+	var t domain.Token
 	var expires, used *time.Time
 	err := row.Scan(&t.ID, &t.UserID, &t.Name, &t.CreatedAt, &expires, &used, &t.Revoked)
 	if expires != nil {
@@ -26,19 +26,19 @@ func scanToken(row pgx.CollectableRow) (state.Token, error) {
 }
 
 // CreateToken stores a token's hash; a zero ExpiresAt means never.
-func (d *Directory) CreateToken(ctx context.Context, t state.Token, hash []byte) (state.Token, error) {
+func (d *Directory) CreateToken(ctx context.Context, t domain.Token, hash []byte) (domain.Token, error) {
 	return one(ctx, d, fmt.Sprintf("user %d", t.UserID), scanToken, `
 		insert into personal_access_tokens (user_id, name, token_hash, created_at, expires_at)
 		values ($1, $2, $3, $4, $5) returning `+tokenColumns, t.UserID, t.Name, hash, d.Now(), nullable(t.ExpiresAt))
 }
 
 // Tokens lists a user's tokens.
-func (d *Directory) Tokens(ctx context.Context, userID int64) ([]state.Token, error) {
+func (d *Directory) Tokens(ctx context.Context, userID int64) ([]domain.Token, error) {
 	return list(ctx, d, "tokens", scanToken, `select `+tokenColumns+` from personal_access_tokens where user_id = $1 order by id`, userID)
 }
 
 // Token returns one token.
-func (d *Directory) Token(ctx context.Context, id int64) (state.Token, error) {
+func (d *Directory) Token(ctx context.Context, id int64) (domain.Token, error) {
 	return one(ctx, d, fmt.Sprintf("token %d", id), scanToken, `select `+tokenColumns+` from personal_access_tokens where id = $1`, id)
 }
 

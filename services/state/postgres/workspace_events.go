@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/render"
 )
 
@@ -40,7 +40,7 @@ func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, savings []Saving) erro
 }
 
 func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, error) {
-	var before *state.Workspace
+	var before *domain.Workspace
 	if saving.Before.ID != uuid.Nil {
 		before = &saving.Before
 	}
@@ -53,7 +53,7 @@ func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, 
 		}
 		messages = append(messages, desired)
 	}
-	for _, change := range state.Changes(before, after) {
+	for _, change := range domain.Changes(before, after) {
 		if change.Unexpected && s.Unexpected != nil {
 			s.Unexpected(before.ActualState, after.ActualState)
 		}
@@ -69,7 +69,7 @@ func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, 
 }
 
 // desired is the message that tells the dispatcher what the workspace shall be.
-func (s *Workspaces) desired(ctx context.Context, w state.Workspace) (*nats.Msg, error) {
+func (s *Workspaces) desired(ctx context.Context, w domain.Workspace) (*nats.Msg, error) {
 	data, err := render.Desired(w, s.Render)
 	if err != nil {
 		return nil, fmt.Errorf("tell the dispatcher: %w", err)

@@ -10,8 +10,8 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 )
 
 // Querier is a pool, a connection or a transaction.
@@ -39,8 +39,8 @@ type WorkspaceFilter struct {
 	ProjectID     int64
 	AgentID       int64
 	UserID        int64
-	ActualStates  []state.ActualState
-	DesiredStates []state.DesiredState
+	ActualStates  []domain.ActualState
+	DesiredStates []domain.DesiredState
 	// IncludeTerminated is implied by ActualStates that name it and by References.
 	IncludeTerminated bool
 	References        []WorkspaceReference
@@ -53,14 +53,14 @@ type WorkspacePage struct {
 }
 
 // Get returns a workspace. A name is that of the one workspace that is not terminated, else of the newest one terminated. Fault not_found.
-func (s *Workspaces) Get(ctx context.Context, db Querier, ref WorkspaceReference) (state.Workspace, error) {
+func (s *Workspaces) Get(ctx context.Context, db Querier, ref WorkspaceReference) (domain.Workspace, error) {
 	query, arg := `select `+workspaceColumns+` from workspaces where id = $1`, any(ref.ID)
 	if ref.ID == uuid.Nil {
 		query, arg = `select `+workspaceColumns+` from workspaces where name = $1 order by actual_state = 'terminated', id desc limit 1`, any(ref.Name)
 	}
 	rows, err := db.Query(ctx, query, arg)
 	if err != nil {
-		return state.Workspace{}, fmt.Errorf("read workspace %s: %w", ref, err)
+		return domain.Workspace{}, fmt.Errorf("read workspace %s: %w", ref, err)
 	}
 	w, err := pgx.CollectExactlyOneRow(rows, scanWorkspace)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -73,10 +73,10 @@ func (s *Workspaces) Get(ctx context.Context, db Querier, ref WorkspaceReference
 }
 
 // GetByIdempotencyKey returns the workspace that a user created with the key. Fault not_found.
-func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID int64, key string) (state.Workspace, error) {
+func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID int64, key string) (domain.Workspace, error) {
 	rows, err := db.Query(ctx, `select `+workspaceColumns+` from workspaces where user_id = $1 and idempotency_key = $2`, userID, key)
 	if err != nil {
-		return state.Workspace{}, fmt.Errorf("read workspace by idempotency key: %w", err)
+		return domain.Workspace{}, fmt.Errorf("read workspace by idempotency key: %w", err)
 	}
 	w, err := pgx.CollectExactlyOneRow(rows, scanWorkspace)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -89,7 +89,7 @@ func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID
 }
 
 // List returns one page of the workspaces that the filter selects, newest first. A page shorter than its size is the last.
-func (s *Workspaces) List(ctx context.Context, db Querier, f WorkspaceFilter, page WorkspacePage) ([]state.Workspace, error) {
+func (s *Workspaces) List(ctx context.Context, db Querier, f WorkspaceFilter, page WorkspacePage) ([]domain.Workspace, error) {
 	ids, names := []uuid.UUID{}, []string{}
 	for _, r := range f.References {
 		if r.ID != uuid.Nil {

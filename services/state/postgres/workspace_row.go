@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 )
 
 // workspaceColumns in the order of workspaceRow.
@@ -19,9 +19,9 @@ const workspaceColumns = `id, name, project_id, agent_id, user_id, template, nam
 	actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at`
 
-func scanWorkspace(row pgx.CollectableRow) (state.Workspace, error) {
+func scanWorkspace(row pgx.CollectableRow) (domain.Workspace, error) {
 	var (
-		w                                   state.Workspace
+		w                                   domain.Workspace
 		appliedAt, reconsiderAt             *time.Time
 		applyErrorRevision                  *int64
 		applyErrorReason, applyErrorMessage *string
@@ -50,7 +50,7 @@ type workspaceArgs struct {
 	applyErrorReason, applyErrorMessage *string
 }
 
-func argsOf(w state.Workspace) workspaceArgs {
+func argsOf(w domain.Workspace) workspaceArgs {
 	a := workspaceArgs{appliedAt: nullable(w.AppliedAt), reconsiderAt: nullable(w.ReconsiderAt)}
 	if w.ApplyError != nil {
 		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, &w.ApplyError.Reason, &w.ApplyError.Message
@@ -78,7 +78,7 @@ type workspaceRows struct {
 	reconsiderAt          []*time.Time
 }
 
-func (r *workspaceRows) add(w state.Workspace) error {
+func (r *workspaceRows) add(w domain.Workspace) error {
 	spec, err := json.Marshal(w.Spec)
 	if err != nil {
 		return fmt.Errorf("marshal the spec of workspace %s: %w", w.ID, err)

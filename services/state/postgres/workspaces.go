@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/render"
 )
 
@@ -30,12 +30,12 @@ type Workspaces struct {
 	// Render is how manifests are made.
 	Render render.Options
 	// Unexpected is called for each change of an actual state that the state diagram does not know. Defaults to nothing.
-	Unexpected func(from, to state.ActualState)
+	Unexpected func(from, to domain.ActualState)
 }
 
 // Insert stores a new workspace with its first desired revision. The fault already_exists says that a workspace of that name is there that is not
 // terminated; not_found that its project, agent or user is not.
-func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w state.Workspace) error {
+func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) error {
 	a := argsOf(w)
 	_, err := tx.Exec(ctx, `
 		insert into workspaces (id, name, project_id, agent_id, user_id, template, namespace, idempotency_key, created_at,
@@ -63,7 +63,7 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w state.Workspace) e
 }
 
 // Lock locks the workspaces until the end of the transaction and returns those that exist.
-func (s *Workspaces) Lock(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]state.Workspace, error) {
+func (s *Workspaces) Lock(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Workspace, error) {
 	rows, err := tx.Query(ctx, `select `+workspaceColumns+` from workspaces where id = any($1) order by id for no key update`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("lock %d workspaces: %w", len(ids), err)
@@ -72,7 +72,7 @@ func (s *Workspaces) Lock(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[
 	if err != nil {
 		return nil, fmt.Errorf("lock %d workspaces: %w", len(ids), err)
 	}
-	out := make(map[uuid.UUID]state.Workspace, len(found))
+	out := make(map[uuid.UUID]domain.Workspace, len(found))
 	for _, w := range found {
 		out[w.ID] = w
 	}
@@ -80,12 +80,12 @@ func (s *Workspaces) Lock(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[
 }
 
 // Save stores a locked workspace as it is after a change, before being what Lock returned. It is nothing when nothing changed.
-func (s *Workspaces) Save(ctx context.Context, tx pgx.Tx, before, after state.Workspace) error {
+func (s *Workspaces) Save(ctx context.Context, tx pgx.Tx, before, after domain.Workspace) error {
 	return s.SaveAll(ctx, tx, []Saving{{Before: before, After: after}})
 }
 
 // Saving is a locked workspace before and after a change.
-type Saving struct{ Before, After state.Workspace }
+type Saving struct{ Before, After domain.Workspace }
 
 // SaveAll is Save for many workspaces, each named once.
 func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) error {

@@ -15,8 +15,8 @@ import (
 	"lockstep.internal/libs/fault"
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/tools/testkit/pgtest"
 )
@@ -57,7 +57,7 @@ func (b *bundle) tx(fn func(tx pgx.Tx) error) error {
 	return libpostgres.InTx(b.t.Context(), b.pool, fn)
 }
 
-func (b *bundle) insert(c state.Creation) (state.Workspace, error) {
+func (b *bundle) insert(c domain.Creation) (domain.Workspace, error) {
 	b.t.Helper()
 	if c.ProjectID == 0 {
 		c.ProjectID = 4
@@ -72,19 +72,19 @@ func (b *bundle) insert(c state.Creation) (state.Workspace, error) {
 	if c.Spec.Image == "" {
 		c.Spec.Image = "ide:9"
 	}
-	w, err := state.NewWorkspace(c)
+	w, err := domain.NewWorkspace(c)
 	require.NoError(b.t, err)
 	return w, b.tx(func(tx pgx.Tx) error { return b.store.Insert(b.t.Context(), tx, w) })
 }
 
-func (b *bundle) inserted(c state.Creation) state.Workspace {
+func (b *bundle) inserted(c domain.Creation) domain.Workspace {
 	b.t.Helper()
 	w, err := b.insert(c)
 	require.NoError(b.t, err)
 	return w
 }
 
-func (b *bundle) save(id uuid.UUID, change func(w *state.Workspace)) (before, after state.Workspace) {
+func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) (before, after domain.Workspace) {
 	b.t.Helper()
 	require.NoError(b.t, b.tx(func(tx pgx.Tx) error {
 		locked, err := b.store.Lock(b.t.Context(), tx, []uuid.UUID{id, uuid.New()})
@@ -127,15 +127,15 @@ func (b *bundle) outbox() []message {
 func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	made := b.inserted(state.Creation{Name: "ide", IdempotencyKey: "k", Spec: state.Spec{
-		Image: "ide:9", Ports: []state.Port{{Name: "http", Number: 80}}, Env: map[string]string{"A": "b"}, SecretEnv: []string{"T"}, SecretEnvDigest: "d",
+	made := b.inserted(domain.Creation{Name: "ide", IdempotencyKey: "k", Spec: domain.Spec{
+		Image: "ide:9", Ports: []domain.Port{{Name: "http", Number: 80}}, Env: map[string]string{"A": "b"}, SecretEnv: []string{"T"}, SecretEnvDigest: "d",
 	}})
-	made.Cause = state.Cause{}
+	made.Cause = domain.Cause{}
 	got, err := b.store.Get(t.Context(), b.pool, postgres.WorkspaceReference{ID: made.ID})
 	require.NoError(t, err)
 	require.Equal(t, made, got)
-	_, after := b.save(made.ID, func(w *state.Workspace) {
-		w.Spec.Image, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = "ide:10", state.DesiredTerminated, 5, start().Add(time.Second)
+	_, after := b.save(made.ID, func(w *domain.Workspace) {
+		w.Spec.Image, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = "ide:10", domain.DesiredTerminated, 5, start().Add(time.Second)
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message = actualstate.Error, 3, start().Add(time.Minute), "R", "M"
 		w.AppliedRevision, w.AppliedAt = 4, start().Add(time.Hour)
 		w.ApplyError = &actualstate.ApplyError{Revision: 5, Reason: "R", Message: "M"}
@@ -156,7 +156,7 @@ func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
 func TestWhatASaveTells(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	made := b.inserted(state.Creation{Name: "ide"})
+	made := b.inserted(domain.Creation{Name: "ide"})
 	id := made.ID.String()
 	told := b.outbox()
 	require.Len(t, told, 2)
@@ -166,18 +166,18 @@ func TestWhatASaveTells(t *testing.T) {
 	require.Equal(t, "lockstep.local.workspace.4."+id+".created", told[1].Subject)
 	require.Equal(t, []string{"/lockstep/local/state"}, told[1].Header["ce-source"])
 
-	b.save(made.ID, func(*state.Workspace) {})
-	b.save(made.ID, func(w *state.Workspace) { w.AppliedRevision = 1 })
+	b.save(made.ID, func(*domain.Workspace) {})
+	b.save(made.ID, func(w *domain.Workspace) { w.AppliedRevision = 1 })
 	require.Empty(t, b.outbox(), "nothing that others have to hear of")
 
-	b.save(made.ID, func(w *state.Workspace) { w.ActualState, w.ActualStateRevision = actualstate.Running, 1 })
+	b.save(made.ID, func(w *domain.Workspace) { w.ActualState, w.ActualStateRevision = actualstate.Running, 1 })
 	told = b.outbox()
 	require.Len(t, told, 1)
 	require.Equal(t, "lockstep.local.workspace.4."+id+".state_changed", told[0].Subject)
 	require.Equal(t, []string{id + "/actual/1"}, told[0].Header["ce-id"])
 
-	b.save(made.ID, func(w *state.Workspace) {
-		stopped, err := w.SetDesired(state.DesiredStopped, 10, start())
+	b.save(made.ID, func(w *domain.Workspace) {
+		stopped, err := w.SetDesired(domain.DesiredStopped, 10, start())
 		require.NoError(t, err)
 		*w = stopped
 	})
@@ -186,8 +186,8 @@ func TestWhatASaveTells(t *testing.T) {
 	require.Equal(t, []any{"stopped", "stopped"}, []any{told[0].Data["target"], told[1].Data["to"]})
 	require.EqualValues(t, 10, told[1].Data["user_id"])
 
-	terminated := b.inserted(state.Creation{Name: "gone"})
-	b.save(terminated.ID, func(w *state.Workspace) { w.ActualState = actualstate.Terminated })
+	terminated := b.inserted(domain.Creation{Name: "gone"})
+	b.save(terminated.ID, func(w *domain.Workspace) { w.ActualState = actualstate.Terminated })
 	b.outbox()
 	require.NoError(t, b.tx(func(tx pgx.Tx) error { return b.store.TellAgain(t.Context(), tx) }))
 	told = b.outbox()
@@ -199,13 +199,13 @@ func TestWhatASaveTells(t *testing.T) {
 func TestAFailedTransactionTellsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.inserted(state.Creation{Name: "ide", IdempotencyKey: "k"})
+	b.inserted(domain.Creation{Name: "ide", IdempotencyKey: "k"})
 	b.outbox()
-	_, err := b.insert(state.Creation{Name: "ide"})
+	_, err := b.insert(domain.Creation{Name: "ide"})
 	require.True(t, fault.Is(err, errcode.AlreadyExists), err)
-	_, err = b.insert(state.Creation{Name: "other", IdempotencyKey: "k"})
+	_, err = b.insert(domain.Creation{Name: "other", IdempotencyKey: "k"})
 	require.True(t, fault.Is(err, errcode.AlreadyExists), err)
-	_, err = b.insert(state.Creation{Name: "other", AgentID: 99})
+	_, err = b.insert(domain.Creation{Name: "other", AgentID: 99})
 	require.True(t, fault.Is(err, errcode.NotFound), err)
 	require.Empty(t, b.outbox())
 }
@@ -218,11 +218,11 @@ func TestSavesAreNotified(t *testing.T) {
 	defer conn.Release()
 	_, err = conn.Exec(t.Context(), `listen `+postgres.WorkspaceChannel)
 	require.NoError(t, err)
-	made := b.inserted(state.Creation{Name: "ide"})
+	made := b.inserted(domain.Creation{Name: "ide"})
 	n, err := conn.Conn().WaitForNotification(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, made.ID.String(), n.Payload)
-	b.save(made.ID, func(w *state.Workspace) { w.AppliedRevision = 1 })
+	b.save(made.ID, func(w *domain.Workspace) { w.AppliedRevision = 1 })
 	n, err = conn.Conn().WaitForNotification(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, made.ID.String(), n.Payload)
@@ -231,9 +231,9 @@ func TestSavesAreNotified(t *testing.T) {
 func TestListing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var all []state.Workspace
+	var all []domain.Workspace
 	for i := range 5 {
-		c := state.Creation{Name: fmt.Sprintf("w%d", i)}
+		c := domain.Creation{Name: fmt.Sprintf("w%d", i)}
 		switch i {
 		case 1:
 			c.ProjectID = 5
@@ -244,10 +244,10 @@ func TestListing(t *testing.T) {
 		}
 		all = append(all, b.inserted(c))
 	}
-	b.save(all[4].ID, func(w *state.Workspace) {
-		w.ActualState, w.DesiredState = actualstate.Terminated, state.DesiredTerminated
+	b.save(all[4].ID, func(w *domain.Workspace) {
+		w.ActualState, w.DesiredState = actualstate.Terminated, domain.DesiredTerminated
 	})
-	b.save(all[0].ID, func(w *state.Workspace) { w.ActualState = actualstate.Running })
+	b.save(all[0].ID, func(w *domain.Workspace) { w.ActualState = actualstate.Running })
 	list := func(f postgres.WorkspaceFilter) []string {
 		t.Helper()
 		// In pages of one, which have to add up to the whole.
@@ -268,9 +268,9 @@ func TestListing(t *testing.T) {
 	}{
 		"all":                   {postgres.WorkspaceFilter{}, []string{"w3", "w2", "w1", "w0"}},
 		"with terminated":       {postgres.WorkspaceFilter{IncludeTerminated: true}, []string{"w4", "w3", "w2", "w1", "w0"}},
-		"terminated":            {postgres.WorkspaceFilter{ActualStates: []state.ActualState{actualstate.Terminated}}, []string{"w4"}},
-		"by actual states":      {postgres.WorkspaceFilter{ActualStates: []state.ActualState{actualstate.Running, actualstate.Failed}}, []string{"w0"}},
-		"by desired state":      {postgres.WorkspaceFilter{DesiredStates: []state.DesiredState{state.DesiredTerminated}, IncludeTerminated: true}, []string{"w4"}},
+		"terminated":            {postgres.WorkspaceFilter{ActualStates: []domain.ActualState{actualstate.Terminated}}, []string{"w4"}},
+		"by actual states":      {postgres.WorkspaceFilter{ActualStates: []domain.ActualState{actualstate.Running, actualstate.Failed}}, []string{"w0"}},
+		"by desired state":      {postgres.WorkspaceFilter{DesiredStates: []domain.DesiredState{domain.DesiredTerminated}, IncludeTerminated: true}, []string{"w4"}},
 		"of a project":          {postgres.WorkspaceFilter{ProjectID: 5}, []string{"w1"}},
 		"of an agent":           {postgres.WorkspaceFilter{AgentID: 8}, []string{"w2"}},
 		"of a user":             {postgres.WorkspaceFilter{UserID: 10}, []string{"w3"}},

@@ -9,17 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // rendering is one workspace on its way to manifests.
 type rendering struct {
-	state.Workspace
+	domain.Workspace
 	options             Options
 	cpu, memory, volume resource.Quantity
 }
 
-func objects(w state.Workspace, o Options) ([]any, error) {
+func objects(w domain.Workspace, o Options) ([]any, error) {
 	r := rendering{Workspace: w, options: o}
 	for _, q := range []struct {
 		name, value string
@@ -48,9 +48,9 @@ func objects(w state.Workspace, o Options) ([]any, error) {
 
 func (r rendering) labels() map[string]string {
 	return map[string]string{
-		state.LabelAgent:         strconv.FormatInt(r.AgentID, 10),
-		state.LabelWorkspace:     r.ID.String(),
-		state.LabelWorkspaceName: r.Name,
+		domain.LabelAgent:         strconv.FormatInt(r.AgentID, 10),
+		domain.LabelWorkspace:     r.ID.String(),
+		domain.LabelWorkspaceName: r.Name,
 	}
 }
 

@@ -8,14 +8,14 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 )
 
 // MaxSize of the rendered event's data, in bytes (256 KiB).
 const MaxSize = 256 << 10
 
 // Desired is the data of the event that tells a dispatcher what a workspace shall be.
-func Desired(w state.Workspace, o Options) (events.DesiredWorkspace, error) {
+func Desired(w domain.Workspace, o Options) (events.DesiredWorkspace, error) {
 	d := events.DesiredWorkspace{
 		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, DesiredRevision: int(w.DesiredRevision), Target: w.DesiredState.Target(),
 	}
@@ -59,7 +59,7 @@ func manifestOf(object any) (map[string]any, error) {
 	return manifest, nil
 }
 
-func secrets(w state.Workspace) []events.SecretReference {
+func secrets(w domain.Workspace) []events.SecretReference {
 	var out []events.SecretReference
 	if len(w.Spec.SecretEnv) > 0 {
 		out = append(out, events.SecretReference{Name: w.SecretEnvName(), Digest: w.Spec.SecretEnvDigest})

@@ -21,24 +21,24 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/render"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func workspace(t testing.TB, spec state.Spec) state.Workspace {
+func workspace(t testing.TB, spec domain.Spec) domain.Workspace {
 	t.Helper()
-	w, err := state.NewWorkspace(state.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)})
+	w, err := domain.NewWorkspace(domain.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)})
 	require.NoError(t, err)
 	w.ID = uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa")
 	return w
 }
 
-func full() state.Spec {
-	return state.Spec{
+func full() domain.Spec {
+	return domain.Spec{
 		Image: "registry.example/ide:9", CPU: "1500m", Memory: "2Gi", VolumeSize: "20Gi", Command: []string{"/bin/ide", "--serve"},
-		Ports: []state.Port{{Name: "http", Number: 8080}, {Name: "ssh", Number: 2222}}, Env: map[string]string{"B": "$(A)", "A": "1", "C": ""},
+		Ports: []domain.Port{{Name: "http", Number: 8080}, {Name: "ssh", Number: 2222}}, Env: map[string]string{"B": "$(A)", "A": "1", "C": ""},
 		SecretEnv: []string{"TOKEN"}, SecretFiles: []string{"netrc", "ssh/id ed25519"}, SecretEnvDigest: "d1", SecretFilesDigest: "d2",
 	}
 }
@@ -47,19 +47,19 @@ func full() state.Spec {
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	stopped := workspace(t, full())
-	stopped.DesiredState, stopped.DesiredRevision = state.DesiredRestartRequested, 12
+	stopped.DesiredState, stopped.DesiredRevision = domain.DesiredRestartRequested, 12
 	for name, test := range map[string]struct {
-		workspace state.Workspace
+		workspace domain.Workspace
 		options   render.Options
 	}{
-		"least":   {workspace(t, state.Spec{Image: "ide"}), render.Options{}},
+		"least":   {workspace(t, domain.Spec{Image: "ide"}), render.Options{}},
 		"full":    {workspace(t, full()), render.Options{}},
 		"stopped": {stopped, render.Options{}},
-		"options": {workspace(t, state.Spec{Image: "ide"}), render.Options{
+		"options": {workspace(t, domain.Spec{Image: "ide"}), render.Options{
 			Ingress:       []render.Peer{{NamespaceLabels: map[string]string{"n": "1"}, PodLabels: map[string]string{"p": "1"}}},
 			PrivateRanges: []string{"10.0.0.0/8"}, EgressAllowed: []string{"10.1.0.0/16"}, StorageClass: "fast", ProgressDeadline: time.Minute, ResourceQuota: true,
 		}},
-		"closed": {workspace(t, state.Spec{Image: "ide"}), render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}}},
+		"closed": {workspace(t, domain.Spec{Image: "ide"}), render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,7 +129,7 @@ func TestTheSameBytesAlways(t *testing.T) {
 }
 
 // template is the pod template of a rendered workspace, as JSON.
-func template(t *testing.T, w state.Workspace) string {
+func template(t *testing.T, w domain.Workspace) string {
 	t.Helper()
 	got, err := render.Desired(w, render.Options{})
 	require.NoError(t, err)
@@ -144,18 +144,18 @@ func TestWhatReplacesThePod(t *testing.T) {
 	t.Parallel()
 	base := workspace(t, full())
 	for name, test := range map[string]struct {
-		change   func(w *state.Workspace)
+		change   func(w *domain.Workspace)
 		replaces bool
 	}{
-		"another revision":          {func(w *state.Workspace) { w.DesiredRevision = 9 }, false},
-		"a stop":                    {func(w *state.Workspace) { w.DesiredState = state.DesiredStopped }, false},
-		"a larger volume":           {func(w *state.Workspace) { w.Spec.VolumeSize = "30Gi" }, false},
-		"a new secret variable":     {func(w *state.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
-		"a new secret file":         {func(w *state.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
-		"another image":             {func(w *state.Workspace) { w.Spec.Image = "other" }, true},
-		"another plain variable":    {func(w *state.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
-		"another amount of memory":  {func(w *state.Workspace) { w.Spec.Memory = "3Gi" }, true},
-		"the same amount otherwise": {func(w *state.Workspace) { w.Spec.Memory = "2048Mi" }, false},
+		"another revision":          {func(w *domain.Workspace) { w.DesiredRevision = 9 }, false},
+		"a stop":                    {func(w *domain.Workspace) { w.DesiredState = domain.DesiredStopped }, false},
+		"a larger volume":           {func(w *domain.Workspace) { w.Spec.VolumeSize = "30Gi" }, false},
+		"a new secret variable":     {func(w *domain.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
+		"a new secret file":         {func(w *domain.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
+		"another image":             {func(w *domain.Workspace) { w.Spec.Image = "other" }, true},
+		"another plain variable":    {func(w *domain.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
+		"another amount of memory":  {func(w *domain.Workspace) { w.Spec.Memory = "3Gi" }, true},
+		"the same amount otherwise": {func(w *domain.Workspace) { w.Spec.Memory = "2048Mi" }, false},
 	} {
 		changed := base
 		test.change(&changed)
@@ -195,7 +195,7 @@ func TestSecretsTravelByNameAndDigestOnly(t *testing.T) {
 	for _, m := range got.Manifests {
 		require.NotEqual(t, "Secret", m["kind"])
 	}
-	none, err := render.Desired(workspace(t, state.Spec{Image: "ide"}), render.Options{})
+	none, err := render.Desired(workspace(t, domain.Spec{Image: "ide"}), render.Options{})
 	require.NoError(t, err)
 	require.Empty(t, none.Secrets)
 }
@@ -203,7 +203,7 @@ func TestSecretsTravelByNameAndDigestOnly(t *testing.T) {
 func TestTerminatedHasNoManifests(t *testing.T) {
 	t.Parallel()
 	w := workspace(t, full())
-	w.DesiredState = state.DesiredTerminated
+	w.DesiredState = domain.DesiredTerminated
 	got, err := render.Desired(w, render.Options{})
 	require.NoError(t, err)
 	require.Equal(t, events.DesiredWorkspace{
@@ -213,7 +213,7 @@ func TestTerminatedHasNoManifests(t *testing.T) {
 
 func TestWhatIsTooLargeIsRefused(t *testing.T) {
 	t.Parallel()
-	spec := state.Spec{Image: "ide", Env: map[string]string{}}
+	spec := domain.Spec{Image: "ide", Env: map[string]string{}}
 	for i := range 10 {
 		spec.Env[fmt.Sprintf("V%d", i)] = strings.Repeat("x", 30<<10)
 	}

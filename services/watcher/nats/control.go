@@ -19,9 +19,6 @@ import (
 )
 
 const (
-	typeConfig = event.TypePrefix + "control.config.v1"
-	typeResync = event.TypePrefix + "control.resync.v1"
-
 	// What has been taken and has not had its effect is claimed this often; the consumer redelivers after 30 s without.
 	claimInterval = 10 * time.Second
 	minDelay      = 100 * time.Millisecond
@@ -134,28 +131,24 @@ func dispatch(ctx context.Context, msg jetstream.Msg, to Directives) (<-chan str
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller names the subject
 	}
-	switch e.Type() {
-	case typeConfig:
+	if e.Type() != events.TypeAgentConfig && e.Type() != events.TypeResyncRequested {
+		return nil, nil //nolint:nilnil // what a newer control plane says on these subjects to others is none of our business
+	}
+	if err := events.Validate(e.Type(), e.Data()); err != nil {
+		return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+	}
+	if e.Type() == events.TypeAgentConfig {
 		var cfg events.AgentConfig
 		if err := json.Unmarshal(e.Data(), &cfg); err != nil {
 			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
 		}
-		if cfg.ConfigRevision < 1 || cfg.FullResyncIntervalMs < 1000 {
-			return nil, fmt.Errorf("event %s: config_revision %d or full_resync_interval_ms %d is out of range", e.ID(), cfg.ConfigRevision, cfg.FullResyncIntervalMs)
-		}
 		return to.Configure(ctx, cfg), nil
-	case typeResync:
-		var request events.ResyncRequested
-		if err := json.Unmarshal(e.Data(), &request); err != nil {
-			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
-		}
-		if request.Nonce == "" {
-			return nil, fmt.Errorf("event %s: no nonce", e.ID())
-		}
-		return to.Resync(ctx, request), nil
-	default:
-		return nil, nil //nolint:nilnil // what a newer control plane says to others on these subjects is none of our business
 	}
+	var request events.ResyncRequested
+	if err := json.Unmarshal(e.Data(), &request); err != nil {
+		return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+	}
+	return to.Resync(ctx, request), nil
 }
 
 // settle acknowledges a message once it has had its effect, and keeps it from being delivered again until then.

@@ -16,7 +16,9 @@ type serverLog struct {
 }
 
 func (l *serverLog) Noticef(format string, args ...any) { l.logger.Info(fmt.Sprintf(format, args...)) }
-func (l *serverLog) Warnf(format string, args ...any)   { l.logger.Warn(fmt.Sprintf(format, args...)) }
+
+func (l *serverLog) Warnf(format string, args ...any) { l.logger.Warn(fmt.Sprintf(format, args...)) }
+
 func (l *serverLog) Errorf(format string, args ...any) {
 	l.logger.Error(fmt.Sprintf(format, args...))
 }

@@ -19,52 +19,52 @@ const (
 )
 
 // Server starts a server with a temporary store and no authentication.
-func Server(t testing.TB) *natsd.Server {
-	t.Helper()
-	return Start(t, natsd.Options{})
+func Server(tb testing.TB) *natsd.Server {
+	tb.Helper()
+	return Start(tb, natsd.Options{})
 }
 
 // Start starts a server with these options.
-func Start(t testing.TB, opts natsd.Options) *natsd.Server {
-	t.Helper()
+func Start(tb testing.TB, opts natsd.Options) *natsd.Server {
+	tb.Helper()
 	server, err := natsd.Start(opts)
 	if err != nil {
-		t.Fatalf("start a NATS server for the test: %v", err)
+		tb.Fatalf("start a NATS server for the test: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := server.Stop(); err != nil {
-			t.Errorf("stop the test's NATS server: %v", err)
+			tb.Errorf("stop the test's NATS server: %v", err)
 		}
 	})
 	return server
 }
 
 // Connect connects to the server and closes the connection when the test ends. The connection comes back for ever after outages.
-func Connect(t testing.TB, server *natsd.Server, options ...nats.Option) *nats.Conn {
-	t.Helper()
+func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.Conn {
+	tb.Helper()
 	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}, options...)
 	conn, err := nats.Connect(server.ClientURL(), options...)
 	if err != nil {
-		t.Fatalf("connect to the test's NATS server: %v", err)
+		tb.Fatalf("connect to the test's NATS server: %v", err)
 	}
-	t.Cleanup(conn.Close)
+	tb.Cleanup(conn.Close)
 	return conn
 }
 
 // JetStream connects as Connect does and returns the JetStream API of the connection.
-func JetStream(t testing.TB, server *natsd.Server, options ...nats.Option) jetstream.JetStream {
-	t.Helper()
-	js, err := jetstream.New(Connect(t, server, options...))
+func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jetstream.JetStream {
+	tb.Helper()
+	js, err := jetstream.New(Connect(tb, server, options...))
 	if err != nil {
-		t.Fatalf("open JetStream on the test's NATS server: %v", err)
+		tb.Fatalf("open JetStream on the test's NATS server: %v", err)
 	}
 	return js
 }
 
 // Reconnected waits until the connection has noticed that its server was away, and is back: a request made before may be lost without an
 // answer. Call it after the server's Restart, Snapshot or Restore.
-func Reconnected(t testing.TB, conn *nats.Conn) {
-	t.Helper()
+func Reconnected(tb testing.TB, conn *nats.Conn) {
+	tb.Helper()
 	deadline := time.Now().Add(patience)
 	for {
 		_, err := conn.RTT()
@@ -72,7 +72,7 @@ func Reconnected(t testing.TB, conn *nats.Conn) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the connection to the test's NATS server is not back: %v", err)
+			tb.Fatalf("the connection to the test's NATS server is not back: %v", err)
 		}
 		// A failed round trip while disconnected returns at once: wait for the change rather than turn.
 		status := conn.StatusChanged(nats.CONNECTED)

@@ -55,11 +55,17 @@ func (a account) own(folder string) error {
 	if a.credential == nil {
 		return nil
 	}
-	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+	// Within a root, so that no link that somebody puts there leads out of it.
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return fmt.Errorf("open folder %s: %w", folder, err)
+	}
+	defer func() { _ = root.Close() }()
+	err = fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(path, int(a.credential.Uid), int(a.credential.Gid))
+		return root.Lchown(path, int(a.credential.Uid), int(a.credential.Gid))
 	})
 	if err != nil {
 		return fmt.Errorf("give folder %s to user %s: %w", folder, a.name, err)

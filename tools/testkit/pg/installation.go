@@ -60,8 +60,8 @@ func candidateFolders(ctx context.Context) []string {
 	var dirs []string
 	if path, err := exec.LookPath("postgres"); err == nil {
 		// Distributions link single programs into PATH; initdb lies beside the real file.
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			path = real
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			path = target
 		}
 		dirs = append(dirs, filepath.Dir(path))
 	}
@@ -126,7 +126,7 @@ func parseMajor(printed string) (int, error) {
 
 // dataVersion returns the major version that wrote the data folder, or 0 when the folder holds no cluster yet.
 func dataVersion(data string) (int, error) {
-	raw, err := os.ReadFile(filepath.Join(data, "PG_VERSION")) //nolint:gosec // the caller's own data folder
+	raw, err := os.ReadFile(filepath.Join(data, "PG_VERSION"))
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}

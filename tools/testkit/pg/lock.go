@@ -11,7 +11,7 @@ import (
 type folderLock struct{ file *os.File }
 
 func lockFolder(path string) (*folderLock, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // a path below the caller's folder
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}

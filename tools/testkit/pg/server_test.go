@@ -133,7 +133,7 @@ func TestKeptDataIsOpenedAgainByOneProcessAtATime(t *testing.T) {
 func TestServerEndsWithAParentThatIsKilled(t *testing.T) {
 	t.Parallel()
 	data := dataFolder(t)
-	parent := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this test binary
+	parent := exec.CommandContext(t.Context(), os.Args[0])
 	parent.Env = append(os.Environ(), parentVariable+"="+data)
 	out, err := parent.StdoutPipe()
 	require.NoError(t, err)

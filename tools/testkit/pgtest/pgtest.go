@@ -29,15 +29,15 @@ type sharedServer struct {
 	server *pg.Server
 }
 
-func (s *sharedServer) url(t testing.TB) string {
-	t.Helper()
+func (s *sharedServer) url(tb testing.TB) string {
+	tb.Helper()
 	if given := os.Getenv(Variable); given != "" {
 		return given
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server == nil {
-		s.server = start(t)
+		s.server = start(tb)
 	}
 	return s.server.URL()
 }
@@ -48,17 +48,17 @@ func (s *sharedServer) stop() error {
 	if s.server == nil {
 		return nil
 	}
-	return s.server.Stop(context.Background())
+	return s.server.Stop(context.Background()) //nolint:wrapcheck // the caller says what it did
 }
 
-func start(t testing.TB) *pg.Server {
-	t.Helper()
+func start(tb testing.TB) *pg.Server {
+	tb.Helper()
 	// Not the test's context: the shared server outlives the test that starts it.
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout) //nolint:usetesting // see above
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	server, err := pg.Start(ctx, pg.Options{})
 	if err != nil {
-		t.Fatalf("start a PostgreSQL server for tests: %v", err)
+		tb.Fatalf("start a PostgreSQL server for tests: %v", err)
 	}
 	return server
 }
@@ -82,39 +82,39 @@ func (r run) Run() int {
 }
 
 // Database returns the connection string of an empty database that is this test's own and is dropped when the test ends.
-func Database(t testing.TB) string {
-	t.Helper()
-	server := shared.url(t)
+func Database(tb testing.TB) string {
+	tb.Helper()
+	server := shared.url(tb)
 	name := "lockstep_test_" + strings.ToLower(rand.Text()[:16])
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(tb.Context(), startTimeout)
 	defer cancel()
 	if err := pg.CreateDatabase(ctx, server, name); err != nil {
-		t.Fatalf("create a database for the test: %v", err)
+		tb.Fatalf("create a database for the test: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
 		if err := pg.DropDatabase(ctx, server, name); err != nil {
-			t.Errorf("drop the test's database: %v", err)
+			tb.Errorf("drop the test's database: %v", err)
 		}
 	})
 	database, err := url.Parse(server)
 	if err != nil {
-		t.Fatalf("%s is not a URL: %v", Variable, err)
+		tb.Fatalf("%s is not a URL: %v", Variable, err)
 	}
 	database.Path = "/" + name
 	return database.String()
 }
 
 // Server starts a server that is this test's own, to be killed and restarted at will; it is stopped when the test ends.
-func Server(t testing.TB) *pg.Server {
-	t.Helper()
-	server := start(t)
-	t.Cleanup(func() {
+func Server(tb testing.TB) *pg.Server {
+	tb.Helper()
+	server := start(tb)
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
 		if err := server.Stop(ctx); err != nil {
-			t.Errorf("stop the test's PostgreSQL server: %v", err)
+			tb.Errorf("stop the test's PostgreSQL server: %v", err)
 		}
 	})
 	return server

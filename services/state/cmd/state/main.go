@@ -3,7 +3,7 @@ package main
 
 import (
 	"lockstep.internal/libs/service"
-	"lockstep.internal/services/state/program"
+	"lockstep.internal/services/state"
 )
 
-func main() { service.Main(program.Program(), program.DefaultConfig(), program.Main) }
+func main() { service.Main(state.Program(), state.DefaultConfig(), state.Main) }

@@ -1,4 +1,4 @@
-package state
+package domain
 
 // Spec is what a workspace is made of: a template with the creator's changes. Its JSON is what the database keeps.
 type Spec struct {

@@ -1,4 +1,4 @@
-package state_test
+package domain_test
 
 import (
 	"maps"
@@ -13,18 +13,18 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state"
 	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
 
-func workspace(t *testing.T, changes ...func(w *state.Workspace)) state.Workspace {
+func workspace(t *testing.T, changes ...func(w *domain.Workspace)) domain.Workspace {
 	t.Helper()
-	w, err := state.NewWorkspace(state.Creation{
-		Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Template: "default", Spec: state.Spec{Image: "registry.example/ide:9"}, Now: start(),
+	w, err := domain.NewWorkspace(domain.Creation{
+		Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Template: "default", Spec: domain.Spec{Image: "registry.example/ide:9"}, Now: start(),
 	})
 	require.NoError(t, err)
 	for _, change := range changes {
@@ -36,59 +36,59 @@ func workspace(t *testing.T, changes ...func(w *state.Workspace)) state.Workspac
 // deployment is one that the cluster has brought to the replicas wanted of the revision.
 func deployment(replicas int, revision string) *events.ObservedDeployment {
 	return &events.ObservedDeployment{
-		Object:     events.ObjectMeta{Namespace: "ws-7-ide", Name: "ide", Annotations: map[string]string{state.AnnotationDesiredRevision: revision}},
+		Object:     events.ObjectMeta{Namespace: "ws-7-ide", Name: "ide", Annotations: map[string]string{domain.AnnotationDesiredRevision: revision}},
 		Generation: 3, ObservedGeneration: 3, SpecReplicas: &replicas, HasStatus: true, AvailableReplicas: replicas,
 		Conditions: []events.Condition{{Type: "Available", Reason: "MinimumReplicasAvailable"}, {Type: "Progressing", Reason: "NewReplicaSetAvailable"}},
 	}
 }
 
-func seen(d *events.ObservedDeployment) state.Observation {
-	return state.Observation{Seen: true, Deployment: d, At: start().Add(time.Minute)}
+func seen(d *events.ObservedDeployment) domain.Observation {
+	return domain.Observation{Seen: true, Deployment: d, At: start().Add(time.Minute)}
 }
 
 func TestANewWorkspace(t *testing.T) {
 	t.Parallel()
 	w := workspace(t)
 	require.Equal(t, "ws-7-ide", w.Namespace)
-	require.Equal(t, state.DesiredRunning, w.DesiredState)
+	require.Equal(t, domain.DesiredRunning, w.DesiredState)
 	require.Equal(t, actualstate.CreationRequested, w.ActualState)
 	require.EqualValues(t, 1, w.DesiredRevision)
-	require.Equal(t, state.Spec{Image: "registry.example/ide:9", CPU: "500m", Memory: "1Gi", VolumeSize: "10Gi"}, w.Spec)
-	changes := state.Changes(nil, w)
+	require.Equal(t, domain.Spec{Image: "registry.example/ide:9", CPU: "500m", Memory: "1Gi", VolumeSize: "10Gi"}, w.Spec)
+	changes := domain.Changes(nil, w)
 	require.Len(t, changes, 1)
 	require.Equal(t, w.ID.String()+"/created", changes[0].ID)
 }
 
 func TestWhatMayBeWanted(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ from, ask, want state.DesiredState }{
-		{state.DesiredRunning, state.DesiredRunning, state.DesiredRunning},
-		{state.DesiredRunning, state.DesiredStopped, state.DesiredStopped},
-		{state.DesiredRunning, state.DesiredTerminated, state.DesiredTerminated},
-		{state.DesiredRunning, state.DesiredRestartRequested, state.DesiredRestartRequested},
-		{state.DesiredStopped, state.DesiredRunning, state.DesiredRunning},
-		{state.DesiredStopped, state.DesiredStopped, state.DesiredStopped},
-		{state.DesiredStopped, state.DesiredTerminated, state.DesiredTerminated},
-		{state.DesiredStopped, state.DesiredRestartRequested, state.DesiredRunning},
-		{state.DesiredRestartRequested, state.DesiredRunning, state.DesiredRunning},
-		{state.DesiredRestartRequested, state.DesiredStopped, state.DesiredStopped},
-		{state.DesiredRestartRequested, state.DesiredTerminated, state.DesiredTerminated},
-		{state.DesiredRestartRequested, state.DesiredRestartRequested, state.DesiredRestartRequested},
-		{state.DesiredTerminated, state.DesiredTerminated, state.DesiredTerminated},
+	for _, test := range []struct{ from, ask, want domain.DesiredState }{
+		{domain.DesiredRunning, domain.DesiredRunning, domain.DesiredRunning},
+		{domain.DesiredRunning, domain.DesiredStopped, domain.DesiredStopped},
+		{domain.DesiredRunning, domain.DesiredTerminated, domain.DesiredTerminated},
+		{domain.DesiredRunning, domain.DesiredRestartRequested, domain.DesiredRestartRequested},
+		{domain.DesiredStopped, domain.DesiredRunning, domain.DesiredRunning},
+		{domain.DesiredStopped, domain.DesiredStopped, domain.DesiredStopped},
+		{domain.DesiredStopped, domain.DesiredTerminated, domain.DesiredTerminated},
+		{domain.DesiredStopped, domain.DesiredRestartRequested, domain.DesiredRunning},
+		{domain.DesiredRestartRequested, domain.DesiredRunning, domain.DesiredRunning},
+		{domain.DesiredRestartRequested, domain.DesiredStopped, domain.DesiredStopped},
+		{domain.DesiredRestartRequested, domain.DesiredTerminated, domain.DesiredTerminated},
+		{domain.DesiredRestartRequested, domain.DesiredRestartRequested, domain.DesiredRestartRequested},
+		{domain.DesiredTerminated, domain.DesiredTerminated, domain.DesiredTerminated},
 	} {
 		t.Run(string(test.from)+" to "+string(test.ask), func(t *testing.T) {
 			t.Parallel()
-			before := workspace(t, func(w *state.Workspace) { w.DesiredState = test.from })
+			before := workspace(t, func(w *domain.Workspace) { w.DesiredState = test.from })
 			after, err := before.SetDesired(test.ask, 11, start().Add(time.Hour))
 			require.NoError(t, err)
 			require.Equal(t, test.want, after.DesiredState)
 			if test.from == test.ask {
 				require.Equal(t, before, after, "no change, no revision")
-				require.Empty(t, state.Changes(&before, after))
+				require.Empty(t, domain.Changes(&before, after))
 				return
 			}
 			require.Equal(t, before.DesiredRevision+1, after.DesiredRevision)
-			changes := state.Changes(&before, after)
+			changes := domain.Changes(&before, after)
 			require.Len(t, changes, 1)
 			user := events.DesiredStateCauseUser
 			require.Equal(t, events.WorkspaceDesiredStateChanged{
@@ -101,15 +101,15 @@ func TestWhatMayBeWanted(t *testing.T) {
 
 func TestTerminatedIsPermanent(t *testing.T) {
 	t.Parallel()
-	w, err := workspace(t).SetDesired(state.DesiredTerminated, 9, start())
+	w, err := workspace(t).SetDesired(domain.DesiredTerminated, 9, start())
 	require.NoError(t, err)
-	for _, to := range []state.DesiredState{state.DesiredRunning, state.DesiredStopped, state.DesiredRestartRequested} {
+	for _, to := range []domain.DesiredState{domain.DesiredRunning, domain.DesiredStopped, domain.DesiredRestartRequested} {
 		same, err := w.SetDesired(to, 9, start())
 		require.True(t, fault.Is(err, errcode.WorkspaceTerminated), to)
 		require.ErrorContains(t, err, `workspace "ide" was asked to terminate, which is permanent; create another one`)
 		require.Equal(t, w, same)
 	}
-	_, err = w.Update(state.Spec{Image: "other:1"}, 9, start())
+	_, err = w.Update(domain.Spec{Image: "other:1"}, 9, start())
 	require.True(t, fault.Is(err, errcode.WorkspaceTerminated))
 	_, err = workspace(t).SetDesired("gone", 9, start())
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
@@ -118,36 +118,36 @@ func TestTerminatedIsPermanent(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	t.Parallel()
 	before := workspace(t)
-	same, err := before.Update(state.Spec{Image: before.Spec.Image, Env: map[string]string{}, Command: []string{}}, 9, start())
+	same, err := before.Update(domain.Spec{Image: before.Spec.Image, Env: map[string]string{}, Command: []string{}}, 9, start())
 	require.NoError(t, err)
 	require.Equal(t, before, same)
-	after, err := before.Update(state.Spec{Image: "other:1", VolumeSize: "20Gi"}, 9, start())
+	after, err := before.Update(domain.Spec{Image: "other:1", VolumeSize: "20Gi"}, 9, start())
 	require.NoError(t, err)
 	require.EqualValues(t, 2, after.DesiredRevision)
-	require.Equal(t, state.DesiredRunning, after.DesiredState)
-	_, err = after.Update(state.Spec{Image: "other:1", VolumeSize: "19Gi"}, 9, start())
+	require.Equal(t, domain.DesiredRunning, after.DesiredState)
+	_, err = after.Update(domain.Spec{Image: "other:1", VolumeSize: "19Gi"}, 9, start())
 	require.ErrorContains(t, err, `volume_size: "19Gi" is less than the "20Gi" the volume has`)
 }
 
 func TestARestartGoesOnOnceItsOwnStopIsSeen(t *testing.T) {
 	t.Parallel()
-	asked := workspace(t, func(w *state.Workspace) {
-		w.DesiredState, w.DesiredRevision, w.AppliedRevision, w.ActualState = state.DesiredRestartRequested, 6, 6, actualstate.Stopping
+	asked := workspace(t, func(w *domain.Workspace) {
+		w.DesiredState, w.DesiredRevision, w.AppliedRevision, w.ActualState = domain.DesiredRestartRequested, 6, 6, actualstate.Stopping
 	})
 	for name, test := range map[string]struct {
-		change     func(w *state.Workspace)
+		change     func(w *domain.Workspace)
 		deployment *events.ObservedDeployment
 		actual     actualstate.State
 	}{
-		"not yet applied":                  {func(w *state.Workspace) { w.AppliedRevision = 5 }, deployment(0, "6"), actualstate.Stopped},
+		"not yet applied":                  {func(w *domain.Workspace) { w.AppliedRevision = 5 }, deployment(0, "6"), actualstate.Stopped},
 		"stopped by an earlier revision":   {nil, deployment(0, "5"), actualstate.Stopped},
 		"stopped by who knows what":        {nil, deployment(0, ""), actualstate.Stopped},
 		"its status is of a former spec":   {nil, func() *events.ObservedDeployment { d := deployment(0, "6"); d.Generation++; return d }(), actualstate.Stopped},
 		"still running":                    {nil, deployment(1, "6"), actualstate.Running},
-		"stopped, but applying fails":      {func(w *state.Workspace) { w.ApplyError = &actualstate.ApplyError{Revision: 6} }, deployment(0, "6"), actualstate.Error},
+		"stopped, but applying fails":      {func(w *domain.Workspace) { w.ApplyError = &actualstate.ApplyError{Revision: 6} }, deployment(0, "6"), actualstate.Error},
 		"the Deployment is not there":      {nil, nil, actualstate.Unknown},
-		"nobody asked for a restart":       {func(w *state.Workspace) { w.DesiredState = state.DesiredStopped }, deployment(0, "6"), actualstate.Stopped},
-		"updated since, which is on a way": {func(w *state.Workspace) { w.DesiredRevision = 7 }, deployment(0, "6"), actualstate.Stopped},
+		"nobody asked for a restart":       {func(w *domain.Workspace) { w.DesiredState = domain.DesiredStopped }, deployment(0, "6"), actualstate.Stopped},
+		"updated since, which is on a way": {func(w *domain.Workspace) { w.DesiredRevision = 7 }, deployment(0, "6"), actualstate.Stopped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -162,9 +162,9 @@ func TestARestartGoesOnOnceItsOwnStopIsSeen(t *testing.T) {
 		})
 	}
 	after := asked.Observe(seen(deployment(0, "6")))
-	require.Equal(t, state.DesiredRunning, after.DesiredState)
+	require.Equal(t, domain.DesiredRunning, after.DesiredState)
 	require.EqualValues(t, 7, after.DesiredRevision)
-	changes := state.Changes(&asked, after)
+	changes := domain.Changes(&asked, after)
 	require.Len(t, changes, 2)
 	require.Equal(t, events.ActualStateStopped, changes[0].Data.(events.WorkspaceStateChanged).To)
 	told := changes[1].Data.(events.WorkspaceDesiredStateChanged)
@@ -177,7 +177,7 @@ func TestARestartGoesOnOnceItsOwnStopIsSeen(t *testing.T) {
 func TestObserving(t *testing.T) {
 	t.Parallel()
 	before := workspace(t)
-	require.Equal(t, before, before.Observe(state.Observation{}), "nothing heard yet is no reason to doubt")
+	require.Equal(t, before, before.Observe(domain.Observation{}), "nothing heard yet is no reason to doubt")
 	running := before.Observe(seen(deployment(1, "1")))
 	require.Equal(t, actualstate.Running, running.ActualState)
 	require.Equal(t, start().Add(time.Minute), running.ActualStateChangedAt)
@@ -189,18 +189,18 @@ func TestObserving(t *testing.T) {
 	require.Equal(t, actualstate.Error, failed.ActualState)
 	otherwise := failed.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Forbidden", Message: "never"}, start()).Observe(seen(deployment(1, "1")))
 	require.Equal(t, "never", otherwise.Message)
-	require.Empty(t, state.Changes(&failed, otherwise), "a sentence that changes is no event")
+	require.Empty(t, domain.Changes(&failed, otherwise), "a sentence that changes is no event")
 	otherwise = otherwise.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Invalid", Message: "x"}, start()).Observe(seen(deployment(1, "1")))
-	require.Len(t, state.Changes(&failed, otherwise), 1, "another reason is")
+	require.Len(t, domain.Changes(&failed, otherwise), 1, "another reason is")
 	require.Equal(t, actualstate.Running, otherwise.Applied(1, start()).Observe(seen(deployment(1, "1"))).ActualState)
 }
 
 func TestAnUnexpectedChangeIsStoredAndMarked(t *testing.T) {
 	t.Parallel()
-	before := workspace(t, func(w *state.Workspace) { w.ActualState, w.ActualStateRevision = actualstate.Terminated, 4 })
+	before := workspace(t, func(w *domain.Workspace) { w.ActualState, w.ActualStateRevision = actualstate.Terminated, 4 })
 	after := before
 	after.ActualState, after.ActualStateRevision = actualstate.Running, 5
-	changes := state.Changes(&before, after)
+	changes := domain.Changes(&before, after)
 	require.True(t, changes[0].Unexpected)
 	require.True(t, changes[0].Data.(events.WorkspaceStateChanged).Unexpected)
 	require.Equal(t, before.ID.String()+"/actual/5", changes[0].ID)
@@ -208,14 +208,14 @@ func TestAnUnexpectedChangeIsStoredAndMarked(t *testing.T) {
 
 func TestTermination(t *testing.T) {
 	t.Parallel()
-	asked, err := workspace(t, func(w *state.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running }).SetDesired(state.DesiredTerminated, 9, start())
+	asked, err := workspace(t, func(w *domain.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running }).SetDesired(domain.DesiredTerminated, 9, start())
 	require.NoError(t, err)
 	require.Equal(t, actualstate.Running, asked.Observe(seen(deployment(1, "1"))).ActualState, "nothing happened yet")
 	leaving := deployment(1, "1")
 	leaving.Object.DeletedAt = new(start())
 	require.Equal(t, actualstate.Terminating, asked.Observe(seen(leaving)).ActualState, "it shows before it is said")
-	require.Equal(t, actualstate.Terminating, asked.Observe(state.Observation{Seen: true, Gone: true}).ActualState)
-	require.EqualValues(t, 2, asked.Observe(state.Observation{Seen: true, Gone: true}).DesiredRevision, "what shall be gone is not sent again")
+	require.Equal(t, actualstate.Terminating, asked.Observe(domain.Observation{Seen: true, Gone: true}).ActualState)
+	require.EqualValues(t, 2, asked.Observe(domain.Observation{Seen: true, Gone: true}).DesiredRevision, "what shall be gone is not sent again")
 
 	refused := asked.ApplyFailed(actualstate.ApplyError{Revision: 2, Reason: "Forbidden"}, start()).Observe(seen(nil))
 	require.Equal(t, actualstate.Error, refused.ActualState)
@@ -223,9 +223,9 @@ func TestTermination(t *testing.T) {
 	require.Equal(t, actualstate.Terminating, going.ActualState)
 	gone := going.Terminated(2, start()).Observe(seen(nil))
 	require.Equal(t, actualstate.Terminated, gone.ActualState)
-	for name, later := range map[string]state.Workspace{
+	for name, later := range map[string]domain.Workspace{
 		"applied": gone.Applied(3, start()), "failed": gone.ApplyFailed(actualstate.ApplyError{Revision: 3}, start()), "terminating": gone.Terminating(3, start()),
-		"observed": gone.Observe(seen(deployment(1, "3"))), "listed": gone.Observe(state.Observation{Seen: true, Listed: start().Add(time.Hour)}),
+		"observed": gone.Observe(seen(deployment(1, "3"))), "listed": gone.Observe(domain.Observation{Seen: true, Listed: start().Add(time.Hour)}),
 	} {
 		require.Equal(t, gone, later, name)
 	}
@@ -233,8 +233,8 @@ func TestTermination(t *testing.T) {
 
 func TestWhatTheDispatcherSaysOfLowerRevisionsIsOld(t *testing.T) {
 	t.Parallel()
-	w := workspace(t, func(w *state.Workspace) { w.DesiredRevision = 9 }).Applied(5, start())
-	for name, after := range map[string]state.Workspace{
+	w := workspace(t, func(w *domain.Workspace) { w.DesiredRevision = 9 }).Applied(5, start())
+	for name, after := range map[string]domain.Workspace{
 		"applied": w.Applied(4, start()), "failed": w.ApplyFailed(actualstate.ApplyError{Revision: 4}, start()),
 		"terminating": w.Terminating(4, start()), "terminated": w.Terminated(4, start()),
 	} {
@@ -248,13 +248,13 @@ func TestWhatTheDispatcherSaysOfLowerRevisionsIsOld(t *testing.T) {
 
 func TestADispatcherAheadOfTheDatabaseIsOvertaken(t *testing.T) {
 	t.Parallel()
-	for name, say := range map[string]func(w state.Workspace) state.Workspace{
-		"applied": func(w state.Workspace) state.Workspace { return w.Applied(8, start()) },
-		"failed": func(w state.Workspace) state.Workspace {
+	for name, say := range map[string]func(w domain.Workspace) domain.Workspace{
+		"applied": func(w domain.Workspace) domain.Workspace { return w.Applied(8, start()) },
+		"failed": func(w domain.Workspace) domain.Workspace {
 			return w.ApplyFailed(actualstate.ApplyError{Revision: 8}, start())
 		},
-		"terminating": func(w state.Workspace) state.Workspace { return w.Terminating(8, start()) },
-		"terminated":  func(w state.Workspace) state.Workspace { return w.Terminated(8, start()) },
+		"terminating": func(w domain.Workspace) domain.Workspace { return w.Terminating(8, start()) },
+		"terminated":  func(w domain.Workspace) domain.Workspace { return w.Terminated(8, start()) },
 	} {
 		after := say(workspace(t))
 		require.EqualValues(t, 9, after.DesiredRevision, name)
@@ -267,30 +267,30 @@ func TestWhatTheClusterLostIsSentAgain(t *testing.T) {
 	t.Parallel()
 	listed := start().Add(time.Hour)
 	for name, test := range map[string]struct {
-		change func(w *state.Workspace)
-		o      state.Observation
+		change func(w *domain.Workspace)
+		o      domain.Observation
 		again  bool
 	}{
-		"deleted behind one's back":             {nil, state.Observation{Seen: true, Gone: true}, true},
-		"deleted and made again at once":        {nil, state.Observation{Seen: true, Gone: true, Deployment: deployment(1, "1")}, false},
-		"not there, as before":                  {nil, state.Observation{Seen: true}, false},
-		"not in a whole resync":                 {nil, state.Observation{Seen: true, Listed: listed}, true},
-		"never seen, not in a whole resync":     {nil, state.Observation{Listed: listed}, true},
-		"applied while the resync ran":          {func(w *state.Workspace) { w.AppliedAt = listed }, state.Observation{Listed: listed}, false},
-		"not applied yet":                       {func(w *state.Workspace) { w.DesiredRevision = 2 }, state.Observation{Listed: listed}, false},
-		"seen since":                            {nil, state.Observation{Seen: true, Listed: listed, Deployment: deployment(1, "1")}, false},
-		"stopped, deleted behind one's back":    {func(w *state.Workspace) { w.DesiredState = state.DesiredStopped }, state.Observation{Seen: true, Gone: true}, true},
-		"shall be terminated, and is not there": {func(w *state.Workspace) { w.DesiredState, w.DesiredRevision = state.DesiredTerminated, 2 }, state.Observation{Seen: true, Listed: listed}, true},
+		"deleted behind one's back":             {nil, domain.Observation{Seen: true, Gone: true}, true},
+		"deleted and made again at once":        {nil, domain.Observation{Seen: true, Gone: true, Deployment: deployment(1, "1")}, false},
+		"not there, as before":                  {nil, domain.Observation{Seen: true}, false},
+		"not in a whole resync":                 {nil, domain.Observation{Seen: true, Listed: listed}, true},
+		"never seen, not in a whole resync":     {nil, domain.Observation{Listed: listed}, true},
+		"applied while the resync ran":          {func(w *domain.Workspace) { w.AppliedAt = listed }, domain.Observation{Listed: listed}, false},
+		"not applied yet":                       {func(w *domain.Workspace) { w.DesiredRevision = 2 }, domain.Observation{Listed: listed}, false},
+		"seen since":                            {nil, domain.Observation{Seen: true, Listed: listed, Deployment: deployment(1, "1")}, false},
+		"stopped, deleted behind one's back":    {func(w *domain.Workspace) { w.DesiredState = domain.DesiredStopped }, domain.Observation{Seen: true, Gone: true}, true},
+		"shall be terminated, and is not there": {func(w *domain.Workspace) { w.DesiredState, w.DesiredRevision = domain.DesiredTerminated, 2 }, domain.Observation{Seen: true, Listed: listed}, true},
 		"terminated while the resync ran": {
-			func(w *state.Workspace) {
-				w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = state.DesiredTerminated, 2, listed
+			func(w *domain.Workspace) {
+				w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = domain.DesiredTerminated, 2, listed
 			},
-			state.Observation{Seen: true, Listed: listed}, false,
+			domain.Observation{Seen: true, Listed: listed}, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			before := workspace(t, func(w *state.Workspace) { w.AppliedRevision, w.AppliedAt = 1, start() })
+			before := workspace(t, func(w *domain.Workspace) { w.AppliedRevision, w.AppliedAt = 1, start() })
 			if test.change != nil {
 				test.change(&before)
 			}
@@ -306,9 +306,9 @@ func TestWhatTheClusterLostIsSentAgain(t *testing.T) {
 
 func TestEveryFaultOfACreationAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := state.NewWorkspace(state.Creation{Name: "9-Ä", Now: start(), Spec: state.Spec{
+	_, err := domain.NewWorkspace(domain.Creation{Name: "9-Ä", Now: start(), Spec: domain.Spec{
 		Image: "Registry.example/IDE", CPU: "many", Memory: "-1", VolumeSize: "500m", Command: []string{"ok", "\xff"},
-		Ports: []state.Port{{"http", 80}, {"http", 80}, {"UPPER", 0}}, Env: map[string]string{"1X": "", "OK": "a\x00"},
+		Ports: []domain.Port{{"http", 80}, {"http", 80}, {"UPPER", 0}}, Env: map[string]string{"1X": "", "OK": "a\x00"},
 		SecretEnv: []string{"OK", "A-B", "T", "T"}, SecretFiles: []string{"/abs", "../up", "a//b", "k", "k", "k/below", ""},
 	}})
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
@@ -318,7 +318,7 @@ func TestEveryFaultOfACreationAtOnce(t *testing.T) {
 		"secret_files[6]", "volume_size",
 	}, sortedKeys(fault.From(err).Details))
 	for _, name := range []string{"", "-a", "a-", "a.b", strings.Repeat("a", 41)} {
-		_, err := state.NewWorkspace(state.Creation{Name: name, Spec: state.Spec{Image: "a"}})
+		_, err := domain.NewWorkspace(domain.Creation{Name: name, Spec: domain.Spec{Image: "a"}})
 		require.ErrorContains(t, err, "is no workspace name", name)
 	}
 }
@@ -327,24 +327,24 @@ func TestImages(t *testing.T) {
 	t.Parallel()
 	digest := "@sha256:" + strings.Repeat("0a", 32)
 	for _, image := range []string{"a", "a/b", "registry.example/ide:9", "localhost:5000/a_b/c__d.e-f:V1.2_x", "[::1]:5000/a", "a" + digest, "r.example/a:1" + digest} {
-		require.NoError(t, state.Spec{Image: image}.WithDefaults().Validate(), image)
+		require.NoError(t, domain.Spec{Image: image}.WithDefaults().Validate(), image)
 	}
 	for _, image := range []string{"A", "a:", "a b", "a/", "/a", "a//b", "a@sha256:12", "http://a/b", "a:" + strings.Repeat("t", 129), "a\n"} {
-		require.ErrorContains(t, state.Spec{Image: image}.WithDefaults().Validate(), "is no image reference", image)
+		require.ErrorContains(t, domain.Spec{Image: image}.WithDefaults().Validate(), "is no image reference", image)
 	}
 }
 
 func TestKeysOfSecretFiles(t *testing.T) {
 	t.Parallel()
-	require.NotEqual(t, state.SecretFileKey("a/b"), state.SecretFileKey("a_b"))
-	require.Regexp(t, `^[-._a-zA-Z0-9]{1,253}$`, state.SecretFileKey(strings.Repeat("ä/", 100)))
+	require.NotEqual(t, domain.SecretFileKey("a/b"), domain.SecretFileKey("a_b"))
+	require.Regexp(t, `^[-._a-zA-Z0-9]{1,253}$`, domain.SecretFileKey(strings.Repeat("ä/", 100)))
 }
 
 func FuzzSpecValidateNeverPanics(f *testing.F) {
 	f.Add("a:1", "1", "1Gi", "http", "A", "v", "k/x")
 	f.Fuzz(func(t *testing.T, image, cpu, memory, port, env, value, file string) {
-		err := state.Spec{
-			Image: image, CPU: cpu, Memory: memory, VolumeSize: memory, Ports: []state.Port{{port, 1}}, Env: map[string]string{env: value},
+		err := domain.Spec{
+			Image: image, CPU: cpu, Memory: memory, VolumeSize: memory, Ports: []domain.Port{{port, 1}}, Env: map[string]string{env: value},
 			SecretEnv: []string{value}, SecretFiles: []string{file, file + "/x"}, Command: []string{value},
 		}.WithDefaults().Validate()
 		if err != nil {

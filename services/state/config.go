@@ -1,4 +1,4 @@
-package program
+package state
 
 import (
 	"time"
@@ -8,7 +8,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/nats"
 )
 
@@ -85,7 +85,7 @@ func DefaultConfig() Config {
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Streams:   StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
-		Workspace: WorkspaceConfig{NamespacePrefix: state.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian", UnschedulablePatience: nats.DefaultUnschedulablePatience, StopPatience: nats.DefaultStopPatience},
+		Workspace: WorkspaceConfig{NamespacePrefix: domain.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian", UnschedulablePatience: nats.DefaultUnschedulablePatience, StopPatience: nats.DefaultStopPatience},
 	}
 }
 

@@ -1,4 +1,4 @@
-package state
+package domain
 
 // Labels and annotations that Lockstep puts on what it applies.
 const (

@@ -1,4 +1,4 @@
-package program_test
+package state_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package program
+package state
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -21,8 +21,8 @@ func bootstrap(ctx context.Context, cfg Config, directory *postgres.Directory) e
 	if err := directory.ReserveIDs(ctx, cfg.Cell.Number); err != nil {
 		return fmt.Errorf("reserve ids: %w", err)
 	}
-	spec := state.Spec{Image: cfg.Workspace.Image, Command: []string{"sleep", "infinity"}}.WithDefaults()
-	if err := directory.AddTemplate(ctx, state.Template{Name: defaultTemplate, Spec: spec}); err != nil {
+	spec := domain.Spec{Image: cfg.Workspace.Image, Command: []string{"sleep", "infinity"}}.WithDefaults()
+	if err := directory.AddTemplate(ctx, domain.Template{Name: defaultTemplate, Spec: spec}); err != nil {
 		return fmt.Errorf("add the template %s: %w", defaultTemplate, err)
 	}
 	if !cfg.Bootstrap.AdminTokenFile.IsSet() {
@@ -51,7 +51,7 @@ func admin(ctx context.Context, directory *postgres.Directory, hash []byte) erro
 	if err != nil {
 		return fmt.Errorf("make the user %s: %w", adminUser, err)
 	}
-	_, err = directory.CreateToken(ctx, state.Token{UserID: user.ID, Name: "bootstrap"}, hash)
+	_, err = directory.CreateToken(ctx, domain.Token{UserID: user.ID, Name: "bootstrap"}, hash)
 	if err != nil && !fault.Is(err, errcode.AlreadyExists) {
 		return fmt.Errorf("give the user %s its token: %w", adminUser, err)
 	}

@@ -1,4 +1,4 @@
-package program_test
+package state_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
-	"lockstep.internal/services/state/program"
+	"lockstep.internal/services/state"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/pgtest"
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // bundle is a whole state service with its own NATS and database.
 type bundle struct {
-	cfg   program.Config
+	cfg   state.Config
 	nats  *natsd.Server
 	keys  string
 	admin string
@@ -46,7 +46,7 @@ func setup(t *testing.T) *bundle {
 	require.NoError(t, err)
 	seed, err := key.Seed()
 	require.NoError(t, err)
-	b.cfg = program.DefaultConfig()
+	b.cfg = state.DefaultConfig()
 	b.cfg.Ops.Listen, b.cfg.API.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	b.cfg.Telemetry.Out = io.Discard
 	b.cfg.Database.URL = config.URL(pgtest.Database(t))
@@ -67,7 +67,7 @@ func (b *bundle) start(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg := b.cfg
 	cfg.OnReady = func(addrs map[string]string) { ready <- addrs }
-	go func() { done <- program.Main(ctx, cfg) }()
+	go func() { done <- state.Main(ctx, cfg) }()
 	select {
 	case addrs := <-ready:
 		b.url = "http://" + addrs["api"]
