@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ const (
 	maxMessage = 4096
 )
 
-// open reads an event of an agent: a CloudEvent whose source is the component of the agent that its subject names, with data that its schema allows.
+// open reads an event of an agent: a CloudEvent whose source is the component of the agent that its subject names. Its data is not looked at.
 func open(cell topology.Cell, subject, family, component string, header nats.Header, data []byte) (agentID int64, tokens []string, e event.Event, err error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -52,9 +53,6 @@ func open(cell topology.Cell, subject, family, component string, header nats.Hea
 	if !strings.HasPrefix(e.Type(), event.TypePrefix+family+".") {
 		return 0, nil, e, fmt.Errorf("type %.200q: does not belong on %s", e.Type(), subject)
 	}
-	if err := events.Validate(e.Type(), e.Data()); err != nil {
-		return 0, nil, e, fmt.Errorf("data: %w", err)
-	}
 	return agentID, parsed.Tokens[1:], e, nil
 }
 
@@ -66,8 +64,8 @@ func decodeApplied(cell topology.Cell, subject string, header nats.Header, data 
 	}
 	// Every event of the family has these; the schemas differ in what else they have.
 	var d events.ApplyFailed
-	if err := json.Unmarshal(e.Data(), &d); err != nil {
-		return Applied{}, fmt.Errorf("data: %w", err)
+	if err := read(e, &d); err != nil {
+		return Applied{}, err
 	}
 	id, err := uuid.Parse(d.WorkspaceID)
 	if err != nil || len(tokens) != 1 || tokens[0] != id.String() || d.WorkspaceID != tokens[0] {
@@ -89,19 +87,22 @@ func decodeObserved(cell topology.Cell, subject string, header nats.Header, data
 	place := strings.Join(tokens, "/")
 	switch e.Type() {
 	case events.TypeObservedDeployment:
-		err = object(&o, e.Data(), postgres.KindDeployment, place, func(d *events.ObservedDeployment) (*events.ObjectMeta, string) { return &d.Object, d.Object.Name })
+		var d events.ObservedDeployment
+		err = object(&o, e, &d, sound(func() bool { return soundDeployment(&d) }), owned{postgres.KindDeployment, &d.Object, &d.Object.Name}, place)
 	case events.TypeObservedReplicaSet:
-		err = object(&o, e.Data(), postgres.KindReplicaSet, place, func(d *events.ObservedReplicaSet) (*events.ObjectMeta, string) { return &d.Object, d.Deployment })
+		var d events.ObservedReplicaSet
+		err = object(&o, e, &d, sound(func() bool { return soundReplicaSet(&d) }), owned{postgres.KindReplicaSet, &d.Object, &d.Deployment}, place)
 	case events.TypeObservedPod:
-		err = object(&o, e.Data(), postgres.KindPod, place, func(d *events.ObservedPod) (*events.ObjectMeta, string) { return &d.Object, d.Deployment })
+		var d events.ObservedPod
+		err = object(&o, e, &d, sound(func() bool { return soundPod(&d) }), owned{postgres.KindPod, &d.Object, &d.Deployment}, place)
 	case events.TypeObservedRejected:
-		err = rejected(&o, e.Data(), place)
+		err = rejected(&o, e, place)
 	case events.TypeObservedTick:
-		err = tick(&o, e.Data(), place)
+		err = tick(&o, e, place)
 	case events.TypeObservedResyncBegun:
-		err = begun(&o, e.Data(), place)
+		err = begun(&o, e, place)
 	case events.TypeObservedResyncEnded:
-		err = ended(&o, e.Data(), place)
+		err = ended(&o, e, place)
 	default:
 		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
 	}
@@ -111,29 +112,53 @@ func decodeObserved(cell topology.Cell, subject string, header nats.Header, data
 	return o, token("cluster_uid", o.ClusterUID, 1)
 }
 
-// object reads an observation of type T. The place is <kind of the owner>/<namespace>/<name of the owner>.
-func object[T any](o *Observed, data []byte, kind, place string, of func(*T) (meta *events.ObjectMeta, owner string)) error {
-	var d T
-	if err := json.Unmarshal(data, &d); err != nil {
+// read checks the data of an event against its schema and reads it.
+func read(e event.Event, into any) error {
+	if err := events.Validate(e.Type(), e.Data()); err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	meta, owner := of(&d)
-	if want := postgres.KindDeployment + "/" + meta.Namespace + "/" + owner; place != want {
-		return fmt.Errorf("object %.200q: does not belong on subject …%s", want, place)
+	if err := json.Unmarshal(e.Data(), into); err != nil {
+		return fmt.Errorf("data: %w", err)
 	}
-	// Marshalled anew: what PostgreSQL would not take (invalid UTF-8, lone surrogates, endless numbers) can only be in what is not read.
-	clean, err := json.Marshal(d)
+	return nil
+}
+
+// owned is an object and the name of the Deployment that it belongs to.
+type owned struct {
+	kind  string
+	meta  *events.ObjectMeta
+	owner *string
+}
+
+// object reads an observation into d. The place is <kind of the owner>/<namespace>/<name of the owner>.
+//
+// It is marshalled anew, since what PostgreSQL would not take (invalid UTF-8, lone surrogates, endless numbers) can only be in what is not read. If
+// nothing changes by that and the values are sound, the schema allows the data, which spares asking it: most of the time of reading a stream.
+func object(o *Observed, e event.Event, d any, sound sound, of owned, place string) error {
+	err := json.Unmarshal(e.Data(), d)
+	var clean []byte
+	if err == nil {
+		clean, err = json.Marshal(d)
+	}
+	if err != nil || !bytes.Equal(clean, e.Data()) || !sound() {
+		if invalid := events.Validate(e.Type(), e.Data()); invalid != nil {
+			err = invalid
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	return observe(o, meta, kind, withoutZeroBytes(clean))
+	if want := postgres.KindDeployment + "/" + of.meta.Namespace + "/" + *of.owner; place != want {
+		return fmt.Errorf("object %.200q: does not belong on subject …%s", want, place)
+	}
+	return observe(o, of.meta, of.kind, withoutZeroBytes(clean))
 }
 
 // rejected reads that an object could not be observed: it is there, and that is all.
-func rejected(o *Observed, data []byte, place string) error {
+func rejected(o *Observed, e event.Event, place string) error {
 	var d events.ObservedRejected
-	if err := json.Unmarshal(data, &d); err != nil {
-		return fmt.Errorf("data: %w", err)
+	if err := read(e, &d); err != nil {
+		return err
 	}
 	if place != "rejected" {
 		return fmt.Errorf("a rejected object does not belong on subject …%s", place)
@@ -164,10 +189,10 @@ func observe(o *Observed, meta *events.ObjectMeta, kind string, data []byte) err
 		token("resync_id", meta.ResyncID, 0), token("workspace_id", meta.WorkspaceID, 0))
 }
 
-func tick(o *Observed, data []byte, place string) error {
+func tick(o *Observed, e event.Event, place string) error {
 	var d events.ObservedTick
-	if err := json.Unmarshal(data, &d); err != nil {
-		return fmt.Errorf("data: %w", err)
+	if err := read(e, &d); err != nil {
+		return err
 	}
 	o.ClusterUID, o.At, o.Tick = d.ClusterUID, d.ObservedAt.UTC(), true
 	if place != "tick" {
@@ -176,10 +201,10 @@ func tick(o *Observed, data []byte, place string) error {
 	return nil
 }
 
-func begun(o *Observed, data []byte, place string) error {
+func begun(o *Observed, e event.Event, place string) error {
 	o.Begun = &events.ObservedResyncBegun{}
-	if err := json.Unmarshal(data, o.Begun); err != nil {
-		return fmt.Errorf("data: %w", err)
+	if err := read(e, o.Begun); err != nil {
+		return err
 	}
 	o.ClusterUID, o.At = o.Begun.ClusterUID, o.Begun.ObservedAt.UTC()
 	if place != "resync" {
@@ -195,10 +220,10 @@ func begun(o *Observed, data []byte, place string) error {
 	return errors.Join(errs...)
 }
 
-func ended(o *Observed, data []byte, place string) error {
+func ended(o *Observed, e event.Event, place string) error {
 	o.Ended = &events.ObservedResyncEnded{}
-	if err := json.Unmarshal(data, o.Ended); err != nil {
-		return fmt.Errorf("data: %w", err)
+	if err := read(e, o.Ended); err != nil {
+		return err
 	}
 	o.ClusterUID, o.At = o.Ended.ClusterUID, o.Ended.ObservedAt.UTC()
 	if place != "resync" {
