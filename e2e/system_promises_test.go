@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	state "lockstep.internal/services/state/program"
+	"lockstep.internal/services/state"
 	"lockstep.internal/tools/stack"
 )
 

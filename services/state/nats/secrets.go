@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/vault"
 )
@@ -156,7 +156,7 @@ func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (secretReply
 func byKey(files seal.Values) seal.Values {
 	named := make(seal.Values, len(files))
 	for path, content := range files {
-		named[state.SecretFileKey(path)] = content
+		named[domain.SecretFileKey(path)] = content
 	}
 	return named
 }
