@@ -132,7 +132,9 @@ func lossIsNoticedWhileNobodyCanRepairIt(t *testing.T, s *system) {
 	before := w.get()
 	s.without(t, []string{s.dispatcher()}, func() {
 		w.deleteDeployment()
-		noticed := w.until("noticed", func(now *statev1.Workspace) bool { return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_UNKNOWN })
+		noticed := w.until("noticed", func(now *statev1.Workspace) bool {
+			return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_UNKNOWN
+		})
 		require.NotEmpty(t, noticed.GetMessage())
 		require.Equal(t, before.GetDesiredRevision()+1, noticed.GetDesiredRevision())
 	})

@@ -24,8 +24,8 @@ import (
 type chapter struct {
 	states []events.ActualState
 	wishes []events.WorkspaceDesiredStateChanged
-	// last is the event that the chapter ends with.
-	last events.WorkspaceStateChanged
+	// ids are those of all the events.
+	ids []string
 }
 
 // storyteller reads one workspace's events from the stream WORKSPACES, from the first on.
@@ -48,12 +48,6 @@ func (w *workspace) follow() *storyteller {
 
 // through reads on until the workspace is in the state.
 func (s *storyteller) through(state events.ActualState) chapter {
-	s.w.t.Helper()
-	return s.until(string(state), func(e events.WorkspaceStateChanged) bool { return e.To == state })
-}
-
-// until reads on until there is an event as wanted.
-func (s *storyteller) until(wanted string, is func(events.WorkspaceStateChanged) bool) chapter {
 	t := s.w.t
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -64,20 +58,21 @@ func (s *storyteller) until(wanted string, is func(events.WorkspaceStateChanged)
 		if errors.Is(err, jetstream.ErrNoHeartbeat) {
 			continue // the server is being restarted
 		}
-		require.NoError(t, err, "workspace %s: no event says %s after %+v", s.w.name, wanted, told)
+		require.NoError(t, err, "workspace %s: no event says %s after %+v", s.w.name, state, told)
 		e, err := event.Decode(msg.Headers(), msg.Data())
 		require.NoError(t, err)
+		told.ids = append(told.ids, e.ID())
 		switch e.Type() {
 		case events.TypeWorkspaceCreated:
 			told.states = append(told.states, decode[events.WorkspaceCreated](t, e).ActualState)
 		case events.TypeWorkspaceDesiredStateChanged:
 			told.wishes = append(told.wishes, decode[events.WorkspaceDesiredStateChanged](t, e))
 		case events.TypeWorkspaceStateChanged:
-			told.last = decode[events.WorkspaceStateChanged](t, e)
-			if len(told.states) == 0 || told.states[len(told.states)-1] != told.last.To {
-				told.states = append(told.states, told.last.To)
+			changed := decode[events.WorkspaceStateChanged](t, e)
+			if len(told.states) == 0 || told.states[len(told.states)-1] != changed.To { // its reason may change alone
+				told.states = append(told.states, changed.To)
 			}
-			if is(told.last) {
+			if changed.To == state {
 				return told
 			}
 		default:
@@ -107,20 +102,28 @@ func decode[T any](t *testing.T, e event.Event) T {
 	return data
 }
 
-// history is the workspace's events as the API lists them.
-func (w *workspace) history() []*statev1.WorkspaceEvent {
+// history is the ids of the workspace's events as the API lists them.
+func (w *workspace) history() []string {
 	w.t.Helper()
-	var all []*statev1.WorkspaceEvent
+	var all []string
 	for token := ""; ; {
 		response, err := w.s.api.Workspaces.ListWorkspaceEvents(w.t.Context(), connect.NewRequest(&statev1.ListWorkspaceEventsRequest{
 			Workspace: w.reference(), PageSize: 2, PageToken: token,
 		}))
 		require.NoError(w.t, err)
-		all = append(all, response.Msg.GetEvents()...)
+		all = append(all, idsOf(response.Msg.GetEvents())...)
 		if token = response.Msg.GetNextPageToken(); token == "" {
 			return all
 		}
 	}
+}
+
+func idsOf(told []*statev1.WorkspaceEvent) []string {
+	ids := make([]string, len(told))
+	for i, e := range told {
+		ids[i] = e.GetId()
+	}
+	return ids
 }
 
 // story is the history for a test that fails.

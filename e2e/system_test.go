@@ -56,7 +56,12 @@ func start(t *testing.T, configure func(service string, config any)) *system {
 	s.openAPI(t)
 	s.openCluster(t)
 	s.openStreams(t)
-	s.agent = running.Agents()[0].ID
+	agent := running.Agents()[0]
+	s.agent = agent.ID
+	credentials, err := natsauth.ReadAgentCredentials(agent.CredentialsFile)
+	require.NoError(t, err)
+	s.secrets.add(credentials.Token)
+	s.secrets.add(credentials.CurveSeed)
 	projects, err := s.api.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{}))
 	require.NoError(t, err)
 	require.Len(t, projects.Msg.GetProjects(), 1)
@@ -148,4 +153,3 @@ func (s *system) newProject(t *testing.T, name string) int64 {
 	require.NoError(t, err)
 	return made.Msg.GetProject().GetId()
 }
-
