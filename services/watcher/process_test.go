@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"sync"
@@ -32,9 +33,13 @@ type process struct {
 
 func (c *cell) config(t *testing.T) watcher.Config {
 	t.Helper()
+	return c.configWith(kubeconfig(t))
+}
+
+func (c *cell) configWith(kubeconfig string) watcher.Config {
 	cfg := watcher.DefaultConfig()
 	cfg.CredentialsFile = c.credentials
-	cfg.Kubernetes.Kubeconfig = kubeconfig(t)
+	cfg.Kubernetes.Kubeconfig = kubeconfig
 	cfg.Ops.Listen = "127.0.0.1:0"
 	cfg.Lease = kube.LeaseConfig{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
 	cfg.Telemetry.LogFormat = "text"
@@ -73,16 +78,28 @@ func (p *process) stop(t *testing.T) {
 // ready asks /readyz.
 func (p *process) ready(t *testing.T) service.Report {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.ops+"/readyz", nil)
+	var report service.Report
+	require.NoError(t, json.Unmarshal(p.get(t, "/readyz"), &report))
+	return report
+}
+
+func (p *process) metrics(t *testing.T) string {
+	t.Helper()
+	return string(p.get(t, "/metrics"))
+}
+
+func (p *process) get(t *testing.T, path string) []byte {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.ops+path, nil)
 	require.NoError(t, err)
 	request.Header.Set("Accept", "application/json")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()
-	var report service.Report
-	require.NoError(t, json.NewDecoder(response.Body).Decode(&report))
-	return report
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return body
 }
 
 // awaitReason waits until a part gives this reason, or none, for its state.

@@ -50,10 +50,18 @@ func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
 	wait, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := conn.FlushWithContext(wait); err != nil {
-		defer conn.Close()
-		return nil, fault.Wrap(err, errcode.Unavailable, "NATS at %s cannot be reached: %v", a.client.NATSURL, errors.Join(conn.Check(ctx), err))
+		why := conn.Check(ctx)
+		leave(conn)
+		return nil, fault.Wrap(err, errcode.Unavailable, "NATS at %s cannot be reached: %v", a.client.NATSURL, errors.Join(why, err))
 	}
 	return conn, nil
+}
+
+// leave closes the connection for good.
+func leave(conn *natsconn.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	_ = conn.Shutdown(ctx) // what was wanted has been read
 }
 
 func (a *app) events() *cobra.Command {
@@ -111,7 +119,7 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer leave(conn)
 	cell := topology.Cell(a.client.Cell)
 	messages := make(chan *nats.Msg, tailBuffer)
 	sub, err := conn.ChanSubscribe(topology.Root+"."+a.client.Cell+"."+subject, messages)
@@ -119,7 +127,7 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 		return fault.Wrap(err, errcode.InvalidArgument, "subject %q: %v", subject, err)
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // the connection closes next
-	if err := a.note("listening on %s.%s", cell, subject); err != nil {
+	if err := a.note("listening on %s.%s.%s", topology.Root, cell, subject); err != nil {
 		return err
 	}
 	for {
@@ -243,7 +251,7 @@ func (a *app) printHistory(ctx context.Context, opts replay.Options, positions b
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer leave(conn)
 	js, err := conn.JetStream()
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)

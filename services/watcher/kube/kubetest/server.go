@@ -1,0 +1,309 @@
+// Package kubetest plays an API server to a watcher, for what a real one cannot be brought to do on demand: a watch that is too old, a list that
+// is refused, a cluster that was restored from a backup.
+//
+// It serves lists and watches of what it is given, and keeps Leases and namespaces as they are written. Lists are of one page and one
+// version, watches send what Send is given. It knows no more of Kubernetes than this.
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Resources that are listed and watched.
+const (
+	Deployments = "deployments"
+	ReplicaSets = "replicasets"
+	Pods        = "pods"
+)
+
+// Server is an API server. Its methods may be called from any goroutine.
+type Server struct {
+	http *httptest.Server
+
+	mu      sync.Mutex
+	lists   map[string]list
+	watches map[string]map[chan change]bool
+	oldest  map[string]int // watches from before are too old
+	refused map[string]int // status of lists
+	held    map[string]*Held
+	written map[string]map[string]any
+	version int
+}
+
+type list struct {
+	version int
+	objects []runtime.Object
+}
+
+type change struct {
+	Type   string `json:"type"`
+	Object any    `json:"object"`
+	ends   bool
+}
+
+// Start starts a server that has nothing, at version 1. It ends with the test.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{
+		lists: make(map[string]list), watches: make(map[string]map[chan change]bool), oldest: make(map[string]int),
+		refused: make(map[string]int), held: make(map[string]*Held), written: make(map[string]map[string]any), version: 1,
+	}
+	for _, resource := range []string{Deployments, ReplicaSets, Pods} {
+		s.lists[resource] = list{version: 1}
+		s.watches[resource] = make(map[chan change]bool)
+	}
+	s.written["/api/v1/namespaces/kube-system"] = map[string]any{
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "cluster", "resourceVersion": "1"},
+	}
+	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() {
+		s.Expire(0)
+		s.http.CloseClientConnections()
+		s.http.Close()
+	})
+	return s
+}
+
+// Kubeconfig writes a kubeconfig that leads to the server.
+func (s *Server) Kubeconfig(t testing.TB) string {
+	t.Helper()
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.http.URL}
+	cfg.Contexts["c"] = &clientcmdapi.Context{Cluster: "c"}
+	cfg.CurrentContext = "c"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
+		t.Fatalf("write the kubeconfig: %v", err)
+	}
+	return path
+}
+
+// Set is what lists of the resource return from now on, and at which version.
+func (s *Server) Set(resource string, version int, objects ...runtime.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists[resource] = list{version: version, objects: objects}
+}
+
+// Refuse has lists of the resource fail with an HTTP status, 0 for none.
+func (s *Server) Refuse(resource string, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[resource] = status
+}
+
+// Held is a list that waits.
+type Held struct {
+	// Reached is closed when somebody asks for the list.
+	Reached chan struct{}
+	release chan struct{}
+}
+
+// Release lets the list be answered.
+func (h *Held) Release() { close(h.release) }
+
+// Hold has the next list of the resource wait until it is released.
+func (s *Server) Hold(resource string) *Held {
+	h := &Held{Reached: make(chan struct{}), release: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[resource] = h
+	return h
+}
+
+// wait waits if the list is held.
+func (s *Server) wait(r *http.Request, resource string) {
+	s.mu.Lock()
+	h := s.held[resource]
+	delete(s.held, resource)
+	s.mu.Unlock()
+	if h == nil {
+		return
+	}
+	close(h.Reached)
+	select {
+	case <-h.release:
+	case <-r.Context().Done():
+	}
+}
+
+// Send sends a change (ADDED, MODIFIED, DELETED) to who watches the resource.
+func (s *Server) Send(resource, verb string, object runtime.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for to := range s.watches[resource] {
+		to <- change{Type: verb, Object: object}
+	}
+}
+
+// Watching is how many watches the resource has.
+func (s *Server) Watching(resource string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.watches[resource])
+}
+
+// Expire ends every watch, and refuses those from a version below oldest as too old.
+func (s *Server) Expire(oldest int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for resource, watches := range s.watches {
+		s.oldest[resource] = oldest
+		for to := range watches {
+			to <- change{ends: true}
+		}
+	}
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	s.mu.Lock()
+	_, listed := s.lists[resource]
+	s.mu.Unlock()
+	switch {
+	case !listed:
+		s.keep(w, r)
+	case r.URL.Query().Get("watch") == "":
+		s.wait(r, resource)
+		s.list(w, r, resource)
+	case r.URL.Query().Get("sendInitialEvents") != "":
+		reply(w, http.StatusUnprocessableEntity, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid))
+	default:
+		s.watch(w, r, resource)
+	}
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if code := s.refused[resource]; code != 0 {
+		reply(w, code, status(code, metav1.StatusReasonForbidden))
+		return
+	}
+	l := s.lists[resource]
+	apiVersion, kind := "apps/v1", map[string]string{Deployments: "DeploymentList", ReplicaSets: "PartialObjectMetadataList", Pods: "PodList"}[resource]
+	switch {
+	case resource == Pods:
+		apiVersion = "v1"
+	case strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList"):
+		apiVersion = "meta.k8s.io/v1"
+	}
+	items := l.objects
+	if items == nil {
+		items = []runtime.Object{}
+	}
+	reply(w, http.StatusOK, map[string]any{
+		"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"resourceVersion": strconv.Itoa(l.version)}, "items": items,
+	})
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) {
+	from, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	changes := make(chan change, 100)
+	s.mu.Lock()
+	expired := err != nil || from < s.oldest[resource]
+	if !expired {
+		s.watches[resource][changes] = true
+	}
+	s.mu.Unlock()
+	if expired {
+		reply(w, http.StatusGone, status(http.StatusGone, metav1.StatusReasonExpired))
+		return
+	}
+	defer func() {
+		s.mu.Lock()
+		delete(s.watches[resource], changes)
+		s.mu.Unlock()
+	}()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	flusher, _ := w.(http.Flusher)
+	for {
+		flusher.Flush()
+		select {
+		case c := <-changes:
+			if c.ends || json.NewEncoder(w).Encode(c) != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// keep stores objects by their path, as far as an election needs.
+func (s *Server) keep(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path := r.URL.Path
+	if r.Method == http.MethodGet {
+		if object, ok := s.written[path]; ok {
+			reply(w, http.StatusOK, object)
+		} else {
+			reply(w, http.StatusNotFound, status(http.StatusNotFound, metav1.StatusReasonNotFound))
+		}
+		return
+	}
+	object, err := decode(r.Body)
+	if err != nil {
+		reply(w, http.StatusBadRequest, status(http.StatusBadRequest, metav1.StatusReasonBadRequest))
+		return
+	}
+	meta, _ := object["metadata"].(map[string]any)
+	if r.Method == http.MethodPost {
+		path += "/" + fmt.Sprint(meta["name"])
+	}
+	s.version++
+	meta["resourceVersion"] = strconv.Itoa(s.version)
+	s.written[path] = object
+	reply(w, http.StatusOK, object)
+}
+
+// decode reads an object in any encoding of Kubernetes.
+func decode(body io.Reader) (map[string]any, error) {
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		return nil, fmt.Errorf("read the object: %w", err)
+	}
+	typed, kind, err := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("decode the object: %w", err)
+	}
+	typed.GetObjectKind().SetGroupVersionKind(*kind)
+	if raw, err = json.Marshal(typed); err != nil {
+		return nil, fmt.Errorf("encode the object: %w", err)
+	}
+	var object map[string]any
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return nil, fmt.Errorf("decode the object: %w", err)
+	}
+	return object, nil
+}
+
+func status(code int, reason metav1.StatusReason) metav1.Status {
+	return metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: string(reason),
+	}
+}
+
+func reply(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the client is gone
+}

@@ -1,0 +1,223 @@
+package kube_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockstep.internal/services/watcher/kube"
+	"lockstep.internal/services/watcher/kube/kubetest"
+)
+
+const patience = 30 * time.Second
+
+// calls are what a handler was told, as text.
+type calls chan string
+
+func (c calls) Seen(kind kube.Kind, o metav1.Object, initial bool) {
+	text := "seen " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion()
+	if initial {
+		text += " initially"
+	}
+	c <- text
+}
+
+func (c calls) Gone(kind kube.Kind, o metav1.Object, missed bool) {
+	text := "gone " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion()
+	if missed {
+		text += " missed"
+	}
+	c <- text
+}
+
+func (c calls) Rewound(kind kube.Kind) { c <- "rewound " + string(kind) }
+
+func (c calls) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case call := <-c:
+		return call
+	case <-time.After(patience):
+		require.Fail(t, "the handler is told nothing")
+		return ""
+	}
+}
+
+func deployment(name, uid string, version int) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: strconv.Itoa(version),
+			Labels:        map[string]string{"lockstep.dev/agent": "1"},
+			Annotations:   map[string]string{"lockstep.dev/note": "kept", "example.org/other": "dropped"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}, Finalizers: []string{"f/f"},
+		},
+		Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "dropped"}}, Paused: true},
+	}
+}
+
+func newClient(t *testing.T, server *kubetest.Server) *kube.Client {
+	t.Helper()
+	cfg := kube.DefaultConfig()
+	cfg.Kubeconfig = server.Kubeconfig(t)
+	client, err := kube.NewClient(cfg, "test", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	return client
+}
+
+// startWatch watches, and returns when everything there is has been told.
+func startWatch(t *testing.T, server *kubetest.Server) (*kube.Watch, calls) {
+	t.Helper()
+	told := make(calls, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	watch, err := newClient(t, server).Watch(ctx, "lockstep.dev/agent=1", told)
+	require.NoError(t, err)
+	t.Cleanup(watch.Wait)
+	t.Cleanup(cancel)
+	waiting, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	require.NoError(t, watch.Synced(waiting))
+	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, patience, time.Millisecond)
+	return watch, told
+}
+
+func TestWatchTellsWhatIsThereAndWhatChanges(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5))
+	_, told := startWatch(t, server)
+	require.Equal(t, "seen deployment a@5 initially", told.next(t))
+	server.Send(kubetest.Deployments, "ADDED", deployment("b", "2", 11))
+	require.Equal(t, "seen deployment b@11", told.next(t))
+	server.Send(kubetest.Deployments, "DELETED", deployment("a", "1", 12))
+	require.Equal(t, "gone deployment a@12", told.next(t), "the version of the deletion")
+}
+
+func TestAWatchThatIsTooOldIsBegunAnew(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	server.Set(kubetest.Deployments, 10, deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7))
+	_, told := startWatch(t, server)
+	for range 3 {
+		require.Contains(t, told.next(t), "initially")
+	}
+	server.Set(kubetest.Deployments, 20, deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16))
+	server.Expire(20)
+	changes := map[string]bool{}
+	for range 5 {
+		changes[told.next(t)] = true
+	}
+	require.Equal(t, map[string]bool{
+		"gone deployment gone@5 missed": true, "seen deployment kept@6": true, "gone deployment again@7 missed": true,
+		"seen deployment again@15": true, "seen deployment new@16": true,
+	}, changes)
+}
+
+func TestAClusterThatWentBackIsNoticed(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	server.Set(kubetest.Deployments, 10, deployment("a", "1", 9))
+	_, told := startWatch(t, server)
+	require.Equal(t, "seen deployment a@9 initially", told.next(t))
+	server.Set(kubetest.Deployments, 7, deployment("a", "1", 4))
+	server.Expire(1 << 30)
+	require.Equal(t, "rewound deployment", told.next(t))
+	require.Equal(t, "seen deployment a@4", told.next(t))
+}
+
+func TestARefusedKindIsSaidUntilItIsNot(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	watch, _ := startWatch(t, server)
+	require.NoError(t, watch.Err())
+	server.Refuse(kubetest.Pods, http.StatusForbidden)
+	server.Expire(1 << 30)
+	require.Eventually(t, func() bool { return watch.Err() != nil }, patience, time.Millisecond)
+	require.ErrorContains(t, watch.Err(), "pods")
+	server.Refuse(kubetest.Pods, 0)
+	server.Expire(0)
+	require.Eventually(t, func() bool { return watch.Err() == nil }, patience, time.Millisecond)
+}
+
+func TestListIsTrimmedAndTakesWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5), deployment("b", "2", 6))
+	held := deployment("b", "2", 6)
+	listing, err := newClient(t, server).List(t.Context(), kube.Deployment, "", func(o metav1.Object) metav1.Object {
+		if o.GetName() == "b" {
+			return held
+		}
+		return o
+	})
+	require.NoError(t, err)
+	require.Equal(t, "10", listing.Version)
+	require.Len(t, listing.Objects, 2)
+	require.Same(t, held, listing.Objects[1])
+	a, ok := listing.Objects[0].(*appsv1.Deployment)
+	require.True(t, ok)
+	require.Empty(t, a.ManagedFields)
+	require.Empty(t, a.Finalizers)
+	require.Equal(t, map[string]string{"lockstep.dev/note": "kept"}, a.Annotations)
+	require.Empty(t, a.Spec.Template.Spec.NodeName)
+	require.True(t, a.Spec.Paused)
+}
+
+func TestTheLeaseIsGivenBackAfterTheWorkIsDone(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	lease := kube.LeaseConfig{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 50 * time.Millisecond}
+	first := newClient(t, server).NewElector(lease, "ns", "watcher", "first")
+	second := newClient(t, server).NewElector(lease, "ns", "watcher", "second")
+
+	events := make(chan string, 10)
+	running, stopFirst := context.WithCancel(t.Context())
+	finish := make(chan struct{})
+	ended := make(chan error, 2)
+	go func() {
+		ended <- first.Run(running, func(ctx context.Context, tookOver bool) {
+			events <- "first leads, took over: " + strconv.FormatBool(tookOver)
+			<-ctx.Done()
+			<-finish
+			events <- "first is done"
+		})
+	}()
+	require.Equal(t, "first leads, took over: false", receive(t, events))
+	require.Equal(t, "first", first.Holder())
+	standing, stopSecond := context.WithCancel(t.Context())
+	go func() {
+		ended <- second.Run(standing, func(ctx context.Context, tookOver bool) {
+			events <- "second leads, took over: " + strconv.FormatBool(tookOver)
+			<-ctx.Done()
+		})
+	}()
+	require.Eventually(t, func() bool { return second.Holder() == "first" }, patience, time.Millisecond)
+	stopFirst()
+	close(finish)
+	require.Equal(t, "first is done", receive(t, events))
+	require.Equal(t, "second leads, took over: true", receive(t, events))
+	stopSecond()
+	require.NoError(t, receive(t, ended))
+	require.NoError(t, receive(t, ended))
+	require.NoError(t, first.Err())
+}
+
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		require.Fail(t, "nothing came")
+		panic("unreachable")
+	}
+}

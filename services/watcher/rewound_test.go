@@ -1,0 +1,125 @@
+package watcher_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/kube/kubetest"
+)
+
+func typed(d *appsv1.Deployment) *appsv1.Deployment {
+	d.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}
+	return d
+}
+
+// played starts a watcher on a played API server, whose cluster may do what a real one cannot.
+func (c *cell) played(t *testing.T, server *kubetest.Server) *process {
+	t.Helper()
+	return start(t, c.configWith(server.Kubeconfig(t)))
+}
+
+func TestARestoredClusterIsToldOfAnewInItsLowerVersions(t *testing.T) {
+	t.Parallel()
+	for name, restore := range map[string]func(*testing.T, *cell, *kubetest.Server){
+		"noticed by the watch": func(_ *testing.T, _ *cell, server *kubetest.Server) { server.Expire(1 << 30) },
+		"noticed by a listing": func(t *testing.T, c *cell, _ *kubetest.Server) { c.request(t, "n") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCell(t)
+			server := kubetest.Start(t)
+			server.Set(kubetest.Deployments, 100, typed(deployment("old", "1", 90)), typed(deployment("young", "2", 95)))
+			c.played(t, server)
+			tape := c.tape(t)
+			begin, members := tape.resynced(t)
+			require.Equal(t, "cluster", begin.ClusterUID)
+			require.Len(t, members, 2)
+
+			// As it was at version 50.
+			server.Set(kubetest.Deployments, 50, typed(deployment("old", "1", 40)))
+			restore(t, c, server)
+			for begin.ListVersions[0].ResourceVersion != "50" {
+				begin, members = tape.resynced(t)
+			}
+			require.Len(t, members, 1)
+			require.Equal(t, "40", members[0].Object.ResourceVersion, "what is known of the other history counts for nothing")
+			require.True(t, members[0].Object.FirstSeen)
+			if name == "noticed by a listing" {
+				require.Equal(t, "n", begin.Nonce, "the request is still to be answered")
+			}
+		})
+	}
+}
+
+func TestADeletionThatWasMissedIsReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	server := kubetest.Start(t)
+	server.Set(kubetest.Deployments, 100, typed(deployment("gone", "1", 90)), typed(deployment("kept", "2", 95)))
+	c.played(t, server)
+	tape := c.tape(t)
+	tape.resynced(t)
+	server.Set(kubetest.Deployments, 200, typed(deployment("kept", "2", 95)))
+	server.Expire(150)
+	read := tape.until(t, "the deletion", func(h heard) bool { return h.Object.Verb == events.VerbDeleted })
+	require.Equal(t, "gone", last(read).Object.Name)
+	require.Equal(t, "90", last(read).Object.ResourceVersion)
+	require.Len(t, of(read, events.TypeObservedDeployment, "kept"), 0, "it did not change")
+}
+
+// A workspace that is created, and one that is deleted, while a full resync has read its versions and waits for NATS.
+func TestWhatHappensDuringAResyncIsToldAfterItsBegin(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	server := kubetest.Start(t)
+	server.Set(kubetest.Deployments, 100, typed(deployment("gone", "1", 90)), typed(deployment("kept", "2", 95)))
+	p := c.played(t, server)
+	tape := c.tape(t)
+	tape.resynced(t)
+
+	hold := server.Hold(kubetest.Pods) // the last kind that is listed
+	c.request(t, "n")
+	receive(t, hold.Reached)
+	server.Send(kubetest.Deployments, "ADDED", typed(deployment("new", "3", 101)))
+	server.Send(kubetest.Deployments, "DELETED", typed(deployment("gone", "1", 102)))
+	server.Send(kubetest.Deployments, "MODIFIED", typed(deployment("kept", "2", 103)))
+	require.Eventually(t, func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 3\n") }, patience, time.Millisecond)
+	hold.Release()
+
+	before := tape.until(t, "the begin", begun)
+	for _, h := range before[:len(before)-1] {
+		require.Empty(t, h.Object.UID, "nothing above the listed versions is told before the begin")
+	}
+	id := last(before).ResyncID
+	require.Equal(t, "n", last(before).Nonce)
+	require.Equal(t, 2, last(before).Count)
+	seen := map[string]heard{}
+	tape.until(t, "the three objects", func(h heard) bool {
+		if h.Object.UID != "" {
+			seen[h.Object.Name] = h
+		}
+		return len(seen) == 3
+	})
+	require.Equal(t, id, seen["kept"].Object.ResyncID)
+	require.Equal(t, "103", seen["kept"].Object.ResourceVersion)
+	require.Equal(t, id, seen["gone"].Object.ResyncID)
+	require.Equal(t, events.VerbDeleted, seen["gone"].Object.Verb)
+	require.Equal(t, "101", seen["new"].Object.ResourceVersion)
+	require.Empty(t, seen["new"].Object.ResyncID)
+}
+
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		require.Fail(t, "nothing came")
+		panic("unreachable")
+	}
+}
