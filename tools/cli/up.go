@@ -58,7 +58,7 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err 
 	}
 	defer func() {
 		_ = a.note("stopping …") // the reason may be that nobody reads any more
-		err = errors.Join(err, s.Stop())
+		err = errors.Join(err, s.Stop()) //nolint:contextcheck // what ends something outlives what began it
 	}()
 	if demo {
 		if err := a.demo(ctx, s); err != nil || ctx.Err() != nil {

@@ -138,11 +138,11 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	}
 	locked, err := i.Workspaces.Lock(ctx, tx, ids)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	observations, err := i.Observations.Observe(ctx, tx, locked)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	savings := make([]postgres.Saving, 0, len(locked))
 	for id, before := range locked {
@@ -164,7 +164,7 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	}
 	// In a fixed order, so that the same batch gives the same events in the same order.
 	slices.SortFunc(savings, func(a, b postgres.Saving) int { return cmp.Compare(a.After.ID.String(), b.After.ID.String()) })
-	return i.Workspaces.SaveAll(ctx, tx, savings) //nolint:wrapcheck // says what failed
+	return i.Workspaces.SaveAll(ctx, tx, savings)
 }
 
 func (i *Ingest) patience() actualstate.Patience {

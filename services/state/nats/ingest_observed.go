@@ -78,10 +78,10 @@ func (i *Ingest) handleObserved(ctx context.Context, tx pgx.Tx, batch []cursor.M
 		return err
 	}
 	if err := i.Observations.SaveClusters(ctx, tx, in.clusters); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if err := i.Observations.TellOrphans(ctx, tx, in.orphans); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	return i.conclude(ctx, tx, in.concerns)
 }
@@ -99,7 +99,7 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 	}
 	var err error
 	if in.clusters, err = in.Observations.LockClusters(ctx, in.tx, agents); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if len(in.clusters) < len(agents) {
 		for m := range batch {
@@ -109,7 +109,7 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 		}
 	}
 	if in.owners, err = in.Observations.Owners(ctx, in.tx, distinct(batch, (*Observed).workspaceID)); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	return foreign(batch, in.owners, func(o *Observed) (int64, uuid.UUID) { return o.AgentID, o.workspaceID() })
 }
@@ -178,7 +178,7 @@ func (in *intake) begin(ctx context.Context, o *Observed) error {
 	before := in.clusters[o.AgentID]
 	highest, err := in.Observations.Highest(ctx, in.tx, o.AgentID, before.Epoch)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	cluster, ask := before.Begin(*o.Begun, highest)
 	if cluster.Epoch != before.Epoch {
@@ -187,12 +187,12 @@ func (in *intake) begin(ctx context.Context, o *Observed) error {
 	}
 	in.clusters[o.AgentID] = &cluster
 	if err := in.Observations.BeginResync(ctx, in.tx, cluster, *o.Begun); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if !ask {
 		return nil
 	}
-	return in.Observations.AskResync(ctx, in.tx, cluster, events.ResyncRequestCauseNewEpoch, o.At) //nolint:wrapcheck // says what failed
+	return in.Observations.AskResync(ctx, in.tx, cluster, events.ResyncRequestCauseNewEpoch, o.At)
 }
 
 // end takes in the end of a full resync, and what is absent by it.
@@ -202,7 +202,7 @@ func (in *intake) end(ctx context.Context, o *Observed) error {
 	}
 	ended, err := in.Observations.EndResync(ctx, in.tx, *in.clusters[o.AgentID], *o.Ended)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if ended.Listed.IsZero() {
 		return nil
@@ -243,7 +243,7 @@ func (in *intake) store(ctx context.Context, agentID int64) error {
 func (in *intake) put(ctx context.Context, p *pending) error {
 	altered, err := in.Observations.Put(ctx, in.tx, p.objects)
 	if err != nil || len(altered) == 0 {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	said := make(map[postgres.ObjectKey]*Observed, len(p.objects))
 	for i := range p.objects {
@@ -284,7 +284,7 @@ func (in *intake) wait(ctx context.Context) error {
 	}
 	due, err := in.Observations.Due(ctx, in.tx, in.ticked)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	for _, id := range due {
 		concerned(in.concerns, id, time.Time{}) // the clock is the time of it

@@ -23,7 +23,7 @@ const (
 const (
 	containerName = "workspace"
 	workspacePath = "/workspace"
-	secretsPath   = "/run/secrets/workspace" //nolint:gosec // a path, no credential
+	secretsPath   = "/run/secrets/workspace"
 	// The user and group of every workspace, whatever its image says: not root, as pod security "restricted" wants, and owner of the volume.
 	userID = 1000
 	// Long enough for an editor to save.
