@@ -327,11 +327,11 @@ func TestAnObjectTooLargeIsReportedAsRejected(t *testing.T) {
 func TestKubernetesAwayIsSaidAndWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)
-	real, err := os.ReadFile(kubeconfig(t))
+	whole, err := os.ReadFile(kubeconfig(t))
 	require.NoError(t, err)
-	proxy := newProxy(t, serverOf(t, string(real)))
+	proxy := newProxy(t, serverOf(t, string(whole)))
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(real), serverOf(t, string(real)), proxy.address())), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(whole), serverOf(t, string(whole)), proxy.address())), 0o600))
 
 	proxy.cut()
 	cfg := c.config(t)
