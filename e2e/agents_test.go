@@ -16,12 +16,13 @@ import (
 )
 
 // agentsOfOneClusterKeepToTheirOwn has a second agent beside the first, which works for the other tests meanwhile.
-func agentsOfOneClusterKeepToTheirOwn(t *testing.T, s *system) {
-	project := s.newProject(t, "second")
+func agentsOfOneClusterKeepToTheirOwn(s *system) {
+	t := s.t
+	project := s.newProject("second")
 	second, err := s.AddAgent(t.Context(), project, "second", s.Kubeconfig())
 	require.NoError(t, err)
-	mine := s.createRunning(t, "of-the-first")
-	theirs := s.createAs(t, &statev1.CreateWorkspaceRequest{
+	mine := s.createRunning("of-the-first")
+	theirs := s.createAs(&statev1.CreateWorkspaceRequest{
 		Name: "of-the-second", ProjectId: project, AgentId: second.ID, Overrides: &statev1.WorkspaceOverrides{Image: goodImage},
 	})
 	theirs.untilRunning()
@@ -48,7 +49,7 @@ func agentsOfOneClusterKeepToTheirOwn(t *testing.T, s *system) {
 
 	for _, w := range []*workspace{mine, theirs} {
 		for _, family := range []string{topology.FamilyObserved, topology.FamilyApplied, topology.FamilyDesired} {
-			requireOnlyOf(t, w, s.records(t, family))
+			requireOnlyOf(t, w, s.records(family))
 		}
 		_, objects := w.inventory()
 		require.NotEmpty(t, objects)

@@ -177,9 +177,10 @@ func (w *workspace) deploymentRevision() int64 {
 // home is the namespace where an agent keeps its own things.
 func home(agent int64) string { return "lockstep-agent-" + strconv.FormatInt(agent, 10) }
 
-// inventory is what the dispatcher says it has made, and of which revision.
-func (w *workspace) inventory() (revision string, objects []events.ObjectReference) {
+// inventory is what the dispatcher says it has made, and before that of which revision.
+func (w *workspace) inventory() (string, []events.ObjectReference) {
 	w.t.Helper()
+	var objects []events.ObjectReference
 	held, err := w.s.kube.CoreV1().ConfigMaps(home(w.agent)).Get(w.t.Context(), "workspace-"+w.id, metav1.GetOptions{})
 	require.NoError(w.t, err)
 	require.NoError(w.t, json.Unmarshal([]byte(held.Data["objects"]), &objects))

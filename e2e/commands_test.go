@@ -28,15 +28,16 @@ func printed[M proto.Message](t *testing.T, out string, into M) M {
 }
 
 // named is a handle on a workspace that a command made.
-func (s *system) named(t *testing.T, made *statev1.Workspace) *workspace {
-	t.Helper()
+func (s *system) named(made *statev1.Workspace) *workspace {
+	s.t.Helper()
 	return &workspace{
-		t: t, s: s, id: made.GetId(), name: made.GetName(), namespace: made.GetNamespace(), project: made.GetProjectId(), agent: made.GetAgentId(),
+		t: s.t, s: s, id: made.GetId(), name: made.GetName(), namespace: made.GetNamespace(), project: made.GetProjectId(), agent: made.GetAgentId(),
 	}
 }
 
-func commandLineDoesAllOfIt(t *testing.T, s *system) {
-	cli := s.commandLine(t)
+func commandLineDoesAllOfIt(s *system) {
+	t := s.t
+	cli := s.commandLine()
 	place := []string{"--project", strconv.FormatInt(s.project, 10), "--agent", strconv.FormatInt(s.agent, 10)}
 	secret := s.secrets.make()
 	secretFile := filepath.Join(t.TempDir(), "secret")
@@ -46,7 +47,7 @@ func commandLineDoesAllOfIt(t *testing.T, s *system) {
 		"ws", "create", "by-command", "-o", "json", "--image", goodImage, "--env", "EDITOR=vi", "--port", "web=8080",
 		"--secret-env", "TOKEN=" + secretFile, "--secret-file", "key=" + secretFile,
 	}, place...)...)
-	w := s.named(t, printed(t, out, &statev1.CreateWorkspaceResponse{}).GetWorkspace())
+	w := s.named(printed(t, out, &statev1.CreateWorkspaceResponse{}).GetWorkspace())
 	w.untilRunning()
 	require.Equal(t, []string{secret}, w.secretValues("-env"))
 	require.Equal(t, []string{secret + "\n"}, w.secretValues("-files"))
@@ -83,13 +84,14 @@ func commandLineDoesAllOfIt(t *testing.T, s *system) {
 	shown := cli.ok(append([]string{"ws", "create", "by-command-waiting", "--wait", "--image", goodImage}, place...)...)
 	require.Contains(t, lastLine(shown), "Running")
 
-	t.Run("agents", func(t *testing.T) { commandLineRegistersAgents(t, s, cli.in(t)) })
-	t.Run("tokens", func(t *testing.T) { commandLineMakesTokens(t, s, cli.in(t)) })
-	t.Run("nats", func(t *testing.T) { commandLineConfiguresNATS(t, cli.in(t)) })
+	t.Run("agents", func(t *testing.T) { commandLineRegistersAgents(s.in(t), cli.in(t)) })
+	t.Run("tokens", func(t *testing.T) { commandLineMakesTokens(s.in(t), cli.in(t)) })
+	t.Run("nats", func(t *testing.T) { commandLineConfiguresNATS(cli.in(t)) })
 }
 
-func commandLineRegistersAgents(t *testing.T, s *system, cli commandLine) {
-	project := strconv.FormatInt(s.newProject(t, "by-command"), 10)
+func commandLineRegistersAgents(s *system, cli commandLine) {
+	t := s.t
+	project := strconv.FormatInt(s.newProject("by-command"), 10)
 	file := filepath.Join(t.TempDir(), "agent.json")
 	agent := printed(t, cli.ok("agent", "register", "elsewhere", "--project", project, "--credentials", file, "-o", "json"), &statev1.Agent{})
 	credentials, err := natsauth.ReadAgentCredentials(file)
@@ -108,7 +110,8 @@ func commandLineRegistersAgents(t *testing.T, s *system, cli commandLine) {
 	require.Contains(t, cli.ok("agent", "list", "--project", project), "revoked")
 }
 
-func commandLineMakesTokens(t *testing.T, s *system, cli commandLine) {
+func commandLineMakesTokens(s *system, cli commandLine) {
+	t := s.t
 	value := strings.TrimSpace(cli.ok("token", "create", "for-a-script", "--expires-in", "1h"))
 	s.secrets.add(value)
 	script := cli.with("LOCKSTEP_TOKEN=" + value)
@@ -124,7 +127,8 @@ func commandLineMakesTokens(t *testing.T, s *system, cli commandLine) {
 	require.Regexp(t, `for-a-script .* revoked`, cli.ok("token", "list"))
 }
 
-func commandLineConfiguresNATS(t *testing.T, cli commandLine) {
+func commandLineConfiguresNATS(cli commandLine) {
+	t := cli.t
 	dir := filepath.Join(t.TempDir(), "nats")
 	require.Contains(t, cli.ok("nats", "init", "--dir", dir), "created")
 	before := filesOf(t, dir)
@@ -139,13 +143,14 @@ func commandLineConfiguresNATS(t *testing.T, cli commandLine) {
 	}
 }
 
-func commandLineTellsWhatIsWrong(t *testing.T, s *system) {
-	cli := s.commandLine(t)
+func commandLineTellsWhatIsWrong(s *system) {
+	t := s.t
+	cli := s.commandLine()
 	place := []string{"--project", strconv.FormatInt(s.project, 10), "--agent", strconv.FormatInt(s.agent, 10)}
 	create := func(name string) []string { return append([]string{"ws", "create", name}, place...) }
 
 	require.Contains(t, cli.fails(2, "ws", "get"), "WORKSPACE")
-	require.Contains(t, cli.fails(2, "ws", "stpo", "x"), "unknown command")
+	require.Contains(t, cli.fails(2, "ws", "stopp", "x"), "unknown command")
 	require.Contains(t, cli.fails(2, "ws", "list", "--nonsense"), "--nonsense")
 	require.Contains(t, cli.fails(2, "ws", "list", "-o", "xml"), "table, json or yaml")
 	require.Contains(t, cli.fails(2, create("Not-A-Name")...), "a-z, 0-9")
@@ -156,9 +161,9 @@ func commandLineTellsWhatIsWrong(t *testing.T, s *system) {
 	require.Contains(t, cli.fails(5, "ws", "get", "nobody-has-this"), "nobody-has-this")
 	require.Contains(t, cli.fails(13, "ws", "list", "--server", "http://127.0.0.1:1"), "127.0.0.1:1")
 
-	w := s.create(t, "taken", goodImage)
+	w := s.create("taken", goodImage)
 	require.Contains(t, cli.fails(6, create("taken")...), "taken")
-	reader := s.reader(t)
+	reader := s.reader()
 	require.Contains(t, cli.with("LOCKSTEP_TOKEN="+reader).ok("ws", "get", "taken"), "taken")
 	cli.with("LOCKSTEP_TOKEN="+reader).fails(4, "ws", "stop", "taken")
 	cli.ok("ws", "delete", "taken")
@@ -166,28 +171,29 @@ func commandLineTellsWhatIsWrong(t *testing.T, s *system) {
 }
 
 // reader makes a user who may look and touch nothing, and gives the user's token.
-func (s *system) reader(t *testing.T) string {
-	t.Helper()
-	ctx := t.Context()
+func (s *system) reader() string {
+	s.t.Helper()
+	ctx := s.t.Context()
 	user, err := s.api.Directory.CreateUser(ctx, connect.NewRequest(&statev1.CreateUserRequest{Username: "reader"}))
-	require.NoError(t, err)
+	require.NoError(s.t, err)
 	_, err = s.api.Directory.PutMembership(ctx, connect.NewRequest(&statev1.PutMembershipRequest{Membership: &statev1.Membership{
 		UserId: user.Msg.GetUser().GetId(), Scope: statev1.ScopeKind_SCOPE_KIND_PROJECT, ScopeId: s.project, Role: statev1.Role_ROLE_READER,
 	}}))
-	require.NoError(t, err)
+	require.NoError(s.t, err)
 	token, err := s.api.Tokens.CreateToken(ctx, connect.NewRequest(&statev1.CreateTokenRequest{Name: "reads", UserId: user.Msg.GetUser().GetId()}))
-	require.NoError(t, err)
+	require.NoError(s.t, err)
 	s.secrets.add(token.Msg.GetValue())
 	return token.Msg.GetValue()
 }
 
-func commandLineFollows(t *testing.T, s *system) {
-	cli := s.commandLine(t)
+func commandLineFollows(s *system) {
+	t := s.t
+	cli := s.commandLine()
 	tail := cli.begin("events", "tail", "workspace.>", "--type", "state_changed")
 	tail.line("listening on")
 	raw := cli.begin("events", "tail", "-o", "json", "workspace.>")
 	raw.line("listening on")
-	w := s.create(t, "followed", goodImage)
+	w := s.create("followed", goodImage)
 	watch := cli.begin("ws", "watch", "followed")
 	watch.line("followed", "Running")
 	tail.line("workspace.state_changed", "name=followed", "to=running")
@@ -211,9 +217,9 @@ func commandLineFollows(t *testing.T, s *system) {
 }
 
 func namesOf(workspaces []*statev1.Workspace) []string {
-	var names []string
-	for _, w := range workspaces {
-		names = append(names, w.GetName())
+	names := make([]string, len(workspaces))
+	for i, w := range workspaces {
+		names[i] = w.GetName()
 	}
 	return names
 }

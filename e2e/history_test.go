@@ -27,22 +27,23 @@ type record struct {
 }
 
 // records reads what a stream holds now.
-func (s *system) records(t *testing.T, family string) []record {
-	t.Helper()
+func (s *system) records(family string) []record {
+	s.t.Helper()
 	var all []record
-	err := replay.Run(t.Context(), s.js, stack.Cell, replay.Options{Subject: family + ".>"}, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
+	err := replay.Run(s.t.Context(), s.js, stack.Cell, replay.Options{Subject: family + ".>"}, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
 		all = append(all, record{subject: msg.Subject(), sequence: meta.Sequence.Stream, header: msg.Headers(), data: msg.Data()})
 		return nil
 	})
-	require.NoError(t, err, "read %s", family)
+	require.NoError(s.t, err, "read %s", family)
 	return all
 }
 
 // requireSoundHistory reads everything that the system has told.
-func requireSoundHistory(t *testing.T, s *system) {
+func requireSoundHistory(s *system) {
+	t := s.t
 	t.Helper()
 	for _, stream := range topology.Streams() {
-		all := s.records(t, stream.Family)
+		all := s.records(stream.Family)
 		switch stream.Name {
 		case topology.StreamDead:
 			for _, r := range all {
@@ -57,7 +58,7 @@ func requireSoundHistory(t *testing.T, s *system) {
 			require.Fail(t, "a stream that this test knows nothing of", stream.Name)
 		}
 	}
-	requireSoundStates(t, s.records(t, topology.FamilyWorkspace))
+	requireSoundStates(t, s.records(topology.FamilyWorkspace))
 	s.secrets.requireKept(t, s)
 }
 

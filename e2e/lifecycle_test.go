@@ -2,8 +2,8 @@ package e2e_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
-	"testing"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
@@ -18,8 +18,9 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
-func createdBecomesRunning(t *testing.T, s *system) {
-	w := s.create(t, "created", goodImage)
+func createdBecomesRunning(s *system) {
+	t := s.t
+	w := s.create("created", goodImage)
 	running := w.untilRunning()
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_RUNNING, running.GetDesiredState())
 	require.Equal(t, int64(1), running.GetDesiredRevision())
@@ -54,8 +55,9 @@ func createdBecomesRunning(t *testing.T, s *system) {
 	require.Equal(t, "restricted", namespace.Labels["pod-security.kubernetes.io/enforce"])
 }
 
-func stopKeepsTheVolume(t *testing.T, s *system) {
-	w := s.createRunning(t, "stopped")
+func stopKeepsTheVolume(s *system) {
+	t := s.t
+	w := s.createRunning("stopped")
 	story := w.follow()
 	story.through(events.ActualStateRunning)
 	claim, pod := w.claim().UID, w.podUID()
@@ -76,8 +78,9 @@ func stopKeepsTheVolume(t *testing.T, s *system) {
 	require.NotEqual(t, pod, w.podUID())
 }
 
-func restartStopsAndStarts(t *testing.T, s *system) {
-	w := s.createRunning(t, "restarted")
+func restartStopsAndStarts(s *system) {
+	t := s.t
+	w := s.createRunning("restarted")
 	story := w.follow()
 	story.through(events.ActualStateRunning)
 	pod, claim := w.podUID(), w.claim().UID
@@ -90,7 +93,7 @@ func restartStopsAndStarts(t *testing.T, s *system) {
 	first, second := story.through(events.ActualStateStopped), story.through(events.ActualStateRunning)
 	requirePath(t, append([]events.ActualState{events.ActualStateRunning}, first.states...), events.ActualStateRunning, events.ActualStateStopping, events.ActualStateStopped)
 	requirePath(t, append([]events.ActualState{events.ActualStateStopped}, second.states...), events.ActualStateStopped, events.ActualStateStarting, events.ActualStateRunning)
-	wishes := append(first.wishes, second.wishes...)
+	wishes := slices.Concat(first.wishes, second.wishes)
 	require.Len(t, wishes, 2)
 	require.Equal(t, events.DesiredStateRestartRequested, wishes[0].To)
 	require.Equal(t, new(events.DesiredStateCauseUser), wishes[0].Cause)
@@ -100,16 +103,18 @@ func restartStopsAndStarts(t *testing.T, s *system) {
 	require.Equal(t, claim, w.claim().UID)
 }
 
-func restartOfAStoppedOneStartsIt(t *testing.T, s *system) {
-	w := s.createRunning(t, "restarted-stopped")
+func restartOfAStoppedOneStartsIt(s *system) {
+	t := s.t
+	w := s.createRunning("restarted-stopped")
 	w.stop()
 	w.untilStopped()
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_RUNNING, w.restart().GetDesiredState())
 	w.untilRunning()
 }
 
-func terminatedIsGoneForEver(t *testing.T, s *system) {
-	w := s.createRunning(t, "terminated")
+func terminatedIsGoneForEver(s *system) {
+	t := s.t
+	w := s.createRunning("terminated")
 	story := w.follow()
 	story.through(events.ActualStateRunning)
 	volume := w.claim().Spec.VolumeName
@@ -128,7 +133,7 @@ func terminatedIsGoneForEver(t *testing.T, s *system) {
 	})
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_TERMINATED, w.terminate().GetDesiredState(), "what is wanted already is no change")
 
-	again := s.createRunning(t, "terminated")
+	again := s.createRunning("terminated")
 	require.NotEqual(t, w.id, again.id)
 	require.Equal(t, w.namespace, again.namespace)
 	require.Equal(t, statev1.ActualState_ACTUAL_STATE_TERMINATED, w.get().GetActualState())

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,23 +18,24 @@ func (s *system) watcher() string    { return stack.WatcherOf(s.Agents()[0].Name
 func (s *system) dispatcher() string { return stack.DispatcherOf(s.Agents()[0].Name) }
 
 // without takes services away while something is done.
-func (s *system) without(t *testing.T, services []string, do func()) {
-	t.Helper()
+func (s *system) without(services []string, do func()) {
+	s.t.Helper()
 	for _, name := range services {
-		require.NoError(t, s.StopService(name))
+		require.NoError(s.t, s.StopService(name))
 	}
 	do()
 	for _, name := range services {
-		require.NoError(t, s.StartService(t.Context(), name))
+		require.NoError(s.t, s.StartService(s.t.Context(), name))
 	}
 }
 
-func dispatcherCatchesUp(t *testing.T, s *system) {
-	w := s.createRunning(t, "dispatcher-away")
+func dispatcherCatchesUp(s *system) {
+	t := s.t
+	w := s.createRunning("dispatcher-away")
 	var born *workspace
-	s.without(t, []string{s.dispatcher()}, func() {
+	s.without([]string{s.dispatcher()}, func() {
 		w.stop()
-		born = s.create(t, "born-without-dispatcher", goodImage)
+		born = s.create("born-without-dispatcher", goodImage)
 		require.Equal(t, statev1.ActualState_ACTUAL_STATE_RUNNING, w.get().GetActualState())
 		require.Len(t, w.pods(), 1)
 	})
@@ -41,11 +43,12 @@ func dispatcherCatchesUp(t *testing.T, s *system) {
 	born.untilRunning()
 }
 
-func watcherCatchesUp(t *testing.T, s *system) {
-	w := s.createRunning(t, "watcher-away")
+func watcherCatchesUp(s *system) {
+	t := s.t
+	w := s.createRunning("watcher-away")
 	var born *workspace
-	s.without(t, []string{s.watcher()}, func() {
-		born = s.create(t, "born-without-watcher", goodImage)
+	s.without([]string{s.watcher()}, func() {
+		born = s.create("born-without-watcher", goodImage)
 		stopping := w.stop()
 		unseen := w.until("applied", func(now *statev1.Workspace) bool { return now.GetAppliedRevision() == stopping.GetDesiredRevision() })
 		require.Equal(t, statev1.ActualState_ACTUAL_STATE_RUNNING, unseen.GetActualState())
@@ -55,23 +58,24 @@ func watcherCatchesUp(t *testing.T, s *system) {
 	born.untilRunning()
 }
 
-func stateCatchesUp(t *testing.T, s *system) {
-	stopped, broken := s.createRunning(t, "state-away"), s.createRunning(t, "breaks-unseen")
+func stateCatchesUp(s *system) {
+	stopped, broken := s.createRunning("state-away"), s.createRunning("breaks-unseen")
 	stopped.stop()
-	s.without(t, []string{stack.State}, func() { broken.breakPod("crash-loop") })
+	s.without([]string{stack.State}, func() { broken.breakPod("crash-loop") })
 	stopped.untilStopped()
 	broken.untilFailed("CrashLoopBackOff")
 
-	s.without(t, []string{stack.State}, func() { broken.breakPod("") })
+	s.without([]string{stack.State}, func() { broken.breakPod("") })
 	broken.untilRunning()
 }
 
-func natsAwayKeepsNobodyFromWishing(t *testing.T, s *system) {
-	w := s.createRunning(t, "nats-away")
+func natsAwayKeepsNobodyFromWishing(s *system) {
+	t := s.t
+	w := s.createRunning("nats-away")
 	pod := w.podUID()
 	s.NATS().Down()
 	w.restart()
-	broken := s.create(t, "born-without-nats", missingImage)
+	broken := s.create("born-without-nats", missingImage)
 	require.NoError(t, s.NATS().Restart())
 	w.awaitPodOtherThan(pod)
 	w.untilRunning()
@@ -79,21 +83,22 @@ func natsAwayKeepsNobodyFromWishing(t *testing.T, s *system) {
 }
 
 // whateverRestartsAllConverges restarts each part, and all at once, right after something was asked for.
-func whateverRestartsAllConverges(t *testing.T, s *system) {
-	w := s.createRunning(t, "restarts")
+func whateverRestartsAllConverges(s *system) {
+	t := s.t
+	w := s.createRunning("restarts")
 	services := []string{stack.State, s.watcher(), s.dispatcher()}
 	parts := map[string][]func() error{"nats": {s.NATS().Restart}}
-	var all []func() error
+	all := make([]func() error, 0, len(services))
 	for _, name := range services {
 		restart := func() error { return s.Restart(t.Context(), name) }
 		parts[name] = append(parts[name], restart)
 		all = append(all, restart)
 	}
 	parts["all services"] = all
-	parts["all services and nats"] = append(all[:len(all):len(all)], s.NATS().Restart)
+	parts["all services and nats"] = append(slices.Clip(all), s.NATS().Restart)
 	for name, restarts := range parts {
 		t.Run(name, func(t *testing.T) {
-			w := &workspace{t: t, s: s, id: w.id, name: w.name, namespace: w.namespace, project: w.project, agent: w.agent}
+			w := w.in(t)
 			w.restart() // which passes every state from Running to Running
 			var group errgroup.Group
 			for _, restart := range restarts {
@@ -112,8 +117,9 @@ func (w *workspace) untilRestarted() *statev1.Workspace {
 	})
 }
 
-func lostDeploymentComesBack(t *testing.T, s *system) {
-	w := s.createRunning(t, "loses-deployment")
+func lostDeploymentComesBack(s *system) {
+	t := s.t
+	w := s.createRunning("loses-deployment")
 	was, claim := w.deployment().UID, w.claim().UID
 	story := w.follow()
 	story.through(events.ActualStateRunning)
@@ -127,10 +133,11 @@ func lostDeploymentComesBack(t *testing.T, s *system) {
 	require.Equal(t, claim, w.claim().UID)
 }
 
-func lossIsNoticedWhileNobodyCanRepairIt(t *testing.T, s *system) {
-	w := s.createRunning(t, "lost-without-dispatcher")
+func lossIsNoticedWhileNobodyCanRepairIt(s *system) {
+	t := s.t
+	w := s.createRunning("lost-without-dispatcher")
 	before := w.get()
-	s.without(t, []string{s.dispatcher()}, func() {
+	s.without([]string{s.dispatcher()}, func() {
 		w.deleteDeployment()
 		noticed := w.until("noticed", func(now *statev1.Workspace) bool {
 			return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_UNKNOWN
@@ -141,10 +148,11 @@ func lossIsNoticedWhileNobodyCanRepairIt(t *testing.T, s *system) {
 	w.untilRunning()
 }
 
-func lossNobodySawIsRepaired(t *testing.T, s *system) {
-	w := s.createRunning(t, "lost-without-watcher")
+func lossNobodySawIsRepaired(s *system) {
+	t := s.t
+	w := s.createRunning("lost-without-watcher")
 	before := w.get()
-	s.without(t, []string{s.watcher()}, func() {
+	s.without([]string{s.watcher()}, func() {
 		w.deleteDeployment()
 		require.Equal(t, before.GetDesiredRevision(), w.get().GetDesiredRevision())
 	})
@@ -154,8 +162,9 @@ func lossNobodySawIsRepaired(t *testing.T, s *system) {
 	require.Equal(t, w.get().GetDesiredRevision(), w.deploymentRevision())
 }
 
-func terminationGoesOnAfterARestart(t *testing.T, s *system) {
-	w := s.createRunning(t, "terminates-in-an-outage")
+func terminationGoesOnAfterARestart(s *system) {
+	t := s.t
+	w := s.createRunning("terminates-in-an-outage")
 	w.terminate()
 	require.NoError(t, s.Restart(t.Context(), s.dispatcher()))
 	require.NoError(t, s.Restart(t.Context(), s.watcher()))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,7 @@ var program struct {
 func build(t *testing.T) string {
 	t.Helper()
 	program.once.Do(func() {
-		dir, err := os.MkdirTemp("", "lockstep-program-")
+		dir, err := os.MkdirTemp("", "lockstep-program-") //nolint:usetesting // for other tests too; TestMain removes it
 		if err != nil {
 			program.err = err
 			return
@@ -54,9 +55,9 @@ type commandLine struct {
 }
 
 // commandLine is set up for the system's administrator.
-func (s *system) commandLine(t *testing.T) commandLine {
-	t.Helper()
-	return newCommandLine(t).with(client.Variable + "=" + s.ClientFile())
+func (s *system) commandLine() commandLine {
+	s.t.Helper()
+	return newCommandLine(s.t).with(client.Variable + "=" + s.ClientFile())
 }
 
 // newCommandLine is set up for nothing: neither its user's configuration nor variables reach it.
@@ -73,7 +74,7 @@ func newCommandLine(t *testing.T) commandLine {
 
 // with adds variables to the environment.
 func (c commandLine) with(variables ...string) commandLine {
-	c.env = append(c.env[:len(c.env):len(c.env)], variables...)
+	c.env = append(slices.Clip(c.env), variables...)
 	return c
 }
 
@@ -83,8 +84,8 @@ func (c commandLine) in(t *testing.T) commandLine {
 	return c
 }
 
-// run runs a command to its end.
-func (c commandLine) run(args ...string) (code int, stdout, stderr string) {
+// run runs a command to its end: its exit code, and what it prints to its two outputs.
+func (c commandLine) run(args ...string) (int, string, string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
@@ -146,7 +147,8 @@ func (c commandLine) begin(args ...string) *running {
 			_ = cmd.Wait()
 		}
 		_ = reader.Close()
-		for range r.lines { //nolint:revive // until the reader has ended
+		for range r.lines {
+			continue // until the reader has ended
 		}
 	})
 	return r

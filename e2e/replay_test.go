@@ -13,12 +13,13 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-func replayPrintsTheSameHistoryTwice(t *testing.T, s *system) {
-	cli := s.commandLine(t)
+func replayPrintsTheSameHistoryTwice(s *system) {
+	t := s.t
+	cli := s.commandLine()
 	for _, family := range []string{topology.FamilyWorkspace, topology.FamilyObserved, topology.FamilyApplied, topology.FamilyDesiredLog} {
 		t.Run(family, func(t *testing.T) {
 			cli := cli.in(t)
-			kept := s.records(t, family)
+			kept := s.records(family)
 			require.NotEmpty(t, kept)
 			args := []string{"replay", family + ".>", "--to-seq", strconv.FormatUint(kept[len(kept)-1].sequence, 10)}
 			first := cli.ok(args...)

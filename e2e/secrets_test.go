@@ -57,7 +57,7 @@ func (s *secrets) findIn(content []byte) []string {
 func (s *secrets) requireKept(t *testing.T, running *system) {
 	t.Helper()
 	for _, stream := range topology.Streams() {
-		for _, r := range running.records(t, stream.Family) {
+		for _, r := range running.records(stream.Family) {
 			require.Empty(t, s.findIn(fmt.Append(nil, r.subject, r.header)), "header of %s, sequence %d", stream.Name, r.sequence)
 			require.Empty(t, s.findIn(r.data), "data of %s, sequence %d", stream.Name, r.sequence)
 		}
@@ -67,8 +67,8 @@ func (s *secrets) requireKept(t *testing.T, running *system) {
 	defer conn.Close(t.Context())
 	rows, err := conn.Query(t.Context(), `SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')`)
 	require.NoError(t, err)
-	tables, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (table pgx.Identifier, err error) {
-		table = make(pgx.Identifier, 2)
+	tables, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (pgx.Identifier, error) {
+		table := make(pgx.Identifier, 2)
 		return table, row.Scan(&table[0], &table[1])
 	})
 	require.NoError(t, err)
@@ -89,9 +89,10 @@ func (s *secrets) requireKept(t *testing.T, running *system) {
 }
 
 // secretsReachTheClusterOnly leaves values behind for requireSoundHistory to look for.
-func secretsReachTheClusterOnly(t *testing.T, s *system) {
+func secretsReachTheClusterOnly(s *system) {
+	t := s.t
 	variable, file := s.secrets.make(), s.secrets.make()
-	w := s.createAs(t, &statev1.CreateWorkspaceRequest{Name: "secretive", Overrides: &statev1.WorkspaceOverrides{
+	w := s.createAs(&statev1.CreateWorkspaceRequest{Name: "secretive", Overrides: &statev1.WorkspaceOverrides{
 		Image: goodImage, SecretEnv: map[string]string{"TOKEN": variable}, SecretFiles: map[string][]byte{"ssh/id": []byte(file)},
 	}})
 	shown := w.untilRunning()
@@ -114,7 +115,7 @@ func (w *workspace) secretValues(suffix string) []string {
 	w.t.Helper()
 	held, err := w.s.kube.CoreV1().Secrets(w.namespace).Get(w.t.Context(), w.name+suffix, metav1.GetOptions{})
 	require.NoError(w.t, err)
-	var values []string
+	values := make([]string, 0, len(held.Data))
 	for _, value := range held.Data {
 		values = append(values, string(value))
 	}

@@ -16,7 +16,7 @@ func TestWorkspaces(t *testing.T) {
 			config.(*state.Config).Workspace.UnschedulablePatience = time.Second
 		}
 	})
-	s.together(t,
+	s.together(
 		promise{"created becomes Running", createdBecomesRunning},
 		promise{"stop keeps the volume", stopKeepsTheVolume},
 		promise{"restart stops and starts", restartStopsAndStarts},
@@ -33,7 +33,7 @@ func TestWorkspaces(t *testing.T) {
 		promise{"the command line tells what is wrong", commandLineTellsWhatIsWrong},
 		promise{"the command line follows", commandLineFollows},
 	)
-	s.inTurn(t,
+	s.inTurn(
 		promise{"replay prints the same history twice", replayPrintsTheSameHistoryTwice},
 		promise{"the history is sound", requireSoundHistory},
 	)
@@ -43,7 +43,7 @@ func TestWorkspaces(t *testing.T) {
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
-	s.inTurn(t,
+	s.inTurn(
 		promise{"a dispatcher that was away catches up", dispatcherCatchesUp},
 		promise{"a watcher that was away catches up", watcherCatchesUp},
 		promise{"a state service that was away catches up", stateCatchesUp},

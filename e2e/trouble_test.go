@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"strconv"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +13,9 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
-func missingImageFailsReadablyAndIsMended(t *testing.T, s *system) {
-	w := s.create(t, "missing-image", missingImage)
+func missingImageFailsReadablyAndIsMended(s *system) {
+	t := s.t
+	w := s.create("missing-image", missingImage)
 	failed := w.untilFailed("ErrImagePull")
 	require.Equal(t, "image "+missingImage+" cannot be pulled: not found", failed.GetMessage())
 	w.mend()
@@ -23,8 +23,9 @@ func missingImageFailsReadablyAndIsMended(t *testing.T, s *system) {
 		events.ActualStateCreationRequested, events.ActualStateStarting, events.ActualStateFailed, events.ActualStateStarting, events.ActualStateRunning)
 }
 
-func crashingImageFailsReadablyAndIsMended(t *testing.T, s *system) {
-	w := s.create(t, "crashing-image", crashingImage)
+func crashingImageFailsReadablyAndIsMended(s *system) {
+	t := s.t
+	w := s.create("crashing-image", crashingImage)
 	failed := w.untilFailed("CrashLoopBackOff")
 	require.Equal(t, "container workspace keeps ending: its command failed with exit code 1", failed.GetMessage())
 	w.mend()
@@ -41,8 +42,9 @@ func (w *workspace) mend() {
 }
 
 // whatWasCompleteOnceStillFails is a workspace that crashes after it was Running, which its Deployment's conditions alone do not tell.
-func whatWasCompleteOnceStillFails(t *testing.T, s *system) {
-	w := s.createRunning(t, "crashes-later")
+func whatWasCompleteOnceStillFails(s *system) {
+	t := s.t
+	w := s.createRunning("crashes-later")
 	pod := w.podUID()
 	w.breakPod("crash-loop")
 	w.untilFailed("CrashLoopBackOff")
@@ -51,22 +53,24 @@ func whatWasCompleteOnceStillFails(t *testing.T, s *system) {
 	require.Equal(t, pod, w.podUID(), "it leaves Failed by itself")
 }
 
-func unschedulableFailsPastPatience(t *testing.T, s *system) {
-	w := s.create(t, "unschedulable", "registry.example/unschedulable:1")
+func unschedulableFailsPastPatience(s *system) {
+	t := s.t
+	w := s.create("unschedulable", "registry.example/unschedulable:1")
 	failed := w.untilFailed("Unschedulable")
 	require.Contains(t, failed.GetMessage(), "no node of the cluster can take the workspace")
 	w.mend()
 }
 
 // othersTroubleIsNotOnesOwn has one healthy workspace beside three that cannot be what they should, each for another reason.
-func othersTroubleIsNotOnesOwn(t *testing.T, s *system) {
-	healthy := s.createRunning(t, "healthy")
+func othersTroubleIsNotOnesOwn(s *system) {
+	t := s.t
+	healthy := s.createRunning("healthy")
 	before, pod, past := healthy.get(), healthy.podUID(), healthy.history()
 
-	pulling := s.create(t, "neighbour-pulling", missingImage)
-	crashing := s.create(t, "neighbour-crashing", crashingImage)
-	squatted := s.squatted(t, "neighbour-squatted")
-	limited := s.createAs(t, &statev1.CreateWorkspaceRequest{Name: "neighbour-limited", Overrides: &statev1.WorkspaceOverrides{Image: goodImage}})
+	pulling := s.create("neighbour-pulling", missingImage)
+	crashing := s.create("neighbour-crashing", crashingImage)
+	squatted := s.squatted("neighbour-squatted")
+	limited := s.createAs(&statev1.CreateWorkspaceRequest{Name: "neighbour-limited", Overrides: &statev1.WorkspaceOverrides{Image: goodImage}})
 	limited.untilRunning()
 	lift := limited.forbidServices()
 	limited.update(&statev1.WorkspaceOverrides{Ports: []*statev1.Port{{Name: "web", Number: 8080}}})
@@ -101,15 +105,15 @@ func othersTroubleIsNotOnesOwn(t *testing.T, s *system) {
 }
 
 // squatted asks for a workspace whose namespace somebody else has.
-func (s *system) squatted(t *testing.T, name string) *workspace {
-	t.Helper()
-	_, err := s.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ws-" + strconv.FormatInt(s.agent, 10) + "-" + name}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	return s.create(t, name, goodImage)
+func (s *system) squatted(name string) *workspace {
+	s.t.Helper()
+	_, err := s.kube.CoreV1().Namespaces().Create(s.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ws-" + strconv.FormatInt(s.agent, 10) + "-" + name}}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	return s.create(name, goodImage)
 }
 
 // forbidServices puts a quota into the workspace's namespace that leaves no room for Services, and returns what lifts it.
-func (w *workspace) forbidServices() (lift func()) {
+func (w *workspace) forbidServices() func() {
 	w.t.Helper()
 	quotas := w.s.kube.CoreV1().ResourceQuotas(w.namespace)
 	none := corev1.ResourceList{corev1.ResourceServices: resource.MustParse("0")}

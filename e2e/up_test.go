@@ -20,8 +20,7 @@ import (
 // TestUpDemoRunsAndLeavesNothing is what a newcomer sees first: everything starts with one command and ends with Ctrl-C.
 func TestUpDemoRunsAndLeavesNothing(t *testing.T) {
 	t.Parallel()
-	// Not t.TempDir, whose paths are too long for sockets.
-	dir, err := os.MkdirTemp("", "up-")
+	dir, err := os.MkdirTemp("", "up-") //nolint:usetesting // the paths of t.TempDir are too long for sockets
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o711)) // PostgreSQL may run as another user

@@ -35,33 +35,41 @@ type workspace struct {
 }
 
 // create asks for a workspace of the image with a port.
-func (s *system) create(t *testing.T, name, image string) *workspace {
-	t.Helper()
-	return s.createAs(t, &statev1.CreateWorkspaceRequest{
+func (s *system) create(name, image string) *workspace {
+	s.t.Helper()
+	return s.createAs(&statev1.CreateWorkspaceRequest{
 		Name: name, Overrides: &statev1.WorkspaceOverrides{Image: image, Ports: []*statev1.Port{{Name: "web", Number: 8080}}},
 	})
 }
 
 // createAs asks for a workspace; the system's project and agent are those of the first agent unless they are given.
-func (s *system) createAs(t *testing.T, request *statev1.CreateWorkspaceRequest) *workspace {
-	t.Helper()
+func (s *system) createAs(request *statev1.CreateWorkspaceRequest) *workspace {
+	s.t.Helper()
 	if request.GetProjectId() == 0 {
 		request.ProjectId, request.AgentId = s.project, s.agent
 	}
-	response, err := s.api.Workspaces.CreateWorkspace(t.Context(), connect.NewRequest(request))
-	require.NoError(t, err)
+	response, err := s.api.Workspaces.CreateWorkspace(s.t.Context(), connect.NewRequest(request))
+	require.NoError(s.t, err)
 	made := response.Msg.GetWorkspace()
 	return &workspace{
-		t: t, s: s, id: made.GetId(), name: made.GetName(), namespace: made.GetNamespace(), project: made.GetProjectId(), agent: made.GetAgentId(),
+		t: s.t, s: s, id: made.GetId(), name: made.GetName(), namespace: made.GetNamespace(), project: made.GetProjectId(), agent: made.GetAgentId(),
 	}
 }
 
 // createRunning creates a workspace and returns when it is Running.
-func (s *system) createRunning(t *testing.T, name string) *workspace {
-	t.Helper()
-	w := s.create(t, name, goodImage)
+func (s *system) createRunning(name string) *workspace {
+	s.t.Helper()
+	w := s.create(name, goodImage)
 	w.untilRunning()
 	return w
+}
+
+// in is the workspace for a subtest.
+func (w *workspace) in(t *testing.T) *workspace {
+	t.Helper()
+	here := *w
+	here.t = t
+	return &here
 }
 
 func (w *workspace) reference() *statev1.WorkspaceReference {
@@ -103,11 +111,10 @@ func (w *workspace) terminate() *statev1.Workspace {
 	return w.desire(statev1.DesiredState_DESIRED_STATE_TERMINATED)
 }
 
-func (w *workspace) update(overrides *statev1.WorkspaceOverrides) *statev1.Workspace {
+func (w *workspace) update(overrides *statev1.WorkspaceOverrides) {
 	w.t.Helper()
-	response, err := w.s.api.Workspaces.UpdateWorkspace(w.t.Context(), connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: w.reference(), Overrides: overrides}))
+	_, err := w.s.api.Workspaces.UpdateWorkspace(w.t.Context(), connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: w.reference(), Overrides: overrides}))
 	require.NoError(w.t, err)
-	return response.Msg.GetWorkspace()
 }
 
 func (w *workspace) get() *statev1.Workspace {
@@ -122,9 +129,9 @@ func (w *workspace) untilRunning() *statev1.Workspace {
 	return w.until("Running", settled(statev1.ActualState_ACTUAL_STATE_RUNNING))
 }
 
-func (w *workspace) untilStopped() *statev1.Workspace {
+func (w *workspace) untilStopped() {
 	w.t.Helper()
-	return w.until("Stopped", settled(statev1.ActualState_ACTUAL_STATE_STOPPED))
+	w.until("Stopped", settled(statev1.ActualState_ACTUAL_STATE_STOPPED))
 }
 
 func (w *workspace) untilFailed(reason string) *statev1.Workspace {
@@ -141,9 +148,9 @@ func (w *workspace) untilError(reason string) *statev1.Workspace {
 	})
 }
 
-func (w *workspace) untilTerminated() *statev1.Workspace {
+func (w *workspace) untilTerminated() {
 	w.t.Helper()
-	return w.until("Terminated", settled(statev1.ActualState_ACTUAL_STATE_TERMINATED))
+	w.until("Terminated", settled(statev1.ActualState_ACTUAL_STATE_TERMINATED))
 }
 
 // settled is to be in a state with everything applied that is desired.
