@@ -47,7 +47,7 @@ func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
 		}, "does not belong"},
 		"a type of the future": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v9", own(a), "1", a.deployment(ide, func(*events.ObservedDeployment) {}))
-		}, "registry"},
+		}, "is not known to this version"},
 		"another object's subject": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.Name = "other" }))
 		}, "does not belong"},
