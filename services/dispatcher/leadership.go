@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -57,7 +58,7 @@ const (
 )
 
 // run leads until ctx is done: it stops reading, finishes what is under way and tells its results. When work is done it drops all.
-func (l *leadership) run(ctx, work context.Context) error { //nolint:revive // when to come to an end, and when to stop at once
+func (l *leadership) run(ctx, work context.Context) error {
 	if err := l.cluster.Load(work); err != nil {
 		return err //nolint:wrapcheck // says what it is about
 	}
@@ -81,6 +82,6 @@ func (l *leadership) run(ctx, work context.Context) error { //nolint:revive // w
 		l.reconciler.logger.WarnContext(ctx, "results are not told; the next leader works them out anew", slog.Int("results", l.publisher.Waiting()))
 	}
 	stopPublishing()
-	<-published
-	return err //nolint:wrapcheck // says what it is about
+	err = errors.Join(err, <-published)
+	return err
 }

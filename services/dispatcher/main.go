@@ -165,7 +165,7 @@ func (d *dispatcher) run(ctx context.Context, self *service.Self) error {
 	return nil
 }
 
-func (d *dispatcher) lead(ctx, work context.Context) error { //nolint:revive // see kube.Election
+func (d *dispatcher) lead(ctx, work context.Context) error {
 	d.logger.InfoContext(ctx, "leading")
 	current := d.newLeadership()
 	d.metrics.leads(current)

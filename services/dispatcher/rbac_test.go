@@ -1,6 +1,7 @@
 package dispatcher_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -28,7 +29,7 @@ func (p *plane) install() string {
 	require.NoError(p.t, err)
 	ctx, options := p.context(), metav1.CreateOptions{}
 	id := "agent-" + strconv.FormatInt(p.agent, 10)
-	for _, document := range strings.Split(strings.ReplaceAll(string(text), "agent-1", id), "\n---\n") {
+	for document := range strings.SplitSeq(strings.ReplaceAll(string(text), "agent-1", id), "\n---\n") {
 		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
 		require.NoError(p.t, err)
 		switch o := object.(type) {
@@ -97,9 +98,7 @@ func TestThePermissionsOfTheManifestSuffice(t *testing.T) {
 		manifest := p.configMap(w, name, "")
 		delete(manifest, "data")
 		manifest["apiVersion"], manifest["kind"] = apiVersion, kind
-		for key, value := range more {
-			manifest[key] = value
-		}
+		maps.Copy(manifest, more)
 		return manifest
 	}
 	ports := []any{map[string]any{"port": 80}}

@@ -87,7 +87,7 @@ func (r *reconciler) take(ctx context.Context, subject string, header nats.Heade
 }
 
 // run works until ctx is done, then lets what is under way finish as long as work allows.
-func (r *reconciler) run(ctx, work context.Context) { //nolint:revive // two contexts: when to stop taking, when to stop working
+func (r *reconciler) run(ctx, work context.Context) {
 	slots := make(chan struct{}, r.workers)
 	spare := make(chan struct{}, spareWorkers*r.workers)
 	var group sync.WaitGroup
@@ -139,7 +139,7 @@ func (r *reconciler) work(ctx context.Context, task queue.Task[*job]) {
 	r.fail(ctx, task, failure.Explain(err, desired.Reference{}))
 }
 
-func (r *reconciler) apply(ctx, attempt context.Context, task queue.Task[*job]) error { //nolint:revive // results are told even when the attempt is out of time
+func (r *reconciler) apply(ctx, attempt context.Context, task queue.Task[*job]) error {
 	started := r.clock.Now()
 	applied, err := r.cluster.Apply(attempt, task.Item.workspace, r.secrets)
 	if err != nil {
@@ -162,7 +162,7 @@ func (r *reconciler) apply(ctx, attempt context.Context, task queue.Task[*job]) 
 	return nil
 }
 
-func (r *reconciler) terminate(ctx, attempt context.Context, task queue.Task[*job]) error { //nolint:revive // see apply
+func (r *reconciler) terminate(ctx, attempt context.Context, task queue.Task[*job]) error {
 	job := task.Item
 	remaining, err := r.cluster.Terminate(attempt, job.workspace)
 	if err != nil {

@@ -71,7 +71,9 @@ func (o *told) Publish(_ string, result event.Event) {
 	o.at = append(o.at, time.Now())
 }
 
-func (o *told) of(workspace string) (kinds []string, at []time.Time) {
+func (o *told) of(workspace string) ([]string, []time.Time) {
+	var kinds []string
+	var at []time.Time
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i, result := range o.results {
@@ -109,8 +111,8 @@ func running(t *testing.T) (*reconciler, *played, *told, context.CancelFunc) {
 	return r, cluster, results, cancel
 }
 
-func (r *reconciler) put(id, name string, revision int64, target events.DesiredTarget) {
-	r.queue.Put(id, revision, &job{workspace: desired.Workspace{ID: id, Name: name, Revision: revision, Target: target}})
+func (r *reconciler) put(id, name string, target events.DesiredTarget) {
+	r.queue.Put(id, 1, &job{workspace: desired.Workspace{ID: id, Name: name, Revision: 1, Target: target}})
 }
 
 func TestHangingWorkspacesDoNotDelayAHealthyOne(t *testing.T) {
@@ -118,13 +120,13 @@ func TestHangingWorkspacesDoNotDelayAHealthyOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, results, _ := running(t)
 		for i := range 40 {
-			r.put(fmt.Sprint("sick", i), "hangs", 1, events.DesiredTargetRunning)
+			r.put(fmt.Sprint("sick", i), "hangs", events.DesiredTargetRunning)
 		}
 		time.Sleep(11 * time.Second) // five times eight attempts are found to be slow by then
 		for i := range 100 {
 			id := fmt.Sprint("healthy", i)
 			start := time.Now()
-			r.put(id, "", 1, events.DesiredTargetRunning)
+			r.put(id, "", events.DesiredTargetRunning)
 			synctest.Wait()
 			kinds, at := results.of(id)
 			require.Equal(t, []string{id + "/1/applied/1/r"}, kinds)
@@ -138,8 +140,8 @@ func TestFailuresAreRetriedWithGrowingPauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, _ := running(t)
-		r.put("w", "fails", 1, events.DesiredTargetRunning)
-		r.put("x", "refused", 1, events.DesiredTargetRunning)
+		r.put("w", "fails", events.DesiredTargetRunning)
+		r.put("x", "refused", events.DesiredTargetRunning)
 		time.Sleep(24 * time.Hour)
 		_, at := results.of("w")
 		pause := time.Second
@@ -162,7 +164,7 @@ func TestTerminationIsToldWhenSomethingChanges(t *testing.T) {
 		r, cluster, results, _ := running(t)
 		namespace, volume := desired.NamespaceReference("ws-w"), desired.Reference{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ws-w", Name: "data"}
 		cluster.remain("w", volume, namespace)
-		r.put("w", "", 1, events.DesiredTargetTerminated)
+		r.put("w", "", events.DesiredTargetTerminated)
 		time.Sleep(10 * time.Minute)
 		kinds, _ := results.of("w")
 		require.Equal(t, []string{"w/1/terminating/1/r"}, kinds, "what is stuck is not told again and again")
@@ -182,7 +184,7 @@ func TestWhatEndsWithTheLeadershipIsNoFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, stop := running(t)
-		r.put("w", "hangs", 1, events.DesiredTargetRunning)
+		r.put("w", "hangs", events.DesiredTargetRunning)
 		synctest.Wait()
 		stop()
 		synctest.Wait()

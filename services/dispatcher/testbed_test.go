@@ -37,7 +37,7 @@ import (
 
 const (
 	cell     = topology.Cell("local")
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	tick     = 20 * time.Millisecond
 )
 
@@ -186,7 +186,10 @@ func (p *plane) answerSecrets() {
 	agent, err := seal.ParseKey(credentials.CurveSeed)
 	require.NoError(p.t, err)
 	_, err = p.state.Subscribe(cell.Prefix(topology.FamilySecret)+".*.*", func(m *nats.Msg) {
-		var request struct{ Name, Digest string }
+		var request struct {
+			Name   string `json:"name"`
+			Digest string `json:"digest"`
+		}
 		if err := json.Unmarshal(m.Data, &request); err != nil {
 			p.t.Error(err)
 		}
@@ -321,8 +324,8 @@ func (p *plane) config() dispatcher.Config {
 	return cfg
 }
 
-// start runs a dispatcher until the function is called, which waits for its end.
-func (p *plane) start(cfg dispatcher.Config) (addrs map[string]string, stop func()) {
+// start runs a dispatcher until the function is called, which waits for its end. It returns the addresses it listens on.
+func (p *plane) start(cfg dispatcher.Config) (map[string]string, func()) {
 	p.t.Helper()
 	ready := make(chan map[string]string, 1)
 	cfg.OnReady = func(addrs map[string]string) { ready <- addrs }
@@ -330,13 +333,14 @@ func (p *plane) start(cfg dispatcher.Config) (addrs map[string]string, stop func
 	ended := make(chan error, 1)
 	go func() { ended <- dispatcher.Main(ctx, cfg) }()
 	var once sync.Once
-	stop = func() {
+	stop := func() {
 		once.Do(func() {
 			cancel()
 			require.NoError(p.t, <-ended)
 		})
 	}
 	p.t.Cleanup(stop)
+	var addrs map[string]string
 	select {
 	case addrs = <-ready:
 	case err := <-ended:

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,7 +129,7 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 var foreign = []string{"uid", "resourceVersion", "generateName", "managedFields", "ownerReferences", "finalizers", "deletionTimestamp", "selfLink"} //nolint:gochecknoglobals // a constant
 
 func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
-	metadata, _ := object.Manifest["metadata"].(map[string]any) //nolint:errcheck // Decode has checked it
+	metadata, _ := object.Manifest["metadata"].(map[string]any)
 	for _, field := range foreign {
 		if _, present := metadata[field]; present {
 			return notAllowed(&object.Reference, "%s: metadata.%s must not be set", failure.Describe(object.Reference), field)
@@ -161,27 +162,19 @@ func (p Policy) Namespace(w Workspace) Object {
 		if given.Reference != object.Reference {
 			continue
 		}
-		metadata, _ := given.Manifest["metadata"].(map[string]any) //nolint:errcheck // Decode has checked it
+		metadata, _ := given.Manifest["metadata"].(map[string]any)
 		for key, value := range stringMap(metadata["labels"]) {
 			labels[key] = value
 		}
-		object.Manifest = shallow(given.Manifest)
-		object.Manifest["metadata"] = shallow(metadata)
+		object.Manifest = maps.Clone(given.Manifest)
+		object.Manifest["metadata"] = maps.Clone(metadata)
 	}
 	object.Manifest["metadata"].(map[string]any)["labels"] = labels //nolint:errcheck,forcetypeassert // set above
 	return object
 }
 
-func shallow(m map[string]any) map[string]any {
-	copied := make(map[string]any, len(m))
-	for key, value := range m {
-		copied[key] = value
-	}
-	return copied
-}
-
 func stringMap(value any) map[string]string {
-	raw, _ := value.(map[string]any) //nolint:errcheck // what is no map has no labels
+	raw, _ := value.(map[string]any)
 	labels := make(map[string]string, len(raw))
 	for key, value := range raw {
 		if text, ok := value.(string); ok {

@@ -1,5 +1,7 @@
 package desired
 
+import "slices"
+
 // Prune is the part of the inventory that is no longer desired, in the order of the inventory reversed: what was applied last goes
 // first. A namespace is never pruned, since everything in it would go too; only termination deletes it.
 func Prune(inventory, desired []Reference) []Reference {
@@ -8,8 +10,8 @@ func Prune(inventory, desired []Reference) []Reference {
 		wanted[reference] = true
 	}
 	var pruned []Reference
-	for i := len(inventory) - 1; i >= 0; i-- {
-		if reference := inventory[i]; !wanted[reference] && reference.Kind != KindNamespace {
+	for _, reference := range slices.Backward(inventory) {
+		if !wanted[reference] && reference.Kind != KindNamespace {
 			pruned = append(pruned, reference)
 			wanted[reference] = true
 		}

@@ -53,7 +53,7 @@ const (
 const MaxMessage = 1024
 
 // Failure is an error with a reason and a sentence for users.
-type Failure struct {
+type Failure struct { //nolint:errname // the word that everything else says: apply_failed, failed_total, reason of a failure
 	Reason  Reason
 	Message string
 	// Object that it is about; nil when it is about the whole workspace.

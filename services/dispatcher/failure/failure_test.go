@@ -42,12 +42,21 @@ func TestExplain(t *testing.T) {
 		reason failure.Reason
 		says   []string
 	}{
-		{"quota", apierrors.NewForbidden(volumes, "data", errors.New("exceeded quota: limit, requested: requests.storage=9Gi, used: requests.storage=2Gi, limited: requests.storage=10Gi")),
-			failure.QuotaExceeded, []string{"quota limit", "requests.storage=9Gi", "in use are requests.storage=2Gi", "the limit is requests.storage=10Gi"}},
-		{"pod security", apierrors.NewForbidden(volumes, "data", errors.New(`violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false`)),
-			failure.PodSecurity, []string{"restricted:latest", "allowPrivilegeEscalation"}},
-		{"permission", said(403, metav1.StatusReasonForbidden, `persistentvolumeclaims "data" is forbidden: User "system:serviceaccount:a:b" cannot patch resource "persistentvolumeclaims" in API group "" in the namespace "ws-7-blog"`),
-			failure.Forbidden, []string{"system:serviceaccount:a:b", "may not patch persistentvolumeclaims"}},
+		{
+			"quota", apierrors.NewForbidden(volumes, "data", errors.New("exceeded quota: limit, requested: requests.storage=9Gi, used: requests.storage=2Gi, limited: requests.storage=10Gi")),
+			failure.QuotaExceeded,
+			[]string{"quota limit", "requests.storage=9Gi", "in use are requests.storage=2Gi", "the limit is requests.storage=10Gi"},
+		},
+		{
+			"pod security", apierrors.NewForbidden(volumes, "data", errors.New(`violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false`)),
+			failure.PodSecurity,
+			[]string{"restricted:latest", "allowPrivilegeEscalation"},
+		},
+		{
+			"permission", said(403, metav1.StatusReasonForbidden, `persistentvolumeclaims "data" is forbidden: User "system:serviceaccount:a:b" cannot patch resource "persistentvolumeclaims" in API group "" in the namespace "ws-7-blog"`),
+			failure.Forbidden,
+			[]string{"system:serviceaccount:a:b", "may not patch persistentvolumeclaims"},
+		},
 		{"other prohibition", apierrors.NewForbidden(volumes, "data", errors.New("maximum cpu usage per Container is 1")), failure.Forbidden, []string{"maximum cpu usage"}},
 		{"webhook", said(403, "", `admission webhook "policy.example.test" denied the request: no images from there`), failure.AdmissionRefused, []string{"policy.example.test", "no images from there"}},
 		{"policy", said(422, metav1.StatusReasonInvalid, `persistentvolumeclaims "data" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: too large`), failure.AdmissionRefused, []string{"policy p", "too large"}},

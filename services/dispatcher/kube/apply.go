@@ -70,7 +70,7 @@ func (c *Cluster) apply(ctx context.Context, w desired.Workspace, secrets Secret
 }
 
 // applyNamespace reports whether it has made the namespace, which is then empty.
-func (c *Cluster) applyNamespace(ctx context.Context, w desired.Workspace, namespace desired.Object) (fresh bool, err error) {
+func (c *Cluster) applyNamespace(ctx context.Context, w desired.Workspace, namespace desired.Object) (bool, error) {
 	if c.namespaces.current(namespace) {
 		return false, nil
 	}
@@ -221,8 +221,10 @@ func (c *Cluster) gone(w desired.Workspace, err error) error {
 	return err
 }
 
-// prune deletes objects that belong to the workspace. It returns those whose deletion it has asked for, and those that are not gone yet.
-func (c *Cluster) prune(ctx context.Context, w desired.Workspace, objects []desired.Reference) (pruned, left []desired.Reference, at desired.Reference, err error) {
+// prune deletes objects that belong to the workspace. It returns those whose deletion it has asked for, those that are not gone yet, and
+// the one that it failed at.
+func (c *Cluster) prune(ctx context.Context, w desired.Workspace, objects []desired.Reference) ([]desired.Reference, []desired.Reference, desired.Reference, error) {
+	var pruned, left []desired.Reference
 	for _, reference := range objects {
 		if _, known := desired.LookupKind(reference.ApiVersion, reference.Kind); !known {
 			left = append(left, reference) // a newer dispatcher's; the namespace's end will be its own

@@ -17,7 +17,7 @@ func TestApplyMakesEverythingAndRecordsIt(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	leader := b.leader(t, admin)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"), volume("data", "1Gi"), service("w"), deployment("w", 1))
+	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "1Gi"), service("w"), deployment(1))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 
 	applied, err := leader.Apply(testContext(t), w, b.secrets)
@@ -47,12 +47,12 @@ func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	leader := b.leader(t, admin)
-	w := b.with(b.workspace(1), 1, configMap("old", "1"), configMap("kept", "1"), volume("data", "1Gi"), deployment("w", 1))
+	w := b.with(b.workspace(), 1, configMap("old", "1"), configMap("kept", "1"), volume("data", "1Gi"), deployment(1))
 	_, err := leader.Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
 
 	// Stopped keeps the volume.
-	w = b.with(w, 2, configMap("kept", "2"), volume("data", "1Gi"), deployment("w", 0))
+	w = b.with(w, 2, configMap("kept", "2"), volume("data", "1Gi"), deployment(0))
 	w.Target = events.DesiredTargetStopped
 	applied, err := leader.Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 	require.NotContains(t, b.inventory(t, w), "old")
 
 	// Only a manifest without it removes it, even by a leader that has never seen it.
-	w = b.with(w, 3, configMap("kept", "3"), deployment("w", 0))
+	w = b.with(w, 3, configMap("kept", "3"), deployment(0))
 	applied, err = b.leader(t, admin).Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
 	require.Equal(t, []desired.Reference{{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: w.Namespace, Name: "data"}}, applied.Pruned)
@@ -74,7 +74,7 @@ func TestApplyDoesNotTouchWhatIsNotItsOwn(t *testing.T) {
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 
-	w := b.with(b.workspace(1), 1, configMap("files", "mine"))
+	w := b.with(b.workspace(), 1, configMap("files", "mine"))
 	_, err := b.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = leader.Apply(ctx, w, b.secrets)
@@ -84,7 +84,7 @@ func TestApplyDoesNotTouchWhatIsNotItsOwn(t *testing.T) {
 	require.NotContains(t, namespace.Labels, desired.LabelAgent)
 
 	// An object of somebody else's in a namespace of ours, before and after the name has been ours.
-	w = b.with(b.workspace(1), 1, configMap("other", "mine"))
+	w = b.with(b.workspace(), 1, configMap("other", "mine"))
 	_, err = leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "files"}, Data: map[string]string{"key": "theirs"}}
@@ -119,7 +119,7 @@ func TestApplyMakesAnewWhatSomebodyHasDeleted(t *testing.T) {
 	b := newBed(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"), configMap("more", "1"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"), configMap("more", "1"))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -144,11 +144,11 @@ func TestApplyWaitsForANamespaceThatIsBeingDeleted(t *testing.T) {
 	namespaces := kube.NewNamespaces(client, b.agent, func(workspace string) { gone <- workspace })
 	following(t, namespaces)
 	leader := kube.NewCluster(client, b.policy, namespaces)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 
-	b.finalizers(t, w, "files", `["example.test/stuck"]`)
+	b.finalizers(t, w, `["example.test/stuck"]`)
 	require.NoError(t, b.admin.CoreV1().Namespaces().Delete(ctx, w.Namespace, metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool {
 		w.Revision++
@@ -159,7 +159,7 @@ func TestApplyWaitsForANamespaceThatIsBeingDeleted(t *testing.T) {
 	_, err = b.leader(t, admin).Apply(ctx, w, b.secrets)
 	require.Equal(t, failure.NamespaceTerminating, reason(t, err))
 
-	b.finalizers(t, w, "files", "null")
+	b.finalizers(t, w, "null")
 	select {
 	case workspace := <-gone:
 		require.Equal(t, w.ID, workspace)
@@ -175,7 +175,7 @@ func TestApplyRefusesALowerRevision(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	ctx := testContext(t)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	older, newer := b.leader(t, admin), b.leader(t, admin)
 	_, err := older.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
@@ -199,7 +199,7 @@ func TestSecretsAreAskedForWhenTheirDigestDiffers(t *testing.T) {
 	b := newBed(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	for i, digest := range []string{"d1", "d1", "d2"} {
 		w.Revision = int64(i + 1)
 		w.Secrets = []events.SecretReference{{Name: "variables", Digest: digest}}

@@ -78,10 +78,10 @@ func (v *vault) count() int {
 }
 
 // workspace is one with a namespace of its own, without objects.
-func (b *bed) workspace(revision int64) desired.Workspace {
+func (b *bed) workspace() desired.Workspace {
 	id := uuid.NewString()
 	return desired.Workspace{
-		ID: id, Name: "w", Namespace: "ws-" + strconv.FormatInt(b.agent, 10) + "-" + id[:8], Revision: revision, Target: events.DesiredTargetRunning,
+		ID: id, Name: "w", Namespace: "ws-" + strconv.FormatInt(b.agent, 10) + "-" + id[:8], Revision: 1, Target: events.DesiredTargetRunning,
 	}
 }
 
@@ -121,9 +121,9 @@ func volume(name, size string) desired.Object {
 	}})
 }
 
-func deployment(name string, replicas int64) desired.Object {
-	match := map[string]any{"app": name}
-	return object("apps/v1", "Deployment", name, map[string]any{"spec": map[string]any{
+func deployment(replicas int64) desired.Object {
+	match := map[string]any{"app": "w"}
+	return object("apps/v1", "Deployment", "w", map[string]any{"spec": map[string]any{
 		"replicas": replicas, "selector": map[string]any{"matchLabels": match},
 		"template": map[string]any{
 			"metadata": map[string]any{"labels": match},
@@ -155,23 +155,23 @@ func reason(t *testing.T, err error) failure.Reason {
 	return f.Reason
 }
 
-// there are the names of the workspace's ConfigMaps and volumes that exist.
+// there are the names of the workspace's ConfigMaps, volumes and Deployments that exist.
 func (b *bed) there(t *testing.T, w desired.Workspace) []string {
 	t.Helper()
 	selector := metav1.ListOptions{LabelSelector: desired.LabelWorkspace + "=" + w.ID}
-	names := []string{}
 	configMaps, err := b.admin.CoreV1().ConfigMaps(w.Namespace).List(testContext(t), selector)
 	require.NoError(t, err)
+	volumes, err := b.admin.CoreV1().PersistentVolumeClaims(w.Namespace).List(testContext(t), selector)
+	require.NoError(t, err)
+	deployments, err := b.admin.AppsV1().Deployments(w.Namespace).List(testContext(t), selector)
+	require.NoError(t, err)
+	names := make([]string, 0, len(configMaps.Items)+len(volumes.Items)+len(deployments.Items))
 	for _, item := range configMaps.Items {
 		names = append(names, item.Name)
 	}
-	volumes, err := b.admin.CoreV1().PersistentVolumeClaims(w.Namespace).List(testContext(t), selector)
-	require.NoError(t, err)
 	for _, item := range volumes.Items {
 		names = append(names, item.Name)
 	}
-	deployments, err := b.admin.AppsV1().Deployments(w.Namespace).List(testContext(t), selector)
-	require.NoError(t, err)
 	for _, item := range deployments.Items {
 		names = append(names, item.Name)
 	}
@@ -201,11 +201,11 @@ func terminate(t *testing.T, cluster *kube.Cluster, w desired.Workspace) {
 	}, patience, tick)
 }
 
-// finalizers sets those of a ConfigMap, so that it stays when it is deleted.
-func (b *bed) finalizers(t *testing.T, w desired.Workspace, name, list string) {
+// finalizers sets those of the ConfigMap files, so that it stays when it is deleted.
+func (b *bed) finalizers(t *testing.T, w desired.Workspace, list string) {
 	t.Helper()
 	patch := []byte(`{"metadata":{"finalizers":` + list + `}}`)
-	_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(testContext(t), name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(testContext(t), "files", types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 

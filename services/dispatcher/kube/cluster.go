@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -147,15 +148,10 @@ func withUID(manifest map[string]any, uid types.UID) map[string]any {
 	if uid == "" {
 		return manifest
 	}
-	copied := make(map[string]any, len(manifest))
-	for key, value := range manifest {
-		copied[key] = value
-	}
+	copied := maps.Clone(manifest)
 	metadata := map[string]any{"uid": string(uid)}
-	given, _ := manifest["metadata"].(map[string]any) //nolint:errcheck // decoding has checked it
-	for key, value := range given {
-		metadata[key] = value
-	}
+	given, _ := manifest["metadata"].(map[string]any)
+	maps.Copy(metadata, given)
 	copied["metadata"] = metadata
 	return copied
 }

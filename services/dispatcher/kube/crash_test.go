@@ -125,10 +125,11 @@ const (
 )
 
 // live leads one workspace through its life with a crash at the given write of each stage. It returns how many crashes there were.
-func (b *bed) live(t *testing.T, writes int, lost bool) (crashes int) {
+func (b *bed) live(t *testing.T, writes int, lost bool) int {
 	t.Helper()
+	crashes := 0
 	ctx := testContext(t)
-	w := b.with(b.workspace(1), 1, configMap("a", "1"), configMap("b", "1"), volume("data", "1Gi"))
+	w := b.with(b.workspace(), 1, configMap("a", "1"), configMap("b", "1"), volume("data", "1Gi"))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 	changed := b.with(w, 2, configMap("b", "2"), configMap("c", "2"))
 	changed.Secrets = nil

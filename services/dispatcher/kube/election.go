@@ -45,7 +45,7 @@ type Election struct {
 // Lead gets two contexts: the first is done when it should come to an end, the second when it must not do anything more, because the
 // lease is lost or because finish is done. Run returns when lead has, with its error; with [ErrLost] when the lease was lost; with
 // nil when ctx was done.
-func (e Election) Run(ctx, finish context.Context, lead func(ctx, work context.Context) error) error { //nolint:revive // two contexts by contract
+func (e Election) Run(ctx, finish context.Context, lead func(ctx, work context.Context) error) error {
 	if err := e.Client.EnsureHome(ctx, e.Agent); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -70,12 +70,13 @@ func (e Election) Run(ctx, finish context.Context, lead func(ctx, work context.C
 	if err != nil {
 		return fmt.Errorf("lease %s: %w", LeaseName, err)
 	}
-	electing, stop := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.FromSlogHandler(e.Logger.Handler())))
+	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	quiet := &quietHandler{Handler: e.Logger.Handler(), stopped: electing.Done()}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		elector.Run(electing)
+		elector.Run(klog.NewContext(electing, logr.FromSlogHandler(quiet)))
 	}()
 
 	var held context.Context
@@ -98,7 +99,7 @@ func (e Election) Run(ctx, finish context.Context, lead func(ctx, work context.C
 	return err
 }
 
-func (e Election) hold(ctx, finish, held context.Context, lead func(ctx, work context.Context) error) error { //nolint:revive // see Run
+func (e Election) hold(ctx, finish, held context.Context, lead func(ctx, work context.Context) error) error {
 	ctx, cancelLead := context.WithCancel(ctx)
 	defer cancelLead()
 	work, cancelWork := context.WithCancel(finish)
@@ -129,4 +130,28 @@ func release(ctx context.Context, lock *resourcelock.LeaseLock, timeout time.Dur
 		return fmt.Errorf("empty the lease: %w", err)
 	}
 	return nil
+}
+
+// quietHandler hides that an elector which was told to stop complains of being stopped.
+type quietHandler struct {
+	slog.Handler
+
+	stopped <-chan struct{}
+}
+
+func (h *quietHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	select {
+	case <-h.stopped:
+		return false
+	default:
+		return h.Handler.Enabled(ctx, level)
+	}
+}
+
+func (h *quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &quietHandler{Handler: h.Handler.WithAttrs(attrs), stopped: h.stopped}
+}
+
+func (h *quietHandler) WithGroup(name string) slog.Handler {
+	return &quietHandler{Handler: h.Handler.WithGroup(name), stopped: h.stopped}
 }

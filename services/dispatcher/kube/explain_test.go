@@ -24,7 +24,7 @@ func TestRefusalsOfTheClusterAreExplained(t *testing.T) {
 	b := newBed(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"), volume("data", "2Gi"), deployment("w", 1), service("w"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "2Gi"), deployment(1), service("w"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 	revision := int64(1)
@@ -47,7 +47,7 @@ func TestRefusalsOfTheClusterAreExplained(t *testing.T) {
 	require.Equal(t, failure.Invalid, f.Reason)
 	require.Contains(t, f.Message, "replica")
 
-	other := deployment("w", 1)
+	other := deployment(1)
 	spec := other.Manifest["spec"].(map[string]any)
 	spec["selector"] = map[string]any{"matchLabels": map[string]any{"app": "other"}}
 	spec["template"].(map[string]any)["metadata"] = map[string]any{"labels": map[string]any{"app": "other"}}
@@ -80,7 +80,7 @@ func TestRefusalsByPermissionAndWebhookAreExplained(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	ctx := testContext(t)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := b.leader(t, admin).Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 
@@ -132,7 +132,7 @@ func TestAnUnreachableClusterIsExplained(t *testing.T) {
 	require.Equal(t, failure.Unreachable, failure.Explain(away.EnsureHome(testContext(t), b.agent), desired.Reference{}).Reason)
 
 	require.NoError(t, newClient(t, admin).Check(testContext(t)))
-	w := b.with(b.workspace(1), 1, configMap("files", "1"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	_, err := b.leader(t, admin).Apply(ctx, w, b.secrets)
@@ -143,7 +143,7 @@ func TestAnUnreachableClusterIsExplained(t *testing.T) {
 func TestARefusedSecretIsNotQuoted(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	w := b.with(b.workspace(1), 1, configMap("files", "1"))
+	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 	_, err := b.leader(t, admin).Apply(testContext(t), w, garbled{})
 	require.Equal(t, failure.Invalid, reason(t, err))

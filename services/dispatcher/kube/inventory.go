@@ -65,8 +65,8 @@ func (s *inventories) load(ctx context.Context) error {
 	return nil
 }
 
-// get returns the inventory, from memory if possible. One that does not exist is empty.
-func (s *inventories) get(ctx context.Context, workspace string) (i inventory, remembered bool, err error) {
+// get returns the inventory, and whether that is from memory. One that does not exist is empty.
+func (s *inventories) get(ctx context.Context, workspace string) (inventory, bool, error) {
 	s.mu.Lock()
 	i, found := s.known[workspace]
 	all := s.all
@@ -74,7 +74,7 @@ func (s *inventories) get(ctx context.Context, workspace string) (i inventory, r
 	if found || all {
 		return i, true, nil
 	}
-	i, err = s.read(ctx, workspace)
+	i, err := s.read(ctx, workspace)
 	return i, false, err
 }
 
@@ -152,7 +152,7 @@ func (s *inventories) forget(workspace string) {
 func readInventory(object *corev1.ConfigMap) inventory {
 	i := inventory{uid: object.UID, version: object.ResourceVersion}
 	// What somebody has garbled counts as empty: the objects are found again as those of the next revision.
-	i.revision, _ = strconv.ParseInt(object.Data[keyRevision], 10, 64)      //nolint:errcheck // see above
+	i.revision, _ = strconv.ParseInt(object.Data[keyRevision], 10, 64)
 	if json.Unmarshal([]byte(object.Data[keyObjects]), &i.objects) != nil { // see above
 		i.objects = nil
 	}

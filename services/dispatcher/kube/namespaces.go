@@ -77,12 +77,12 @@ func (n *Namespaces) current(manifest desired.Object) bool {
 	if live == nil || live.DeletionTimestamp != nil {
 		return false
 	}
-	metadata, _ := manifest.Manifest["metadata"].(map[string]any) //nolint:errcheck // decoding has checked it
+	metadata, _ := manifest.Manifest["metadata"].(map[string]any)
 	return holds(live.Labels, metadata["labels"]) && holds(live.Annotations, metadata["annotations"])
 }
 
 func holds(have map[string]string, want any) bool {
-	entries, _ := want.(map[string]any) //nolint:errcheck // none are held by all
+	entries, _ := want.(map[string]any)
 	for key, value := range entries {
 		if text, ok := value.(string); !ok || have[key] != text {
 			return false

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,7 +14,7 @@ import (
 // Terminate deletes what there is of the workspace and returns what remains; nothing when all is gone and forgotten. It does not
 // wait: it is called again, when [Namespaces] tells that the namespace is gone or after a while. The error is always a
 // [failure.Failure].
-func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) (remaining []desired.Reference, err error) {
+func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) ([]desired.Reference, error) {
 	remaining, at, err := c.terminate(ctx, w)
 	if err != nil {
 		return nil, failure.Explain(err, at)
@@ -21,7 +22,9 @@ func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) (remaining
 	return remaining, nil
 }
 
-func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) (remaining []desired.Reference, at desired.Reference, err error) {
+// terminate also returns the object that it was at.
+func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired.Reference, desired.Reference, error) {
+	var at desired.Reference
 	namespace := desired.NamespaceReference(w.Namespace)
 	have, remembered, err := c.inventories.get(ctx, w.ID)
 	if err == nil && remembered && !have.exists() {
@@ -42,17 +45,10 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) (remaining
 	if err != nil {
 		return nil, at, err
 	}
+	var remaining []desired.Reference
 	if live != nil {
-		for i := len(held.objects) - 1; i >= 0; i-- {
-			if reference := held.objects[i]; reference.Kind != desired.KindNamespace {
-				there, err := c.end(ctx, w, reference)
-				if err != nil {
-					return nil, reference, err
-				}
-				if there {
-					remaining = append(remaining, reference)
-				}
-			}
+		if remaining, at, err = c.endAll(ctx, w, held.objects); err != nil {
+			return nil, at, err
 		}
 	}
 	// A namespace that is not the workspace's own stays, without the workspace's objects.
@@ -80,8 +76,26 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) (remaining
 	return nil, at, nil
 }
 
+// endAll deletes the objects, those applied last first, and returns those that are there still; or the one it failed at.
+func (c *Cluster) endAll(ctx context.Context, w desired.Workspace, objects []desired.Reference) ([]desired.Reference, desired.Reference, error) {
+	var remaining []desired.Reference
+	for _, reference := range slices.Backward(objects) {
+		if reference.Kind == desired.KindNamespace {
+			continue
+		}
+		there, err := c.end(ctx, w, reference)
+		if err != nil {
+			return nil, reference, err
+		}
+		if there {
+			remaining = append(remaining, reference)
+		}
+	}
+	return remaining, desired.Reference{}, nil
+}
+
 // end deletes an object of the workspace and reports whether it is there still.
-func (c *Cluster) end(ctx context.Context, w desired.Workspace, reference desired.Reference) (there bool, err error) {
+func (c *Cluster) end(ctx context.Context, w desired.Workspace, reference desired.Reference) (bool, error) {
 	if _, known := desired.LookupKind(reference.ApiVersion, reference.Kind); !known {
 		return false, nil // it goes with the namespace
 	}

@@ -71,26 +71,26 @@ func (s *schedule[T]) makeFresh(e *entry[T]) {
 	}
 }
 
-// next takes what is due. Otherwise it says when something will be; zero when only a call can change that.
-func (s *schedule[T]) next(now time.Time) (task Task[T], ok bool, due time.Time) {
+// next takes what is due and says whether there was any. Otherwise it says when something will be; zero when only a call can change that.
+func (s *schedule[T]) next(now time.Time) (Task[T], bool, time.Time) {
 	var e *entry[T]
 	switch {
 	case len(s.fresh) > 0:
 		e, s.fresh = s.fresh[0], s.fresh[1:]
 		e.task.retry = false
 	case len(s.later) == 0 || s.retries >= s.maxRetries:
-		return task, false, due
+		return Task[T]{}, false, time.Time{}
 	case s.later[0].due.After(now):
-		return task, false, s.later[0].due
+		return Task[T]{}, false, s.later[0].due
 	default:
-		e, _ = heap.Pop(&s.later).(*entry[T]) //nolint:errcheck // the heap holds nothing else
+		e, _ = heap.Pop(&s.later).(*entry[T])
 		e.task.retry = true
 		s.retries++
 	}
 	e.waiting, e.running, e.woken = false, true, false
 	e.task.Attempt++
 	s.running++
-	return e.task, true, due
+	return e.task, true, time.Time{}
 }
 
 // end is called once for each task. It reports the entry when its version is still the newest; a newer one has been made due.
@@ -154,7 +154,7 @@ func (h dueHeap[T]) Swap(i, j int) {
 }
 
 func (h *dueHeap[T]) Push(x any) {
-	e, _ := x.(*entry[T]) //nolint:errcheck // the heap holds nothing else
+	e, _ := x.(*entry[T])
 	e.index = len(*h)
 	*h = append(*h, e)
 }
