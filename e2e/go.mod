@@ -20,6 +20,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
+	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/sync v0.24.0
 	google.golang.org/protobuf v1.36.12
 	k8s.io/api v0.37.2
@@ -27,7 +28,9 @@ require (
 	k8s.io/client-go v0.37.2
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
+	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
+	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/tools v0.0.0-00010101000000-000000000000
 	lockstep.internal/tools/testkit v0.0.0
 	sigs.k8s.io/yaml v1.6.0
@@ -105,7 +108,6 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.11.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d // indirect
 	golang.org/x/net v0.60.0 // indirect
@@ -122,8 +124,6 @@ require (
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
-	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000 // indirect
-	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect

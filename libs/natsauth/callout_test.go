@@ -202,7 +202,7 @@ func TestExpiryLosesNothing(t *testing.T) {
 	_, err := c.js.UpdateConsumer(testContext(t), "DESIRED", short)
 	require.NoError(t, err)
 
-	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17")
+	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", 0)
 	sent := 0
 
 	for expiries := 0; expiries < 3; {

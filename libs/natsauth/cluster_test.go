@@ -107,7 +107,7 @@ func TestBorderInACluster(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "secret", string(answer.Data))
 
-		in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", jetstream.PullExpiry(time.Second))
+		in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", time.Second)
 		in.log.await(t, "intake reads")
 
 		for round := range 2 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -14,12 +15,13 @@ import (
 
 // Intake reads one of an agent's consumers across the account border, for as long as it runs.
 //
-// It is there because consuming alone does not survive a reconnect well: the server forgets the way back of pull
-// requests when a client goes, but not the requests, and since the client comes back with the same inbox it goes on
-// answering them into the void, before the new ones. Each message so lost comes again only after the consumer's
-// AckWait, until the old requests expire. So Intake takes a new inbox after every reconnect, which makes the server
-// drop the old requests at once where it leads the consumer itself; where another server of the cluster does, that one
-// cannot see inboxes, and drops them only when they expire, which Intake lets them do soon.
+// It is there because consuming does not survive a reconnect well: the server forgets the way back of pull requests
+// when a client goes, but not the requests, and where the client comes back with the same inbox it goes on answering
+// them into the void, before the new ones. Each message so lost comes again only after the consumer's AckWait, until
+// the old requests expire. So each request of an Intake has an inbox of its own, and one that was sent before a
+// reconnect, or while it happened, is given up, which makes the server drop it at once where it leads the consumer itself;
+// where another server of the cluster does, that one cannot see inboxes, and drops the request when it expires, soon.
+// nats.go's own Consume and Messages ask again from a goroutine of theirs, at times for an inbox that is gone already.
 //
 // Messages are handled one at a time, in the order of the stream except for those delivered again: what is under way
 // when the connection breaks, or comes in the ten seconds after it in a cluster, may be late by AckWait.
@@ -33,14 +35,15 @@ type Intake struct {
 	Handle func(jetstream.Msg)
 	// Logger is told of what is waited for. Required.
 	Logger *slog.Logger
-	// Options of each pull. Defaults to requests that expire after 10 s; they must not be silent for a minute.
-	Options []jetstream.PullConsumeOpt
+	// Expiry of one request. Defaults to 10 s; at most a minute of silence passes the border.
+	Expiry time.Duration
 }
 
 const (
 	intakeWait    = time.Second
 	intakeMaxWait = 30 * time.Second
 	intakeExpiry  = 10 * time.Second
+	intakeBatch   = 500
 )
 
 // ErrInvalidIntake is wrapped by what [Intake.Run] returns for fields that it cannot run with.
@@ -66,32 +69,21 @@ func (i *Intake) Run(ctx context.Context) error {
 			return fmt.Errorf("intake of %s: %w", i.Stream, nats.ErrConnectionClosed)
 		}
 
-		consuming, err := i.start(ctx, js)
-		if err != nil {
-			continue
+		if consumer, err := i.lookUp(ctx, js); err == nil {
+			i.read(ctx, consumer, status)
 		}
-
-		select {
-		case <-ctx.Done():
-		case <-status:
-		case <-consuming.Closed():
-		}
-
-		// Ends the inbox, and hands over what is in it already.
-		consuming.Drain()
-		<-consuming.Closed()
 	}
 
 	return nil
 }
 
-// start retries until it has begun to read, the context ends or the connection is closed.
-func (i *Intake) start(ctx context.Context, js jetstream.JetStream) (jetstream.ConsumeContext, error) {
+// lookUp retries until the consumer is there, the context ends or the connection is closed.
+func (i *Intake) lookUp(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval = intakeWait
 	wait.MaxInterval = intakeMaxWait
 
-	consuming, err := backoff.Retry(ctx, func() (jetstream.ConsumeContext, error) {
+	consumer, err := backoff.Retry(ctx, func() (jetstream.Consumer, error) {
 		if i.Conn.IsClosed() {
 			return nil, backoff.Permanent(nats.ErrConnectionClosed)
 		}
@@ -101,16 +93,7 @@ func (i *Intake) start(ctx context.Context, js jetstream.JetStream) (jetstream.C
 			return nil, fmt.Errorf("look up consumer %s on stream %s: %w", i.Consumer, i.Stream, err)
 		}
 
-		options := append([]jetstream.PullConsumeOpt{
-			jetstream.ConsumeErrHandler(i.complain), jetstream.PullExpiry(intakeExpiry),
-		}, i.Options...)
-
-		consuming, err := consumer.Consume(i.Handle, options...)
-		if err != nil {
-			return nil, fmt.Errorf("consume %s of stream %s: %w", i.Consumer, i.Stream, err)
-		}
-
-		return consuming, nil
+		return consumer, nil
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		i.Logger.WarnContext(ctx, "intake waits", slog.Any("error", err), slog.Duration("wait", wait))
 	}))
@@ -118,17 +101,61 @@ func (i *Intake) start(ctx context.Context, js jetstream.JetStream) (jetstream.C
 		return nil, fmt.Errorf("intake: %w", err)
 	}
 
-	flush, cancel := context.WithTimeout(ctx, flushTimeout)
-	defer cancel()
-
-	if err := i.Conn.FlushWithContext(flush); err == nil {
-		i.Logger.DebugContext(ctx, "intake reads", slog.String("stream", i.Stream), slog.String("consumer", i.Consumer))
-	}
-
-	return consuming, nil
+	return consumer, nil
 }
 
-func (i *Intake) complain(_ jetstream.ConsumeContext, err error) {
-	i.Logger.Warn("intake is disturbed",
-		slog.String("stream", i.Stream), slog.String("consumer", i.Consumer), slog.Any("error", err))
+// read asks for messages and handles them, one request after the other, until the connection has changed, a request
+// fails or the context ends.
+func (i *Intake) read(ctx context.Context, consumer jetstream.Consumer, status <-chan nats.Status) {
+	ctx, cancel := context.WithCancel(ctx)
+
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+
+	watching.Go(func() {
+		select {
+		case <-status:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+
+	i.Logger.DebugContext(ctx, "intake reads", slog.String("stream", i.Stream), slog.String("consumer", i.Consumer))
+
+	for ctx.Err() == nil {
+		if err := i.request(ctx, consumer); err != nil && ctx.Err() == nil {
+			i.Logger.WarnContext(ctx, "intake is disturbed",
+				slog.String("stream", i.Stream), slog.String("consumer", i.Consumer), slog.Any("error", err))
+
+			return
+		}
+	}
+}
+
+// request is one pull request: it handles messages as they arrive and returns when it is used up or has expired.
+func (i *Intake) request(ctx context.Context, consumer jetstream.Consumer) error {
+	expiry := i.Expiry
+	if expiry == 0 {
+		expiry = intakeExpiry
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, expiry)
+	defer cancel()
+
+	batch, err := consumer.Fetch(intakeBatch, jetstream.FetchContext(ctx))
+	if err != nil {
+		return fmt.Errorf("ask for messages: %w", err)
+	}
+
+	for message := range batch.Messages() {
+		i.Handle(message)
+	}
+
+	err = batch.Error()
+	if err == nil || errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+
+	return fmt.Errorf("receive messages: %w", err)
 }

@@ -41,7 +41,7 @@ type intake struct {
 	stop     func()
 }
 
-func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string, options ...jetstream.PullConsumeOpt) *intake {
+func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string, expiry time.Duration) *intake {
 	t.Helper()
 
 	in := &intake{log: make(signals, 1000), received: make(chan jetstream.Msg, 10_000)}
@@ -49,7 +49,7 @@ func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string, options
 	ended := make(chan error, 1)
 	part := &natsauth.Intake{
 		Conn: conn, Stream: stream, Consumer: consumer,
-		Handle: func(m jetstream.Msg) { in.received <- m }, Options: options,
+		Handle: func(m jetstream.Msg) { in.received <- m }, Expiry: expiry,
 		Logger: slog.New(slog.NewTextHandler(in.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 
@@ -75,7 +75,7 @@ func TestIntakeReadsOnAfterReconnect(t *testing.T) {
 	require.NoError(t, err)
 
 	agent := c.agent(t, agentOne)
-	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", jetstream.PullExpiry(5*time.Minute))
+	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", 50*time.Second)
 	in.log.await(t, "intake reads")
 
 	for round := range 3 {
@@ -115,7 +115,7 @@ func TestIntakeWaitsForItsConsumer(t *testing.T) {
 	c := startCell(t)
 	require.NoError(t, c.js.DeleteConsumer(testContext(t), "CONTROL", "watcher-17"))
 	agent := c.agent(t, agentOne)
-	in := startIntake(t, agent.Conn, "CONTROL", "watcher-17")
+	in := startIntake(t, agent.Conn, "CONTROL", "watcher-17", 0)
 	in.log.await(t, "intake waits")
 
 	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))

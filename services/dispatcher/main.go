@@ -64,7 +64,7 @@ func Main(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer d.client.Close()
-	defer d.conn.Close() // the part drains it; this is for a service that does not get to run its parts
+	defer d.conn.Close()                                                                                                     // the part drains it; this is for a service that does not get to run its parts
 	return service.Run(ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics}, //nolint:wrapcheck // says what it is about
 		d.conn.Part(),
 		service.Part{Name: "cluster", Check: d.client.Check},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/config"
@@ -18,6 +19,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/connectapi"
 	"lockstep.internal/services/state/nats"
@@ -53,23 +55,24 @@ func Main(ctx context.Context, cfg Config) error {
 
 // process is the service put together.
 type process struct {
-	cfg        Config
-	tel        *telemetry.Telemetry
-	pool       *pgxpool.Pool
-	directory  *postgres.Directory
-	workspaces *postgres.Workspaces
-	secrets    *postgres.Secrets
-	changes    *postgres.Changes
-	conn       *natsconn.Conn
-	callout    *natsconn.Conn
-	system     *natsconn.Conn
-	publisher  *outbox.Publisher
-	responder  *natsauth.Responder
-	agents     *nats.Agents
-	background *background
-	api        service.Part
-	ingest     []service.Part
-	secretary  *nats.SecretResponder
+	cfg          Config
+	tel          *telemetry.Telemetry
+	pool         *pgxpool.Pool
+	directory    *postgres.Directory
+	workspaces   *postgres.Workspaces
+	observations *postgres.Observations
+	secrets      *postgres.Secrets
+	changes      *postgres.Changes
+	conn         *natsconn.Conn
+	callout      *natsconn.Conn
+	system       *natsconn.Conn
+	publisher    *outbox.Publisher
+	responder    *natsauth.Responder
+	agents       *nats.Agents
+	background   *background
+	api          service.Part
+	ingest       []service.Part
+	secretary    *nats.SecretResponder
 }
 
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
@@ -109,6 +112,7 @@ func (p *process) openDatabase(context.Context) error {
 	cell := topology.Cell(p.cfg.Cell.Name)
 	p.directory = &postgres.Directory{Pool: p.pool, Cell: cell, Now: time.Now}
 	p.workspaces = &postgres.Workspaces{Cell: cell}
+	p.observations = &postgres.Observations{Cell: cell}
 	p.secrets = &postgres.Secrets{Vault: v}
 	p.changes = postgres.NewChanges(p.pool)
 	return nil
@@ -146,9 +150,26 @@ func (p *process) openStreams(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics})
+	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.restored})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
+	}
+	return nil
+}
+
+// restored tells the present truth again after a stream, or the database, came back from an older copy: what is wanted, who there is; and asks
+// the clusters for theirs.
+func (p *process) restored(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
+	p.tel.Logger.WarnContext(ctx, "something was restored from an older copy: everything is told again", "reason", r.Reason)
+	// In the order in which everybody locks: agents before workspaces.
+	if err := p.observations.AskEveryone(ctx, tx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
+		return fmt.Errorf("ask for full resyncs: %w", err)
+	}
+	if err := p.directory.TellAgain(ctx, tx); err != nil {
+		return fmt.Errorf("tell the directory again: %w", err)
+	}
+	if err := p.workspaces.TellAgain(ctx, tx); err != nil {
+		return fmt.Errorf("tell workspaces again: %w", err)
 	}
 	return nil
 }
@@ -168,7 +189,7 @@ func (p *process) openIngest(context.Context) error {
 	}
 	p.workspaces.Unexpected = metrics.Unexpected
 	ingest := &nats.Ingest{
-		Pool: p.pool, JetStream: js, Cell: p.workspaces.Cell, Logger: p.tel.Logger, Workspaces: p.workspaces, Observations: &postgres.Observations{Cell: p.workspaces.Cell},
+		Pool: p.pool, JetStream: js, Cell: p.workspaces.Cell, Logger: p.tel.Logger, Workspaces: p.workspaces, Observations: p.observations,
 		Patience: actualstate.Patience{Unschedulable: p.cfg.Workspace.UnschedulablePatience, Stop: p.cfg.Workspace.StopPatience},
 		Cursors:  cursors, Metrics: metrics,
 	}

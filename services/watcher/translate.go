@@ -55,16 +55,16 @@ func observedDeployment(meta events.ObjectMeta, d *appsv1.Deployment) events.Obs
 	status := d.Status
 	return events.ObservedDeployment{
 		Object:              meta,
-		Generation:          int(d.Generation),
-		ObservedGeneration:  int(status.ObservedGeneration),
+		Generation:          natural(d.Generation),
+		ObservedGeneration:  natural(status.ObservedGeneration),
 		SpecReplicas:        count(d.Spec.Replicas),
 		Paused:              d.Spec.Paused,
 		HasStatus:           hasStatus(&status),
-		Replicas:            int(status.Replicas),
-		UpdatedReplicas:     int(status.UpdatedReplicas),
-		ReadyReplicas:       int(status.ReadyReplicas),
-		AvailableReplicas:   int(status.AvailableReplicas),
-		UnavailableReplicas: int(status.UnavailableReplicas),
+		Replicas:            natural(status.Replicas),
+		UpdatedReplicas:     natural(status.UpdatedReplicas),
+		ReadyReplicas:       natural(status.ReadyReplicas),
+		AvailableReplicas:   natural(status.AvailableReplicas),
+		UnavailableReplicas: natural(status.UnavailableReplicas),
 		TerminatingReplicas: count(status.TerminatingReplicas),
 		Revision:            revision(d),
 		Conditions:          deploymentConditions(status.Conditions),
@@ -90,7 +90,7 @@ func observedPod(meta events.ObjectMeta, p *corev1.Pod) events.ObservedPod {
 	conditions := make([]events.Condition, 0, len(p.Status.Conditions))
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
-		conditions = append(conditions, events.Condition{
+		conditions = appendCondition(conditions, events.Condition{
 			Type: string(c.Type), Status: string(c.Status), Reason: c.Reason, Message: c.Message, LastTransitionTime: timeOf(c.LastTransitionTime),
 		})
 	}
@@ -126,7 +126,7 @@ func containerStates(specs []corev1.Container, statuses []corev1.ContainerStatus
 }
 
 func setStatus(state *events.ContainerState, status *corev1.ContainerStatus) {
-	state.Ready, state.RestartCount = status.Ready, int(status.RestartCount)
+	state.Ready, state.RestartCount = status.Ready, natural(status.RestartCount)
 	if last := status.LastTerminationState.Terminated; last != nil {
 		state.ExitCode = int(last.ExitCode)
 	}
@@ -145,12 +145,20 @@ func deploymentConditions(conditions []appsv1.DeploymentCondition) []events.Cond
 	translated := make([]events.Condition, 0, len(conditions))
 	for i := range conditions {
 		c := &conditions[i]
-		translated = append(translated, events.Condition{
+		translated = appendCondition(translated, events.Condition{
 			Type: string(c.Type), Status: string(c.Status), Reason: c.Reason, Message: c.Message,
 			LastTransitionTime: timeOf(c.LastTransitionTime), LastUpdateTime: timeOf(c.LastUpdateTime),
 		})
 	}
 	return translated
+}
+
+// appendCondition leaves out a condition that says nothing: one without a type or a status.
+func appendCondition(to []events.Condition, c events.Condition) []events.Condition {
+	if c.Type == "" || c.Status == "" {
+		return to
+	}
+	return append(to, c)
 }
 
 // owningDeployment is the name of the Deployment that an object belongs to, empty when it belongs to none. A pod names its ReplicaSet,
@@ -186,14 +194,17 @@ func revision(o metav1.Object) int {
 	if err != nil {
 		return 0
 	}
-	return n
+	return natural(n)
 }
+
+// natural is 0 for what is below: a status is written by whoever may, and the schema allows no negative counts.
+func natural[N int | int32 | int64](n N) int { return int(max(n, 0)) }
 
 func count(n *int32) *int {
 	if n == nil {
 		return nil
 	}
-	c := int(*n)
+	c := natural(*n)
 	return &c
 }
 

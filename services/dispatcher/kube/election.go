@@ -47,6 +47,9 @@ type Election struct {
 // nil when ctx was done.
 func (e Election) Run(ctx, finish context.Context, lead func(ctx, work context.Context) error) error { //nolint:revive // two contexts by contract
 	if err := e.Client.EnsureHome(ctx, e.Agent); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	lock := &resourcelock.LeaseLock{

@@ -152,7 +152,7 @@ func (s *inventories) forget(workspace string) {
 func readInventory(object *corev1.ConfigMap) inventory {
 	i := inventory{uid: object.UID, version: object.ResourceVersion}
 	// What somebody has garbled counts as empty: the objects are found again as those of the next revision.
-	i.revision, _ = strconv.ParseInt(object.Data[keyRevision], 10, 64)       //nolint:errcheck // see above
+	i.revision, _ = strconv.ParseInt(object.Data[keyRevision], 10, 64)      //nolint:errcheck // see above
 	if json.Unmarshal([]byte(object.Data[keyObjects]), &i.objects) != nil { // see above
 		i.objects = nil
 	}

@@ -52,6 +52,12 @@ func scanUser(row pgx.CollectableRow) (domain.User, error) {
 	return u, err //nolint:wrapcheck // the query's caller says what it asked for
 }
 
+func scanMembership(row pgx.CollectableRow) (domain.Membership, error) {
+	var m domain.Membership
+	err := row.Scan(&m.UserID, &m.Scope.Kind, &m.Scope.ID, &m.Role)
+	return m, err //nolint:wrapcheck // the query's caller says what it asked for
+}
+
 // UserByToken returns the user of a token that is neither revoked nor expired, blocked users included, and notes that the token was used
 // (at most once a minute). not_found says nothing about why.
 func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, error) {
@@ -145,11 +151,7 @@ func (d *Directory) UserByName(ctx context.Context, username string) (domain.Use
 
 // Memberships lists a user's memberships, or those in a scope when the user is 0.
 func (d *Directory) Memberships(ctx context.Context, userID int64, scope domain.Scope) ([]domain.Membership, error) {
-	return list(ctx, d, "memberships", func(row pgx.CollectableRow) (domain.Membership, error) {
-		var m domain.Membership
-		err := row.Scan(&m.UserID, &m.Scope.Kind, &m.Scope.ID, &m.Role)
-		return m, err //nolint:wrapcheck // the query's caller says what it asked for
-	}, `
+	return list(ctx, d, "memberships", scanMembership, `
 		select user_id, scope, scope_id, role from memberships
 		where ($1 <> 0 and user_id = $1) or ($1 = 0 and scope = $2 and scope_id = $3) order by user_id, scope, scope_id`, userID, scope.Kind, scope.ID)
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,10 +78,18 @@ func (w *Watch) observed(src source, selector string) cache.ListerWatcher {
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = selector
 			changes, err := src.watch(ctx, options)
-			w.note(ctx, src.kind, "watch", err)
+			if !answerable(err) {
+				w.note(ctx, src.kind, "watch", err)
+			}
 			return changes, err
 		},
 	}, src.client)
+}
+
+// answerable tells errors that the informer answers by itself, by listing instead: the version is too old, and the server or a proxy before it
+// does not know lists that come as a watch.
+func answerable(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err)
 }
 
 func (w *Watch) note(ctx context.Context, kind Kind, verb string, err error) {

@@ -1,0 +1,135 @@
+package dispatcher_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// install makes the objects of deploy/rbac/dispatcher.yaml for an agent and returns the account's name.
+func (p *plane) install() string {
+	p.t.Helper()
+	text, err := os.ReadFile("../../deploy/rbac/dispatcher.yaml")
+	require.NoError(p.t, err)
+	ctx, options := p.context(), metav1.CreateOptions{}
+	id := "agent-" + strconv.FormatInt(p.agent, 10)
+	for _, document := range strings.Split(strings.ReplaceAll(string(text), "agent-1", id), "\n---\n") {
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
+		require.NoError(p.t, err)
+		switch o := object.(type) {
+		case *corev1.Namespace:
+			_, err = p.kube.CoreV1().Namespaces().Create(ctx, o, options)
+		case *corev1.ServiceAccount:
+			_, err = p.kube.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, options)
+		case *rbacv1.Role:
+			_, err = p.kube.RbacV1().Roles(o.Namespace).Create(ctx, o, options)
+		case *rbacv1.RoleBinding:
+			_, err = p.kube.RbacV1().RoleBindings(o.Namespace).Create(ctx, o, options)
+		case *rbacv1.ClusterRole:
+			_, err = p.kube.RbacV1().ClusterRoles().Create(ctx, o, options)
+		case *rbacv1.ClusterRoleBinding:
+			_, err = p.kube.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
+		case *admissionv1.ValidatingAdmissionPolicy:
+			_, err = p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, o, options)
+		case *admissionv1.ValidatingAdmissionPolicyBinding:
+			_, err = p.kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx, o, options)
+		default:
+			require.Fail(p.t, "unknown object", "%T", object)
+		}
+		require.NoError(p.t, err)
+	}
+	return "system:serviceaccount:lockstep-" + id + ":lockstep-dispatcher"
+}
+
+func TestThePermissionsOfTheManifestSuffice(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	account := p.install()
+	groups := []string{"system:serviceaccounts", "system:authenticated"}
+
+	// The policy confines what the account may write.
+	confined := rest.CopyConfig(admin)
+	confined.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: groups}
+	client, err := kubernetes.NewForConfig(confined)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := client.CoreV1().ConfigMaps("default").Create(p.context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
+	}, patience, tick, "the policy takes effect a moment after it was made")
+	foreign := "other-" + strconv.FormatInt(p.agent, 10)
+	_, err = p.kube.CoreV1().Namespaces().Create(p.context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	err = client.CoreV1().Namespaces().Delete(p.context(), foreign, metav1.DeleteOptions{})
+	require.ErrorContains(t, err, "may only write to namespaces that begin with ws-")
+	_, err = client.CoreV1().ConfigMaps(foreign).Create(p.context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
+	require.ErrorContains(t, err, "may only write to namespaces that begin with ws-")
+	_, err = client.CoreV1().Pods("default").List(p.context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsForbidden(err))
+
+	raw, err := clientcmd.LoadFromFile(kubeconfig)
+	require.NoError(t, err)
+	for _, user := range raw.AuthInfos {
+		user.Impersonate, user.ImpersonateGroups = account, groups
+	}
+	cfg := p.config()
+	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(*raw, cfg.Kubeconfig))
+	p.start(cfg)
+
+	w := p.workspace()
+	namespaced := func(apiVersion, kind, name string, more map[string]any) map[string]any {
+		manifest := p.configMap(w, name, "")
+		delete(manifest, "data")
+		manifest["apiVersion"], manifest["kind"] = apiVersion, kind
+		for key, value := range more {
+			manifest[key] = value
+		}
+		return manifest
+	}
+	ports := []any{map[string]any{"port": 80}}
+	match := map[string]any{"app": "w"}
+	w.Manifests = []map[string]any{
+		namespaced("v1", "ServiceAccount", "w", map[string]any{"automountServiceAccountToken": false}),
+		namespaced("v1", "ResourceQuota", "w", map[string]any{"spec": map[string]any{"hard": map[string]any{"pods": "10"}}}),
+		namespaced("v1", "ConfigMap", "w", nil),
+		namespaced("v1", "PersistentVolumeClaim", "w", map[string]any{"spec": map[string]any{
+			"accessModes": []any{"ReadWriteOnce"}, "resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
+		}}),
+		namespaced("v1", "Service", "w", map[string]any{"spec": map[string]any{"selector": match, "ports": ports}}),
+		namespaced("networking.k8s.io/v1", "NetworkPolicy", "w", map[string]any{"spec": map[string]any{"podSelector": map[string]any{}}}),
+		namespaced("apps/v1", "Deployment", "w", map[string]any{"spec": map[string]any{
+			"replicas": 1, "selector": map[string]any{"matchLabels": match},
+			"template": map[string]any{
+				"metadata": map[string]any{"labels": match},
+				"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": "registry.example/ide:1"}}},
+			},
+		}}),
+	}
+	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
+	p.secret("d1", "v")
+	p.desire(w)
+	require.Len(t, next[events.Applied](p, "applied").Objects, 9)
+	w.DesiredRevision = 2
+	w.Manifests, w.Secrets = w.Manifests[:1], nil
+	p.desire(w)
+	require.Len(t, next[events.Applied](p, "applied").Pruned, 7)
+	w.DesiredRevision, w.Target, w.Manifests = 3, events.DesiredTargetTerminated, nil
+	p.desire(w)
+	until[events.Terminated](p, "terminated")
+}

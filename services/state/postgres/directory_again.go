@@ -1,0 +1,78 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/domain"
+)
+
+// TellAgain puts the whole directory into the outbox, for streams that were restored from an older copy. Whoever keeps a copy takes the last word on each entry,
+// so that telling one twice changes nothing.
+func (d *Directory) TellAgain(ctx context.Context, tx pgx.Tx) error {
+	type group struct{ id, organization, parent int64 }
+	type project struct{ id, group, organization int64 }
+	for _, tell := range []func() error{
+		func() error {
+			return again(ctx, tx, `select id from organizations order by id`, pgx.RowTo[int64], func(id int64) error {
+				return d.tell(ctx, tx, "organization", key(id), events.DirectoryOrganization{OrganizationID: int(id)})
+			})
+		},
+		func() error {
+			return again(ctx, tx, `select id, organization_id, coalesce(parent_group_id, 0) from groups order by id`, func(row pgx.CollectableRow) (g group, err error) {
+				err = row.Scan(&g.id, &g.organization, &g.parent)
+				return g, err //nolint:wrapcheck // again says what it asked for
+			}, func(g group) error {
+				return d.tell(ctx, tx, "group", key(g.id), events.DirectoryGroup{GroupID: int(g.id), OrganizationID: int(g.organization), ParentGroupID: int(g.parent)})
+			})
+		},
+		func() error {
+			return again(ctx, tx, `select id, group_id, organization_id from projects order by id`, func(row pgx.CollectableRow) (p project, err error) {
+				err = row.Scan(&p.id, &p.group, &p.organization)
+				return p, err //nolint:wrapcheck // again says what it asked for
+			}, func(p project) error {
+				return d.tell(ctx, tx, "project", key(p.id), events.DirectoryProject{ProjectID: int(p.id), GroupID: int(p.group), OrganizationID: int(p.organization)})
+			})
+		},
+		func() error {
+			return again(ctx, tx, `select id, username, admin, state = 'blocked' from users order by id for no key update`, scanUser, func(u domain.User) error {
+				return d.tellUser(ctx, tx, u)
+			})
+		},
+		func() error {
+			return again(ctx, tx, `select user_id, scope, scope_id, role from memberships order by user_id, scope, scope_id`, scanMembership, func(m domain.Membership) error {
+				return d.tellMembership(ctx, tx, m, false)
+			})
+		},
+		func() error {
+			return again(ctx, tx, `select `+agentColumns+` from agents order by id for no key update`, scanAgent, func(a domain.Agent) error {
+				return d.tellAgent(ctx, tx, a)
+			})
+		},
+	} {
+		if err := tell(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func again[T any](ctx context.Context, tx pgx.Tx, query string, scan pgx.RowToFunc[T], tell func(T) error) error {
+	rows, err := tx.Query(ctx, query)
+	if err != nil {
+		return fmt.Errorf("tell the directory again: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scan)
+	if err != nil {
+		return fmt.Errorf("tell the directory again: %w", err)
+	}
+	for _, one := range found {
+		if err := tell(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}

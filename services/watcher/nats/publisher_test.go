@@ -1,0 +1,150 @@
+package nats_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/watcher/nats"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+const (
+	cellName = topology.Cell("local")
+	agent    = int64(7)
+	patience = 30 * time.Second
+)
+
+// newStreams starts a server with the streams and one agent's consumers.
+func newStreams(t *testing.T) (*natsd.Server, jetstream.JetStream) {
+	t.Helper()
+	server := natstest.Server(t)
+	js := natstest.JetStream(t, server)
+	require.NoError(t, topology.Ensure(t.Context(), js, cellName, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.EnsureAgent(t.Context(), js, cellName, agent))
+	return server, js
+}
+
+func newPublisher(t *testing.T, server *natsd.Server, timeout time.Duration) (*nats.Publisher, *natsgo.Conn) {
+	t.Helper()
+	// As the service connects: what cannot be sent now is not sent later.
+	conn := natstest.Connect(t, server, natsgo.ReconnectBufSize(-1))
+	p, err := nats.NewPublisher(conn, timeout)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p, conn
+}
+
+func message(data string) *natsgo.Msg {
+	return &natsgo.Msg{Subject: cellName.ObservedTick(agent), Data: []byte(data), Header: natsgo.Header{"a": {"b"}}}
+}
+
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		require.Fail(t, "nothing came")
+		panic("unreachable")
+	}
+}
+
+func stored(t *testing.T, js jetstream.JetStream) uint64 {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), topology.StreamObserved)
+	require.NoError(t, err)
+	return stream.CachedInfo().State.Msgs
+}
+
+func TestAReceiptMeansStored(t *testing.T) {
+	t.Parallel()
+	server, js := newStreams(t)
+	p, _ := newPublisher(t, server, patience)
+	require.NoError(t, p.PublishSync(t.Context(), message("x")))
+	require.EqualValues(t, 1, stored(t, js))
+	settled := make(chan error, 100)
+	for range 100 {
+		p.Publish(message("y"), func(err error) { settled <- err })
+	}
+	for range 100 {
+		require.NoError(t, receive(t, settled))
+	}
+	require.EqualValues(t, 101, stored(t, js))
+}
+
+func TestWithoutAnAnswerItIsNotKnownToBeStored(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	p, conn := newPublisher(t, server, 100*time.Millisecond)
+	// Somebody listens, so that there are responders, and says nothing.
+	_, err := conn.Subscribe(cellName.ObservedTick(agent), func(*natsgo.Msg) {})
+	require.NoError(t, err)
+	require.ErrorIs(t, p.PublishSync(t.Context(), message("x")), jetstream.ErrAsyncPublishTimeout)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, p.PublishSync(ctx, message("x")), context.Canceled)
+}
+
+func TestALostConnectionFailsWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	p, conn := newPublisher(t, server, patience)
+	_, err := conn.Subscribe(cellName.ObservedTick(agent), func(*natsgo.Msg) {})
+	require.NoError(t, err)
+	settled := make(chan error, 1)
+	p.Publish(message("x"), func(err error) { settled <- err })
+	require.NoError(t, conn.Flush())
+	server.Down()
+	require.Error(t, receive(t, settled))
+	require.Eventually(t, func() bool { return !p.IsConnected() }, patience, time.Millisecond)
+	require.Error(t, p.PublishSync(t.Context(), message("x")), "nothing is kept for later")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, p.Connected(ctx), context.Canceled)
+	connected := make(chan error, 1)
+	go func() { connected <- p.Connected(t.Context()) }()
+	require.NoError(t, server.Restart())
+	require.NoError(t, receive(t, connected))
+}
+
+func TestWhatNoServerTakesIsTooLarge(t *testing.T) {
+	t.Parallel()
+	server, js := newStreams(t)
+	p, conn := newPublisher(t, server, patience)
+	require.Equal(t, topology.MaxMessageSize, p.Limit())
+	require.ErrorIs(t, p.PublishSync(t.Context(), message(string(make([]byte, conn.MaxPayload())))), nats.ErrTooLarge)
+
+	stream, err := js.Stream(t.Context(), topology.StreamObserved)
+	require.NoError(t, err)
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgSize = 1000
+	_, err = js.UpdateStream(t.Context(), cfg)
+	require.NoError(t, err)
+	fits := message("")
+	fits.Data = make([]byte, 1000-nats.Size(fits))
+	require.Equal(t, 1000, nats.Size(fits))
+	require.NoError(t, p.PublishSync(t.Context(), fits), "the size is counted as the server does")
+	fits.Data = append(fits.Data, 'x')
+	require.ErrorIs(t, p.PublishSync(t.Context(), fits), nats.ErrTooLarge)
+}
+
+func TestClosingSettlesWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	server, _ := newStreams(t)
+	p, conn := newPublisher(t, server, patience)
+	require.NoError(t, p.PublishSync(t.Context(), message("x")))
+	_, err := conn.Subscribe("unanswered", func(*natsgo.Msg) {})
+	require.NoError(t, err)
+	settled := make(chan error, 1)
+	p.Publish(&natsgo.Msg{Subject: "unanswered"}, func(err error) { settled <- err })
+	p.Close()
+	require.ErrorIs(t, receive(t, settled), jetstream.ErrJetStreamPublisherClosed)
+}
