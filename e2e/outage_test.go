@@ -23,10 +23,12 @@ func (s *system) without(services []string, do func()) {
 	for _, name := range services {
 		require.NoError(s.t, s.StopService(name))
 	}
+	defer func() { // whatever came of it: others need them
+		for _, name := range services {
+			require.NoError(s.t, s.StartService(s.t.Context(), name))
+		}
+	}()
 	do()
-	for _, name := range services {
-		require.NoError(s.t, s.StartService(s.t.Context(), name))
-	}
 }
 
 func dispatcherCatchesUp(s *system) {
