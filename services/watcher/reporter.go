@@ -120,7 +120,7 @@ func (r Reporter) event(kind, subject, about, id string, at time.Time, data any)
 		Type: kind, Source: event.AgentSource(string(r.Cell), r.Agent, component), Subject: about, ID: id, Time: at,
 	}, data)
 	if err != nil {
-		return Fact{}, err //nolint:wrapcheck // says which event
+		return Fact{}, err
 	}
 	return Fact{Subject: subject, Event: e}, nil
 }

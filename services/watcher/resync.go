@@ -161,7 +161,7 @@ func (t *term) listOnce(ctx context.Context) ([]Listed, error) {
 		t.mu.Unlock()
 		listing, err := t.cluster.List(ctx, kind, t.selector, func(o metav1.Object) metav1.Object { return t.held(kind, o) })
 		if err != nil {
-			return nil, err //nolint:wrapcheck // says which kind
+			return nil, err
 		}
 		if !isVersion(listing.Version) {
 			return nil, fmt.Errorf("list %ss: the list's version %q cannot be compared", kind, listing.Version)

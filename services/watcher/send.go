@@ -196,14 +196,14 @@ func (t *term) publishOnce(ctx context.Context, fact Fact) error {
 	if err != nil {
 		return err
 	}
-	return t.publisher.PublishSync(ctx, msg) //nolint:wrapcheck // says to where
+	return t.publisher.PublishSync(ctx, msg)
 }
 
 // publishUntilStored sends a fact until it is acknowledged. It may be stored more than once.
 func (t *term) publishUntilStored(ctx context.Context, fact Fact) error {
 	for n := 1; ; n++ {
 		if err := t.publisher.Connected(ctx); err != nil {
-			return err //nolint:wrapcheck // the context's
+			return err
 		}
 		err := t.publishOnce(ctx, fact)
 		if err == nil {

@@ -218,7 +218,7 @@ func (t *term) err() error {
 		return errors.New("beginning to watch the cluster")
 	}
 	if err := watch.Err(); err != nil {
-		return err //nolint:wrapcheck // says which kind
+		return err
 	}
 	if !t.synced.Load() {
 		return errors.New("reading the cluster for the first time")

@@ -68,7 +68,7 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	}
 	defer w.publisher.Close()
 	options := service.Options{Name: component, Config: cfg.Config, Logger: w.logger, Metrics: tel.Metrics}
-	return service.Run(ctx, options, append(w.parts(), conn.Part())...) //nolint:wrapcheck // says which service
+	return service.Run(ctx, options, append(w.parts(), conn.Part())...)
 }
 
 func connect(ctx context.Context, credentials natsauth.AgentCredentials, tel *telemetry.Telemetry) (*natsconn.Conn, error) {
@@ -77,11 +77,11 @@ func connect(ctx context.Context, credentials natsauth.AgentCredentials, tel *te
 	cfg.Name = component + "-" + strconv.FormatInt(credentials.AgentID, 10)
 	options, err := credentials.ConnectOptions()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what is wrong with them
+		return nil, err
 	}
 	conn, err := natsconn.Connect(ctx, cfg, tel.Logger, options...)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	if err := tel.Metrics.Register(conn.Collector()); err != nil {
 		conn.Close()
@@ -121,11 +121,11 @@ func newWatcher(cfg Config, credentials natsauth.AgentCredentials, conn *natscon
 		return nil, err
 	}
 	if w.cluster, err = kube.NewClient(cfg.Kubernetes, Program().Name+"/"+service.Version(), w.logger); err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	w.elector = w.cluster.NewElector(cfg.Lease, Namespace(w.agent), leaseName, identity)
 	if w.publisher, err = nats.NewPublisher(conn.Conn, cfg.Publish.AckTimeout); err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	if w.metrics, err = newMetrics(tel.Metrics, w.current.Load); err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (w *watcher) stand(ctx context.Context, self *service.Self) error {
 	}
 	self.Ready()
 	first := true
-	return w.elector.Run(ctx, func(held context.Context, tookOver bool) { //nolint:wrapcheck // says what it is about
+	return w.elector.Run(ctx, func(held context.Context, tookOver bool) {
 		cause := events.ResyncCauseLeaderElected
 		if first && !tookOver {
 			cause = events.ResyncCauseStart
@@ -207,7 +207,7 @@ func (w *watcher) term(ctx, finish context.Context, cause events.ResyncCause) er
 	}
 	control, err := nats.NewControl(w.conn.Conn, w.agent, w.logger)
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is about
+		return err
 	}
 	reporter := w.reporter
 	reporter.ClusterUID = uid

@@ -124,7 +124,7 @@ func (c *Control) allHeard() { c.once.Do(func() { close(c.heard) }) }
 func dispatch(ctx context.Context, msg jetstream.Msg, to Directives) (<-chan struct{}, error) {
 	e, err := event.Decode(msg.Headers(), msg.Data())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the subject
+		return nil, err
 	}
 	if e.Type() != events.TypeAgentConfig && e.Type() != events.TypeResyncRequested {
 		return nil, nil //nolint:nilnil // what a newer control plane says on these subjects to others is none of our business
