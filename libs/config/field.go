@@ -162,7 +162,7 @@ func typeName(t reflect.Type) (string, error) {
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		return "text", nil
 	}
-	switch t.Kind() { //nolint:exhaustive // every other kind is refused
+	switch t.Kind() {
 	case reflect.String:
 		return "string", nil
 	case reflect.Bool:

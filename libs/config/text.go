@@ -32,7 +32,7 @@ func parse(text string, v reflect.Value) error {
 }
 
 func parseNumber(text string, v reflect.Value) error {
-	switch v.Kind() { //nolint:exhaustive // typeName lets only these through
+	switch v.Kind() {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(strings.ToLower(text))
 		if err != nil {

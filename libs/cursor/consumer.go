@@ -83,7 +83,7 @@ func (c *Consumer[T]) lead(ctx context.Context) (bool, error) {
 	c.hooks.waiting()
 	held, err := c.cfg.lock().Acquire(ctx, c.cfg.Pool)
 	if err != nil {
-		return false, err //nolint:wrapcheck // says what failed
+		return false, err
 	}
 	active := c.cfg.Metrics.active.WithLabelValues(c.cfg.Name, c.cfg.Stream)
 	active.Set(1)

@@ -86,7 +86,7 @@ func (r *reader[T]) fetchFirst(ctx context.Context, b *batch[T]) error {
 	defer cancel()
 	err := r.fetch(ctx, b, 1, jetstream.FetchContext(bounded))
 	if ctx.Err() == nil && bounded.Err() != nil {
-		return nil //nolint:nilerr // there was none
+		return nil
 	}
 	return err
 }
@@ -133,7 +133,7 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 	b.last, b.lag = m, meta.NumPending
 	if err := r.cfg.Decode(&m); err != nil {
 		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})
-		return nil
+		return nil //nolint:nilerr // the message is at fault, not the reading: it goes to DEAD
 	}
 	if b.messages == nil {
 		b.messages = make([]Message[T], 0, min(uint64(r.cfg.Batch), meta.NumPending+1))

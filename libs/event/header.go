@@ -20,7 +20,7 @@ func escapeValue(value string) string {
 		return value
 	}
 	var b strings.Builder
-	for i := 0; i < len(value); i++ {
+	for i := range len(value) {
 		if c := value[i]; unreserved(c) {
 			b.WriteByte(c)
 		} else {

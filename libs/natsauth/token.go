@@ -27,7 +27,7 @@ const (
 )
 
 // TokenPattern matches every token, for scanners: prefix, underscore, 58 characters of lower-case base32.
-const TokenPattern = `\bls[ap]_[a-z2-7]{58}\b` //nolint:gosec // a pattern, no token
+const TokenPattern = `\bls[ap]_[a-z2-7]{58}\b`
 
 // ErrMalformedToken is wrapped by [HashToken] for what cannot be a token of the kind asked for.
 var ErrMalformedToken = errors.New("malformed token")

@@ -89,7 +89,7 @@ func (t TLS) Validate() []error {
 func readable(key, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return config.Invalid(key, "cannot be read: %v", err) //nolint:wrapcheck // made for this
+		return config.Invalid(key, "cannot be read: %v", err)
 	}
 	_ = file.Close() // only read
 	return nil

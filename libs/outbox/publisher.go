@@ -72,7 +72,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 func (p *Publisher) lead(ctx context.Context, js jetstream.JetStream) (bool, error) {
 	held, err := p.cfg.lock().Acquire(ctx, p.cfg.Pool)
 	if err != nil {
-		return false, err //nolint:wrapcheck // says what failed
+		return false, err
 	}
 	p.cfg.Metrics.active.Set(1)
 	defer p.cfg.Metrics.active.Set(0)

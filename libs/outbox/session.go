@@ -64,7 +64,7 @@ func (s *session) run(ctx context.Context) error {
 		return fmt.Errorf("ask for the schema: %w", err)
 	}
 	if err := s.held.Listen(ctx, channel+schema); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	var err error
 	if s.streams, err = s.queue.streams(ctx); err != nil {

@@ -50,7 +50,7 @@ func (p project) stale(ctx context.Context, c catalog.Catalog) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	return files.Differences(p.root, ownedFolders()) //nolint:wrapcheck // A whole sentence.
+	return files.Differences(p.root, ownedFolders())
 }
 
 // unlikeExamples finds examples of no type. That every type has one, rendering makes sure of.
@@ -117,13 +117,13 @@ func (p project) breakingErrors(context.Context, catalog.Catalog) ([]string, err
 	if err != nil {
 		return nil, fmt.Errorf("read the registry of error codes: %w", err)
 	}
-	return errcodes.Breaks(released, current) //nolint:wrapcheck // A whole sentence.
+	return errcodes.Breaks(released, current)
 }
 
 func (p project) protoFindings(ctx context.Context, _ catalog.Catalog) ([]string, error) {
 	sentences, err := p.tools.LintProto(ctx, p.path(schemasFolder))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // A whole sentence.
+		return nil, err
 	}
 	if version, err := p.lastRelease(); version == "" || err != nil {
 		return sentences, err

@@ -43,7 +43,7 @@ type project struct {
 func open(ctx context.Context, root string, progress io.Writer) (project, error) {
 	tools, err := toolchain.Open(ctx, root, filepath.Join(root, "bin"), progress)
 	if err != nil {
-		return project{}, err //nolint:wrapcheck // A whole sentence.
+		return project{}, err
 	}
 	return project{root: root, tools: tools}, nil
 }
@@ -64,7 +64,7 @@ func (p project) catalog() (catalog.Catalog, error) {
 func (p project) render(ctx context.Context, c catalog.Catalog) (tree.Tree, error) {
 	files, err := p.tools.Proto(ctx, p.path(schemasFolder), protoOut)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // A whole sentence.
+		return nil, err
 	}
 	for _, name := range c.Schemas.Names() {
 		files[embeddedOut+"/"+name] = c.Schemas.Raw(name)
@@ -105,7 +105,7 @@ func (p project) generate(ctx context.Context, out io.Writer) error {
 	}
 	touched, err := files.Write(p.root, ownedFolders())
 	if err != nil {
-		return err //nolint:wrapcheck // A whole sentence.
+		return err
 	}
 	for _, path := range touched {
 		_, _ = fmt.Fprintln(out, path)

@@ -54,7 +54,7 @@ type Catalog struct {
 func Load(dir fs.FS) (Catalog, error) {
 	schemas, err := document.Read(dir)
 	if err != nil {
-		return Catalog{}, err //nolint:wrapcheck // The error names the file.
+		return Catalog{}, err
 	}
 	c := Catalog{Schemas: schemas}
 	var faults []error

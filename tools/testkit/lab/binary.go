@@ -36,7 +36,7 @@ func Binary(ctx context.Context, opts Options) (string, error) {
 		opts.Binary = os.Getenv(BinaryVariable)
 	}
 	if opts.Binary != "" {
-		if _, err := os.Stat(opts.Binary); err != nil {
+		if _, err := os.Stat(opts.Binary); err != nil { //nolint:gosec // the program that whoever runs this names
 			return "", fmt.Errorf("find the kubelab program: %w", err)
 		}
 		return opts.Binary, nil
@@ -152,7 +152,7 @@ func (b builder) key(ctx context.Context) (string, error) {
 	}
 	slices.Sort(files)
 	for _, path := range files {
-		content, err := os.ReadFile(path) //nolint:gosec // a file of the repository
+		content, err := os.ReadFile(path)
 		if err != nil {
 			return "", fmt.Errorf("read kubelab's sources: %w", err)
 		}

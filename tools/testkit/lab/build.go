@@ -22,8 +22,8 @@ type build struct {
 
 func (b build) run(ctx context.Context) error {
 	began := time.Now()
-	b.say("building the Kubernetes control plane: 4 to 6 minutes the first time, seconds after that")
-	b.say("  fetching the modules that are not on this machine yet")
+	b.sayf("building the Kubernetes control plane: 4 to 6 minutes the first time, seconds after that")
+	b.sayf("  fetching the modules that are not on this machine yet")
 	total, err := b.count(ctx)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (b build) run(ctx context.Context) error {
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("build kubelab in %s: %w\n%s", b.dir, err, complaints)
 	}
-	b.say("built the Kubernetes control plane in %s", time.Since(began).Round(time.Second))
+	b.sayf("built the Kubernetes control plane in %s", time.Since(began).Round(time.Second))
 	return nil
 }
 
@@ -71,7 +71,7 @@ func (b build) follow(lines <-chan string, total int, began time.Time) *lastLine
 				_, _ = complaints.Write([]byte(line + "\n"))
 			}
 		case <-tick.C:
-			b.say("  %d of at most %d packages compiled, %s", compiled, total, time.Since(began).Round(time.Second))
+			b.sayf("  %d of at most %d packages compiled, %s", compiled, total, time.Since(began).Round(time.Second))
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (b build) count(ctx context.Context) (int, error) {
 	return bytes.Count(out, []byte("\n")), nil
 }
 
-func (b build) say(format string, args ...any) {
+func (b build) sayf(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.progress, format+"\n", args...)
 }
 

@@ -48,7 +48,7 @@ func (s *sharedServer) stop() error {
 	if s.server == nil {
 		return nil
 	}
-	return s.server.Stop(context.Background()) //nolint:wrapcheck // the caller says what it did
+	return s.server.Stop(context.Background())
 }
 
 func start(tb testing.TB) *pg.Server {
