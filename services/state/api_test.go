@@ -73,8 +73,9 @@ func refused[Q, A any](t *testing.T, code fault.Code, rpc func(context.Context, 
 }
 
 // project makes organization, group, project and agent.
-func (a as) project(name string) (project int64, agent *statev1.RegisterAgentResponse) {
+func (a as) project() (project int64, agent *statev1.RegisterAgentResponse) {
 	a.t.Helper()
+	const name = "acme"
 	organization := call(a.t, a.directory.CreateOrganization, &statev1.CreateOrganizationRequest{Name: name}).GetOrganization()
 	group := call(a.t, a.directory.CreateGroup, &statev1.CreateGroupRequest{OrganizationId: organization.GetId(), Name: name}).GetGroup()
 	project = call(a.t, a.directory.CreateProject, &statev1.CreateProjectRequest{GroupId: group.GetId(), Name: name}).GetProject().GetId()
@@ -96,7 +97,7 @@ func TestTheDirectoryAndWhoMayWhat(t *testing.T) {
 	b := setup(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
-	project, agent := admin.project("acme")
+	project, agent := admin.project()
 	require.NotEmpty(t, agent.GetToken())
 	require.NotEmpty(t, agent.GetSealerPublicKey())
 	require.Equal(t, []string{b.nats.ClientURL()}, agent.GetNatsUrls())
@@ -164,7 +165,7 @@ func TestBadInputIsRefusedWholeAndChangesNothing(t *testing.T) {
 	b := setup(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
-	project, _ := admin.project("acme")
+	project, _ := admin.project()
 	for name, request := range map[string]*statev1.CreateWorkspaceRequest{
 		"name":     {Name: "Not A Slug", ProjectId: project},
 		"long":     {Name: "a123456789012345678901234567890123456789x", ProjectId: project},
@@ -188,7 +189,7 @@ func TestAWorkspaceIsWantedOnceHoweverOftenItIsAskedFor(t *testing.T) {
 	b := setup(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
-	project, _ := admin.project("acme")
+	project, _ := admin.project()
 	ids := make([]string, 8)
 	var asking sync.WaitGroup
 	for i := range ids {
@@ -211,7 +212,7 @@ func TestTerminatedIsPermanent(t *testing.T) {
 	b := setup(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
-	project, _ := admin.project("acme")
+	project, _ := admin.project()
 	call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "w", ProjectId: project})
 	set := func(s statev1.DesiredState) *statev1.SetDesiredStateRequest {
 		return &statev1.SetDesiredStateRequest{Workspace: byName("w"), DesiredState: s}
@@ -229,7 +230,7 @@ func TestAWatchShowsWhatIsThereAndWhatChanges(t *testing.T) {
 	b := setup(t)
 	b.start(t)
 	admin := b.as(t, b.admin)
-	project, _ := admin.project("acme")
+	project, _ := admin.project()
 	call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "first", ProjectId: project})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -258,7 +259,7 @@ func TestTheHistoryOfAWorkspaceIsReadInPages(t *testing.T) {
 	b := setup(t)
 	stop := b.start(t)
 	admin := b.as(t, b.admin)
-	project, _ := admin.project("acme")
+	project, _ := admin.project()
 	call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "w", ProjectId: project})
 	for range 2 {
 		call(t, admin.workspaces.SetDesiredState, &statev1.SetDesiredStateRequest{Workspace: byName("w"), DesiredState: statev1.DesiredState_DESIRED_STATE_STOPPED})

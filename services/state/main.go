@@ -161,14 +161,15 @@ func (p *process) openStreams(context.Context) error {
 // the clusters for theirs.
 func (p *process) restored(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
 	p.tel.Logger.WarnContext(ctx, "something was restored from an older copy: everything is told again", "reason", r.Reason)
-	if err := p.workspaces.TellAgain(ctx, tx); err != nil {
-		return fmt.Errorf("tell workspaces again: %w", err)
+	// In the order in which everybody locks: agents before workspaces.
+	if err := p.observations.AskEveryone(ctx, tx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
+		return fmt.Errorf("ask for full resyncs: %w", err)
 	}
 	if err := p.directory.TellAgain(ctx, tx); err != nil {
 		return fmt.Errorf("tell the directory again: %w", err)
 	}
-	if err := p.observations.AskEveryone(ctx, tx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
-		return fmt.Errorf("ask for full resyncs: %w", err)
+	if err := p.workspaces.TellAgain(ctx, tx); err != nil {
+		return fmt.Errorf("tell workspaces again: %w", err)
 	}
 	return nil
 }

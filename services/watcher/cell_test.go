@@ -131,9 +131,9 @@ type tape struct {
 
 // heard is one event of the stream; the fields its type does not have are empty.
 type heard struct {
-	Subject string
-	Type    string
-	ID      string
+	Subject string `json:"-"`
+	Type    string `json:"-"`
+	ID      string `json:"-"`
 
 	Object  events.ObjectMeta `json:"object"`
 	Kind    string            `json:"kind"`

@@ -166,7 +166,7 @@ func (l *Ledger) Outstanding() int { return l.outstanding }
 
 // Next returns what is to be sent now, and marks it as being sent until [Ledger.Acked], [Ledger.Failed] or [Ledger.Refused]. When there is
 // nothing, it returns when a delayed one is due, the zero time if there is none.
-func (l *Ledger) Next(now time.Time) (d Delivery, due time.Time, ok bool) {
+func (l *Ledger) Next(now time.Time) (Delivery, time.Time, bool) {
 	if l.paused {
 		return Delivery{}, time.Time{}, false
 	}
@@ -183,7 +183,7 @@ func (l *Ledger) Next(now time.Time) (d Delivery, due time.Time, ok bool) {
 		}
 		e.sending = true
 		e.attempts++
-		d = Delivery{
+		d := Delivery{
 			Sighting: e.latest, Attempt: e.attempts, Refused: e.refused == e.latest.Version,
 			FirstSeen: e.baseline && e.latest.Verb == events.VerbUpserted,
 		}
@@ -309,7 +309,9 @@ func (e *entry) owed() bool { return e.member || e.changed() }
 func (l *Ledger) Size() int { return len(l.entries) }
 
 // Backlog is how many objects are owed, those being sent included, and since when the oldest is.
-func (l *Ledger) Backlog() (owed int, oldest time.Time) {
+func (l *Ledger) Backlog() (int, time.Time) {
+	var owed int
+	var oldest time.Time
 	for _, e := range l.entries {
 		if !e.owed() {
 			continue

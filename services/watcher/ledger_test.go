@@ -29,6 +29,7 @@ func sighting(name string, version int, verb events.Verb) watcher.Sighting {
 func live(name string, version int) watcher.Sighting {
 	return sighting(name, version, events.VerbUpserted)
 }
+
 func dead(name string, version int) watcher.Sighting {
 	return sighting(name, version, events.VerbDeleted)
 }

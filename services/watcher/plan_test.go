@@ -40,7 +40,7 @@ func TestPlanMergesWhatIsAskedForBeforeItBegins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plan := watcher.NewPlan(tc.begins, time.Hour)
-			var waiting []<-chan struct{}
+			waiting := make([]<-chan struct{}, 0, len(tc.asks))
 			for _, a := range tc.asks {
 				waiting = append(waiting, plan.Ask(a.cause, a.nonce))
 			}

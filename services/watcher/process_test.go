@@ -190,6 +190,24 @@ func (w *workspace) scale(t *testing.T, name string, replicas int) {
 	require.NoError(t, err)
 }
 
+// settled waits until the controllers have nothing left to do for a Deployment, and returns its version.
+func (w *workspace) settled(t *testing.T, name string) string {
+	t.Helper()
+	version := ""
+	require.Eventually(t, func() bool {
+		d, err := w.client.AppsV1().Deployments(w.namespace).Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		version = d.ResourceVersion
+		for _, condition := range d.Status.Conditions {
+			if condition.Reason == "NewReplicaSetAvailable" {
+				return d.Status.ObservedGeneration == d.Generation
+			}
+		}
+		return false
+	}, patience, 50*time.Millisecond)
+	return version
+}
+
 func (w *workspace) remove(t *testing.T, name string) {
 	t.Helper()
 	background := metav1.DeletePropagationBackground

@@ -60,9 +60,9 @@ type delay struct {
 
 type delayHeap []delay
 
-func (h delayHeap) Len() int           { return len(h) }
-func (h delayHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h delayHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *delayHeap) Len() int           { return len(*h) }
+func (h *delayHeap) Less(i, j int) bool { return (*h)[i].at.Before((*h)[j].at) }
+func (h *delayHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
 func (h *delayHeap) Push(x any) {
 	if d, ok := x.(delay); ok {

@@ -40,8 +40,6 @@ func observed[T any](t *testing.T, d watcher.Delivery, kind string) (T, watcher.
 	return data, fact
 }
 
-func ref[T any](v T) *T { return &v }
-
 func TestADeploymentIsTold(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(epoch())
@@ -50,9 +48,9 @@ func TestADeploymentIsTold(t *testing.T) {
 			Namespace: "ws-7-ide", Name: "ide", UID: "u", ResourceVersion: "42", Generation: 3, CreationTimestamp: at, DeletionTimestamp: &at,
 			Labels: map[string]string{"lockstep.dev/workspace": "w"}, Annotations: map[string]string{"deployment.kubernetes.io/revision": "4"},
 		},
-		Spec: appsv1.DeploymentSpec{Replicas: ref(int32(1)), Paused: true},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Paused: true},
 		Status: appsv1.DeploymentStatus{
-			ObservedGeneration: 2, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7, AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: ref(int32(10)),
+			ObservedGeneration: 2, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7, AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: new(int32(10)),
 			Conditions: []appsv1.DeploymentCondition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: at, LastTransitionTime: at}},
 		},
 	}
@@ -64,12 +62,12 @@ func TestADeploymentIsTold(t *testing.T) {
 	require.Equal(t, events.ObservedDeployment{
 		Object: events.ObjectMeta{
 			ClusterUID: "cluster", Namespace: "ws-7-ide", Name: "ide", UID: "u", ResourceVersion: "42", Verb: events.VerbUpserted,
-			UpdateType: events.UpdateTypePartial, ObservedAt: epoch(), WorkspaceID: "w", CreatedAt: ref(epoch()), DeletedAt: ref(epoch()),
+			UpdateType: events.UpdateTypePartial, ObservedAt: epoch(), WorkspaceID: "w", CreatedAt: new(epoch()), DeletedAt: new(epoch()),
 			Labels: d.Labels, Annotations: d.Annotations,
 		},
-		Generation: 3, ObservedGeneration: 2, SpecReplicas: ref(1), Paused: true, HasStatus: true, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7,
-		AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: ref(10), Revision: 4,
-		Conditions: []events.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: ref(epoch()), LastTransitionTime: ref(epoch())}},
+		Generation: 3, ObservedGeneration: 2, SpecReplicas: new(1), Paused: true, HasStatus: true, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7,
+		AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: new(10), Revision: 4,
+		Conditions: []events.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: new(epoch()), LastTransitionTime: new(epoch())}},
 	}, got)
 
 	bare, _ := observed[events.ObservedDeployment](t, delivery(kube.Deployment, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", UID: "u", ResourceVersion: "1"}}), events.TypeObservedDeployment)
@@ -83,7 +81,7 @@ func TestAPodIsToldUnderItsDeployment(t *testing.T) {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "n", Name: "ide-abc-x", UID: "u", ResourceVersion: "1", Labels: map[string]string{"pod-template-hash": "abc"},
-			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "ide-abc", Controller: ref(true)}},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "ide-abc", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
 			NodeName: "node", InitContainers: []corev1.Container{{Name: "fetch", Image: "f:1"}},
@@ -122,7 +120,7 @@ func TestAReplicaSetIsToldUnderItsDeployment(t *testing.T) {
 	r := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "n", Name: "ide-abc", UID: "u", ResourceVersion: "1", Labels: map[string]string{"pod-template-hash": "abc"},
 		Annotations:     map[string]string{"deployment.kubernetes.io/revision": "2"},
-		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "ide", Controller: ref(true)}},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "ide", Controller: new(true)}},
 	}}
 	got, fact := observed[events.ObservedReplicaSet](t, delivery(kube.ReplicaSet, r), events.TypeObservedReplicaSet)
 	require.Equal(t, "lockstep.local.observed.7.deployment.n.ide", fact.Subject)
@@ -146,7 +144,7 @@ func TestTheOwningDeploymentIsFound(t *testing.T) {
 			t.Parallel()
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "u", ResourceVersion: "1", Labels: map[string]string{}}}
 			if tc.owner != "" {
-				p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: tc.owner, Controller: ref(true)}}
+				p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: tc.owner, Controller: new(true)}}
 			}
 			if tc.hash != "" {
 				p.Labels["pod-template-hash"] = tc.hash
@@ -186,16 +184,16 @@ func TestResyncsAndTicksAreTold(t *testing.T) {
 		ID: "r", Cause: events.ResyncCauseRequested, Nonce: "n", Count: 3,
 		Versions: map[kube.Kind]string{kube.Deployment: "1", kube.ReplicaSet: "2", kube.Pod: "3"},
 	}
-	for kind, make := range map[string]func() (watcher.Fact, error){
+	for kind, build := range map[string]func() (watcher.Fact, error){
 		events.TypeObservedResyncBegun: func() (watcher.Fact, error) { return reporter().Begun(resync, epoch()) },
 		events.TypeObservedResyncEnded: func() (watcher.Fact, error) { return reporter().Ended(resync, epoch()) },
 		events.TypeObservedTick:        func() (watcher.Fact, error) { return reporter().Tick(epoch()) },
 	} {
-		fact, err := make()
+		fact, err := build()
 		require.NoError(t, err)
 		require.Equal(t, kind, fact.Event.Type())
 		require.NoError(t, events.Validate(kind, fact.Event.Data()))
-		again, err := make()
+		again, err := build()
 		require.NoError(t, err)
 		require.Equal(t, fact.Event.ID(), again.Event.ID())
 	}
@@ -222,7 +220,7 @@ func FuzzEveryObjectCanBeTold(f *testing.F) {
 			Namespace: namespace, Name: name, UID: types.UID("u"), ResourceVersion: strconv.FormatUint(version, 10),
 			Labels:          map[string]string{"pod-template-hash": hash, watcher.LabelWorkspaceName: "ide", watcher.LabelWorkspace: text},
 			Annotations:     map[string]string{"deployment.kubernetes.io/revision": text},
-			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: ref(true)}},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: new(true)}},
 		}
 		pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: text}}}, Status: corev1.PodStatus{
 			Phase: corev1.PodPhase(text), Conditions: []corev1.PodCondition{{Message: text}},

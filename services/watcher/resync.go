@@ -81,32 +81,16 @@ func (t *term) resync(ctx context.Context, resync Resync) error {
 
 	// Nothing is sent until the begin is stored, see Ledger.Pause.
 	defer t.resume()
-	listings, err := t.list(ctx)
-	if err != nil {
+	if err := t.begin(ctx, &resync); err != nil {
 		return err
-	}
-	resync.Versions = make(map[kube.Kind]string, len(listings))
-	for _, listed := range listings {
-		resync.Versions[listed.Kind] = listed.Version
-		resync.Count += len(listed.Members)
 	}
 	span.SetAttributes(attribute.Int("lockstep.resync_count", resync.Count))
-	fact, err := t.reporter.Begun(resync, t.clock.Now())
-	if err != nil {
-		return err
-	}
-	if err := t.publishUntilStored(ctx, fact); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	t.ledger.Join(resync.ID, listings, t.clock.Now())
-	t.mu.Unlock()
-	listings = nil //nolint:wastedassign // lets go of the copies while the members are sent
 	t.resume()
 	if err := t.awaitMembers(ctx); err != nil {
 		return err
 	}
-	if fact, err = t.reporter.Ended(resync, t.clock.Now()); err != nil {
+	fact, err := t.reporter.Ended(resync, t.clock.Now())
+	if err != nil {
 		return err
 	}
 	if err := t.publishUntilStored(ctx, fact); err != nil {
@@ -116,6 +100,30 @@ func (t *term) resync(ctx context.Context, resync Resync) error {
 	t.metrics.duration.Observe(t.clock.Since(began).Seconds())
 	t.logger.InfoContext(ctx, "full resync sent", slog.String("resync_id", resync.ID), slog.String("cause", string(resync.Cause)),
 		slog.String("nonce", resync.Nonce), slog.Int("count", resync.Count), slog.Duration("took", t.clock.Since(began)))
+	return nil
+}
+
+// begin lists the members, tells so, and has the ledger owe them.
+func (t *term) begin(ctx context.Context, resync *Resync) error {
+	listings, err := t.list(ctx)
+	if err != nil {
+		return err
+	}
+	resync.Versions = make(map[kube.Kind]string, len(listings))
+	for _, listed := range listings {
+		resync.Versions[listed.Kind] = listed.Version
+		resync.Count += len(listed.Members)
+	}
+	fact, err := t.reporter.Begun(*resync, t.clock.Now())
+	if err != nil {
+		return err
+	}
+	if err := t.publishUntilStored(ctx, fact); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ledger.Join(resync.ID, listings, t.clock.Now())
 	return nil
 }
 

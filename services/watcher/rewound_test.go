@@ -27,7 +27,10 @@ func TestARestoredClusterIsToldOfAnewInItsLowerVersions(t *testing.T) {
 	t.Parallel()
 	for name, restore := range map[string]func(*testing.T, *cell, *kubetest.Server){
 		"noticed by the watch": func(_ *testing.T, _ *cell, server *kubetest.Server) { server.Expire(1 << 30) },
-		"noticed by a listing": func(t *testing.T, c *cell, _ *kubetest.Server) { c.request(t, "n") },
+		"noticed by a listing": func(t *testing.T, c *cell, _ *kubetest.Server) {
+			t.Helper()
+			c.request(t, "n")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +72,7 @@ func TestADeletionThatWasMissedIsReportedAtOnce(t *testing.T) {
 	read := tape.until(t, "the deletion", func(h heard) bool { return h.Object.Verb == events.VerbDeleted })
 	require.Equal(t, "gone", last(read).Object.Name)
 	require.Equal(t, "90", last(read).Object.ResourceVersion)
-	require.Len(t, of(read, events.TypeObservedDeployment, "kept"), 0, "it did not change")
+	require.Empty(t, of(read, events.TypeObservedDeployment, "kept"), "it did not change")
 }
 
 // A workspace that is created, and one that is deleted, while a full resync has read its versions and waits for NATS.

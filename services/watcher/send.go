@@ -153,9 +153,9 @@ func (b *batch) begin(ctx context.Context, tracer trace.Tracer) {
 	if b.span != nil {
 		return
 	}
-	ctx, span := tracer.Start(ctx, "publish observations", trace.WithSpanKind(trace.SpanKindProducer))
+	ctx, span := tracer.Start(ctx, "publish observations", trace.WithSpanKind(trace.SpanKindProducer)) //nolint:spancheck // end ends it
 	b.span, b.count, b.parent = span, 0, traceParent(ctx)
-}
+} //nolint:spancheck // end ends it
 
 func (b *batch) end() {
 	if b.span == nil {

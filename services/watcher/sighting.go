@@ -24,6 +24,7 @@ func KeyOf(kind kube.Kind, object metav1.Object) Key {
 // Sighting is one version of one object as the watcher saw it. It is not changed once made.
 type Sighting struct {
 	Key
+
 	// Version is the object's resourceVersion, or that of its deletion.
 	Version string
 	Verb    events.Verb
@@ -67,6 +68,7 @@ func isVersion(version string) bool {
 // Delivery is a sighting that is to be sent now.
 type Delivery struct {
 	Sighting
+
 	// ResyncID of the full resync that it is a member of; empty for a partial.
 	ResyncID string
 	// FirstSeen tells a baseline from a change: see [Ledger].

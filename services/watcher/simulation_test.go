@@ -43,6 +43,7 @@ type row struct {
 }
 
 func newSimulation(t *testing.T) *simulation {
+	t.Helper()
 	return &simulation{
 		t: t, version: 10, cluster: map[string]watcher.Sighting{}, births: map[string]int{}, store: map[string]watcher.Sighting{},
 		ledger: watcher.NewLedger(), rows: map[string]row{}, last: map[watcher.Key]watcher.Delivery{}, now: epoch(),

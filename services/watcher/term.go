@@ -76,7 +76,7 @@ func (t *term) run(ctx context.Context) error {
 	running.Go(func() { t.send(ctx) })
 	running.Go(func() { t.resyncs(ctx, watch) })
 	running.Wait()
-	return context.Cause(ctx)
+	return context.Cause(ctx) //nolint:wrapcheck // what abandoned it says what happened
 }
 
 // Seen implements [kube.Handler].
@@ -200,14 +200,15 @@ func (t *term) size() int {
 	return t.ledger.Size()
 }
 
-func (t *term) backlog() (owed int, age time.Duration) {
+// backlog is how many objects are owed, and for how long the oldest is.
+func (t *term) backlog() (int, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	owed, oldest := t.ledger.Backlog()
-	if owed > 0 {
-		age = max(t.clock.Since(oldest), 0)
+	if owed == 0 {
+		return 0, 0
 	}
-	return owed, age
+	return owed, max(t.clock.Since(oldest), 0)
 }
 
 // err says what keeps the term from knowing the cluster.

@@ -29,7 +29,7 @@ type app struct {
 // Run executes the command line and returns the exit code.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version string) int {
 	a := &app{stdout: stdout, stderr: stderr, logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
-	root := a.root(version)
+	root := a.root(version) //nolint:contextcheck // each command runs with its own
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	switch {
@@ -38,8 +38,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version s
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return fault.ExitCode(fault.New(errcode.Canceled, "interrupted"))
 	}
-	var usage usageError
-	if errors.As(err, &usage) {
+	if usage, ok := errors.AsType[usageError](err); ok {
 		err = fault.New(errcode.InvalidArgument, "%s", usage.Error())
 	}
 	f := fault.From(err)

@@ -296,6 +296,7 @@ func workspaceTable(workspaces ...*statev1.Workspace) table {
 }
 
 func actual(w *statev1.Workspace) string { return words(w.GetActualState().String(), "ACTUAL_STATE_") }
+
 func desired(w *statev1.Workspace) string {
 	return words(w.GetDesiredState().String(), "DESIRED_STATE_")
 }

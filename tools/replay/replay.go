@@ -109,7 +109,7 @@ func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Ms
 		case err == nil:
 			return msg, nil
 		case ctx.Err() != nil:
-			return nil, ctx.Err()
+			return nil, fault.From(ctx.Err())
 		case errors.Is(err, context.DeadlineExceeded):
 			continue
 		default:

@@ -89,7 +89,7 @@ func RegisterAgent(ctx context.Context, api *client.API, project int64, name str
 	}
 	response, err := api.Agents.RegisterAgent(ctx, connect.NewRequest(&statev1.RegisterAgentRequest{Name: name, ProjectId: project, CurvePublicKey: key.Public()}))
 	if err != nil {
-		return natsauth.AgentCredentials{}, nil, err //nolint:wrapcheck // a fault for the caller
+		return natsauth.AgentCredentials{}, nil, err
 	}
 	made := response.Msg
 	return natsauth.AgentCredentials{

@@ -18,14 +18,14 @@ type progress struct {
 func (p *progress) step(name string) func(format string, args ...any) {
 	begun := time.Now()
 	return func(format string, args ...any) {
-		p.say(name, "%s (%.1fs)", fmt.Sprintf(format, args...), time.Since(begun).Seconds())
+		p.sayf(name, "%s (%.1fs)", fmt.Sprintf(format, args...), time.Since(begun).Seconds())
 	}
 }
 
-func (p *progress) say(name, format string, args ...any) {
+func (p *progress) sayf(name, format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, _ = fmt.Fprintf(p.out, "  ✓ %-12s %s\n", name, fmt.Sprintf(format, args...)) //nolint:errcheck // nobody else to tell
+	_, _ = fmt.Fprintf(p.out, "  ✓ %-12s %s\n", name, fmt.Sprintf(format, args...))
 }
 
 // indented passes on what another program says, line by line.

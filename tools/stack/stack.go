@@ -63,7 +63,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 		if log := s.logTail(); log != "" && !errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("%w\nthe services' log ends with:\n%s", err, log)
 		}
-		return nil, errors.Join(err, s.Stop())
+		return nil, errors.Join(err, s.Stop()) //nolint:contextcheck // what ends something outlives what began it
 	}
 	return s, nil
 }
@@ -77,7 +77,7 @@ func (s *Stack) start(ctx context.Context) error {
 	around.Go(func() error { return s.startNATS(aroundCtx) })
 	around.Go(func() error { return s.startCluster(aroundCtx) })
 	if err := around.Wait(); err != nil {
-		return err
+		return err //nolint:wrapcheck // says which part
 	}
 	if err := s.startState(ctx); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (s *Stack) startNATS(context.Context) error {
 func (s *Stack) startCluster(ctx context.Context) error {
 	if s.opts.Kubeconfig != "" {
 		s.kubeconfig = s.opts.Kubeconfig
-		s.progress.say("Kubernetes", "the cluster of %s", s.opts.Kubeconfig)
+		s.progress.sayf("Kubernetes", "the cluster of %s", s.opts.Kubeconfig)
 		return nil
 	}
 	done := s.progress.step("Kubernetes")

@@ -25,7 +25,7 @@ func reference(in actualstate.Input) actualstate.State {
 	has := func(f func(d *events.ObservedDeployment) bool) func() bool {
 		return func() bool { return f(in.Deployment) }
 	}
-	complete := func(d *events.ObservedDeployment) bool {
+	complete := func() bool {
 		return reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasAvailable"
 	}
 	progressing := func(d *events.ObservedDeployment, replicas int) bool {
@@ -47,16 +47,16 @@ func reference(in actualstate.Input) actualstate.State {
 		{has(func(d *events.ObservedDeployment) bool { return progressing(d, 1) }), actualstate.Starting},
 		{has(func(*events.ObservedDeployment) bool { return reason("Available") == "" }), actualstate.Unknown},
 		{has(func(d *events.ObservedDeployment) bool {
-			return complete(d) && *d.SpecReplicas == 0 && d.AvailableReplicas == 0
+			return complete() && *d.SpecReplicas == 0 && d.AvailableReplicas == 0
 		}), actualstate.Stopped},
 		{has(func(d *events.ObservedDeployment) bool {
-			return complete(d) && *d.SpecReplicas == d.AvailableReplicas && d.UnavailableReplicas == 0
+			return complete() && *d.SpecReplicas == d.AvailableReplicas && d.UnavailableReplicas == 0
 		}), actualstate.Running},
 		{has(func(d *events.ObservedDeployment) bool {
-			return complete(d) && *d.SpecReplicas == 0 && d.AvailableReplicas == 1
+			return complete() && *d.SpecReplicas == 0 && d.AvailableReplicas == 1
 		}), actualstate.Stopping},
 		{has(func(d *events.ObservedDeployment) bool {
-			either := complete(d) || reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasUnavailable"
+			either := complete() || reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasUnavailable"
 			return either && *d.SpecReplicas == 1 && d.AvailableReplicas == 0
 		}), actualstate.Starting},
 	} {

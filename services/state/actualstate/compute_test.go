@@ -230,23 +230,31 @@ func TestPatienceIsMeasuredByTheAgentsClock(t *testing.T) {
 		"no node, past patience":    {starting, []events.ObservedPod{pod(homeless)}, since.Add(5 * time.Minute), actualstate.Result{State: actualstate.Failed, Reason: "Unschedulable", Message: "no node of the cluster can take the workspace: 0/3 nodes are available: 3 Insufficient memory."}},
 		"no node, shall be stopped": {stopped, []events.ObservedPod{pod(homeless)}, since.Add(time.Hour), actualstate.Result{State: actualstate.Stopped}},
 		"no node and no time of it": {
-			starting, []events.ObservedPod{pod(homeless, func(p *events.ObservedPod) { p.Conditions[0].LastTransitionTime, p.Object.CreatedAt = nil, &since })}, since,
+			starting,
+			[]events.ObservedPod{pod(homeless, func(p *events.ObservedPod) { p.Conditions[0].LastTransitionTime, p.Object.CreatedAt = nil, &since })},
+			since,
 			actualstate.Result{State: actualstate.Starting, Until: since.Add(5 * time.Minute)},
 		},
 		"two deadlines": {
-			starting, []events.ObservedPod{pod(homeless), pod(homeless, func(p *events.ObservedPod) {
+			starting,
+			[]events.ObservedPod{pod(homeless), pod(homeless, func(p *events.ObservedPod) {
 				earlier := since.Add(-time.Minute)
 				p.Object.Name, p.Conditions[0].LastTransitionTime = "w-2-b", &earlier
-			})}, since,
+			})},
+			since,
 			actualstate.Result{State: actualstate.Starting, Until: since.Add(4 * time.Minute)},
 		},
 		"stopping, in patience": {stopped, []events.ObservedPod{pod(leaving)}, since.Add(2*time.Minute - 1), actualstate.Result{State: actualstate.Stopped, Until: since.Add(2 * time.Minute)}},
 		"stop stuck": {
-			stopped, []events.ObservedPod{pod(leaving)}, since.Add(2 * time.Minute),
+			stopped,
+			[]events.ObservedPod{pod(leaving)},
+			since.Add(2 * time.Minute),
 			actualstate.Result{State: actualstate.Failed, Reason: "PodNotEnding", Message: "the workspace was asked to stop, but pod w-2-a has not ended since 2026-01-02T03:04:05Z; its volume may not unmount, or its node node-1 may be lost"},
 		},
 		"stop stuck, an old ReplicaSet's pod": {
-			shape{0, 0, 0, updating, below}, []events.ObservedPod{pod(leaving, func(p *events.ObservedPod) { p.PodTemplateHash = "hash1" })}, since.Add(time.Hour),
+			shape{0, 0, 0, updating, below},
+			[]events.ObservedPod{pod(leaving, func(p *events.ObservedPod) { p.PodTemplateHash = "hash1" })},
+			since.Add(time.Hour),
 			actualstate.Result{State: actualstate.Failed, Reason: "PodNotEnding", Message: "the workspace was asked to stop, but pod w-2-a has not ended since 2026-01-02T03:04:05Z; its volume may not unmount, or its node node-1 may be lost"},
 		},
 		"stopping, the pod is not even asked": {shape{0, 1, 0, complete, minimum}, []events.ObservedPod{pod()}, since.Add(time.Hour), actualstate.Result{State: actualstate.Stopping}},

@@ -35,6 +35,7 @@ type AgentEndpoint struct {
 type agentService struct {
 	statev1connect.UnimplementedAgentServiceHandler
 	access
+
 	agents    Agents
 	endpoint  AgentEndpoint
 	sealerKey string
@@ -42,7 +43,7 @@ type agentService struct {
 }
 
 func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[statev1.RegisterAgentRequest]) (*connect.Response[statev1.RegisterAgentResponse], error) {
-	if err := slug("name", r.Msg.GetName()); err != nil {
+	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	if err := id("project_id", r.Msg.GetProjectId()); err != nil {

@@ -24,7 +24,7 @@ func (s *directoryService) WhoAmI(ctx context.Context, _ *connect.Request[statev
 }
 
 func (s *directoryService) CreateOrganization(ctx context.Context, r *connect.Request[statev1.CreateOrganizationRequest]) (*connect.Response[statev1.CreateOrganizationResponse], error) {
-	if err := slug("name", r.Msg.GetName()); err != nil {
+	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	if err := s.administer(ctx); err != nil {
@@ -56,7 +56,7 @@ func (s *directoryService) ListOrganizations(ctx context.Context, r *connect.Req
 }
 
 func (s *directoryService) CreateGroup(ctx context.Context, r *connect.Request[statev1.CreateGroupRequest]) (*connect.Response[statev1.CreateGroupResponse], error) {
-	if err := slug("name", r.Msg.GetName()); err != nil {
+	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	scope := domain.Scope{Kind: domain.ScopeGroup, ID: r.Msg.GetParentGroupId()}
@@ -95,7 +95,7 @@ func (s *directoryService) ListGroups(ctx context.Context, r *connect.Request[st
 }
 
 func (s *directoryService) CreateProject(ctx context.Context, r *connect.Request[statev1.CreateProjectRequest]) (*connect.Response[statev1.CreateProjectResponse], error) {
-	if err := slug("name", r.Msg.GetName()); err != nil {
+	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	scope := domain.Scope{Kind: domain.ScopeGroup, ID: r.Msg.GetGroupId()}

@@ -53,7 +53,7 @@ func (s *workspaceService) ListWorkspaceEvents(ctx context.Context, r *connect.R
 		if err != nil {
 			return nil, fault.Wrap(err, errcode.Unavailable, "the history of workspace %q cannot be read now: try again", w.Name)
 		}
-		if len(out.Events) == size {
+		if len(out.GetEvents()) == size {
 			out.NextPageToken = strconv.FormatUint(msg.Sequence, 10)
 			return connect.NewResponse(out), nil
 		}

@@ -14,11 +14,11 @@ import (
 
 const maxDisplayName = 100
 
-// slug is a DNS-safe name of at most 40 characters.
-func slug(field, value string) error {
+// slug checks a name: DNS-safe, of at most 40 characters.
+func slug(value string) error {
 	ok, _ := regexp.MatchString(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`, value)
 	if !ok {
-		return fault.New(errcode.InvalidArgument, "%s %q must be 1 to 40 characters of a-z, 0-9 and -, and neither begin nor end with -", field, value).With("field", field)
+		return fault.New(errcode.InvalidArgument, "name %q must be 1 to 40 characters of a-z, 0-9 and -, and neither begin nor end with -", value).With("field", "name")
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ type templateService struct {
 }
 
 func (s *templateService) PutTemplate(ctx context.Context, r *connect.Request[statev1.PutTemplateRequest]) (*connect.Response[statev1.PutTemplateResponse], error) {
-	if err := slug("name", r.Msg.GetName()); err != nil {
+	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	asked := r.Msg.GetSpec()

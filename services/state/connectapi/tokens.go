@@ -17,6 +17,7 @@ import (
 type tokenService struct {
 	statev1connect.UnimplementedTokenServiceHandler
 	access
+
 	now func() time.Time
 }
 

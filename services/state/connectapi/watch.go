@@ -56,7 +56,7 @@ func (s *workspaceService) WatchWorkspaces(ctx context.Context, r *connect.Reque
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return fault.From(ctx.Err())
 		case <-service.Draining(ctx):
 			return fault.New(errcode.Unavailable, "the server is stopping: watch again")
 		case <-again.C:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -33,6 +34,7 @@ const (
 type workspaceService struct {
 	statev1connect.UnimplementedWorkspaceServiceHandler
 	access
+
 	pool       *pgxpool.Pool
 	workspaces *postgres.Workspaces
 	secrets    *postgres.Secrets
@@ -88,7 +90,7 @@ func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorksp
 	if c.Template == "" {
 		c.Template = defaultTemplate
 	}
-	if err := slug("name", c.Name); err != nil {
+	if err := slug(c.Name); err != nil {
 		return c, nil, err
 	}
 	if len(c.IdempotencyKey) > maxIdempotencyKey {
@@ -229,9 +231,7 @@ func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Reque
 			if err != nil {
 				return w, err
 			}
-			for name, value := range given {
-				values[name] = value
-			}
+			maps.Copy(values, given)
 			next = describe(next, kind, values, s.secrets.Vault.Digest(values))
 			if err := s.secrets.Put(ctx, tx, w.ID, kind, values); err != nil {
 				return w, err

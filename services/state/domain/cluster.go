@@ -30,9 +30,10 @@ type Cluster struct {
 // Versions are resourceVersions by kind. They are compared within one kind only.
 type Versions map[string]string
 
-// Begin takes in that a full resync begins. Highest are the highest versions stored in the cluster's epoch. Ask says to request another resync with
-// a nonce of NewNonce: this one began below what is stored, which may be mere delay, or a store that was restored.
-func (c Cluster) Begin(begun events.ObservedResyncBegun, highest Versions) (after Cluster, ask bool) {
+// Begin takes in that a full resync begins, and returns the cluster after it. Highest are the highest versions stored in the cluster's epoch. It returns true
+// when another resync is to be asked for with a nonce of NewNonce: this one began below what is stored, which may be mere delay, or a store
+// that was restored.
+func (c Cluster) Begin(begun events.ObservedResyncBegun, highest Versions) (Cluster, bool) {
 	listed := make(Versions, len(begun.ListVersions))
 	for _, v := range begun.ListVersions {
 		listed[v.Kind] = v.ResourceVersion

@@ -14,8 +14,8 @@ type faults struct {
 	sentences map[string]string
 }
 
-// add notes the first fault of a field.
-func (f *faults) add(path, format string, args ...any) {
+// addf notes the first fault of a field.
+func (f *faults) addf(path, format string, args ...any) {
 	if f.sentences == nil {
 		f.sentences = make(map[string]string)
 	}

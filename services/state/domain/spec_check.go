@@ -42,9 +42,9 @@ func imagePattern() *regexp.Regexp {
 func (s Spec) check(f *faults) {
 	switch {
 	case s.Image == "":
-		f.add("image", "is required, such as registry.example/ide:9")
+		f.addf("image", "is required, such as registry.example/ide:9")
 	case len(s.Image) > maxImage || !imagePattern().MatchString(s.Image):
-		f.add("image", "%.80q is no image reference; write it like registry.example/ide:9", s.Image)
+		f.addf("image", "%.80q is no image reference; write it like registry.example/ide:9", s.Image)
 	}
 	s.checkPorts(f)
 	s.checkEnv(f)
@@ -52,7 +52,7 @@ func (s Spec) check(f *faults) {
 	f.quantity("memory", s.Memory, false)
 	f.quantity("volume_size", s.VolumeSize, false)
 	if len(s.Command) > maxCommand {
-		f.add("command", "has %d parts, at most %d may be", len(s.Command), maxCommand)
+		f.addf("command", "has %d parts, at most %d may be", len(s.Command), maxCommand)
 	}
 	for i, part := range s.Command {
 		f.text(index("command", i), part)
@@ -62,20 +62,20 @@ func (s Spec) check(f *faults) {
 
 func (s Spec) checkPorts(f *faults) {
 	if len(s.Ports) > maxPorts {
-		f.add("ports", "are %d, at most %d may be", len(s.Ports), maxPorts)
+		f.addf("ports", "are %d, at most %d may be", len(s.Ports), maxPorts)
 	}
 	names, numbers := map[string]bool{}, map[int32]bool{}
 	for i, p := range s.Ports {
 		at := index("ports", i)
 		if wrong := validation.IsValidPortName(p.Name); len(wrong) > 0 {
-			f.add(at+".name", "%.80q is no port name: at most 15 lower-case letters, digits and inner hyphens, with a letter", p.Name)
+			f.addf(at+".name", "%.80q is no port name: at most 15 lower-case letters, digits and inner hyphens, with a letter", p.Name)
 		} else if names[p.Name] {
-			f.add(at+".name", "%q is the name of another port too", p.Name)
+			f.addf(at+".name", "%q is the name of another port too", p.Name)
 		}
 		if p.Number < 1 || p.Number > 65535 {
-			f.add(at+".number", "%d is no port number; it is from 1 to 65535", p.Number)
+			f.addf(at+".number", "%d is no port number; it is from 1 to 65535", p.Number)
 		} else if numbers[p.Number] {
-			f.add(at+".number", "%d is the number of another port too", p.Number)
+			f.addf(at+".number", "%d is the number of another port too", p.Number)
 		}
 		names[p.Name], numbers[p.Number] = true, true
 	}
@@ -83,13 +83,13 @@ func (s Spec) checkPorts(f *faults) {
 
 func (s Spec) checkEnv(f *faults) {
 	if len(s.Env)+len(s.SecretEnv) > maxEnv {
-		f.add("env", "has %d variables with the secret ones, at most %d may be", len(s.Env)+len(s.SecretEnv), maxEnv)
+		f.addf("env", "has %d variables with the secret ones, at most %d may be", len(s.Env)+len(s.SecretEnv), maxEnv)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		at := "env[" + clip(name) + "]"
 		f.variable(at, name)
 		if len(s.Env[name]) > maxEnvValue {
-			f.add(at, "has %d bytes, at most %d may be", len(s.Env[name]), maxEnvValue)
+			f.addf(at, "has %d bytes, at most %d may be", len(s.Env[name]), maxEnvValue)
 		}
 		f.text(at, s.Env[name])
 	}
@@ -98,10 +98,10 @@ func (s Spec) checkEnv(f *faults) {
 		at := index("secret_env", i)
 		f.variable(at, name)
 		if _, plain := s.Env[name]; plain {
-			f.add(at, "%q is a plain variable too", name)
+			f.addf(at, "%q is a plain variable too", name)
 		}
 		if seen[name] {
-			f.add(at, "%q is there twice", name)
+			f.addf(at, "%q is there twice", name)
 		}
 		seen[name] = true
 	}
@@ -113,18 +113,18 @@ func (s Spec) checkFiles(f *faults) {
 		at := index("secret_files", i)
 		switch {
 		case name == "" || len(name) > maxPath || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
-			f.add(at, "%.80q is no path: 1 to %d printable characters", name, maxPath)
+			f.addf(at, "%.80q is no path: 1 to %d printable characters", name, maxPath)
 		case path.IsAbs(name) || path.Clean(name) != name || name == "." || name == ".." || strings.HasPrefix(name, "../") || strings.HasPrefix(name, ".."):
-			f.add(at, "%q is no plain path below /run/secrets/workspace", name)
+			f.addf(at, "%q is no plain path below /run/secrets/workspace", name)
 		case seen[name]:
-			f.add(at, "%q is there twice", name)
+			f.addf(at, "%q is there twice", name)
 		}
 		seen[name] = true
 	}
 	for i, name := range s.SecretFiles {
 		for parent := path.Dir(name); parent != "." && parent != "/"; parent = path.Dir(parent) {
 			if seen[parent] {
-				f.add(index("secret_files", i), "%q lies below the file %q", name, parent)
+				f.addf(index("secret_files", i), "%q lies below the file %q", name, parent)
 			}
 		}
 	}
@@ -133,19 +133,19 @@ func (s Spec) checkFiles(f *faults) {
 // name checks the name of a workspace: of its Service, its Deployment and, with a prefix, its namespace.
 func (f *faults) name(at, name string) {
 	if len(name) > maxName || len(validation.IsDNS1035Label(name)) > 0 {
-		f.add(at, "%.80q is no workspace name: 1 to %d lower-case letters, digits and inner hyphens, beginning with a letter", name, maxName)
+		f.addf(at, "%.80q is no workspace name: 1 to %d lower-case letters, digits and inner hyphens, beginning with a letter", name, maxName)
 	}
 }
 
 func (f *faults) variable(at, name string) {
 	if len(validation.IsCIdentifier(name)) > 0 || len(name) > maxPath {
-		f.add(at, "%.80q is no variable name: letters, digits and underscores, not beginning with a digit", name)
+		f.addf(at, "%.80q is no variable name: letters, digits and underscores, not beginning with a digit", name)
 	}
 }
 
 func (f *faults) text(at, value string) {
 	if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-		f.add(at, "is no text: it is not UTF-8 or has a zero byte")
+		f.addf(at, "is no text: it is not UTF-8 or has a zero byte")
 	}
 }
 
@@ -154,11 +154,11 @@ func (f *faults) quantity(at, value string, divisible bool) {
 	q, err := resource.ParseQuantity(value)
 	switch {
 	case err != nil:
-		f.add(at, "%.80q is no quantity; write it like 500m, 2 or 1Gi", value)
+		f.addf(at, "%.80q is no quantity; write it like 500m, 2 or 1Gi", value)
 	case q.Sign() <= 0:
-		f.add(at, "%q is not more than nothing", value)
+		f.addf(at, "%q is not more than nothing", value)
 	case !divisible && q.MilliValue()%1000 != 0 && q.Value() < 1<<50:
-		f.add(at, "%q is no whole number of bytes", value)
+		f.addf(at, "%q is no whole number of bytes", value)
 	}
 }
 

@@ -112,7 +112,8 @@ func (w Workspace) refuseTerminated() error {
 	if w.DesiredState != DesiredTerminated {
 		return nil
 	}
-	return fault.New(errcode.WorkspaceTerminated, "workspace %q was asked to terminate, which is permanent; create another one", w.Name).
+	return fault.New(errcode.WorkspaceTerminated, //nolint:wrapcheck // made here
+		"workspace %q was asked to terminate, which is permanent; create another one", w.Name).
 		With("workspace_id", w.ID.String())
 }
 
@@ -121,7 +122,7 @@ func (f *faults) noShrinking(path, from, to string) {
 	old, errOld := resource.ParseQuantity(from)
 	wanted, errWanted := resource.ParseQuantity(to)
 	if errOld == nil && errWanted == nil && wanted.Cmp(old) < 0 {
-		f.add(path, "%q is less than the %q the volume has; a volume cannot shrink", to, from)
+		f.addf(path, "%q is less than the %q the volume has; a volume cannot shrink", to, from)
 	}
 }
 

@@ -285,7 +285,8 @@ func TestWhatTheClusterLostIsSentAgain(t *testing.T) {
 			func(w *domain.Workspace) {
 				w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = domain.DesiredTerminated, 2, listed
 			},
-			domain.Observation{Seen: true, Listed: listed}, false,
+			domain.Observation{Seen: true, Listed: listed},
+			false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,7 +71,7 @@ func consumerPart[T any](name string, consumer *cursor.Consumer[T]) service.Part
 		Name: "ingest-" + name, After: []string{"database", "streams"}, Check: consumer.Check,
 		Run: func(ctx context.Context, self *service.Self) error {
 			self.Ready()
-			return consumer.Run(ctx) //nolint:wrapcheck // says which consumer
+			return consumer.Run(ctx)
 		},
 	}
 }
@@ -81,8 +81,9 @@ func (i *Ingest) Observed() (*cursor.Consumer[Observed], error) {
 	c, err := cursor.New(cursor.Config[Observed]{
 		Name: observedConsumer, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
 		Metrics: i.Cursors, Batch: i.Batch,
-		Decode: func(m *cursor.Message[Observed]) (err error) {
-			m.Value, err = decodeObserved(i.Cell, m.Subject, m.Header, m.Data)
+		Decode: func(m *cursor.Message[Observed]) error {
+			value, err := decodeObserved(i.Cell, m.Subject, m.Header, m.Data)
+			m.Value = value
 			return err
 		},
 		Handle: i.handleObserved,
@@ -102,8 +103,9 @@ func (i *Ingest) Applied() (*cursor.Consumer[Applied], error) {
 	c, err := cursor.New(cursor.Config[Applied]{
 		Name: appliedConsumer, Stream: topology.StreamApplied, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
 		Metrics: i.Cursors, Batch: i.Batch,
-		Decode: func(m *cursor.Message[Applied]) (err error) {
-			m.Value, err = decodeApplied(i.Cell, m.Subject, m.Header, m.Data)
+		Decode: func(m *cursor.Message[Applied]) error {
+			value, err := decodeApplied(i.Cell, m.Subject, m.Header, m.Data)
+			m.Value = value
 			return err
 		},
 		Handle: i.handleApplied,
@@ -136,11 +138,11 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	}
 	locked, err := i.Workspaces.Lock(ctx, tx, ids)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	observations, err := i.Observations.Observe(ctx, tx, locked)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	savings := make([]postgres.Saving, 0, len(locked))
 	for id, before := range locked {
@@ -162,7 +164,7 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	}
 	// In a fixed order, so that the same batch gives the same events in the same order.
 	slices.SortFunc(savings, func(a, b postgres.Saving) int { return cmp.Compare(a.After.ID.String(), b.After.ID.String()) })
-	return i.Workspaces.SaveAll(ctx, tx, savings) //nolint:wrapcheck // says what failed
+	return i.Workspaces.SaveAll(ctx, tx, savings)
 }
 
 func (i *Ingest) patience() actualstate.Patience {

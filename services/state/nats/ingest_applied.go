@@ -43,7 +43,7 @@ func (a Applied) on(w domain.Workspace) domain.Workspace {
 func (i *Ingest) handleApplied(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Applied]) error {
 	owners, err := i.Observations.Owners(ctx, tx, distinct(batch, func(a *Applied) uuid.UUID { return a.WorkspaceID }))
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if err := foreign(batch, owners, func(a *Applied) (int64, uuid.UUID) { return a.AgentID, a.WorkspaceID }); err != nil {
 		return err

@@ -26,7 +26,7 @@ const (
 func BenchmarkIngest(b *testing.B) {
 	w := setup(b)
 	a := w.agent(7)
-	var workspaces []domain.Workspace
+	workspaces := make([]domain.Workspace, 0, 1000)
 	for i := range 1000 {
 		made, err := domain.NewWorkspace(domain.Creation{Name: fmt.Sprintf("w%d", i), ProjectID: 4, AgentID: 7, UserID: 9, Spec: domain.Spec{Image: "ide"}, Now: start()})
 		require.NoError(b, err)
@@ -77,6 +77,7 @@ func BenchmarkIngest(b *testing.B) {
 }
 
 func (w *world) purge(b *testing.B) error {
+	b.Helper()
 	s, err := w.js.Stream(b.Context(), "OBSERVED")
 	if err != nil {
 		return err
@@ -86,8 +87,8 @@ func (w *world) purge(b *testing.B) error {
 
 func (a *agent) send(b *testing.B, of func(i int) events.ObservedDeployment) []events.ObservedDeployment {
 	b.Helper()
-	var futures []jetstream.PubAckFuture
 	out := make([]events.ObservedDeployment, benchEvents)
+	futures := make([]jetstream.PubAckFuture, 0, len(out))
 	for i := range out {
 		out[i] = of(i)
 		e, err := event.New(event.Attributes{
@@ -116,8 +117,9 @@ func (w *world) upsert(b *testing.B, all []events.ObservedDeployment) {
 	b.Helper()
 	for len(all) > 0 {
 		n := min(len(all), benchBatch)
-		var names, namespaces, uids, versions, data []string
-		var workspaces []*uuid.UUID
+		columns := func() []string { return make([]string, 0, n) }
+		names, namespaces, uids, versions, data := columns(), columns(), columns(), columns(), columns()
+		workspaces := make([]*uuid.UUID, 0, n)
 		for i := range all[:n] {
 			o := &all[i].Object
 			e, err := event.New(event.Attributes{Type: events.TypeObservedDeployment, Source: "/s", Subject: "s", ID: "1", Time: start()}, all[i])

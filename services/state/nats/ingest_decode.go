@@ -32,33 +32,45 @@ const (
 	maxMessage = 4096
 )
 
+// said is an event of an agent, and where it was said.
+type said struct {
+	event.Event
+
+	agentID int64
+	subject string
+	// place is the tokens of the subject after the agent, joined by slashes.
+	place string
+}
+
 // open reads an event of an agent: a CloudEvent whose source is the component of the agent that its subject names. Its data is not looked at.
-func open(cell topology.Cell, subject, family, component string, header nats.Header, data []byte) (agentID int64, tokens []string, e event.Event, err error) {
+func open(cell topology.Cell, subject, family, component string, header nats.Header, data []byte) (said, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
-		return 0, nil, e, fmt.Errorf("subject: %w", err)
+		return said{}, fmt.Errorf("subject: %w", err)
 	}
-	if agentID, err = parsed.Agent(); err != nil {
-		return 0, nil, e, fmt.Errorf("subject: %w", err)
+	agentID, err := parsed.Agent()
+	if err != nil {
+		return said{}, fmt.Errorf("subject: %w", err)
 	}
 	if parsed.Cell != cell || parsed.Family != family {
-		return 0, nil, e, fmt.Errorf("subject %s: is not of %s", subject, cell.All(family))
+		return said{}, fmt.Errorf("subject %s: is not of %s", subject, cell.All(family))
 	}
-	if e, err = event.Decode(header, data); err != nil {
-		return 0, nil, e, fmt.Errorf("event: %w", err)
+	e, err := event.Decode(header, data)
+	if err != nil {
+		return said{}, fmt.Errorf("event: %w", err)
 	}
 	if want := event.AgentSource(string(cell), agentID, component); e.Source() != want {
-		return 0, nil, e, fmt.Errorf("source %.200q: only %s writes on %s", e.Source(), want, subject)
+		return said{}, fmt.Errorf("source %.200q: only %s writes on %s", e.Source(), want, subject)
 	}
 	if !strings.HasPrefix(e.Type(), event.TypePrefix+family+".") {
-		return 0, nil, e, fmt.Errorf("type %.200q: does not belong on %s", e.Type(), subject)
+		return said{}, fmt.Errorf("type %.200q: does not belong on %s", e.Type(), subject)
 	}
-	return agentID, parsed.Tokens[1:], e, nil
+	return said{Event: e, agentID: agentID, subject: subject, place: strings.Join(parsed.Tokens[1:], "/")}, nil
 }
 
 // decodeApplied reads a message of the stream APPLIED.
 func decodeApplied(cell topology.Cell, subject string, header nats.Header, data []byte) (Applied, error) {
-	agentID, tokens, e, err := open(cell, subject, topology.FamilyApplied, dispatcherComponent, header, data)
+	e, err := open(cell, subject, topology.FamilyApplied, dispatcherComponent, header, data)
 	if err != nil {
 		return Applied{}, err
 	}
@@ -68,41 +80,40 @@ func decodeApplied(cell topology.Cell, subject string, header nats.Header, data 
 		return Applied{}, err
 	}
 	id, err := uuid.Parse(d.WorkspaceID)
-	if err != nil || len(tokens) != 1 || tokens[0] != id.String() || d.WorkspaceID != tokens[0] {
+	if err != nil || e.place != id.String() || d.WorkspaceID != e.place {
 		return Applied{}, fmt.Errorf("workspace %.80q: is not that of subject %s", d.WorkspaceID, subject)
 	}
 	return Applied{
-		AgentID: agentID, WorkspaceID: id, Revision: int64(d.DesiredRevision), At: d.ObservedAt.UTC(), Type: e.Type(),
+		AgentID: e.agentID, WorkspaceID: id, Revision: int64(d.DesiredRevision), At: d.ObservedAt.UTC(), Type: e.Type(),
 		Reason: cut(d.Reason, maxToken), Message: cut(d.Message, maxMessage),
 	}, nil
 }
 
 // decodeObserved reads a message of the stream OBSERVED.
 func decodeObserved(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
-	agentID, tokens, e, err := open(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
+	e, err := open(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
 	if err != nil {
 		return Observed{}, err
 	}
-	o := Observed{AgentID: agentID}
-	place := strings.Join(tokens, "/")
+	o := Observed{AgentID: e.agentID}
 	switch e.Type() {
 	case events.TypeObservedDeployment:
 		var d events.ObservedDeployment
-		err = object(&o, e, &d, sound(func() bool { return soundDeployment(&d) }), owned{postgres.KindDeployment, &d.Object, &d.Object.Name}, place)
+		err = object(&o, e, &d, sound(func() bool { return soundDeployment(&d) }), owned{postgres.KindDeployment, &d.Object, &d.Object.Name})
 	case events.TypeObservedReplicaSet:
 		var d events.ObservedReplicaSet
-		err = object(&o, e, &d, sound(func() bool { return soundReplicaSet(&d) }), owned{postgres.KindReplicaSet, &d.Object, &d.Deployment}, place)
+		err = object(&o, e, &d, sound(func() bool { return soundReplicaSet(&d) }), owned{postgres.KindReplicaSet, &d.Object, &d.Deployment})
 	case events.TypeObservedPod:
 		var d events.ObservedPod
-		err = object(&o, e, &d, sound(func() bool { return soundPod(&d) }), owned{postgres.KindPod, &d.Object, &d.Deployment}, place)
+		err = object(&o, e, &d, sound(func() bool { return soundPod(&d) }), owned{postgres.KindPod, &d.Object, &d.Deployment})
 	case events.TypeObservedRejected:
-		err = rejected(&o, e, place)
+		err = rejected(&o, e)
 	case events.TypeObservedTick:
-		err = tick(&o, e, place)
+		err = tick(&o, e)
 	case events.TypeObservedResyncBegun:
-		err = begun(&o, e, place)
+		err = begun(&o, e)
 	case events.TypeObservedResyncEnded:
-		err = ended(&o, e, place)
+		err = ended(&o, e)
 	default:
 		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
 	}
@@ -113,7 +124,7 @@ func decodeObserved(cell topology.Cell, subject string, header nats.Header, data
 }
 
 // read checks the data of an event against its schema and reads it.
-func read(e event.Event, into any) error {
+func read(e said, into any) error {
 	if err := events.Validate(e.Type(), e.Data()); err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
@@ -130,11 +141,11 @@ type owned struct {
 	owner *string
 }
 
-// object reads an observation into d. The place is <kind of the owner>/<namespace>/<name of the owner>.
+// object reads an observation into d. Its place is <kind of the owner>/<namespace>/<name of the owner>.
 //
 // It is marshalled anew, since what PostgreSQL would not take (invalid UTF-8, lone surrogates, endless numbers) can only be in what is not read. If
 // nothing changes by that and the values are sound, the schema allows the data, which spares asking it: most of the time of reading a stream.
-func object(o *Observed, e event.Event, d any, sound sound, of owned, place string) error {
+func object(o *Observed, e said, d any, sound sound, of owned) error {
 	err := json.Unmarshal(e.Data(), d)
 	var clean []byte
 	if err == nil {
@@ -148,20 +159,20 @@ func object(o *Observed, e event.Event, d any, sound sound, of owned, place stri
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	if want := postgres.KindDeployment + "/" + of.meta.Namespace + "/" + *of.owner; place != want {
-		return fmt.Errorf("object %.200q: does not belong on subject …%s", want, place)
+	if want := postgres.KindDeployment + "/" + of.meta.Namespace + "/" + *of.owner; e.place != want {
+		return fmt.Errorf("object %.200q: does not belong on subject %s", want, e.subject)
 	}
 	return observe(o, of.meta, of.kind, withoutZeroBytes(clean))
 }
 
 // rejected reads that an object could not be observed: it is there, and that is all.
-func rejected(o *Observed, e event.Event, place string) error {
+func rejected(o *Observed, e said) error {
 	var d events.ObservedRejected
 	if err := read(e, &d); err != nil {
 		return err
 	}
-	if place != "rejected" {
-		return fmt.Errorf("a rejected object does not belong on subject …%s", place)
+	if e.place != "rejected" {
+		return fmt.Errorf("a rejected object does not belong on subject %s", e.subject)
 	}
 	clean, err := json.Marshal(struct {
 		Object events.ObjectMeta `json:"object"`
@@ -189,26 +200,26 @@ func observe(o *Observed, meta *events.ObjectMeta, kind string, data []byte) err
 		token("resync_id", meta.ResyncID, 0), token("workspace_id", meta.WorkspaceID, 0))
 }
 
-func tick(o *Observed, e event.Event, place string) error {
+func tick(o *Observed, e said) error {
 	var d events.ObservedTick
 	if err := read(e, &d); err != nil {
 		return err
 	}
 	o.ClusterUID, o.At, o.Tick = d.ClusterUID, d.ObservedAt.UTC(), true
-	if place != "tick" {
-		return fmt.Errorf("a tick does not belong on subject …%s", place)
+	if e.place != "tick" {
+		return fmt.Errorf("a tick does not belong on subject %s", e.subject)
 	}
 	return nil
 }
 
-func begun(o *Observed, e event.Event, place string) error {
+func begun(o *Observed, e said) error {
 	o.Begun = &events.ObservedResyncBegun{}
 	if err := read(e, o.Begun); err != nil {
 		return err
 	}
 	o.ClusterUID, o.At = o.Begun.ClusterUID, o.Begun.ObservedAt.UTC()
-	if place != "resync" {
-		return fmt.Errorf("the begin of a resync does not belong on subject …%s", place)
+	if e.place != "resync" {
+		return fmt.Errorf("the begin of a resync does not belong on subject %s", e.subject)
 	}
 	errs := []error{token("resync_id", o.Begun.ResyncID, 1), token("nonce", o.Begun.Nonce, 0)}
 	for _, v := range o.Begun.ListVersions {
@@ -220,14 +231,14 @@ func begun(o *Observed, e event.Event, place string) error {
 	return errors.Join(errs...)
 }
 
-func ended(o *Observed, e event.Event, place string) error {
+func ended(o *Observed, e said) error {
 	o.Ended = &events.ObservedResyncEnded{}
 	if err := read(e, o.Ended); err != nil {
 		return err
 	}
 	o.ClusterUID, o.At = o.Ended.ClusterUID, o.Ended.ObservedAt.UTC()
-	if place != "resync" {
-		return fmt.Errorf("the end of a resync does not belong on subject …%s", place)
+	if e.place != "resync" {
+		return fmt.Errorf("the end of a resync does not belong on subject %s", e.subject)
 	}
 	return token("resync_id", o.Ended.ResyncID, 1)
 }

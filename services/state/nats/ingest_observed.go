@@ -39,6 +39,7 @@ func (o *Observed) workspaceID() uuid.UUID {
 // intake is one batch of the stream OBSERVED on its way into the database.
 type intake struct {
 	*Ingest
+
 	tx       pgx.Tx
 	clusters map[int64]*domain.Cluster
 	owners   map[uuid.UUID]int64
@@ -77,10 +78,10 @@ func (i *Ingest) handleObserved(ctx context.Context, tx pgx.Tx, batch []cursor.M
 		return err
 	}
 	if err := i.Observations.SaveClusters(ctx, tx, in.clusters); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if err := i.Observations.TellOrphans(ctx, tx, in.orphans); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	return i.conclude(ctx, tx, in.concerns)
 }
@@ -98,7 +99,7 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 	}
 	var err error
 	if in.clusters, err = in.Observations.LockClusters(ctx, in.tx, agents); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if len(in.clusters) < len(agents) {
 		for m := range batch {
@@ -108,7 +109,7 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 		}
 	}
 	if in.owners, err = in.Observations.Owners(ctx, in.tx, distinct(batch, (*Observed).workspaceID)); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	return foreign(batch, in.owners, func(o *Observed) (int64, uuid.UUID) { return o.AgentID, o.workspaceID() })
 }
@@ -165,15 +166,19 @@ func (in *intake) add(o *Observed, epoch int64) {
 	p.objects[at] = merged
 }
 
-// begin takes in the begin of a full resync.
+// begin takes in the begin of a full resync. One that is known says nothing new: least of all that the agent is in that cluster now.
 func (in *intake) begin(ctx context.Context, o *Observed) error {
+	known, err := in.Observations.KnowsResync(ctx, in.tx, o.AgentID, o.Begun.ResyncID)
+	if err != nil || known {
+		return err //nolint:wrapcheck // says what failed
+	}
 	if err := in.store(ctx, o.AgentID); err != nil {
 		return err
 	}
 	before := in.clusters[o.AgentID]
 	highest, err := in.Observations.Highest(ctx, in.tx, o.AgentID, before.Epoch)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	cluster, ask := before.Begin(*o.Begun, highest)
 	if cluster.Epoch != before.Epoch {
@@ -182,12 +187,12 @@ func (in *intake) begin(ctx context.Context, o *Observed) error {
 	}
 	in.clusters[o.AgentID] = &cluster
 	if err := in.Observations.BeginResync(ctx, in.tx, cluster, *o.Begun); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if !ask {
 		return nil
 	}
-	return in.Observations.AskResync(ctx, in.tx, cluster, events.ResyncRequestCauseNewEpoch, o.At) //nolint:wrapcheck // says what failed
+	return in.Observations.AskResync(ctx, in.tx, cluster, events.ResyncRequestCauseNewEpoch, o.At)
 }
 
 // end takes in the end of a full resync, and what is absent by it.
@@ -197,7 +202,7 @@ func (in *intake) end(ctx context.Context, o *Observed) error {
 	}
 	ended, err := in.Observations.EndResync(ctx, in.tx, *in.clusters[o.AgentID], *o.Ended)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if ended.Listed.IsZero() {
 		return nil
@@ -238,7 +243,7 @@ func (in *intake) store(ctx context.Context, agentID int64) error {
 func (in *intake) put(ctx context.Context, p *pending) error {
 	altered, err := in.Observations.Put(ctx, in.tx, p.objects)
 	if err != nil || len(altered) == 0 {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	said := make(map[postgres.ObjectKey]*Observed, len(p.objects))
 	for i := range p.objects {
@@ -279,7 +284,7 @@ func (in *intake) wait(ctx context.Context) error {
 	}
 	due, err := in.Observations.Due(ctx, in.tx, in.ticked)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	for _, id := range due {
 		concerned(in.concerns, id, time.Time{}) // the clock is the time of it

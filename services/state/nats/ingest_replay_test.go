@@ -110,7 +110,7 @@ func (w *world) anew(workspaces []domain.Workspace) {
 func TestAReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	var workspaces []domain.Workspace
+	workspaces := make([]domain.Workspace, 0, 6)
 	for i := range 6 {
 		workspaces = append(workspaces, w.workspace(fmt.Sprintf("w%d", i)))
 	}
@@ -146,7 +146,7 @@ func TestAReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	var workspaces []domain.Workspace
+	workspaces := make([]domain.Workspace, 0, 6)
 	for i := range 6 {
 		workspaces = append(workspaces, w.workspace(fmt.Sprintf("w%d", i)))
 	}
@@ -189,11 +189,12 @@ func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 	require.Empty(t, w.logs.matching("deadlock"))
 	require.Empty(t, w.logs.matching("cannot be handled"))
 	for _, ws := range workspaces {
-		var revisions []float64
-		for _, e := range w.told("desired.7." + ws.ID.String()) {
-			revisions = append(revisions, e["desired_revision"].(float64))
+		desired := w.told("desired.7." + ws.ID.String())
+		revisions := make([]int64, 0, len(desired))
+		for _, e := range desired {
+			revisions = append(revisions, int64(e["desired_revision"].(float64)))
 		}
 		require.IsIncreasing(t, revisions, "each revision once, in order")
-		require.EqualValues(t, w.get(ws.ID).DesiredRevision, revisions[len(revisions)-1])
+		require.Equal(t, w.get(ws.ID).DesiredRevision, revisions[len(revisions)-1])
 	}
 }

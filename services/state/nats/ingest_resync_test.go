@@ -218,6 +218,32 @@ func TestARestoredClusterIsAskedAndThenBelieved(t *testing.T) {
 	}
 }
 
+func TestReadingTheStreamAgainTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a, ide := w.agent(7), w.workspace("ide")
+	stopped := sight{name: "ide", workspace: ide.ID, version: 8, revision: "1"}
+	a.begins("r1", "", 1, 1000)
+	a.sees(member(running(ide, 1000), "r1"))
+	a.ends("r1", 1)
+	a.cluster = "cluster-2"
+	a.begins("r2", "", 1, 9)
+	a.sees(member(stopped, "r2"))
+	a.ends("r2", 1)
+	a.applies(ide.ID, 1)
+	w.take()
+	want, states := w.rows(), w.states(ide.ID)
+	require.Equal(t, object{Version: "8", Epoch: 2, Resync: "r2"}, w.object("ide"))
+
+	w.exec(`update stream_cursors set event_id = 'another incarnation'`)
+	stop := w.begin(0)
+	require.Eventually(t, func() bool { return len(w.asked("restored_stream")) == 2 }, soon, 2*time.Millisecond, "it is read again")
+	w.caughtUp()
+	stop()
+	require.Equal(t, want, w.rows())
+	require.Equal(t, states, w.states(ide.ID), "nothing is told twice")
+}
+
 func TestALateResyncBeginsNoEpoch(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

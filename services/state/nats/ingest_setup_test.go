@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,12 +53,12 @@ type world struct {
 	mu           sync.Mutex
 }
 
-func setup(t testing.TB) *world {
-	t.Helper()
-	w := &world{t: t, server: natstest.Server(t), logs: &logs{}}
-	w.js = natstest.JetStream(t, w.server)
-	require.NoError(t, topology.Ensure(t.Context(), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
-	w.open(pgtest.Database(t))
+func setup(tb testing.TB) *world {
+	tb.Helper()
+	w := &world{t: tb, server: natstest.Server(tb), logs: &logs{}}
+	w.js = natstest.JetStream(tb, w.server)
+	require.NoError(tb, topology.Ensure(tb.Context(), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
+	w.open(pgtest.Database(tb))
 	return w
 }
 
@@ -85,9 +86,9 @@ func (w *world) open(url string) {
 	w.observations = &store.Observations{Cell: cell}
 }
 
-func (w *world) exec(sql string, args ...any) {
+func (w *world) exec(sql string) {
 	w.t.Helper()
-	_, err := w.pool.Exec(w.t.Context(), sql, args...)
+	_, err := w.pool.Exec(w.t.Context(), sql)
 	require.NoError(w.t, err)
 }
 
@@ -141,7 +142,7 @@ func (w *world) ingest(batch int) *nats.Ingest {
 }
 
 // begin runs both consumers until stop.
-func (w *world) begin(batch int) (stop func()) {
+func (w *world) begin(batch int) func() {
 	w.t.Helper()
 	in := w.ingest(batch)
 	observed, err := in.Observed()
@@ -177,7 +178,7 @@ func (w *world) caughtUp() {
 	}
 }
 
-func (w *world) sequence(stream string) (taken uint64) {
+func (w *world) sequence(stream string) uint64 {
 	w.t.Helper()
 	rows, err := w.pool.Query(w.t.Context(), `select sequence from stream_cursors where stream = $1`, stream)
 	require.NoError(w.t, err)
@@ -206,8 +207,9 @@ func (w *world) told(subject string) []map[string]any {
 // states are the changes of the actual state that were told of a workspace.
 func (w *world) states(id uuid.UUID) []string {
 	w.t.Helper()
-	var out []string
-	for _, e := range w.told("workspace.4." + id.String() + ".state_changed") {
+	told := w.told("workspace.4." + id.String() + ".state_changed")
+	out := make([]string, 0, len(told))
+	for _, e := range told {
 		out = append(out, e["to"].(string))
 	}
 	return out
@@ -228,8 +230,9 @@ func (w *world) asked(cause string) []string {
 // causes are why a workspace was dispatched anew.
 func (w *world) causes(id uuid.UUID) []string {
 	w.t.Helper()
-	var out []string
-	for _, e := range w.told("workspace.4." + id.String() + ".desired_state_changed") {
+	told := w.told("workspace.4." + id.String() + ".desired_state_changed")
+	out := make([]string, 0, len(told))
+	for _, e := range told {
 		out = append(out, e["cause"].(string)+" "+e["to"].(string))
 	}
 	return out
@@ -262,6 +265,7 @@ func (w *world) publish(subject, kind, source, id string, data any) {
 // agent plays the watcher and the dispatcher of an agent.
 type agent struct {
 	*world
+
 	id      int64
 	cluster string
 	now     time.Time
@@ -383,9 +387,7 @@ func (a *agent) says(kind string, id uuid.UUID, revision int, more map[string]an
 	a.t.Helper()
 	a.events++
 	data := map[string]any{"workspace_id": id.String(), "desired_revision": revision, "observed_at": a.now}
-	for k, v := range more {
-		data[k] = v
-	}
+	maps.Copy(data, more)
 	a.publish(cell.Applied(a.id, id.String()), "applied."+kind+".v1", event.AgentSource("local", a.id, "dispatcher"), strconv.Itoa(a.events), data)
 }
 
@@ -417,9 +419,10 @@ func (l *logs) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (l *logs) matching(part string) (found []string) {
+func (l *logs) matching(part string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var found []string
 	for _, line := range l.lines {
 		if strings.Contains(line, part) {
 			found = append(found, line)
@@ -446,8 +449,9 @@ func (w *world) object(name string) object {
 }
 
 // outcome of a resync.
-func (w *world) outcome(resync string) (out string) {
+func (w *world) outcome(resync string) string {
 	w.t.Helper()
+	var out string
 	require.NoError(w.t, w.pool.QueryRow(w.t.Context(), `select outcome from resyncs where resync_id = $1`, resync).Scan(&out))
 	return out
 }

@@ -19,19 +19,19 @@ func kinds() []string {
 }
 
 // example is the data of a type's whole example, as Go writes it.
-func example(t testing.TB, kind string) []byte {
-	t.Helper()
+func example(tb testing.TB, kind string) []byte {
+	tb.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "schemas", "examples", strings.TrimPrefix(kind, "dev.lockstep.")+".json"))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	var e struct {
 		Data json.RawMessage `json:"data"`
 	}
-	require.NoError(t, json.Unmarshal(raw, &e))
+	require.NoError(tb, json.Unmarshal(raw, &e))
 	into, known := events.New(kind)
-	require.True(t, known)
-	require.NoError(t, json.Unmarshal(e.Data, into))
+	require.True(tb, known)
+	require.NoError(tb, json.Unmarshal(e.Data, into))
 	data, err := json.Marshal(into)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return data
 }
 

@@ -16,6 +16,7 @@ import (
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/vault"
 )
@@ -145,7 +146,19 @@ func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (secretReply
 	if err != nil {
 		return secretReply{}, err
 	}
+	if kind == vault.Files {
+		values = byKey(values)
+	}
 	return sealFor(values, agent.CurvePublicKey, r.Secrets.Vault.Key(), request.Digest)
+}
+
+// byKey names the contents of files, kept by path, as their Secret does: a path may have characters that a key may not.
+func byKey(files seal.Values) seal.Values {
+	named := make(seal.Values, len(files))
+	for path, content := range files {
+		named[domain.SecretFileKey(path)] = content
+	}
+	return named
 }
 
 func sealFor(values seal.Values, recipient string, sender seal.Key, digest string) (secretReply, error) {

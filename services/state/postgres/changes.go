@@ -40,7 +40,7 @@ func (c *Changes) Run(ctx context.Context, ready func()) error {
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // asked to stop
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("listen to changes of workspaces: %w", err)

@@ -39,11 +39,9 @@ func (s *Observations) LockClusters(ctx context.Context, tx pgx.Tx, agentIDs []i
 
 // SaveClusters stores locked clusters.
 func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map[int64]*domain.Cluster) error {
-	var (
-		ids, epochs  []int64
-		uids         []string
-		ticked, seen []*time.Time
-	)
+	n := len(clusters)
+	ids, epochs, uids := make([]int64, 0, n), make([]int64, 0, n), make([]string, 0, n)
+	ticked, seen := make([]*time.Time, 0, n), make([]*time.Time, 0, n)
 	for id, c := range clusters {
 		ids, epochs, uids = append(ids, id), append(epochs, c.Epoch), append(uids, c.UID)
 		ticked, seen = append(ticked, nullable(c.TickedAt)), append(seen, nullable(c.LastSeenAt))
@@ -78,8 +76,7 @@ func (s *Observations) Owners(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (
 
 // Due returns the workspaces of ticked agents whose patience is over by now.
 func (s *Observations) Due(ctx context.Context, tx pgx.Tx, ticked map[int64]time.Time) ([]uuid.UUID, error) {
-	var agents []int64
-	var clocks []time.Time
+	agents, clocks := make([]int64, 0, len(ticked)), make([]time.Time, 0, len(ticked))
 	for id, clock := range ticked {
 		agents, clocks = append(agents, id), append(clocks, clock)
 	}

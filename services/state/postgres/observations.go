@@ -51,18 +51,19 @@ type ObjectKey struct {
 }
 
 // Key names the object.
-func (o *Object) Key() ObjectKey { return ObjectKey{o.AgentID, o.Kind, o.Namespace, o.Name} }
+func (o Object) Key() ObjectKey { return ObjectKey{o.AgentID, o.Kind, o.Namespace, o.Name} }
 
 // Merge is the object after another observation of it: the newer one counts, of the same version the deletion, and the last resync sticks.
-func (o Object) Merge(next Object) Object {
+func (o *Object) Merge(next Object) Object {
+	merged := *o
 	if next.ResyncID == "" {
 		next.ResyncID = o.ResyncID
 	}
-	if newer(&next, &o) {
+	if newer(&next, o) {
 		return next
 	}
-	o.ResyncID = next.ResyncID
-	return o
+	merged.ResyncID = next.ResyncID
+	return merged
 }
 
 func newer(a, b *Object) bool {

@@ -13,22 +13,28 @@ import (
 	"lockstep.internal/services/state/domain"
 )
 
+// KnowsResync tells whether the begin of a resync was taken in before: it came twice, or the stream is read again.
+func (s *Observations) KnowsResync(ctx context.Context, tx pgx.Tx, agentID int64, resyncID string) (bool, error) {
+	var known bool
+	err := tx.QueryRow(ctx, `select exists (select from resyncs where agent_id = $1 and resync_id = $2)`, agentID, resyncID).Scan(&known)
+	if err != nil {
+		return false, fmt.Errorf("look for resync %s of agent %d: %w", resyncID, agentID, err)
+	}
+	return known, nil
+}
+
 // BeginResync notes a full resync that begins, in the cluster's epoch. Another one of the agent that has not ended never will.
-// A begin that is known already changes nothing.
 func (s *Observations) BeginResync(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, begun events.ObservedResyncBegun) error {
 	listed := make(domain.Versions, len(begun.ListVersions))
 	for _, v := range begun.ListVersions {
 		listed[v.Kind] = v.ResourceVersion
 	}
-	tag, err := tx.Exec(ctx, `
+	_, err := tx.Exec(ctx, `
 		insert into resyncs (agent_id, resync_id, cluster_uid, epoch, nonce, cause, list_versions, expected, begun_at)
-		values ($1, $2, $3, $4, nullif($5, ''), $6, $7, $8, $9) on conflict do nothing`,
+		values ($1, $2, $3, $4, nullif($5, ''), $6, $7, $8, $9)`,
 		cluster.AgentID, begun.ResyncID, begun.ClusterUID, cluster.Epoch, begun.Nonce, begun.Cause, listed, begun.Count, begun.ObservedAt)
 	if err != nil {
 		return fmt.Errorf("begin resync %s of agent %d: %w", begun.ResyncID, cluster.AgentID, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return nil
 	}
 	_, err = tx.Exec(ctx, `update resyncs set outcome = 'incomplete' where agent_id = $1 and resync_id <> $2 and outcome = 'open'`, cluster.AgentID, begun.ResyncID)
 	if err != nil {

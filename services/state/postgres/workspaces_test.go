@@ -84,20 +84,21 @@ func (b *bundle) inserted(c domain.Creation) domain.Workspace {
 	return w
 }
 
-func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) (before, after domain.Workspace) {
+func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) domain.Workspace {
 	b.t.Helper()
+	var after domain.Workspace
 	require.NoError(b.t, b.tx(func(tx pgx.Tx) error {
 		locked, err := b.store.Lock(b.t.Context(), tx, []uuid.UUID{id, uuid.New()})
 		if err != nil {
 			return err
 		}
 		require.Len(b.t, locked, 1)
-		before = locked[id]
+		before := locked[id]
 		after = before
 		change(&after)
 		return b.store.Save(b.t.Context(), tx, before, after)
 	}))
-	return before, after
+	return after
 }
 
 // message is a row of the outbox.
@@ -111,7 +112,8 @@ func (b *bundle) outbox() []message {
 	b.t.Helper()
 	rows, err := b.pool.Query(b.t.Context(), `select subject, header, data from outbox order by id`)
 	require.NoError(b.t, err)
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m message, err error) {
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (message, error) {
+		var m message
 		var data []byte
 		if err := row.Scan(&m.Subject, &m.Header, &data); err != nil {
 			return m, err
@@ -134,7 +136,7 @@ func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
 	got, err := b.store.Get(t.Context(), b.pool, postgres.WorkspaceReference{ID: made.ID})
 	require.NoError(t, err)
 	require.Equal(t, made, got)
-	_, after := b.save(made.ID, func(w *domain.Workspace) {
+	after := b.save(made.ID, func(w *domain.Workspace) {
 		w.Spec.Image, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = "ide:10", domain.DesiredTerminated, 5, start().Add(time.Second)
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message = actualstate.Error, 3, start().Add(time.Minute), "R", "M"
 		w.AppliedRevision, w.AppliedAt = 4, start().Add(time.Hour)
@@ -231,7 +233,7 @@ func TestSavesAreNotified(t *testing.T) {
 func TestListing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var all []domain.Workspace
+	all := make([]domain.Workspace, 0, 5)
 	for i := range 5 {
 		c := domain.Creation{Name: fmt.Sprintf("w%d", i)}
 		switch i {

@@ -16,14 +16,14 @@ import (
 
 // Annotations of the pods.
 const (
-	annotationSecretEnvDigest   = "lockstep.dev/secret-env-digest"
-	annotationSecretFilesDigest = "lockstep.dev/secret-files-digest"
+	annotationSecretEnvDigest   = "lockstep.dev/secret-env-digest"   //nolint:gosec // a name, no credential
+	annotationSecretFilesDigest = "lockstep.dev/secret-files-digest" //nolint:gosec // a name, no credential
 )
 
 const (
 	containerName = "workspace"
 	workspacePath = "/workspace"
-	secretsPath   = "/run/secrets/workspace" //nolint:gosec // a path, no credential
+	secretsPath   = "/run/secrets/workspace"
 	// The user and group of every workspace, whatever its image says: not root, as pod security "restricted" wants, and owner of the volume.
 	userID = 1000
 	// Long enough for an editor to save.
@@ -131,7 +131,10 @@ func (r rendering) container() corev1.Container {
 func literal(value string) string { return strings.ReplaceAll(value, "$", "$$") }
 
 func literals(values []string) []string {
-	var out []string
+	if len(values) == 0 {
+		return nil
+	}
+	out := make([]string, 0, len(values))
 	for _, value := range values {
 		out = append(out, literal(value))
 	}

@@ -21,7 +21,7 @@ func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		},
 	}
-	var from []networkingv1.NetworkPolicyPeer
+	from := make([]networkingv1.NetworkPolicyPeer, 0, len(r.options.Ingress))
 	for _, p := range r.options.Ingress {
 		from = append(from, networkingv1.NetworkPolicyPeer{
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: p.NamespaceLabels},

@@ -15,6 +15,7 @@ import (
 // rendering is one workspace on its way to manifests.
 type rendering struct {
 	domain.Workspace
+
 	options             Options
 	cpu, memory, volume resource.Quantity
 }

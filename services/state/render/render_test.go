@@ -27,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func workspace(t testing.TB, spec domain.Spec) domain.Workspace {
-	t.Helper()
+func workspace(tb testing.TB, spec domain.Spec) domain.Workspace {
+	tb.Helper()
 	w, err := domain.NewWorkspace(domain.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)})
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	w.ID = uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa")
 	return w
 }

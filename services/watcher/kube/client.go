@@ -126,7 +126,6 @@ func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	return q.Handler.Enabled(ctx, quieter(level))
 }
 
-//nolint:gocritic // the interface wants the record by value
 func (q quiet) Handle(ctx context.Context, record slog.Record) error {
 	record.Level = quieter(record.Level)
 	return q.Handler.Handle(ctx, record) //nolint:wrapcheck // a pass-through

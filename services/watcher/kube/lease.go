@@ -136,6 +136,7 @@ func (e *Elector) Err() error {
 // observedLock remembers what the election learns, for others to see.
 type observedLock struct {
 	resourcelock.Interface
+
 	grace time.Duration
 	won   atomic.Bool
 

@@ -38,7 +38,7 @@ func trim(object any) (any, error) {
 }
 
 func trimMeta(m *metav1.ObjectMeta) {
-	m.ManagedFields, m.Finalizers, m.GenerateName, m.SelfLink = nil, nil, "", ""
+	m.ManagedFields, m.Finalizers, m.GenerateName = nil, nil, ""
 	kept := make(map[string]string)
 	for name, value := range m.Annotations {
 		for _, prefix := range annotationPrefixes() {

@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -14,13 +13,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
 
 const (
-	// What has been taken and has not had its effect is claimed this often; the consumer redelivers after 30 s without.
-	claimInterval = 10 * time.Second
+	// What has been taken and has not had its effect is claimed this often; the consumer redelivers after 10 s without.
+	claimInterval = 3 * time.Second
 	minDelay      = 100 * time.Millisecond
 	maxDelay      = 10 * time.Second
 )
@@ -36,6 +36,7 @@ type Directives interface {
 
 // Control reads what one agent's watcher is told.
 type Control struct {
+	conn     *nats.Conn
 	js       jetstream.JetStream
 	consumer string
 	logger   *slog.Logger
@@ -50,7 +51,7 @@ func NewControl(conn *nats.Conn, agent int64, logger *slog.Logger) (*Control, er
 	if err != nil {
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
-	return &Control{js: js, consumer: topology.WatcherConsumer(agent), logger: logger, heard: make(chan struct{})}, nil
+	return &Control{conn: conn, js: js, consumer: topology.WatcherConsumer(agent), logger: logger, heard: make(chan struct{})}, nil
 }
 
 // Heard is closed when everything that was said before Run has been handed over.
@@ -94,33 +95,27 @@ func (c *Control) read(ctx context.Context, to Directives, reset *bool, settling
 	if info := consumer.CachedInfo(); info.NumPending == 0 && info.NumAckPending == 0 {
 		c.allHeard()
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(16))
-	if err != nil {
-		return fmt.Errorf("consumer %s: %w", c.consumer, err)
+	intake := natsauth.Intake{
+		Conn: c.conn, Stream: topology.StreamControl, Consumer: c.consumer, Logger: c.logger,
+		Handle: func(msg jetstream.Msg) { c.handle(ctx, msg, to, settling) },
 	}
-	defer messages.Stop()
-	for {
-		msg, err := messages.Next(jetstream.NextContext(ctx))
-		if errors.Is(err, jetstream.ErrNoHeartbeat) {
-			continue // it asks again by itself
-		}
-		if err != nil {
-			return fmt.Errorf("consumer %s: %w", c.consumer, err)
-		}
-		effect, err := dispatch(ctx, msg, to)
-		if err != nil {
-			c.logger.ErrorContext(ctx, "a message to this agent cannot be understood and is dropped",
-				slog.String("subject", msg.Subject()), slog.String("error", err.Error()))
-			err = msg.TermWithReason(err.Error())
-		} else {
-			settling.Go(func() { c.settle(ctx, msg, effect) })
-		}
-		if err != nil {
-			c.logger.WarnContext(ctx, "cannot answer the consumer", slog.String("error", err.Error()))
-		}
-		if metadata, err := msg.Metadata(); err == nil && metadata.NumPending == 0 {
-			c.allHeard()
-		}
+	return intake.Run(ctx)
+}
+
+func (c *Control) handle(ctx context.Context, msg jetstream.Msg, to Directives, settling *sync.WaitGroup) {
+	effect, err := dispatch(ctx, msg, to)
+	if err != nil {
+		c.logger.ErrorContext(ctx, "a message to this agent cannot be understood and is dropped",
+			slog.String("subject", msg.Subject()), slog.String("error", err.Error()))
+		err = msg.TermWithReason(err.Error())
+	} else {
+		settling.Go(func() { c.settle(ctx, msg, effect) })
+	}
+	if err != nil {
+		c.logger.WarnContext(ctx, "cannot answer the consumer", slog.String("error", err.Error()))
+	}
+	if metadata, err := msg.Metadata(); err == nil && metadata.NumPending == 0 {
+		c.allHeard()
 	}
 }
 

@@ -81,7 +81,7 @@ func owed(t *testing.T, js jetstream.JetStream) int {
 	t.Helper()
 	consumer, err := js.Consumer(t.Context(), topology.StreamControl, topology.WatcherConsumer(agent))
 	require.NoError(t, err)
-	return consumer.CachedInfo().NumAckPending + int(consumer.CachedInfo().NumPending) //nolint:gosec // a few
+	return consumer.CachedInfo().NumAckPending + int(consumer.CachedInfo().NumPending)
 }
 
 func TestEachReaderHearsTheLastWord(t *testing.T) {

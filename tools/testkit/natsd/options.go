@@ -37,6 +37,9 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// farewell is between closing the listener and closing the connections, which whoever came in last has to log in.
+const farewell = 20 * time.Millisecond
+
 func (o Options) withDefaults() Options {
 	if o.ReadyTimeout == 0 {
 		o.ReadyTimeout = 30 * time.Second
@@ -62,6 +65,7 @@ func (o Options) server(store string, port int) (*server.Options, error) {
 	so.MQTT, so.Websocket, so.Routes = server.MQTTOpts{}, server.WebsocketOpts{}, nil
 	so.PidFile, so.PortsFileDir, so.LogFile, so.Syslog = "", "", "", false
 	so.NoSigs = true
+	so.LameDuckGracePeriod, so.LameDuckDuration = farewell, farewell+time.Millisecond
 	so.JetStream, so.StoreDir = true, store
 	if o.SyncAlways {
 		so.SyncAlways = true

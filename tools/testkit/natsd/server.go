@@ -157,6 +157,8 @@ func (s *Server) end() {
 	if s.running == nil {
 		return
 	}
+	// Nobody may be about to log in when the server ends: it would ask the auth callout by means that it has given up already, and panic.
+	s.running.LameDuckShutdown()
 	s.running.Shutdown()
 	s.running.WaitForShutdown()
 	s.running = nil

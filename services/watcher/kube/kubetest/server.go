@@ -57,8 +57,8 @@ type change struct {
 }
 
 // Start starts a server that has nothing, at version 1. It ends with the test.
-func Start(t testing.TB) *Server {
-	t.Helper()
+func Start(tb testing.TB) *Server {
+	tb.Helper()
 	s := &Server{
 		lists: make(map[string]list), watches: make(map[string]map[chan change]bool), oldest: make(map[string]int),
 		refused: make(map[string]int), held: make(map[string]*Held), written: make(map[string]map[string]any), version: 1,
@@ -71,7 +71,7 @@ func Start(t testing.TB) *Server {
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "cluster", "resourceVersion": "1"},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		s.Expire(0)
 		s.http.CloseClientConnections()
 		s.http.Close()
@@ -80,15 +80,15 @@ func Start(t testing.TB) *Server {
 }
 
 // Kubeconfig writes a kubeconfig that leads to the server.
-func (s *Server) Kubeconfig(t testing.TB) string {
-	t.Helper()
+func (s *Server) Kubeconfig(tb testing.TB) string {
+	tb.Helper()
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.http.URL}
 	cfg.Contexts["c"] = &clientcmdapi.Context{Cluster: "c"}
 	cfg.CurrentContext = "c"
-	path := filepath.Join(t.TempDir(), "kubeconfig")
+	path := filepath.Join(tb.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
-		t.Fatalf("write the kubeconfig: %v", err)
+		tb.Fatalf("write the kubeconfig: %v", err)
 	}
 	return path
 }
@@ -237,7 +237,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 		flusher.Flush()
 		select {
 		case c := <-changes:
-			if c.ends || json.NewEncoder(w).Encode(c) != nil {
+			if c.ends || !write(w, c) {
 				return
 			}
 		case <-r.Context().Done():
@@ -305,5 +305,15 @@ func status(code int, reason metav1.StatusReason) metav1.Status {
 func reply(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the client is gone
+	write(w, body)
+}
+
+// write tells whether the client is still there.
+func write(w io.Writer, body any) bool {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		raw = []byte(err.Error())
+	}
+	_, err = w.Write(append(raw, '\n'))
+	return err == nil
 }

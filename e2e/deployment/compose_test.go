@@ -1,0 +1,76 @@
+package deployment_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+type composeFile struct {
+	Services map[string]composeService
+	Volumes  map[string]any
+}
+
+type composeService struct {
+	Image       string
+	User        string
+	Command     []string
+	ReadOnly    bool     `yaml:"read_only"`
+	CapDrop     []string `yaml:"cap_drop"`
+	SecurityOpt []string `yaml:"security_opt"`
+	Privileged  bool
+	Restart     string
+	Profiles    []string
+	Environment map[string]string
+	Volumes     []string
+	Ports       []string
+	Healthcheck struct{ Test []string }
+	DependsOn   map[string]any `yaml:"depends_on"`
+	Deploy      struct {
+		Resources struct{ Limits struct{ Memory, CPUs string } }
+	}
+}
+
+func TestEveryServiceIsInCompose(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	for _, name := range services(t) {
+		s, ok := compose.Services[name]
+		require.True(t, ok, "%s is missing in docker-compose.yml", name)
+		require.Equal(t, "lockstep/"+name+":${LOCKSTEP_VERSION:-latest}", s.Image)
+		require.Equal(t, []string{"CMD", "/program", "--check-ready"}, s.Healthcheck.Test, name)
+		require.Equal(t, "unless-stopped", s.Restart, name)
+		require.Equal(t, "65532:65532", s.User, name)
+		requireSettings(t, name, s.Environment)
+	}
+}
+
+func TestEveryContainerRunsWithAsLittleAsItCan(t *testing.T) {
+	t.Parallel()
+	compose := document[composeFile](t, "docker-compose.yml")
+	for name, s := range compose.Services {
+		require.True(t, s.ReadOnly, name)
+		require.False(t, s.Privileged, name)
+		require.Equal(t, []string{"ALL"}, s.CapDrop, name)
+		require.Contains(t, s.SecurityOpt, "no-new-privileges:true", name)
+		require.NotEmpty(t, s.Deploy.Resources.Limits.Memory, name)
+		require.NotEmpty(t, s.Deploy.Resources.Limits.CPUs, name)
+		require.False(t, strings.HasSuffix(s.Image, ":latest") || !strings.Contains(s.Image, ":"), "%s: %s names no version", name, s.Image)
+		if name != "postgres" { // its start script gives root up by itself
+			require.NotEmpty(t, s.User, name)
+		}
+		for _, port := range s.Ports {
+			require.True(t, strings.HasPrefix(port, "127.0.0.1:"), "%s publishes %s to everybody", name, port)
+		}
+		for _, volume := range s.Volumes {
+			source, _, _ := strings.Cut(volume, ":")
+			if !strings.ContainsAny(source, "./$") {
+				require.Contains(t, compose.Volumes, source, name)
+			}
+		}
+		for other := range s.DependsOn {
+			require.Contains(t, compose.Services, other, name)
+		}
+	}
+}

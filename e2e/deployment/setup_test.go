@@ -1,0 +1,48 @@
+package deployment_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"go.yaml.in/yaml/v3"
+
+	"lockstep.internal/e2e/architecture"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// content reads a file of the repository.
+func content(t *testing.T, file string) []byte {
+	t.Helper()
+	root, err := architecture.Root()
+	require.NoError(t, err)
+	raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+	require.NoError(t, err)
+	return raw
+}
+
+// document reads a YAML file with one document, anchors and merges resolved.
+func document[T any](t *testing.T, file string) T {
+	t.Helper()
+	var into T
+	require.NoError(t, yaml.Unmarshal(content(t, file), &into), file)
+	return into
+}
+
+// services are the folders in services/.
+func services(t *testing.T) []string {
+	t.Helper()
+	root, err := architecture.Root()
+	require.NoError(t, err)
+	found, err := filepath.Glob(filepath.Join(root, "services", "*", "go.mod"))
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	names := make([]string, 0, len(found))
+	for _, file := range found {
+		names = append(names, filepath.Base(filepath.Dir(file)))
+	}
+	return names
+}
