@@ -60,7 +60,7 @@ const (
 // run leads until ctx is done: it stops reading, finishes what is under way and tells its results. When work is done it drops all.
 func (l *leadership) run(ctx, work context.Context) error {
 	if err := l.cluster.Load(work); err != nil {
-		return err //nolint:wrapcheck // says what it is about
+		return err
 	}
 	publishing, stopPublishing := context.WithCancel(work)
 	defer stopPublishing()

@@ -52,7 +52,7 @@ type dispatcher struct {
 func Main(ctx context.Context, cfg Config) (err error) {
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: "dispatcher", Version: service.Version()})
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is about
+		return err
 	}
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
@@ -64,8 +64,8 @@ func Main(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer d.client.Close()
-	defer d.conn.Close()                                                                                                     // the part drains it; this is for a service that does not get to run its parts
-	return service.Run(ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics}, //nolint:wrapcheck // says what it is about
+	defer d.conn.Close() // the part drains it; this is for a service that does not get to run its parts
+	return service.Run(ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics},
 		d.conn.Part(),
 		service.Part{Name: "cluster", Check: d.client.Check},
 		service.Part{Name: "dispatcher", After: []string{"nats", "cluster"}, Run: d.run, Check: d.check},
@@ -78,7 +78,7 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	}
 	credentials, err := natsauth.ReadAgentCredentials(cfg.CredentialsFile)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	key, err := seal.ParseKey(credentials.CurveSeed)
 	if err != nil {
@@ -86,7 +86,7 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	}
 	options, err := credentials.ConnectOptions()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	logger := tel.Logger.With(slog.Int64("agent", credentials.AgentID))
 	m, err := newMetrics(tel.Metrics)
@@ -96,7 +96,7 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	level, _ := desired.ParsePodSecurity(cfg.PodSecurity)
 	rest, err := kube.LoadConfig(cfg.Kubeconfig)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	client, err := kube.NewClient(rest, logger)
 	if err != nil {
@@ -132,9 +132,9 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 func validate(cfg Config) error {
 	binding, err := config.Bind(&cfg, "")
 	if err != nil {
-		return err //nolint:wrapcheck // a mistake in the struct
+		return err
 	}
-	return binding.Validate() //nolint:wrapcheck // Faults
+	return binding.Validate()
 }
 
 // identity tells dispatchers apart: by machine for people, and for certain.

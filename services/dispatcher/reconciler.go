@@ -143,7 +143,7 @@ func (r *reconciler) apply(ctx, attempt context.Context, task queue.Task[*job]) 
 	started := r.clock.Now()
 	applied, err := r.cluster.Apply(attempt, task.Item.workspace, r.secrets)
 	if err != nil {
-		return err //nolint:wrapcheck // a Failure
+		return err
 	}
 	now := r.clock.Now()
 	took := now.Sub(started)
@@ -167,7 +167,7 @@ func (r *reconciler) terminate(ctx, attempt context.Context, task queue.Task[*jo
 	remaining, err := r.cluster.Terminate(attempt, job.workspace)
 	if err != nil {
 		job.remaining = nil // what is told next clears the failure
-		return err          //nolint:wrapcheck // a Failure
+		return err
 	}
 	about := r.occasion(task, r.clock.Now())
 	if len(remaining) == 0 {

@@ -13,7 +13,7 @@ const (
 )
 
 // AnnotationSecretDigest is the digest of the values that a Secret was made from.
-const AnnotationSecretDigest = "lockstep.dev/secret-digest" //nolint:gosec // the name of an annotation
+const AnnotationSecretDigest = "lockstep.dev/secret-digest"
 
 // Workspace is the whole truth about one workspace.
 type Workspace struct {

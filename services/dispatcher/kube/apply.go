@@ -192,7 +192,7 @@ func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret e
 	}
 	values, err := secrets.Values(ctx, w.ID, secret)
 	if err != nil {
-		return err //nolint:wrapcheck // a Failure
+		return err
 	}
 	data := make(map[string]any, len(values))
 	for key, value := range values {
