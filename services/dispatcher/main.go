@@ -100,14 +100,14 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	}
 	client, err := kube.NewClient(rest, logger)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	connection := natsconn.DefaultConfig()
 	connection.URL = config.URL(strings.Join(credentials.ServerURLs, ","))
 	connection.Name = fmt.Sprintf("dispatcher of agent %d", credentials.AgentID)
 	conn, err := natsconn.Connect(ctx, connection, logger, options...)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is about
+		return nil, err
 	}
 	js, err := conn.JetStream()
 	if err == nil {
@@ -156,7 +156,7 @@ func (d *dispatcher) run(ctx context.Context, self *service.Self) error {
 		self.Ready() // standing by is all that is asked of one that does not lead
 		err := election.Run(ctx, self.Finish(), d.lead)
 		if err != nil && !errors.Is(err, kube.ErrLost) {
-			return err //nolint:wrapcheck // says what it is about
+			return err
 		}
 		if err != nil {
 			d.logger.WarnContext(ctx, "no longer leading", slog.String("error", err.Error()))
