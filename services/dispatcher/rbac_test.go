@@ -42,7 +42,10 @@ func (p *plane) install() string {
 		case *rbacv1.RoleBinding:
 			_, err = p.kube.RbacV1().RoleBindings(o.Namespace).Create(ctx, o, options)
 		case *rbacv1.ClusterRole:
-			_, err = p.kube.RbacV1().ClusterRoles().Create(ctx, o, options)
+			// All agents share it.
+			if _, err = p.kube.RbacV1().ClusterRoles().Create(ctx, o, options); apierrors.IsAlreadyExists(err) {
+				err = nil
+			}
 		case *rbacv1.ClusterRoleBinding:
 			_, err = p.kube.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
 		case *admissionv1.ValidatingAdmissionPolicy:

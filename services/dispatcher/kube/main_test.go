@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -32,6 +33,11 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	// The tests wait for the cluster most of the time, so more of them than there are processors run at once.
+	if err := flag.Set("test.parallel", "12"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
 	l, err := lab.Start(ctx, lab.Options{Name: "dispatcher-kube", Progress: os.Stderr})

@@ -1,0 +1,88 @@
+package nats_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/dispatcher/failure"
+	dispatchernats "lockstep.internal/services/dispatcher/nats"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+func TestSecretsAreOpenedOrRefusedWithAReason(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	agent, state, other := key(t), key(t), key(t)
+	box := func(sender seal.Key, recipient string) []byte {
+		sealed, err := seal.Seal([]byte("hunter2"), recipient, sender)
+		require.NoError(t, err)
+		return sealed
+	}
+	values := func(digest string, value []byte) map[string]any {
+		return map[string]any{"digest": digest, "values": map[string][]byte{"TOKEN": value}}
+	}
+	refused := func(code string) map[string]any {
+		return map[string]any{"error": map[string]any{"code": code, "message": "because"}}
+	}
+	secrets := dispatchernats.Secrets{
+		Conn: natstest.Connect(t, server), Cell: topology.Cell("local"), Agent: 7, Key: agent, Sealer: state.Public(), Expiry: 10 * time.Second,
+	}
+	replies := natstest.Connect(t, server)
+	for workspace, test := range map[string]struct {
+		reply any
+		want  failure.Reason // none: opened
+	}{
+		"sealed":              {values("d", box(state, agent.Public())), ""},
+		"another-agents":      {values("d", box(state, other.Public())), failure.SecretRefused},
+		"another-sender":      {values("d", box(other, agent.Public())), failure.SecretRefused},
+		"open":                {values("d", []byte("hunter2")), failure.SecretRefused},
+		"another-digest":      {values("e", box(state, agent.Public())), failure.SecretUnavailable},
+		"no-json":             {json.RawMessage(`"hunter2"`), failure.SecretRefused},
+		"refused":             {refused("not_found"), failure.SecretRefused},
+		"not-now":             {refused("unavailable"), failure.SecretUnavailable},
+		"nobody-is-listening": {nil, failure.SecretUnavailable},
+	} {
+		if test.reply != nil {
+			_, err := replies.Subscribe("lockstep.local.secret.7."+workspace, func(m *nats.Msg) {
+				var request map[string]string
+				raw, err := json.Marshal(test.reply)
+				if err == nil {
+					err = json.Unmarshal(m.Data, &request)
+				}
+				if err == nil {
+					err = m.Respond(raw)
+				}
+				if err != nil || request["name"] != "variables" || request["digest"] != "d" {
+					t.Error(err, request)
+				}
+			})
+			require.NoError(t, err)
+		}
+		require.NoError(t, replies.Flush())
+		got, err := secrets.Values(t.Context(), workspace, events.SecretReference{Name: "variables", Digest: "d"})
+		if test.want == "" {
+			require.NoError(t, err)
+			require.Equal(t, map[string][]byte{"TOKEN": []byte("hunter2")}, got)
+			continue
+		}
+		var f *failure.Failure
+		require.ErrorAs(t, err, &f, workspace)
+		require.Equal(t, test.want, f.Reason, workspace)
+		require.False(t, f.Final, "the next attempt asks again")
+		require.NotContains(t, f.Error(), "hunter2")
+	}
+}
+
+func key(t *testing.T) seal.Key {
+	t.Helper()
+	k, err := seal.GenerateKey()
+	require.NoError(t, err)
+	return k
+}
