@@ -155,6 +155,7 @@ func (p *process) client(t *testing.T) kubernetes.Interface {
 // cluster is a namespace of the shared lab.
 type cluster struct {
 	kubernetes.Interface
+
 	namespace string
 }
 

@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // Reasons as kubelets write them.
@@ -145,7 +144,7 @@ func (c container) create(reason, message string) v1.ContainerStatus {
 // running starts the container, or keeps it running.
 func (c container) running(ready bool) v1.ContainerStatus {
 	s := c.base()
-	s.Ready, s.Started = ready, ptr.To(ready)
+	s.Ready, s.Started = ready, new(ready)
 	if s.State.Running == nil {
 		if s.State.Terminated != nil {
 			s.LastTerminationState = v1.ContainerState{Terminated: s.State.Terminated}
@@ -163,7 +162,7 @@ func (c container) running(ready bool) v1.ContainerStatus {
 // terminated ends the container.
 func (c container) terminated(reason string, code int32, message string) v1.ContainerStatus {
 	s := c.base()
-	s.Ready, s.Started = code == 0 && c.init, ptr.To(false)
+	s.Ready, s.Started = code == 0 && c.init, new(false)
 	s.State = v1.ContainerState{Terminated: c.termination(reason, code, message)}
 	s.ImageID, s.ContainerID = imageID(c.spec.Image), s.State.Terminated.ContainerID
 	return s
@@ -184,7 +183,7 @@ func (c container) backOff(reason string, code int32, message string) v1.Contain
 
 func (c container) waiting(reason, message string) v1.ContainerStatus {
 	s := c.base()
-	s.Ready, s.Started = false, ptr.To(false)
+	s.Ready, s.Started = false, new(false)
 	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason, Message: message}}
 	return s
 }

@@ -23,7 +23,7 @@ type retrying struct {
 func (r retrying) RoundTrip(request *http.Request) (*http.Response, error) {
 	delay := firstRetry
 	for attempt := 0; ; attempt++ {
-		response, err := r.next.RoundTrip(request) //nolint:bodyclose // closed below, or by the caller
+		response, err := r.next.RoundTrip(request)
 		failed := err != nil || response.StatusCode == http.StatusInternalServerError
 		change := request.Method == http.MethodPatch || request.Method == http.MethodDelete
 		if !failed || !change || attempt == retries {

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/kwok/pkg/apis/internalversion"
 	"sigs.k8s.io/kwok/pkg/utils/lifecycle"
 
@@ -48,7 +47,7 @@ func TestPodStages(t *testing.T) {
 		return pod
 	}
 	deleted := func(pod *v1.Pod) *v1.Pod {
-		pod.DeletionTimestamp = ptr.To(metav1.NewTime(epoch()))
+		pod.DeletionTimestamp = new(metav1.NewTime(epoch()))
 		return pod
 	}
 	tests := map[string]struct {
@@ -91,7 +90,7 @@ func TestPodStages(t *testing.T) {
 
 // withStart lets a pod start now, so that a fault with a duration has not healed yet.
 func withStart(pod *v1.Pod) *v1.Pod {
-	pod.Status.StartTime = ptr.To(metav1.NewTime(epoch()))
+	pod.Status.StartTime = new(metav1.NewTime(epoch()))
 	return pod
 }
 

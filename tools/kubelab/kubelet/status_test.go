@@ -142,7 +142,7 @@ func TestHistories(t *testing.T) {
 			pod: func() *v1.Pod {
 				pod := newPod("x")
 				pod.Spec.RestartPolicy = v1.RestartPolicyNever
-				pod.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Controller: ptr.To(true)}}
+				pod.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Controller: new(true)}}
 				return pod
 			},
 			want: []string{"a:ready Running", "a:Completed Succeeded", "a:Completed Succeeded"},

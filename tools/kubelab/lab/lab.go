@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -121,7 +122,7 @@ type lab struct {
 }
 
 func (l *lab) run(ctx context.Context, ready func(Info) error) error {
-	l.progress.say("kubelab %s: Kubernetes %s in %s, log in %s", l.config.Name, kubelet.Version, l.files.data, l.files.log())
+	l.progress.sayf("kubelab %s: Kubernetes %s in %s, log in %s", l.config.Name, kubelet.Version, l.files.data, l.files.log())
 	// The parts outlive ctx, so that they can be stopped in order.
 	live := context.WithoutCancel(ctx)
 	began := time.Now()
@@ -140,7 +141,7 @@ func (l *lab) run(ctx context.Context, ready func(Info) error) error {
 		Name: l.config.Name, Kubeconfig: l.kubeconfigPath(), Server: l.server, Data: l.files.data,
 		Log: l.files.log(), Temporary: l.files.temporary, PID: os.Getpid(),
 	}
-	l.progress.say("ready in %.1fs: export KUBECONFIG=%s", time.Since(began).Seconds(), info.Kubeconfig)
+	l.progress.sayf("ready in %.1fs: export KUBECONFIG=%s", time.Since(began).Seconds(), info.Kubeconfig)
 	if err := ready(info); err != nil {
 		return err
 	}
@@ -244,7 +245,7 @@ func (l *lab) listen(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(before.Port)))
 	if err != nil && before.Port != 0 {
-		l.progress.say("port %d of the last run is taken: the kubeconfig changes", before.Port)
+		l.progress.sayf("port %d of the last run is taken: the kubeconfig changes", before.Port)
 		listener, err = lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	}
 	if err != nil {
@@ -326,17 +327,17 @@ func (l *lab) watch(ctx context.Context) error {
 // to the end of the process.
 func (l *lab) stop() {
 	began := time.Now()
-	l.progress.say("stopping")
-	for i := len(l.parts) - 1; i >= 0; i-- {
-		if err := l.parts[i].Stop(5 * time.Second); err != nil {
-			l.progress.say("  %s", err)
+	l.progress.sayf("stopping")
+	for _, part := range slices.Backward(l.parts) {
+		if err := part.Stop(5 * time.Second); err != nil {
+			l.progress.sayf("  %s", err)
 		}
 	}
 	if l.files.temporary && l.config.Kubeconfig != "" {
 		// The lab it leads to is gone; where it never came to be, so is nothing.
 		_ = os.Remove(l.config.Kubeconfig)
 	}
-	l.progress.say("stopped in %.1fs", time.Since(began).Seconds())
+	l.progress.sayf("stopped in %.1fs", time.Since(began).Seconds())
 }
 
 func (l *lab) kubeconfigPath() string {

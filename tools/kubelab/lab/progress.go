@@ -10,7 +10,7 @@ import (
 // progress tells a person what a lab is doing.
 type progress struct{ w io.Writer }
 
-func (p progress) say(format string, args ...any) {
+func (p progress) sayf(format string, args ...any) {
 	// A terminal that is gone is no reason to stop.
 	_, _ = fmt.Fprintf(p.w, format+"\n", args...)
 }
@@ -19,8 +19,8 @@ func (p progress) say(format string, args ...any) {
 // is ready.
 func (p progress) begin(name string) func() {
 	start := time.Now()
-	p.say("  %-24s waiting", name)
-	return func() { p.say("  %-24s ready in %.1fs", name, time.Since(start).Seconds()) }
+	p.sayf("  %-24s waiting", name)
+	return func() { p.sayf("  %-24s ready in %.1fs", name, time.Since(start).Seconds()) }
 }
 
 // tail returns the last n lines of text.
