@@ -112,7 +112,7 @@ func (w Workspace) refuseTerminated() error {
 	if w.DesiredState != DesiredTerminated {
 		return nil
 	}
-	return fault.New(errcode.WorkspaceTerminated, //nolint:wrapcheck // made here
+	return fault.New(errcode.WorkspaceTerminated,
 		"workspace %q was asked to terminate, which is permanent; create another one", w.Name).
 		With("workspace_id", w.ID.String())
 }

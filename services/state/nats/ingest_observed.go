@@ -170,7 +170,7 @@ func (in *intake) add(o *Observed, epoch int64) {
 func (in *intake) begin(ctx context.Context, o *Observed) error {
 	known, err := in.Observations.KnowsResync(ctx, in.tx, o.AgentID, o.Begun.ResyncID)
 	if err != nil || known {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if err := in.store(ctx, o.AgentID); err != nil {
 		return err

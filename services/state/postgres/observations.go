@@ -28,7 +28,7 @@ type Observations struct {
 }
 
 // Object is the last observation of one object.
-type Object struct {
+type Object struct { //nolint:recvcheck // Merge is asked of nil too, where there is none yet
 	AgentID               int64
 	Kind, Namespace, Name string
 	UID, ClusterUID       string

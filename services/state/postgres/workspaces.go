@@ -54,7 +54,7 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) 
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_name":
 		return fault.Wrap(err, errcode.AlreadyExists, "a workspace named %q exists already; choose another name", w.Name)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_idempotency_key":
-		return fault.Wrap(err, errcode.AlreadyExists, "a workspace was created with this idempotency key already").With("idempotency_key", w.IdempotencyKey) //nolint:wrapcheck // made here
+		return fault.Wrap(err, errcode.AlreadyExists, "a workspace was created with this idempotency key already").With("idempotency_key", w.IdempotencyKey)
 	case errors.As(err, &broken) && broken.Code == "23503":
 		return fault.Wrap(err, errcode.NotFound, "project %d, agent %d or user %d of workspace %q does not exist", w.ProjectID, w.AgentID, w.UserID, w.Name)
 	default:

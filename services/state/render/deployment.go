@@ -16,8 +16,8 @@ import (
 
 // Annotations of the pods.
 const (
-	annotationSecretEnvDigest   = "lockstep.dev/secret-env-digest"   //nolint:gosec // a name, no credential
-	annotationSecretFilesDigest = "lockstep.dev/secret-files-digest" //nolint:gosec // a name, no credential
+	annotationSecretEnvDigest   = "lockstep.dev/secret-env-digest"
+	annotationSecretFilesDigest = "lockstep.dev/secret-files-digest"
 )
 
 const (

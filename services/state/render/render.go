@@ -39,7 +39,7 @@ func Desired(w domain.Workspace, o Options) (events.DesiredWorkspace, error) {
 		return d, fmt.Errorf("render workspace %s: %w", w.ID, err)
 	}
 	if len(data) > MaxSize {
-		return d, fault.New(errcode.PayloadTooLarge, //nolint:wrapcheck // made here
+		return d, fault.New(errcode.PayloadTooLarge,
 			"workspace %q takes %d bytes as manifests, at most %d may be: make its variables shorter or fewer",
 			w.Name, len(data), MaxSize).With("size_bytes", strconv.Itoa(len(data)))
 	}
