@@ -93,7 +93,7 @@ func (p *Publisher) Flush(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err() //nolint:wrapcheck // callers name what they waited for
+			return ctx.Err()
 		}
 	}
 }

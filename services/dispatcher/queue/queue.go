@@ -54,7 +54,7 @@ func (q *Queue[T]) Put(key string, version int64, item T) bool {
 func (q *Queue[T]) Take(ctx context.Context) (Task[T], error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return Task[T]{}, err //nolint:wrapcheck // callers name what they waited for
+			return Task[T]{}, err
 		}
 		q.mu.Lock()
 		now := q.clock.Now()

@@ -54,16 +54,15 @@ type ObjectKey struct {
 func (o *Object) Key() ObjectKey { return ObjectKey{o.AgentID, o.Kind, o.Namespace, o.Name} }
 
 // Merge is the object after another observation of it: the newer one counts, of the same version the deletion, and the last resync sticks.
-func (o *Object) Merge(next Object) Object {
-	merged := *o
+func (o Object) Merge(next Object) Object {
 	if next.ResyncID == "" {
 		next.ResyncID = o.ResyncID
 	}
-	if newer(&next, o) {
+	if newer(&next, &o) {
 		return next
 	}
-	merged.ResyncID = next.ResyncID
-	return merged
+	o.ResyncID = next.ResyncID
+	return o
 }
 
 func newer(a, b *Object) bool {
