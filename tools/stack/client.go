@@ -16,12 +16,8 @@ import (
 	"lockstep.internal/tools/client"
 )
 
-// Names of what a stack's agent and first workspaces belong to.
-const (
-	demoOrganization = "demo"
-	demoGroup        = "platform"
-	demoProject      = "workspaces"
-)
+// firstProject is what a stack's agent and first workspaces belong to.
+const firstProject = "demo/platform/workspaces"
 
 // Client calls the API as the first administrator.
 func (s *Stack) Client() (*client.API, error) {
@@ -38,28 +34,11 @@ func (s *Stack) ensureProject(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	projects, err := api.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{}))
+	project, err := api.EnsureProject(ctx, firstProject)
 	if err != nil {
-		return 0, fmt.Errorf("list projects: %w", err)
+		return 0, fmt.Errorf("make project %s: %w", firstProject, err)
 	}
-	for _, p := range projects.Msg.GetProjects() {
-		if p.GetPath() == demoOrganization+"/"+demoGroup+"/"+demoProject {
-			return p.GetId(), nil
-		}
-	}
-	organization, err := api.Directory.CreateOrganization(ctx, connect.NewRequest(&statev1.CreateOrganizationRequest{Name: demoOrganization}))
-	if err != nil {
-		return 0, fmt.Errorf("make organization %s: %w", demoOrganization, err)
-	}
-	group, err := api.Directory.CreateGroup(ctx, connect.NewRequest(&statev1.CreateGroupRequest{OrganizationId: organization.Msg.GetOrganization().GetId(), Name: demoGroup}))
-	if err != nil {
-		return 0, fmt.Errorf("make group %s: %w", demoGroup, err)
-	}
-	project, err := api.Directory.CreateProject(ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: group.Msg.GetGroup().GetId(), Name: demoProject}))
-	if err != nil {
-		return 0, fmt.Errorf("make project %s: %w", demoProject, err)
-	}
-	return project.Msg.GetProject().GetId(), nil
+	return project.GetId(), nil
 }
 
 func (s *Stack) register(ctx context.Context, project int64, agent Agent) (natsauth.AgentCredentials, error) {
