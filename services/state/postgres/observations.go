@@ -51,7 +51,7 @@ type ObjectKey struct {
 }
 
 // Key names the object.
-func (o *Object) Key() ObjectKey { return ObjectKey{o.AgentID, o.Kind, o.Namespace, o.Name} }
+func (o Object) Key() ObjectKey { return ObjectKey{o.AgentID, o.Kind, o.Namespace, o.Name} }
 
 // Merge is the object after another observation of it: the newer one counts, of the same version the deletion, and the last resync sticks.
 func (o Object) Merge(next Object) Object {
