@@ -134,7 +134,7 @@ func (s *session) publishBatch(ctx context.Context) (bool, error) {
 	if result.outage != nil {
 		return false, result.outage
 	}
-	return full || len(result.done) > 0, ctx.Err() //nolint:wrapcheck // ends Run
+	return full || len(result.done) > 0, ctx.Err()
 }
 
 // take reads the rows to publish now. Failing subjects are probed with the row that failed, apart from the others, so that they never fill the batch.

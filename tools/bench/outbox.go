@@ -131,7 +131,7 @@ func (b *outboxBed) timed(ctx context.Context, write func(context.Context, []*na
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return 0, ctx.Err() //nolint:wrapcheck // stopped
+			return 0, ctx.Err()
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (b *outboxBed) barePublish(ctx context.Context, messages []*nats.Msg) error
 	case <-b.js.PublishAsyncComplete():
 		return nil
 	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // stopped
+		return ctx.Err()
 	}
 }
 

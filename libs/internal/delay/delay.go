@@ -57,6 +57,6 @@ func SleepOr[T any](ctx context.Context, duration time.Duration, wake <-chan T) 
 	case <-wake:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // callers name what they waited for
+		return ctx.Err()
 	}
 }
