@@ -96,9 +96,14 @@ type background struct {
 	work chan func(ctx context.Context)
 }
 
-func newBackground() *background { return &background{work: make(chan func(context.Context))} }
+// backgroundQueue is how much work may wait to be begun, which takes no time.
+const backgroundQueue = 64
 
-// run gives the work to the service; it is dropped when the service is stopping, since nothing in the background may be needed.
+func newBackground() *background {
+	return &background{work: make(chan func(context.Context), backgroundQueue)}
+}
+
+// run gives the work to the service. What has not begun when the service stops is dropped: nothing in the background may be needed.
 func (b *background) run(work func(ctx context.Context)) {
 	select {
 	case b.work <- work:
