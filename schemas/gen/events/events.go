@@ -25,6 +25,10 @@ type AgentConfig struct {
 	// Time between full resyncs, in milliseconds. Default 3600000 (1 h).
 	FullResyncIntervalMs int `json:"full_resync_interval_ms"`
 
+	// How long a stop may take before its workspace is failed, in milliseconds.
+	// Default 300000 (5 min).
+	StopPatienceMs int `json:"stop_patience_ms,omitempty"`
+
 	// How long a pod may stay unschedulable before its workspace is failed, in
 	// milliseconds. Default 300000 (5 min).
 	UnschedulablePatienceMs int `json:"unschedulable_patience_ms"`
@@ -34,6 +38,13 @@ type AgentConfig struct {
 type Applied struct {
 	// Which attempt succeeded, from 1.
 	Attempt int `json:"attempt,omitempty"`
+
+	// Generation of that Deployment after it was applied: a higher one seen later was
+	// made by somebody else.
+	DeploymentGeneration int `json:"deployment_generation,omitempty"`
+
+	// UID of the workspace's Deployment as it was applied; empty when there is none.
+	DeploymentUID string `json:"deployment_uid,omitempty"`
 
 	// The revision this is about.
 	DesiredRevision int `json:"desired_revision"`
@@ -50,6 +61,10 @@ type Applied struct {
 	// What was deleted, being no longer desired.
 	Pruned []ObjectReference `json:"pruned,omitempty"`
 
+	// What was not as this revision says although it had been applied before, and is
+	// again.
+	Repaired []ObjectReference `json:"repaired,omitempty"`
+
 	// Workspace (UUIDv7).
 	WorkspaceID string `json:"workspace_id"`
 }
@@ -58,6 +73,10 @@ type Applied struct {
 type ApplyFailed struct {
 	// Which attempt failed, from 1.
 	Attempt int `json:"attempt"`
+
+	// The revision that the cluster has, where it is newer than this one; 0
+	// otherwise.
+	ClusterRevision int `json:"cluster_revision,omitempty"`
 
 	// The revision this is about.
 	DesiredRevision int `json:"desired_revision"`
@@ -142,8 +161,13 @@ type DesiredState string
 
 type DesiredStateCause string
 
+const DesiredStateCauseAdopted DesiredStateCause = "adopted"
+const DesiredStateCauseDrift DesiredStateCause = "drift"
+const DesiredStateCauseMaxAge DesiredStateCause = "max_age"
 const DesiredStateCauseRedispatch DesiredStateCause = "redispatch"
 const DesiredStateCauseRestartCompleted DesiredStateCause = "restart_completed"
+const DesiredStateCauseStopAfterRunning DesiredStateCause = "stop_after_running"
+const DesiredStateCauseTerminateAfterStopped DesiredStateCause = "terminate_after_stopped"
 const DesiredStateCauseUser DesiredStateCause = "user"
 const DesiredStateRestartRequested DesiredState = "restart_requested"
 const DesiredStateRunning DesiredState = "running"
@@ -271,6 +295,12 @@ type DirectoryUser struct {
 	// The user.
 	UserID int `json:"user_id"`
 }
+
+type ExpiryPolicy string
+
+const ExpiryPolicyMaxAge ExpiryPolicy = "max_age"
+const ExpiryPolicyStopAfterRunning ExpiryPolicy = "stop_after_running"
+const ExpiryPolicyTerminateAfterStopped ExpiryPolicy = "terminate_after_stopped"
 
 // Version at which one kind was listed.
 type ListVersion struct {
@@ -601,6 +631,9 @@ type WorkspaceCreated struct {
 	// What it is.
 	ActualState ActualState `json:"actual_state"`
 
+	// It was made from objects that its cluster had already.
+	Adopted bool `json:"adopted,omitempty"`
+
 	// Agent of its cluster.
 	AgentID int `json:"agent_id"`
 
@@ -641,6 +674,9 @@ type WorkspaceDesiredStateChanged struct {
 	// What was wanted before.
 	From DesiredState `json:"from"`
 
+	// Why, as a sentence for the user, when the system did it; empty when a user did.
+	Message string `json:"message,omitempty"`
+
 	// Name of the workspace.
 	Name string `json:"name"`
 
@@ -654,6 +690,83 @@ type WorkspaceDesiredStateChanged struct {
 	UserID int `json:"user_id,omitempty"`
 
 	// Workspace (UUIDv7).
+	WorkspaceID string `json:"workspace_id"`
+}
+
+// A workspace's objects were changed in its cluster by somebody else. They are
+// applied again.
+type WorkspaceDrifted struct {
+	// Agent of its cluster.
+	AgentID int `json:"agent_id"`
+
+	// The revision that brings it back.
+	DesiredRevision int `json:"desired_revision"`
+
+	// What was found, as a sentence.
+	Message string `json:"message"`
+
+	// Name of the workspace.
+	Name string `json:"name"`
+
+	// Object that was changed.
+	Object ObjectReference `json:"object"`
+
+	// Project it belongs to.
+	ProjectID int `json:"project_id"`
+
+	// Workspace (UUIDv7).
+	WorkspaceID string `json:"workspace_id"`
+}
+
+// A policy will soon stop or terminate a workspace.
+type WorkspaceExpiryWarning struct {
+	// Agent of its cluster.
+	AgentID int `json:"agent_id"`
+
+	// When it acts, by the agent's clock.
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// What will happen and what to do about it, as a sentence for the user.
+	Message string `json:"message"`
+
+	// Name of the workspace.
+	Name string `json:"name"`
+
+	// Which policy acts.
+	Policy ExpiryPolicy `json:"policy"`
+
+	// Project it belongs to.
+	ProjectID int `json:"project_id"`
+
+	// What is wanted then.
+	To DesiredState `json:"to"`
+
+	// Workspace (UUIDv7).
+	WorkspaceID string `json:"workspace_id"`
+}
+
+// Objects of an unknown workspace are gone from their cluster, as an operator
+// decided. Project 0.
+type WorkspaceOrphanDeleted struct {
+	// Agent of the cluster.
+	AgentID int `json:"agent_id"`
+
+	// Name of the workspace.
+	Name string `json:"name"`
+
+	// Where the objects are.
+	Namespace string `json:"namespace"`
+
+	// Object that names the unknown workspace.
+	Object ObjectReference `json:"object"`
+
+	// Always 0: the workspace belongs to no project.
+	ProjectID int `json:"project_id"`
+
+	// Who decided it.
+	UserID int `json:"user_id"`
+
+	// The workspace that the object's label names; it is any text.
 	WorkspaceID string `json:"workspace_id"`
 }
 

@@ -70,6 +70,16 @@ const (
 	// workspace.{project}.{workspace}.desired_state_changed: What is wanted of a workspace changed, by a user or, after a restart, by the
 	// system.
 	TypeWorkspaceDesiredStateChanged = "dev.lockstep.workspace.desired_state_changed.v1"
+	// TypeWorkspaceDrifted is an event whose data is [WorkspaceDrifted], on stream WORKSPACES at workspace.{project}.{workspace}.drifted: A
+	// workspace's objects were changed in its cluster by somebody else. They are applied again.
+	TypeWorkspaceDrifted = "dev.lockstep.workspace.drifted.v1"
+	// TypeWorkspaceExpiryWarning is an event whose data is [WorkspaceExpiryWarning], on stream WORKSPACES at
+	// workspace.{project}.{workspace}.expiry_warning: A policy will soon stop or terminate a workspace.
+	TypeWorkspaceExpiryWarning = "dev.lockstep.workspace.expiry_warning.v1"
+	// TypeWorkspaceOrphanDeleted is an event whose data is [WorkspaceOrphanDeleted], on stream WORKSPACES at
+	// workspace.{project}.{workspace}.orphan_deleted: Objects of an unknown workspace are gone from their cluster, as an operator decided.
+	// Project 0.
+	TypeWorkspaceOrphanDeleted = "dev.lockstep.workspace.orphan_deleted.v1"
 	// TypeWorkspaceOrphaned is an event whose data is [WorkspaceOrphaned], on stream WORKSPACES at workspace.{project}.{workspace}.orphaned: A
 	// cluster holds objects of a workspace that is not known. They are left alone until an operator decides. Project 0.
 	TypeWorkspaceOrphaned = "dev.lockstep.workspace.orphaned.v1"
@@ -170,6 +180,18 @@ func Types() []Type {
 			Description: "What is wanted of a workspace changed, by a user or, after a restart, by the system.",
 		},
 		{
+			Name: TypeWorkspaceDrifted, Title: "WorkspaceDrifted", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.drifted",
+			Description: "A workspace's objects were changed in its cluster by somebody else. They are applied again.",
+		},
+		{
+			Name: TypeWorkspaceExpiryWarning, Title: "WorkspaceExpiryWarning", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.expiry_warning",
+			Description: "A policy will soon stop or terminate a workspace.",
+		},
+		{
+			Name: TypeWorkspaceOrphanDeleted, Title: "WorkspaceOrphanDeleted", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.orphan_deleted",
+			Description: "Objects of an unknown workspace are gone from their cluster, as an operator decided. Project 0.",
+		},
+		{
 			Name: TypeWorkspaceOrphaned, Title: "WorkspaceOrphaned", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.orphaned",
 			Description: "A cluster holds objects of a workspace that is not known. They are left alone until an operator decides. Project 0.",
 		},
@@ -227,6 +249,12 @@ func New(name string) (any, bool) {
 		return new(WorkspaceCreated), true
 	case TypeWorkspaceDesiredStateChanged:
 		return new(WorkspaceDesiredStateChanged), true
+	case TypeWorkspaceDrifted:
+		return new(WorkspaceDrifted), true
+	case TypeWorkspaceExpiryWarning:
+		return new(WorkspaceExpiryWarning), true
+	case TypeWorkspaceOrphanDeleted:
+		return new(WorkspaceOrphanDeleted), true
 	case TypeWorkspaceOrphaned:
 		return new(WorkspaceOrphaned), true
 	case TypeWorkspaceStateChanged:

@@ -38,8 +38,7 @@ func (w Workspace) Observe(o Observation) Workspace {
 	w = w.compute(o)
 	switch {
 	case w.DesiredState == DesiredRestartRequested && w.ActualState == actualstate.Stopped && w.reached(o.Deployment):
-		w.DesiredState = DesiredRunning
-		return w.desire(Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
+		return w.desireState(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
 	case w.lost(o):
 		return w.Redispatch(o.At)
 	default:

@@ -51,7 +51,7 @@ func NewWorkspace(c Creation) (Workspace, error) {
 	return Workspace{
 		ID: id, Name: c.Name, ProjectID: c.ProjectID, AgentID: c.AgentID, UserID: c.UserID, Template: c.Template,
 		Namespace: c.NamespacePrefix + strconv.FormatInt(c.AgentID, 10) + "-" + c.Name, IdempotencyKey: c.IdempotencyKey, CreatedAt: now,
-		Spec: c.Spec, DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now,
+		Spec: c.Spec, DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now, DesiredStateSince: now,
 		Cause:       Cause{Kind: events.DesiredStateCauseUser, UserID: c.UserID},
 		ActualState: actualstate.CreationRequested, ActualStateChangedAt: now, Termination: actualstate.TerminationNone,
 	}, nil
@@ -72,8 +72,7 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 	if to == DesiredRestartRequested && w.DesiredState == DesiredStopped {
 		to = DesiredRunning
 	}
-	w.DesiredState = to
-	return w.desire(Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now), nil
+	return w.desireState(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now), nil
 }
 
 // Update replaces the spec. It is no change when it is the same already. The volume may grow and never shrinks.
@@ -98,6 +97,12 @@ func (w Workspace) Update(spec Spec, userID int64, now time.Time) (Workspace, er
 // Redispatch tells the cluster again what is wanted.
 func (w Workspace) Redispatch(now time.Time) Workspace {
 	return w.desire(Cause{Kind: events.DesiredStateCauseRedispatch}, now)
+}
+
+// desireState wants another state from now on.
+func (w Workspace) desireState(to DesiredState, cause Cause, now time.Time) Workspace {
+	w.DesiredState, w.DesiredStateSince = to, instant(now)
+	return w.desire(cause, now)
 }
 
 // desire is the one way to a new revision.

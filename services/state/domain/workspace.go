@@ -34,6 +34,10 @@ type Workspace struct {
 	// DesiredRevision grows with every change that the cluster has to hear of.
 	DesiredRevision       int64
 	DesiredStateChangedAt time.Time
+	// DesiredStateSince is when DesiredState, and not only the revision, was changed last: policies count from here.
+	DesiredStateSince time.Time
+	// ExpiryWarnedOf is the end by a policy that the user was warned of; zero for none.
+	ExpiryWarnedOf time.Time
 	// Cause of the last change of what is wanted. It is not stored: it is set by the method that changes, for the event.
 	Cause Cause
 
@@ -48,6 +52,9 @@ type Workspace struct {
 	// AppliedRevision is the last one that the dispatcher has applied whole, AppliedAt its time of doing so.
 	AppliedRevision int64
 	AppliedAt       time.Time
+	// AppliedUID and AppliedGeneration are the Deployment's as the dispatcher has left it: a higher generation was made by somebody else.
+	AppliedUID        string
+	AppliedGeneration int64
 	// ApplyError is nil unless the last attempt to apply failed.
 	ApplyError  *actualstate.ApplyError
 	Termination actualstate.Termination

@@ -9,6 +9,7 @@ package statev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -33,8 +34,11 @@ type Agent struct {
 	// When its watcher was heard last (observed events and ticks).
 	LastSeenAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_seen_at,json=lastSeenAt,proto3" json:"last_seen_at,omitempty"`
 	// UID of the cluster's kube-system namespace, once seen.
-	ClusterUid    string `protobuf:"bytes,6,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
-	Revoked       bool   `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	ClusterUid    string              `protobuf:"bytes,6,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
+	Revoked       bool                `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Configuration *AgentConfiguration `protobuf:"bytes,8,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// The last full resync that has begun; absent before the first.
+	LastResync    *Resync `protobuf:"bytes,9,opt,name=last_resync,json=lastResync,proto3" json:"last_resync,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -118,6 +122,244 @@ func (x *Agent) GetRevoked() bool {
 	return false
 }
 
+func (x *Agent) GetConfiguration() *AgentConfiguration {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+func (x *Agent) GetLastResync() *Resync {
+	if x != nil {
+		return x.LastResync
+	}
+	return nil
+}
+
+// AgentConfiguration is what operators may set for one agent. Durations of 0 mean never, limits of -1 unlimited.
+type AgentConfiguration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Grows with every change. Not settable.
+	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Time between full resyncs. Default 1 h, at least 1 s.
+	FullResyncInterval *durationpb.Duration `protobuf:"bytes,2,opt,name=full_resync_interval,json=fullResyncInterval,proto3" json:"full_resync_interval,omitempty"`
+	// How long a pod may find no node before its workspace is failed. Default 5 min.
+	UnschedulablePatience *durationpb.Duration `protobuf:"bytes,3,opt,name=unschedulable_patience,json=unschedulablePatience,proto3" json:"unschedulable_patience,omitempty"`
+	// How long a stop may take before its workspace is failed. Default 5 min.
+	StopPatience *durationpb.Duration `protobuf:"bytes,4,opt,name=stop_patience,json=stopPatience,proto3" json:"stop_patience,omitempty"`
+	// How many workspaces, terminated ones aside, the agent may have. Default -1.
+	MaxWorkspaces *int32 `protobuf:"varint,5,opt,name=max_workspaces,json=maxWorkspaces,proto3,oneof" json:"max_workspaces,omitempty"`
+	// How many of them one user may have. Default -1.
+	MaxWorkspacesPerUser *int32 `protobuf:"varint,6,opt,name=max_workspaces_per_user,json=maxWorkspacesPerUser,proto3,oneof" json:"max_workspaces_per_user,omitempty"`
+	// How long after its start a workspace is stopped. Default 0.
+	StopAfterRunning *durationpb.Duration `protobuf:"bytes,7,opt,name=stop_after_running,json=stopAfterRunning,proto3" json:"stop_after_running,omitempty"`
+	// How long after its stop a workspace is terminated. Default 0.
+	TerminateAfterStopped *durationpb.Duration `protobuf:"bytes,8,opt,name=terminate_after_stopped,json=terminateAfterStopped,proto3" json:"terminate_after_stopped,omitempty"`
+	// How long after its creation a workspace is terminated. Default 0.
+	MaxAge *durationpb.Duration `protobuf:"bytes,9,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
+	// How long before one of these its user is warned. Default 15 min.
+	ExpiryWarning *durationpb.Duration `protobuf:"bytes,10,opt,name=expiry_warning,json=expiryWarning,proto3" json:"expiry_warning,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentConfiguration) Reset() {
+	*x = AgentConfiguration{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentConfiguration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentConfiguration) ProtoMessage() {}
+
+func (x *AgentConfiguration) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentConfiguration.ProtoReflect.Descriptor instead.
+func (*AgentConfiguration) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentConfiguration) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *AgentConfiguration) GetFullResyncInterval() *durationpb.Duration {
+	if x != nil {
+		return x.FullResyncInterval
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetUnschedulablePatience() *durationpb.Duration {
+	if x != nil {
+		return x.UnschedulablePatience
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetStopPatience() *durationpb.Duration {
+	if x != nil {
+		return x.StopPatience
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetMaxWorkspaces() int32 {
+	if x != nil && x.MaxWorkspaces != nil {
+		return *x.MaxWorkspaces
+	}
+	return 0
+}
+
+func (x *AgentConfiguration) GetMaxWorkspacesPerUser() int32 {
+	if x != nil && x.MaxWorkspacesPerUser != nil {
+		return *x.MaxWorkspacesPerUser
+	}
+	return 0
+}
+
+func (x *AgentConfiguration) GetStopAfterRunning() *durationpb.Duration {
+	if x != nil {
+		return x.StopAfterRunning
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetTerminateAfterStopped() *durationpb.Duration {
+	if x != nil {
+		return x.TerminateAfterStopped
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetMaxAge() *durationpb.Duration {
+	if x != nil {
+		return x.MaxAge
+	}
+	return nil
+}
+
+func (x *AgentConfiguration) GetExpiryWarning() *durationpb.Duration {
+	if x != nil {
+		return x.ExpiryWarning
+	}
+	return nil
+}
+
+// Resync is one full report of what a cluster has.
+type Resync struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Why it was done: start, leader_elected, interval, config_changed or requested.
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The nonce of the request that it answers; empty without one.
+	Nonce string `protobuf:"bytes,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// open, complete or incomplete.
+	Outcome string `protobuf:"bytes,4,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// How many objects it has.
+	Count         int64                  `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	BegunAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=begun_at,json=begunAt,proto3" json:"begun_at,omitempty"`
+	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resync) Reset() {
+	*x = Resync{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resync) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resync) ProtoMessage() {}
+
+func (x *Resync) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resync.ProtoReflect.Descriptor instead.
+func (*Resync) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Resync) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Resync) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Resync) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
+func (x *Resync) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Resync) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Resync) GetBegunAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BegunAt
+	}
+	return nil
+}
+
+func (x *Resync) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
+}
+
 type RegisterAgentRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -130,7 +372,7 @@ type RegisterAgentRequest struct {
 
 func (x *RegisterAgentRequest) Reset() {
 	*x = RegisterAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -142,7 +384,7 @@ func (x *RegisterAgentRequest) String() string {
 func (*RegisterAgentRequest) ProtoMessage() {}
 
 func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[1]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -155,7 +397,7 @@ func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RegisterAgentRequest) GetName() string {
@@ -197,7 +439,7 @@ type RegisterAgentResponse struct {
 
 func (x *RegisterAgentResponse) Reset() {
 	*x = RegisterAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -209,7 +451,7 @@ func (x *RegisterAgentResponse) String() string {
 func (*RegisterAgentResponse) ProtoMessage() {}
 
 func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -222,7 +464,7 @@ func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*RegisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterAgentResponse) GetAgent() *Agent {
@@ -276,7 +518,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -288,7 +530,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -301,7 +543,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetAgentRequest) GetId() int64 {
@@ -320,7 +562,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +574,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +587,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -367,7 +609,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -379,7 +621,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -392,7 +634,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListAgentsRequest) GetProjectId() int64 {
@@ -426,7 +668,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -438,7 +680,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -451,7 +693,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -477,7 +719,7 @@ type RevokeAgentRequest struct {
 
 func (x *RevokeAgentRequest) Reset() {
 	*x = RevokeAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +731,7 @@ func (x *RevokeAgentRequest) String() string {
 func (*RevokeAgentRequest) ProtoMessage() {}
 
 func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +744,7 @@ func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RevokeAgentRequest) GetId() int64 {
@@ -521,7 +763,7 @@ type RevokeAgentResponse struct {
 
 func (x *RevokeAgentResponse) Reset() {
 	*x = RevokeAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +775,7 @@ func (x *RevokeAgentResponse) String() string {
 func (*RevokeAgentResponse) ProtoMessage() {}
 
 func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +788,7 @@ func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RevokeAgentResponse) GetAgent() *Agent {
@@ -556,11 +798,196 @@ func (x *RevokeAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
+type ConfigureAgentRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Configuration *AgentConfiguration    `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureAgentRequest) Reset() {
+	*x = ConfigureAgentRequest{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureAgentRequest) ProtoMessage() {}
+
+func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureAgentRequest.ProtoReflect.Descriptor instead.
+func (*ConfigureAgentRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ConfigureAgentRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ConfigureAgentRequest) GetConfiguration() *AgentConfiguration {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+type ConfigureAgentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Agent         *Agent                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureAgentResponse) Reset() {
+	*x = ConfigureAgentResponse{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureAgentResponse) ProtoMessage() {}
+
+func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureAgentResponse.ProtoReflect.Descriptor instead.
+func (*ConfigureAgentResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ConfigureAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+type RequestResyncRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RequestResyncRequest) Reset() {
+	*x = RequestResyncRequest{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RequestResyncRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RequestResyncRequest) ProtoMessage() {}
+
+func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RequestResyncRequest.ProtoReflect.Descriptor instead.
+func (*RequestResyncRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RequestResyncRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+type RequestResyncResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The resync that answers carries it.
+	Nonce         string `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RequestResyncResponse) Reset() {
+	*x = RequestResyncResponse{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RequestResyncResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RequestResyncResponse) ProtoMessage() {}
+
+func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RequestResyncResponse.ProtoReflect.Descriptor instead.
+func (*RequestResyncResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RequestResyncResponse) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
 var File_lockstep_state_v1_agent_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n" +
+	"\x1dlockstep/state/v1/agent.proto\x12\x11lockstep.state.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x03\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -572,7 +999,32 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"lastSeenAt\x12\x1f\n" +
 	"\vcluster_uid\x18\x06 \x01(\tR\n" +
 	"clusterUid\x12\x18\n" +
-	"\arevoked\x18\a \x01(\bR\arevoked\"s\n" +
+	"\arevoked\x18\a \x01(\bR\arevoked\x12K\n" +
+	"\rconfiguration\x18\b \x01(\v2%.lockstep.state.v1.AgentConfigurationR\rconfiguration\x12:\n" +
+	"\vlast_resync\x18\t \x01(\v2\x19.lockstep.state.v1.ResyncR\n" +
+	"lastResync\"\xb8\x05\n" +
+	"\x12AgentConfiguration\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12K\n" +
+	"\x14full_resync_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x12fullResyncInterval\x12P\n" +
+	"\x16unschedulable_patience\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x15unschedulablePatience\x12>\n" +
+	"\rstop_patience\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\fstopPatience\x12*\n" +
+	"\x0emax_workspaces\x18\x05 \x01(\x05H\x00R\rmaxWorkspaces\x88\x01\x01\x12:\n" +
+	"\x17max_workspaces_per_user\x18\x06 \x01(\x05H\x01R\x14maxWorkspacesPerUser\x88\x01\x01\x12G\n" +
+	"\x12stop_after_running\x18\a \x01(\v2\x19.google.protobuf.DurationR\x10stopAfterRunning\x12Q\n" +
+	"\x17terminate_after_stopped\x18\b \x01(\v2\x19.google.protobuf.DurationR\x15terminateAfterStopped\x122\n" +
+	"\amax_age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\x12@\n" +
+	"\x0eexpiry_warning\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\rexpiryWarningB\x11\n" +
+	"\x0f_max_workspacesB\x1a\n" +
+	"\x18_max_workspaces_per_user\"\xe2\x01\n" +
+	"\x06Resync\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x14\n" +
+	"\x05nonce\x18\x03 \x01(\tR\x05nonce\x12\x18\n" +
+	"\aoutcome\x18\x04 \x01(\tR\aoutcome\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x03R\x05count\x125\n" +
+	"\bbegun_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\abegunAt\x125\n" +
+	"\bended_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"s\n" +
 	"\x14RegisterAgentRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -601,13 +1053,24 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x12RevokeAgentRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"E\n" +
 	"\x13RevokeAgentResponse\x12.\n" +
-	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent2\x80\x03\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent\"t\n" +
+	"\x15ConfigureAgentRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12K\n" +
+	"\rconfiguration\x18\x02 \x01(\v2%.lockstep.state.v1.AgentConfigurationR\rconfiguration\"H\n" +
+	"\x16ConfigureAgentResponse\x12.\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.lockstep.state.v1.AgentR\x05agent\"&\n" +
+	"\x14RequestResyncRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"-\n" +
+	"\x15RequestResyncResponse\x12\x14\n" +
+	"\x05nonce\x18\x01 \x01(\tR\x05nonce2\xcb\x04\n" +
 	"\fAgentService\x12b\n" +
 	"\rRegisterAgent\x12'.lockstep.state.v1.RegisterAgentRequest\x1a(.lockstep.state.v1.RegisterAgentResponse\x12S\n" +
 	"\bGetAgent\x12\".lockstep.state.v1.GetAgentRequest\x1a#.lockstep.state.v1.GetAgentResponse\x12Y\n" +
 	"\n" +
 	"ListAgents\x12$.lockstep.state.v1.ListAgentsRequest\x1a%.lockstep.state.v1.ListAgentsResponse\x12\\\n" +
-	"\vRevokeAgent\x12%.lockstep.state.v1.RevokeAgentRequest\x1a&.lockstep.state.v1.RevokeAgentResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
+	"\vRevokeAgent\x12%.lockstep.state.v1.RevokeAgentRequest\x1a&.lockstep.state.v1.RevokeAgentResponse\x12e\n" +
+	"\x0eConfigureAgent\x12(.lockstep.state.v1.ConfigureAgentRequest\x1a).lockstep.state.v1.ConfigureAgentResponse\x12b\n" +
+	"\rRequestResync\x12'.lockstep.state.v1.RequestResyncRequest\x1a(.lockstep.state.v1.RequestResyncResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
 
 var (
 	file_lockstep_state_v1_agent_proto_rawDescOnce sync.Once
@@ -621,39 +1084,63 @@ func file_lockstep_state_v1_agent_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_agent_proto_rawDescData
 }
 
-var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_lockstep_state_v1_agent_proto_goTypes = []any{
-	(*Agent)(nil),                 // 0: lockstep.state.v1.Agent
-	(*RegisterAgentRequest)(nil),  // 1: lockstep.state.v1.RegisterAgentRequest
-	(*RegisterAgentResponse)(nil), // 2: lockstep.state.v1.RegisterAgentResponse
-	(*GetAgentRequest)(nil),       // 3: lockstep.state.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),      // 4: lockstep.state.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),     // 5: lockstep.state.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),    // 6: lockstep.state.v1.ListAgentsResponse
-	(*RevokeAgentRequest)(nil),    // 7: lockstep.state.v1.RevokeAgentRequest
-	(*RevokeAgentResponse)(nil),   // 8: lockstep.state.v1.RevokeAgentResponse
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Agent)(nil),                  // 0: lockstep.state.v1.Agent
+	(*AgentConfiguration)(nil),     // 1: lockstep.state.v1.AgentConfiguration
+	(*Resync)(nil),                 // 2: lockstep.state.v1.Resync
+	(*RegisterAgentRequest)(nil),   // 3: lockstep.state.v1.RegisterAgentRequest
+	(*RegisterAgentResponse)(nil),  // 4: lockstep.state.v1.RegisterAgentResponse
+	(*GetAgentRequest)(nil),        // 5: lockstep.state.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),       // 6: lockstep.state.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),      // 7: lockstep.state.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),     // 8: lockstep.state.v1.ListAgentsResponse
+	(*RevokeAgentRequest)(nil),     // 9: lockstep.state.v1.RevokeAgentRequest
+	(*RevokeAgentResponse)(nil),    // 10: lockstep.state.v1.RevokeAgentResponse
+	(*ConfigureAgentRequest)(nil),  // 11: lockstep.state.v1.ConfigureAgentRequest
+	(*ConfigureAgentResponse)(nil), // 12: lockstep.state.v1.ConfigureAgentResponse
+	(*RequestResyncRequest)(nil),   // 13: lockstep.state.v1.RequestResyncRequest
+	(*RequestResyncResponse)(nil),  // 14: lockstep.state.v1.RequestResyncResponse
+	(*timestamppb.Timestamp)(nil),  // 15: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 16: google.protobuf.Duration
 }
 var file_lockstep_state_v1_agent_proto_depIdxs = []int32{
-	9,  // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	9,  // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
-	0,  // 2: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 3: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 4: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
-	0,  // 5: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	1,  // 6: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
-	3,  // 7: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
-	5,  // 8: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
-	7,  // 9: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
-	2,  // 10: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
-	4,  // 11: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
-	6,  // 12: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
-	8,  // 13: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
-	10, // [10:14] is the sub-list for method output_type
-	6,  // [6:10] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	15, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	15, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
+	1,  // 2: lockstep.state.v1.Agent.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	2,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
+	16, // 4: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
+	16, // 5: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
+	16, // 6: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
+	16, // 7: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
+	16, // 8: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
+	16, // 9: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
+	16, // 10: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
+	15, // 11: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
+	15, // 12: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 13: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 14: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 15: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
+	0,  // 16: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	1,  // 17: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	0,  // 18: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	3,  // 19: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
+	5,  // 20: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
+	7,  // 21: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
+	9,  // 22: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
+	11, // 23: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
+	13, // 24: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
+	4,  // 25: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
+	6,  // 26: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
+	8,  // 27: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
+	10, // 28: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
+	12, // 29: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
+	14, // 30: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
+	25, // [25:31] is the sub-list for method output_type
+	19, // [19:25] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_agent_proto_init() }
@@ -661,13 +1148,14 @@ func file_lockstep_state_v1_agent_proto_init() {
 	if File_lockstep_state_v1_agent_proto != nil {
 		return
 	}
+	file_lockstep_state_v1_agent_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_agent_proto_rawDesc), len(file_lockstep_state_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

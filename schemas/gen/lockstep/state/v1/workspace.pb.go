@@ -178,8 +178,12 @@ type Workspace struct {
 	DesiredStateChangedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=desired_state_changed_at,json=desiredStateChangedAt,proto3" json:"desired_state_changed_at,omitempty"`
 	ActualStateChangedAt  *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=actual_state_changed_at,json=actualStateChangedAt,proto3" json:"actual_state_changed_at,omitempty"`
 	Spec                  *WorkspaceSpec         `protobuf:"bytes,17,opt,name=spec,proto3" json:"spec,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// When a policy of its agent stops or terminates it, if nothing changes; absent for never.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// That policy: stop_after_running, terminate_after_stopped or max_age.
+	ExpiryPolicy  string `protobuf:"bytes,19,opt,name=expiry_policy,json=expiryPolicy,proto3" json:"expiry_policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Workspace) Reset() {
@@ -329,6 +333,20 @@ func (x *Workspace) GetSpec() *WorkspaceSpec {
 		return x.Spec
 	}
 	return nil
+}
+
+func (x *Workspace) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Workspace) GetExpiryPolicy() string {
+	if x != nil {
+		return x.ExpiryPolicy
+	}
+	return ""
 }
 
 // WorkspaceSpec is what a workspace is made of: its template with the creator's changes. Secret values are never returned.
@@ -624,8 +642,10 @@ type CreateWorkspaceRequest struct {
 	Overrides *WorkspaceOverrides `protobuf:"bytes,5,opt,name=overrides,proto3" json:"overrides,omitempty"`
 	// Makes a repeated request return the first one's workspace. Optional, at most 64 characters.
 	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// A devfile (schema 2.2, YAML, at most 64 KiB) to make it from instead of a template. Fields that Lockstep has no use for are refused, not ignored.
+	Devfile       string `protobuf:"bytes,7,opt,name=devfile,proto3" json:"devfile,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateWorkspaceRequest) Reset() {
@@ -696,6 +716,13 @@ func (x *CreateWorkspaceRequest) GetOverrides() *WorkspaceOverrides {
 func (x *CreateWorkspaceRequest) GetIdempotencyKey() string {
 	if x != nil {
 		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *CreateWorkspaceRequest) GetDevfile() string {
+	if x != nil {
+		return x.Devfile
 	}
 	return ""
 }
@@ -1608,11 +1635,484 @@ func (x *ListWorkspaceEventsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// OrphanReference names an orphan: a Deployment in the cluster of an agent.
+type OrphanReference struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AgentId       int64                  `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrphanReference) Reset() {
+	*x = OrphanReference{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrphanReference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrphanReference) ProtoMessage() {}
+
+func (x *OrphanReference) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrphanReference.ProtoReflect.Descriptor instead.
+func (*OrphanReference) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *OrphanReference) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *OrphanReference) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *OrphanReference) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Orphan is a Deployment that names a workspace which is not known. It is left alone until somebody decides.
+type Orphan struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Reference *OrphanReference       `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
+	Uid       string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The workspace that its label names; any text.
+	WorkspaceId string `protobuf:"bytes,3,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
+	// Its container's image, where a pod shows it.
+	Image  string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
+	SeenAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
+	// It was asked for and is not over yet.
+	Deleting      bool `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Orphan) Reset() {
+	*x = Orphan{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Orphan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Orphan) ProtoMessage() {}
+
+func (x *Orphan) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
+func (*Orphan) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Orphan) GetReference() *OrphanReference {
+	if x != nil {
+		return x.Reference
+	}
+	return nil
+}
+
+func (x *Orphan) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Orphan) GetWorkspaceId() string {
+	if x != nil {
+		return x.WorkspaceId
+	}
+	return ""
+}
+
+func (x *Orphan) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *Orphan) GetSeenAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SeenAt
+	}
+	return nil
+}
+
+func (x *Orphan) GetDeleting() bool {
+	if x != nil {
+		return x.Deleting
+	}
+	return false
+}
+
+type ListOrphansRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0: those of every agent the caller may manage.
+	AgentId       int64  `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOrphansRequest) Reset() {
+	*x = ListOrphansRequest{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrphansRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrphansRequest) ProtoMessage() {}
+
+func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
+func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListOrphansRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *ListOrphansRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListOrphansRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListOrphansResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Orphans       []*Orphan              `protobuf:"bytes,1,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOrphansResponse) Reset() {
+	*x = ListOrphansResponse{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrphansResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrphansResponse) ProtoMessage() {}
+
+func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
+func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListOrphansResponse) GetOrphans() []*Orphan {
+	if x != nil {
+		return x.Orphans
+	}
+	return nil
+}
+
+func (x *ListOrphansResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type AdoptOrphanRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Orphan *OrphanReference       `protobuf:"bytes,1,opt,name=orphan,proto3" json:"orphan,omitempty"`
+	// 0: the agent's project.
+	ProjectId int64 `protobuf:"varint,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
+	// Whose it will be. 0: the caller's.
+	UserId int64 `protobuf:"varint,3,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// What it is applied as from then on. Empty: `default`, with the orphan's own image.
+	Template      string              `protobuf:"bytes,4,opt,name=template,proto3" json:"template,omitempty"`
+	Overrides     *WorkspaceOverrides `protobuf:"bytes,5,opt,name=overrides,proto3" json:"overrides,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptOrphanRequest) Reset() {
+	*x = AdoptOrphanRequest{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptOrphanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptOrphanRequest) ProtoMessage() {}
+
+func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
+func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *AdoptOrphanRequest) GetOrphan() *OrphanReference {
+	if x != nil {
+		return x.Orphan
+	}
+	return nil
+}
+
+func (x *AdoptOrphanRequest) GetProjectId() int64 {
+	if x != nil {
+		return x.ProjectId
+	}
+	return 0
+}
+
+func (x *AdoptOrphanRequest) GetUserId() int64 {
+	if x != nil {
+		return x.UserId
+	}
+	return 0
+}
+
+func (x *AdoptOrphanRequest) GetTemplate() string {
+	if x != nil {
+		return x.Template
+	}
+	return ""
+}
+
+func (x *AdoptOrphanRequest) GetOverrides() *WorkspaceOverrides {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+type AdoptOrphanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workspace     *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptOrphanResponse) Reset() {
+	*x = AdoptOrphanResponse{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptOrphanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptOrphanResponse) ProtoMessage() {}
+
+func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
+func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *AdoptOrphanResponse) GetWorkspace() *Workspace {
+	if x != nil {
+		return x.Workspace
+	}
+	return nil
+}
+
+type DeleteOrphanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Orphan        *OrphanReference       `protobuf:"bytes,1,opt,name=orphan,proto3" json:"orphan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteOrphanRequest) Reset() {
+	*x = DeleteOrphanRequest{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteOrphanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteOrphanRequest) ProtoMessage() {}
+
+func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
+func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DeleteOrphanRequest) GetOrphan() *OrphanReference {
+	if x != nil {
+		return x.Orphan
+	}
+	return nil
+}
+
+type DeleteOrphanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Orphan        *Orphan                `protobuf:"bytes,1,opt,name=orphan,proto3" json:"orphan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteOrphanResponse) Reset() {
+	*x = DeleteOrphanResponse{}
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteOrphanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteOrphanResponse) ProtoMessage() {}
+
+func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_workspace_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
+func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
+	if x != nil {
+		return x.Orphan
+	}
+	return nil
+}
+
 var File_lockstep_state_v1_workspace_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\n" +
-	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x05\n" +
+	"!lockstep/state/v1/workspace.proto\x12\x11lockstep.state.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc6\x06\n" +
 	"\tWorkspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -1633,7 +2133,10 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"created_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12S\n" +
 	"\x18desired_state_changed_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x15desiredStateChangedAt\x12Q\n" +
 	"\x17actual_state_changed_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x14actualStateChangedAt\x124\n" +
-	"\x04spec\x18\x11 \x01(\v2 .lockstep.state.v1.WorkspaceSpecR\x04spec\"\xf0\x02\n" +
+	"\x04spec\x18\x11 \x01(\v2 .lockstep.state.v1.WorkspaceSpecR\x04spec\x129\n" +
+	"\n" +
+	"expires_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12#\n" +
+	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\"\xf0\x02\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -1672,7 +2175,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10SecretFilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xf0\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x8a\x02\n" +
 	"\x16CreateWorkspaceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1680,7 +2183,8 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\bagent_id\x18\x03 \x01(\x03R\aagentId\x12\x1a\n" +
 	"\btemplate\x18\x04 \x01(\tR\btemplate\x12C\n" +
 	"\toverrides\x18\x05 \x01(\v2%.lockstep.state.v1.WorkspaceOverridesR\toverrides\x12'\n" +
-	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\"U\n" +
+	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\x12\x18\n" +
+	"\adevfile\x18\a \x01(\tR\adevfile\"U\n" +
 	"\x17CreateWorkspaceResponse\x12:\n" +
 	"\tworkspace\x18\x01 \x01(\v2\x1c.lockstep.state.v1.WorkspaceR\tworkspace\"I\n" +
 	"\x12WorkspaceReference\x12\x10\n" +
@@ -1741,7 +2245,39 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"cloudEvent\"\x80\x01\n" +
 	"\x1bListWorkspaceEventsResponse\x129\n" +
 	"\x06events\x18\x01 \x03(\v2!.lockstep.state.v1.WorkspaceEventR\x06events\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xa6\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"^\n" +
+	"\x0fOrphanReference\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xe6\x01\n" +
+	"\x06Orphan\x12@\n" +
+	"\treference\x18\x01 \x01(\v2\".lockstep.state.v1.OrphanReferenceR\treference\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12!\n" +
+	"\fworkspace_id\x18\x03 \x01(\tR\vworkspaceId\x12\x14\n" +
+	"\x05image\x18\x04 \x01(\tR\x05image\x123\n" +
+	"\aseen_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\x12\x1a\n" +
+	"\bdeleting\x18\x06 \x01(\bR\bdeleting\"k\n" +
+	"\x12ListOrphansRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"r\n" +
+	"\x13ListOrphansResponse\x123\n" +
+	"\aorphans\x18\x01 \x03(\v2\x19.lockstep.state.v1.OrphanR\aorphans\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe9\x01\n" +
+	"\x12AdoptOrphanRequest\x12:\n" +
+	"\x06orphan\x18\x01 \x01(\v2\".lockstep.state.v1.OrphanReferenceR\x06orphan\x12\x1d\n" +
+	"\n" +
+	"project_id\x18\x02 \x01(\x03R\tprojectId\x12\x17\n" +
+	"\auser_id\x18\x03 \x01(\x03R\x06userId\x12\x1a\n" +
+	"\btemplate\x18\x04 \x01(\tR\btemplate\x12C\n" +
+	"\toverrides\x18\x05 \x01(\v2%.lockstep.state.v1.WorkspaceOverridesR\toverrides\"Q\n" +
+	"\x13AdoptOrphanResponse\x12:\n" +
+	"\tworkspace\x18\x01 \x01(\v2\x1c.lockstep.state.v1.WorkspaceR\tworkspace\"Q\n" +
+	"\x13DeleteOrphanRequest\x12:\n" +
+	"\x06orphan\x18\x01 \x01(\v2\".lockstep.state.v1.OrphanReferenceR\x06orphan\"I\n" +
+	"\x14DeleteOrphanResponse\x121\n" +
+	"\x06orphan\x18\x01 \x01(\v2\x19.lockstep.state.v1.OrphanR\x06orphan*\xa6\x01\n" +
 	"\fDesiredState\x12\x1d\n" +
 	"\x19DESIRED_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DESIRED_STATE_RUNNING\x10\x01\x12\x19\n" +
@@ -1760,7 +2296,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x18ACTUAL_STATE_TERMINATING\x10\b\x12\x1b\n" +
 	"\x17ACTUAL_STATE_TERMINATED\x10\t\x12\x18\n" +
 	"\x14ACTUAL_STATE_UNKNOWN\x10\n" +
-	"2\xfa\x05\n" +
+	"2\x97\b\n" +
 	"\x10WorkspaceService\x12h\n" +
 	"\x0fCreateWorkspace\x12).lockstep.state.v1.CreateWorkspaceRequest\x1a*.lockstep.state.v1.CreateWorkspaceResponse\x12_\n" +
 	"\fGetWorkspace\x12&.lockstep.state.v1.GetWorkspaceRequest\x1a'.lockstep.state.v1.GetWorkspaceResponse\x12e\n" +
@@ -1768,7 +2304,10 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x0fSetDesiredState\x12).lockstep.state.v1.SetDesiredStateRequest\x1a*.lockstep.state.v1.SetDesiredStateResponse\x12h\n" +
 	"\x0fUpdateWorkspace\x12).lockstep.state.v1.UpdateWorkspaceRequest\x1a*.lockstep.state.v1.UpdateWorkspaceResponse\x12j\n" +
 	"\x0fWatchWorkspaces\x12).lockstep.state.v1.WatchWorkspacesRequest\x1a*.lockstep.state.v1.WatchWorkspacesResponse0\x01\x12t\n" +
-	"\x13ListWorkspaceEvents\x12-.lockstep.state.v1.ListWorkspaceEventsRequest\x1a..lockstep.state.v1.ListWorkspaceEventsResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
+	"\x13ListWorkspaceEvents\x12-.lockstep.state.v1.ListWorkspaceEventsRequest\x1a..lockstep.state.v1.ListWorkspaceEventsResponse\x12\\\n" +
+	"\vListOrphans\x12%.lockstep.state.v1.ListOrphansRequest\x1a&.lockstep.state.v1.ListOrphansResponse\x12\\\n" +
+	"\vAdoptOrphan\x12%.lockstep.state.v1.AdoptOrphanRequest\x1a&.lockstep.state.v1.AdoptOrphanResponse\x12_\n" +
+	"\fDeleteOrphan\x12&.lockstep.state.v1.DeleteOrphanRequest\x1a'.lockstep.state.v1.DeleteOrphanResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
 
 var (
 	file_lockstep_state_v1_workspace_proto_rawDescOnce sync.Once
@@ -1783,7 +2322,7 @@ func file_lockstep_state_v1_workspace_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_state_v1_workspace_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_lockstep_state_v1_workspace_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_lockstep_state_v1_workspace_proto_goTypes = []any{
 	(DesiredState)(0),                   // 0: lockstep.state.v1.DesiredState
 	(ActualState)(0),                    // 1: lockstep.state.v1.ActualState
@@ -1808,64 +2347,87 @@ var file_lockstep_state_v1_workspace_proto_goTypes = []any{
 	(*ListWorkspaceEventsRequest)(nil),  // 20: lockstep.state.v1.ListWorkspaceEventsRequest
 	(*WorkspaceEvent)(nil),              // 21: lockstep.state.v1.WorkspaceEvent
 	(*ListWorkspaceEventsResponse)(nil), // 22: lockstep.state.v1.ListWorkspaceEventsResponse
-	nil,                                 // 23: lockstep.state.v1.WorkspaceSpec.EnvEntry
-	nil,                                 // 24: lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	nil,                                 // 25: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	nil,                                 // 26: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	(*timestamppb.Timestamp)(nil),       // 27: google.protobuf.Timestamp
+	(*OrphanReference)(nil),             // 23: lockstep.state.v1.OrphanReference
+	(*Orphan)(nil),                      // 24: lockstep.state.v1.Orphan
+	(*ListOrphansRequest)(nil),          // 25: lockstep.state.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),         // 26: lockstep.state.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),          // 27: lockstep.state.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),         // 28: lockstep.state.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),         // 29: lockstep.state.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),        // 30: lockstep.state.v1.DeleteOrphanResponse
+	nil,                                 // 31: lockstep.state.v1.WorkspaceSpec.EnvEntry
+	nil,                                 // 32: lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	nil,                                 // 33: lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	nil,                                 // 34: lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	(*timestamppb.Timestamp)(nil),       // 35: google.protobuf.Timestamp
 }
 var file_lockstep_state_v1_workspace_proto_depIdxs = []int32{
 	0,  // 0: lockstep.state.v1.Workspace.desired_state:type_name -> lockstep.state.v1.DesiredState
 	1,  // 1: lockstep.state.v1.Workspace.actual_state:type_name -> lockstep.state.v1.ActualState
-	27, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
-	27, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
-	27, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
+	35, // 2: lockstep.state.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
+	35, // 3: lockstep.state.v1.Workspace.desired_state_changed_at:type_name -> google.protobuf.Timestamp
+	35, // 4: lockstep.state.v1.Workspace.actual_state_changed_at:type_name -> google.protobuf.Timestamp
 	3,  // 5: lockstep.state.v1.Workspace.spec:type_name -> lockstep.state.v1.WorkspaceSpec
-	4,  // 6: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
-	23, // 7: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
-	24, // 8: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
-	4,  // 9: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
-	25, // 10: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
-	26, // 11: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
-	5,  // 12: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 13: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 14: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	2,  // 15: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	1,  // 16: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
-	0,  // 17: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
-	8,  // 18: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
-	11, // 19: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 20: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
-	8,  // 21: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	0,  // 22: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
-	2,  // 23: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 24: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	5,  // 25: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
-	2,  // 26: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	11, // 27: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
-	2,  // 28: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
-	8,  // 29: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
-	27, // 30: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
-	21, // 31: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
-	6,  // 32: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
-	9,  // 33: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
-	12, // 34: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
-	14, // 35: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
-	16, // 36: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
-	18, // 37: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
-	20, // 38: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
-	7,  // 39: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
-	10, // 40: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
-	13, // 41: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
-	15, // 42: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
-	17, // 43: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
-	19, // 44: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
-	22, // 45: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
-	39, // [39:46] is the sub-list for method output_type
-	32, // [32:39] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	35, // 6: lockstep.state.v1.Workspace.expires_at:type_name -> google.protobuf.Timestamp
+	4,  // 7: lockstep.state.v1.WorkspaceSpec.ports:type_name -> lockstep.state.v1.Port
+	31, // 8: lockstep.state.v1.WorkspaceSpec.env:type_name -> lockstep.state.v1.WorkspaceSpec.EnvEntry
+	32, // 9: lockstep.state.v1.WorkspaceOverrides.env:type_name -> lockstep.state.v1.WorkspaceOverrides.EnvEntry
+	4,  // 10: lockstep.state.v1.WorkspaceOverrides.ports:type_name -> lockstep.state.v1.Port
+	33, // 11: lockstep.state.v1.WorkspaceOverrides.secret_env:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretEnvEntry
+	34, // 12: lockstep.state.v1.WorkspaceOverrides.secret_files:type_name -> lockstep.state.v1.WorkspaceOverrides.SecretFilesEntry
+	5,  // 13: lockstep.state.v1.CreateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 14: lockstep.state.v1.CreateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	8,  // 15: lockstep.state.v1.GetWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	2,  // 16: lockstep.state.v1.GetWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	1,  // 17: lockstep.state.v1.WorkspaceFilter.actual_states:type_name -> lockstep.state.v1.ActualState
+	0,  // 18: lockstep.state.v1.WorkspaceFilter.desired_states:type_name -> lockstep.state.v1.DesiredState
+	8,  // 19: lockstep.state.v1.WorkspaceFilter.workspaces:type_name -> lockstep.state.v1.WorkspaceReference
+	11, // 20: lockstep.state.v1.ListWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 21: lockstep.state.v1.ListWorkspacesResponse.workspaces:type_name -> lockstep.state.v1.Workspace
+	8,  // 22: lockstep.state.v1.SetDesiredStateRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	0,  // 23: lockstep.state.v1.SetDesiredStateRequest.desired_state:type_name -> lockstep.state.v1.DesiredState
+	2,  // 24: lockstep.state.v1.SetDesiredStateResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	8,  // 25: lockstep.state.v1.UpdateWorkspaceRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	5,  // 26: lockstep.state.v1.UpdateWorkspaceRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 27: lockstep.state.v1.UpdateWorkspaceResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	11, // 28: lockstep.state.v1.WatchWorkspacesRequest.filter:type_name -> lockstep.state.v1.WorkspaceFilter
+	2,  // 29: lockstep.state.v1.WatchWorkspacesResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	8,  // 30: lockstep.state.v1.ListWorkspaceEventsRequest.workspace:type_name -> lockstep.state.v1.WorkspaceReference
+	35, // 31: lockstep.state.v1.WorkspaceEvent.time:type_name -> google.protobuf.Timestamp
+	21, // 32: lockstep.state.v1.ListWorkspaceEventsResponse.events:type_name -> lockstep.state.v1.WorkspaceEvent
+	23, // 33: lockstep.state.v1.Orphan.reference:type_name -> lockstep.state.v1.OrphanReference
+	35, // 34: lockstep.state.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	24, // 35: lockstep.state.v1.ListOrphansResponse.orphans:type_name -> lockstep.state.v1.Orphan
+	23, // 36: lockstep.state.v1.AdoptOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	5,  // 37: lockstep.state.v1.AdoptOrphanRequest.overrides:type_name -> lockstep.state.v1.WorkspaceOverrides
+	2,  // 38: lockstep.state.v1.AdoptOrphanResponse.workspace:type_name -> lockstep.state.v1.Workspace
+	23, // 39: lockstep.state.v1.DeleteOrphanRequest.orphan:type_name -> lockstep.state.v1.OrphanReference
+	24, // 40: lockstep.state.v1.DeleteOrphanResponse.orphan:type_name -> lockstep.state.v1.Orphan
+	6,  // 41: lockstep.state.v1.WorkspaceService.CreateWorkspace:input_type -> lockstep.state.v1.CreateWorkspaceRequest
+	9,  // 42: lockstep.state.v1.WorkspaceService.GetWorkspace:input_type -> lockstep.state.v1.GetWorkspaceRequest
+	12, // 43: lockstep.state.v1.WorkspaceService.ListWorkspaces:input_type -> lockstep.state.v1.ListWorkspacesRequest
+	14, // 44: lockstep.state.v1.WorkspaceService.SetDesiredState:input_type -> lockstep.state.v1.SetDesiredStateRequest
+	16, // 45: lockstep.state.v1.WorkspaceService.UpdateWorkspace:input_type -> lockstep.state.v1.UpdateWorkspaceRequest
+	18, // 46: lockstep.state.v1.WorkspaceService.WatchWorkspaces:input_type -> lockstep.state.v1.WatchWorkspacesRequest
+	20, // 47: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:input_type -> lockstep.state.v1.ListWorkspaceEventsRequest
+	25, // 48: lockstep.state.v1.WorkspaceService.ListOrphans:input_type -> lockstep.state.v1.ListOrphansRequest
+	27, // 49: lockstep.state.v1.WorkspaceService.AdoptOrphan:input_type -> lockstep.state.v1.AdoptOrphanRequest
+	29, // 50: lockstep.state.v1.WorkspaceService.DeleteOrphan:input_type -> lockstep.state.v1.DeleteOrphanRequest
+	7,  // 51: lockstep.state.v1.WorkspaceService.CreateWorkspace:output_type -> lockstep.state.v1.CreateWorkspaceResponse
+	10, // 52: lockstep.state.v1.WorkspaceService.GetWorkspace:output_type -> lockstep.state.v1.GetWorkspaceResponse
+	13, // 53: lockstep.state.v1.WorkspaceService.ListWorkspaces:output_type -> lockstep.state.v1.ListWorkspacesResponse
+	15, // 54: lockstep.state.v1.WorkspaceService.SetDesiredState:output_type -> lockstep.state.v1.SetDesiredStateResponse
+	17, // 55: lockstep.state.v1.WorkspaceService.UpdateWorkspace:output_type -> lockstep.state.v1.UpdateWorkspaceResponse
+	19, // 56: lockstep.state.v1.WorkspaceService.WatchWorkspaces:output_type -> lockstep.state.v1.WatchWorkspacesResponse
+	22, // 57: lockstep.state.v1.WorkspaceService.ListWorkspaceEvents:output_type -> lockstep.state.v1.ListWorkspaceEventsResponse
+	26, // 58: lockstep.state.v1.WorkspaceService.ListOrphans:output_type -> lockstep.state.v1.ListOrphansResponse
+	28, // 59: lockstep.state.v1.WorkspaceService.AdoptOrphan:output_type -> lockstep.state.v1.AdoptOrphanResponse
+	30, // 60: lockstep.state.v1.WorkspaceService.DeleteOrphan:output_type -> lockstep.state.v1.DeleteOrphanResponse
+	51, // [51:61] is the sub-list for method output_type
+	41, // [41:51] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_workspace_proto_init() }
@@ -1883,7 +2445,7 @@ func file_lockstep_state_v1_workspace_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_workspace_proto_rawDesc), len(file_lockstep_state_v1_workspace_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,6 +43,12 @@ const (
 	// AgentServiceRevokeAgentProcedure is the fully-qualified name of the AgentService's RevokeAgent
 	// RPC.
 	AgentServiceRevokeAgentProcedure = "/lockstep.state.v1.AgentService/RevokeAgent"
+	// AgentServiceConfigureAgentProcedure is the fully-qualified name of the AgentService's
+	// ConfigureAgent RPC.
+	AgentServiceConfigureAgentProcedure = "/lockstep.state.v1.AgentService/ConfigureAgent"
+	// AgentServiceRequestResyncProcedure is the fully-qualified name of the AgentService's
+	// RequestResync RPC.
+	AgentServiceRequestResyncProcedure = "/lockstep.state.v1.AgentService/RequestResync"
 )
 
 // AgentServiceClient is a client for the lockstep.state.v1.AgentService service.
@@ -53,6 +59,10 @@ type AgentServiceClient interface {
 	ListAgents(context.Context, *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error)
 	// RevokeAgent voids an agent's credentials and cuts its connections.
 	RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error)
+	// ConfigureAgent changes the fields of an agent's configuration that are given. The agent follows at once.
+	ConfigureAgent(context.Context, *connect.Request[v1.ConfigureAgentRequest]) (*connect.Response[v1.ConfigureAgentResponse], error)
+	// RequestResync asks an agent to report everything its cluster has, and to apply everything that is wanted once more.
+	RequestResync(context.Context, *connect.Request[v1.RequestResyncRequest]) (*connect.Response[v1.RequestResyncResponse], error)
 }
 
 // NewAgentServiceClient constructs a client for the lockstep.state.v1.AgentService service. By
@@ -90,15 +100,29 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("RevokeAgent")),
 			connect.WithClientOptions(opts...),
 		),
+		configureAgent: connect.NewClient[v1.ConfigureAgentRequest, v1.ConfigureAgentResponse](
+			httpClient,
+			baseURL+AgentServiceConfigureAgentProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("ConfigureAgent")),
+			connect.WithClientOptions(opts...),
+		),
+		requestResync: connect.NewClient[v1.RequestResyncRequest, v1.RequestResyncResponse](
+			httpClient,
+			baseURL+AgentServiceRequestResyncProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("RequestResync")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // agentServiceClient implements AgentServiceClient.
 type agentServiceClient struct {
-	registerAgent *connect.Client[v1.RegisterAgentRequest, v1.RegisterAgentResponse]
-	getAgent      *connect.Client[v1.GetAgentRequest, v1.GetAgentResponse]
-	listAgents    *connect.Client[v1.ListAgentsRequest, v1.ListAgentsResponse]
-	revokeAgent   *connect.Client[v1.RevokeAgentRequest, v1.RevokeAgentResponse]
+	registerAgent  *connect.Client[v1.RegisterAgentRequest, v1.RegisterAgentResponse]
+	getAgent       *connect.Client[v1.GetAgentRequest, v1.GetAgentResponse]
+	listAgents     *connect.Client[v1.ListAgentsRequest, v1.ListAgentsResponse]
+	revokeAgent    *connect.Client[v1.RevokeAgentRequest, v1.RevokeAgentResponse]
+	configureAgent *connect.Client[v1.ConfigureAgentRequest, v1.ConfigureAgentResponse]
+	requestResync  *connect.Client[v1.RequestResyncRequest, v1.RequestResyncResponse]
 }
 
 // RegisterAgent calls lockstep.state.v1.AgentService.RegisterAgent.
@@ -121,6 +145,16 @@ func (c *agentServiceClient) RevokeAgent(ctx context.Context, req *connect.Reque
 	return c.revokeAgent.CallUnary(ctx, req)
 }
 
+// ConfigureAgent calls lockstep.state.v1.AgentService.ConfigureAgent.
+func (c *agentServiceClient) ConfigureAgent(ctx context.Context, req *connect.Request[v1.ConfigureAgentRequest]) (*connect.Response[v1.ConfigureAgentResponse], error) {
+	return c.configureAgent.CallUnary(ctx, req)
+}
+
+// RequestResync calls lockstep.state.v1.AgentService.RequestResync.
+func (c *agentServiceClient) RequestResync(ctx context.Context, req *connect.Request[v1.RequestResyncRequest]) (*connect.Response[v1.RequestResyncResponse], error) {
+	return c.requestResync.CallUnary(ctx, req)
+}
+
 // AgentServiceHandler is an implementation of the lockstep.state.v1.AgentService service.
 type AgentServiceHandler interface {
 	// RegisterAgent makes an agent and returns its credentials once; only a hash of the token is kept.
@@ -129,6 +163,10 @@ type AgentServiceHandler interface {
 	ListAgents(context.Context, *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error)
 	// RevokeAgent voids an agent's credentials and cuts its connections.
 	RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error)
+	// ConfigureAgent changes the fields of an agent's configuration that are given. The agent follows at once.
+	ConfigureAgent(context.Context, *connect.Request[v1.ConfigureAgentRequest]) (*connect.Response[v1.ConfigureAgentResponse], error)
+	// RequestResync asks an agent to report everything its cluster has, and to apply everything that is wanted once more.
+	RequestResync(context.Context, *connect.Request[v1.RequestResyncRequest]) (*connect.Response[v1.RequestResyncResponse], error)
 }
 
 // NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -162,6 +200,18 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("RevokeAgent")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceConfigureAgentHandler := connect.NewUnaryHandler(
+		AgentServiceConfigureAgentProcedure,
+		svc.ConfigureAgent,
+		connect.WithSchema(agentServiceMethods.ByName("ConfigureAgent")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceRequestResyncHandler := connect.NewUnaryHandler(
+		AgentServiceRequestResyncProcedure,
+		svc.RequestResync,
+		connect.WithSchema(agentServiceMethods.ByName("RequestResync")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lockstep.state.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentServiceRegisterAgentProcedure:
@@ -172,6 +222,10 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceListAgentsHandler.ServeHTTP(w, r)
 		case AgentServiceRevokeAgentProcedure:
 			agentServiceRevokeAgentHandler.ServeHTTP(w, r)
+		case AgentServiceConfigureAgentProcedure:
+			agentServiceConfigureAgentHandler.ServeHTTP(w, r)
+		case AgentServiceRequestResyncProcedure:
+			agentServiceRequestResyncHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -195,4 +249,12 @@ func (UnimplementedAgentServiceHandler) ListAgents(context.Context, *connect.Req
 
 func (UnimplementedAgentServiceHandler) RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.AgentService.RevokeAgent is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) ConfigureAgent(context.Context, *connect.Request[v1.ConfigureAgentRequest]) (*connect.Response[v1.ConfigureAgentResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.AgentService.ConfigureAgent is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) RequestResync(context.Context, *connect.Request[v1.RequestResyncRequest]) (*connect.Response[v1.RequestResyncResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.AgentService.RequestResync is not implemented"))
 }

@@ -54,6 +54,15 @@ const (
 	// WorkspaceServiceListWorkspaceEventsProcedure is the fully-qualified name of the
 	// WorkspaceService's ListWorkspaceEvents RPC.
 	WorkspaceServiceListWorkspaceEventsProcedure = "/lockstep.state.v1.WorkspaceService/ListWorkspaceEvents"
+	// WorkspaceServiceListOrphansProcedure is the fully-qualified name of the WorkspaceService's
+	// ListOrphans RPC.
+	WorkspaceServiceListOrphansProcedure = "/lockstep.state.v1.WorkspaceService/ListOrphans"
+	// WorkspaceServiceAdoptOrphanProcedure is the fully-qualified name of the WorkspaceService's
+	// AdoptOrphan RPC.
+	WorkspaceServiceAdoptOrphanProcedure = "/lockstep.state.v1.WorkspaceService/AdoptOrphan"
+	// WorkspaceServiceDeleteOrphanProcedure is the fully-qualified name of the WorkspaceService's
+	// DeleteOrphan RPC.
+	WorkspaceServiceDeleteOrphanProcedure = "/lockstep.state.v1.WorkspaceService/DeleteOrphan"
 )
 
 // WorkspaceServiceClient is a client for the lockstep.state.v1.WorkspaceService service.
@@ -72,6 +81,12 @@ type WorkspaceServiceClient interface {
 	WatchWorkspaces(context.Context, *connect.Request[v1.WatchWorkspacesRequest]) (*connect.ServerStreamForClient[v1.WatchWorkspacesResponse], error)
 	// ListWorkspaceEvents returns the history of one workspace from the event stream, oldest first, in pages.
 	ListWorkspaceEvents(context.Context, *connect.Request[v1.ListWorkspaceEventsRequest]) (*connect.Response[v1.ListWorkspaceEventsResponse], error)
+	// ListOrphans returns the Deployments that bear an agent's label and name a workspace that is not known, in pages.
+	ListOrphans(context.Context, *connect.Request[v1.ListOrphansRequest]) (*connect.Response[v1.ListOrphansResponse], error)
+	// AdoptOrphan makes a workspace of an orphan: from then on it is applied and followed like any other.
+	AdoptOrphan(context.Context, *connect.Request[v1.AdoptOrphanRequest]) (*connect.Response[v1.AdoptOrphanResponse], error)
+	// DeleteOrphan has an orphan deleted from its cluster, with its volume and, where that is its own, its namespace.
+	DeleteOrphan(context.Context, *connect.Request[v1.DeleteOrphanRequest]) (*connect.Response[v1.DeleteOrphanResponse], error)
 }
 
 // NewWorkspaceServiceClient constructs a client for the lockstep.state.v1.WorkspaceService service.
@@ -127,6 +142,24 @@ func NewWorkspaceServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(workspaceServiceMethods.ByName("ListWorkspaceEvents")),
 			connect.WithClientOptions(opts...),
 		),
+		listOrphans: connect.NewClient[v1.ListOrphansRequest, v1.ListOrphansResponse](
+			httpClient,
+			baseURL+WorkspaceServiceListOrphansProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("ListOrphans")),
+			connect.WithClientOptions(opts...),
+		),
+		adoptOrphan: connect.NewClient[v1.AdoptOrphanRequest, v1.AdoptOrphanResponse](
+			httpClient,
+			baseURL+WorkspaceServiceAdoptOrphanProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("AdoptOrphan")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteOrphan: connect.NewClient[v1.DeleteOrphanRequest, v1.DeleteOrphanResponse](
+			httpClient,
+			baseURL+WorkspaceServiceDeleteOrphanProcedure,
+			connect.WithSchema(workspaceServiceMethods.ByName("DeleteOrphan")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -139,6 +172,9 @@ type workspaceServiceClient struct {
 	updateWorkspace     *connect.Client[v1.UpdateWorkspaceRequest, v1.UpdateWorkspaceResponse]
 	watchWorkspaces     *connect.Client[v1.WatchWorkspacesRequest, v1.WatchWorkspacesResponse]
 	listWorkspaceEvents *connect.Client[v1.ListWorkspaceEventsRequest, v1.ListWorkspaceEventsResponse]
+	listOrphans         *connect.Client[v1.ListOrphansRequest, v1.ListOrphansResponse]
+	adoptOrphan         *connect.Client[v1.AdoptOrphanRequest, v1.AdoptOrphanResponse]
+	deleteOrphan        *connect.Client[v1.DeleteOrphanRequest, v1.DeleteOrphanResponse]
 }
 
 // CreateWorkspace calls lockstep.state.v1.WorkspaceService.CreateWorkspace.
@@ -176,6 +212,21 @@ func (c *workspaceServiceClient) ListWorkspaceEvents(ctx context.Context, req *c
 	return c.listWorkspaceEvents.CallUnary(ctx, req)
 }
 
+// ListOrphans calls lockstep.state.v1.WorkspaceService.ListOrphans.
+func (c *workspaceServiceClient) ListOrphans(ctx context.Context, req *connect.Request[v1.ListOrphansRequest]) (*connect.Response[v1.ListOrphansResponse], error) {
+	return c.listOrphans.CallUnary(ctx, req)
+}
+
+// AdoptOrphan calls lockstep.state.v1.WorkspaceService.AdoptOrphan.
+func (c *workspaceServiceClient) AdoptOrphan(ctx context.Context, req *connect.Request[v1.AdoptOrphanRequest]) (*connect.Response[v1.AdoptOrphanResponse], error) {
+	return c.adoptOrphan.CallUnary(ctx, req)
+}
+
+// DeleteOrphan calls lockstep.state.v1.WorkspaceService.DeleteOrphan.
+func (c *workspaceServiceClient) DeleteOrphan(ctx context.Context, req *connect.Request[v1.DeleteOrphanRequest]) (*connect.Response[v1.DeleteOrphanResponse], error) {
+	return c.deleteOrphan.CallUnary(ctx, req)
+}
+
 // WorkspaceServiceHandler is an implementation of the lockstep.state.v1.WorkspaceService service.
 type WorkspaceServiceHandler interface {
 	// CreateWorkspace records a workspace as wanted and returns it at once; its states follow on the event stream.
@@ -192,6 +243,12 @@ type WorkspaceServiceHandler interface {
 	WatchWorkspaces(context.Context, *connect.Request[v1.WatchWorkspacesRequest], *connect.ServerStream[v1.WatchWorkspacesResponse]) error
 	// ListWorkspaceEvents returns the history of one workspace from the event stream, oldest first, in pages.
 	ListWorkspaceEvents(context.Context, *connect.Request[v1.ListWorkspaceEventsRequest]) (*connect.Response[v1.ListWorkspaceEventsResponse], error)
+	// ListOrphans returns the Deployments that bear an agent's label and name a workspace that is not known, in pages.
+	ListOrphans(context.Context, *connect.Request[v1.ListOrphansRequest]) (*connect.Response[v1.ListOrphansResponse], error)
+	// AdoptOrphan makes a workspace of an orphan: from then on it is applied and followed like any other.
+	AdoptOrphan(context.Context, *connect.Request[v1.AdoptOrphanRequest]) (*connect.Response[v1.AdoptOrphanResponse], error)
+	// DeleteOrphan has an orphan deleted from its cluster, with its volume and, where that is its own, its namespace.
+	DeleteOrphan(context.Context, *connect.Request[v1.DeleteOrphanRequest]) (*connect.Response[v1.DeleteOrphanResponse], error)
 }
 
 // NewWorkspaceServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -243,6 +300,24 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 		connect.WithSchema(workspaceServiceMethods.ByName("ListWorkspaceEvents")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workspaceServiceListOrphansHandler := connect.NewUnaryHandler(
+		WorkspaceServiceListOrphansProcedure,
+		svc.ListOrphans,
+		connect.WithSchema(workspaceServiceMethods.ByName("ListOrphans")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceAdoptOrphanHandler := connect.NewUnaryHandler(
+		WorkspaceServiceAdoptOrphanProcedure,
+		svc.AdoptOrphan,
+		connect.WithSchema(workspaceServiceMethods.ByName("AdoptOrphan")),
+		connect.WithHandlerOptions(opts...),
+	)
+	workspaceServiceDeleteOrphanHandler := connect.NewUnaryHandler(
+		WorkspaceServiceDeleteOrphanProcedure,
+		svc.DeleteOrphan,
+		connect.WithSchema(workspaceServiceMethods.ByName("DeleteOrphan")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lockstep.state.v1.WorkspaceService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkspaceServiceCreateWorkspaceProcedure:
@@ -259,6 +334,12 @@ func NewWorkspaceServiceHandler(svc WorkspaceServiceHandler, opts ...connect.Han
 			workspaceServiceWatchWorkspacesHandler.ServeHTTP(w, r)
 		case WorkspaceServiceListWorkspaceEventsProcedure:
 			workspaceServiceListWorkspaceEventsHandler.ServeHTTP(w, r)
+		case WorkspaceServiceListOrphansProcedure:
+			workspaceServiceListOrphansHandler.ServeHTTP(w, r)
+		case WorkspaceServiceAdoptOrphanProcedure:
+			workspaceServiceAdoptOrphanHandler.ServeHTTP(w, r)
+		case WorkspaceServiceDeleteOrphanProcedure:
+			workspaceServiceDeleteOrphanHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -294,4 +375,16 @@ func (UnimplementedWorkspaceServiceHandler) WatchWorkspaces(context.Context, *co
 
 func (UnimplementedWorkspaceServiceHandler) ListWorkspaceEvents(context.Context, *connect.Request[v1.ListWorkspaceEventsRequest]) (*connect.Response[v1.ListWorkspaceEventsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.WorkspaceService.ListWorkspaceEvents is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) ListOrphans(context.Context, *connect.Request[v1.ListOrphansRequest]) (*connect.Response[v1.ListOrphansResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.WorkspaceService.ListOrphans is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) AdoptOrphan(context.Context, *connect.Request[v1.AdoptOrphanRequest]) (*connect.Response[v1.AdoptOrphanResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.WorkspaceService.AdoptOrphan is not implemented"))
+}
+
+func (UnimplementedWorkspaceServiceHandler) DeleteOrphan(context.Context, *connect.Request[v1.DeleteOrphanRequest]) (*connect.Response[v1.DeleteOrphanResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.WorkspaceService.DeleteOrphan is not implemented"))
 }

@@ -1,0 +1,27 @@
+-- Agents are configured, policies end workspaces, drift is noticed, orphans are decided upon.
+alter table agents
+    -- What operators have set; a key that is not there has its default.
+    add column configuration          jsonb not null default '{}',
+    add column configuration_revision bigint not null default 1;
+
+alter table workspaces
+    -- When desired_state, and not only the revision, was changed last: policies count from here.
+    add column desired_state_since   timestamptz not null default now(),
+    -- The Deployment as the dispatcher has left it: a higher generation was made by somebody else.
+    add column applied_uid           text not null default '',
+    add column applied_generation    bigint not null default 0,
+    -- The end that its user was warned of.
+    add column expiry_warned_of      timestamptz;
+update workspaces set desired_state_since = desired_state_changed_at;
+
+alter table orphans
+    -- 0 until its deletion is asked for: the revision that asks.
+    add column desired_revision bigint not null default 0,
+    -- Who asked.
+    add column user_id          bigint references users;
+
+---- create above / drop below ----
+
+alter table orphans drop column user_id, drop column desired_revision;
+alter table workspaces drop column expiry_warned_of, drop column applied_generation, drop column applied_uid, drop column desired_state_since;
+alter table agents drop column configuration_revision, drop column configuration;
