@@ -235,7 +235,7 @@ func (p *process) openAPI(context.Context) error {
 		return err
 	}
 	handler := connectapi.NewHandler(connectapi.Dependencies{
-		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
+		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
 		Endpoint: endpoint, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})

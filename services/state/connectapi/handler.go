@@ -20,14 +20,16 @@ type Dependencies struct {
 	Pool       *pgxpool.Pool
 	Directory  *postgres.Directory
 	Workspaces *postgres.Workspaces
-	Secrets    *postgres.Secrets
-	Changes    *postgres.Changes
-	Streams    jetstream.JetStream
-	Agents     Agents
-	Endpoint   AgentEndpoint
-	Cell       topology.Cell
-	Logger     *slog.Logger
-	Now        func() time.Time
+	// Observations is what clusters have said.
+	Observations *postgres.Observations
+	Secrets      *postgres.Secrets
+	Changes      *postgres.Changes
+	Streams      jetstream.JetStream
+	Agents       Agents
+	Endpoint     AgentEndpoint
+	Cell         topology.Cell
+	Logger       *slog.Logger
+	Now          func() time.Time
 	// Interceptors that come before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
@@ -45,7 +47,7 @@ func NewHandler(d Dependencies) http.Handler {
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
-		access: access, pool: d.Pool, workspaces: d.Workspaces, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	return mux
 }

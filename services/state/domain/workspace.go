@@ -40,6 +40,8 @@ type Workspace struct {
 	ExpiryWarnedOf time.Time
 	// Cause of the last change of what is wanted. It is not stored: it is set by the method that changes, for the event.
 	Cause Cause
+	// Drifts are what was found changed by others. They are not stored: they are set by the method that finds them, for the events.
+	Drifts []Drift
 
 	// What the cluster says.
 
