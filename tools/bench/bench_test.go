@@ -162,7 +162,7 @@ func TestFiguresSayWhatTheyAreBeside(t *testing.T) {
 	require.NoError(t, writeTable(&out, figures))
 	require.Regexp(t, `a\.x +7\.00 +1/s +10\.0 +0\.700 +ratio >= 0\.7 +yes`, out.String())
 	require.Regexp(t, `a\.y +25\.0 +ms +- +- +value < 25 +NO +n`, out.String())
-	require.Regexp(t, `a\.z +3\.000 +MB +- +- +- +-`, out.String())
+	require.Regexp(t, `a\.z +3\.00 +MB +- +- +- +-`, out.String())
 
 	figures, err = f.figures(measured, Size{Figures: []string{"y"}})
 	require.NoError(t, err)

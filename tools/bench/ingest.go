@@ -46,7 +46,7 @@ func ingestFamily() Family {
 
 const (
 	ingestWorkspaces = 1000
-	ingestObjects    = 2000 // workspaces' worth of them, three each
+	ingestObjects    = 5000 // workspaces' worth of them, three each
 	steadyRate       = 200
 )
 

@@ -41,7 +41,7 @@ type Object struct {
 	// ResyncID of the full resync that it is a member of; empty for none.
 	ResyncID string
 	// Data is the event's, as JSON that PostgreSQL takes.
-	Data []byte
+	Data string
 }
 
 // ObjectKey names an object.
@@ -167,7 +167,7 @@ func (c *objectColumns) add(o *Object) {
 	c.agents, c.epochs = append(c.agents, o.AgentID), append(c.epochs, o.Epoch)
 	c.kinds, c.namespaces, c.names = append(c.kinds, o.Kind), append(c.namespaces, o.Namespace), append(c.names, o.Name)
 	c.uids, c.clusters, c.versions = append(c.uids, o.UID), append(c.clusters, o.ClusterUID), append(c.versions, o.Version)
-	c.data, c.deleted = append(c.data, string(o.Data)), append(c.deleted, o.Deleted)
+	c.data, c.deleted = append(c.data, o.Data), append(c.deleted, o.Deleted)
 	c.workspaces, c.resyncs = append(c.workspaces, nullable(o.WorkspaceID)), append(c.resyncs, nullable(o.ResyncID))
 }
 
