@@ -52,6 +52,8 @@ type commandLine struct {
 	t    *testing.T
 	path string
 	env  []string
+	// input is what the program reads.
+	input string
 }
 
 // commandLine is set up for the system's administrator.
@@ -78,6 +80,12 @@ func (c commandLine) with(variables ...string) commandLine {
 	return c
 }
 
+// reading gives the program something to read.
+func (c commandLine) reading(input string) commandLine {
+	c.input = input
+	return c
+}
+
 // in is for a subtest.
 func (c commandLine) in(t *testing.T) commandLine {
 	c.t = t
@@ -91,7 +99,7 @@ func (c commandLine) run(args ...string) (int, string, string) {
 	defer cancel()
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, c.path, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = c.env, &out, &errs
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.env, strings.NewReader(c.input), &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
