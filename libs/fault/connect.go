@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"syscall"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -109,9 +110,17 @@ func fromConnect(rpc *connect.Error) *Error {
 	}
 	code := codeOfConnect(rpc.Code())
 	if code == errcode.Internal && !connect.IsWireError(rpc) {
+		if brokeOff(rpc) {
+			return Wrap(rpc, errcode.Unavailable, "the connection broke off before the answer was complete; the call may have taken effect")
+		}
 		return Wrap(rpc, code, internalMessage)
 	}
 	return Wrap(rpc, code, "%s", rpc.Message())
+}
+
+// brokeOff is that the other side went away in the middle, which Connect takes for a breach of its protocol.
+func brokeOff(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func known(code Code) bool {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -47,6 +48,14 @@ func serve(t *testing.T, log io.Writer, answer func(ask string) error) *httptest
 	server := httptest.NewUnstartedServer(mux)
 	server.EnableHTTP2 = true
 	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// withoutTLS serves the same on HTTP/1.1.
+func withoutTLS(t *testing.T, same *httptest.Server) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(same.Config.Handler)
 	t.Cleanup(server.Close)
 	return server
 }
@@ -120,6 +129,43 @@ func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
 	cancel()
 	_, err = client(server, "/u").CallUnary(ctx, connect.NewRequest(&message{}))
 	require.Equal(t, errcode.Canceled, fault.CodeOf(err))
+}
+
+func TestAServerThatGoesAwayInTheMiddleIsUnavailable(t *testing.T) {
+	t.Parallel()
+	for _, ask := range []string{"/u", "/s"} {
+		for name, protocol := range map[string]func(*testing.T, *httptest.Server) *httptest.Server{
+			"HTTP/1.1": withoutTLS, "HTTP/2": func(_ *testing.T, same *httptest.Server) *httptest.Server { return same },
+		} {
+			t.Run(strings.Trim(ask, "/")+" "+name, func(t *testing.T) {
+				t.Parallel()
+				asked, over := make(chan struct{}), make(chan struct{})
+				server := protocol(t, serve(t, io.Discard, func(string) error {
+					close(asked)
+					<-over
+					return nil
+				}))
+				defer close(over)
+				go func() {
+					<-asked
+					server.CloseClientConnections()
+				}()
+				var err error
+				if ask == "/u" {
+					_, err = client(server, ask).CallUnary(t.Context(), connect.NewRequest(&message{}))
+				} else {
+					stream, openErr := client(server, ask).CallServerStream(t.Context(), connect.NewRequest(&message{}))
+					require.NoError(t, openErr)
+					for stream.Receive() {
+						continue
+					}
+					err = stream.Err()
+					require.NoError(t, stream.Close())
+				}
+				require.Equal(t, errcode.Unavailable, fault.CodeOf(err), "%v", err)
+			})
+		}
+	}
 }
 
 func TestDetailsOfOthersAreNotOurs(t *testing.T) {
