@@ -27,6 +27,9 @@ func Effects(log, observed []Record) Findings {
 			f.addf("sequence %d: the Deployment of workspace %s was made again", r.Sequence, id)
 		}
 		uids[id] = e.Object.UID
+		if e.Object.DeletedAt != nil {
+			return // its deletion, too, counts as a generation
+		}
 		if e.Generation > changes[id] && !told[id] {
 			told[id] = true
 			f.addf("sequence %d: the Deployment of workspace %s has generation %d after %d specs", r.Sequence, id, e.Generation, changes[id])

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -166,6 +167,29 @@ func TestAServerThatGoesAwayInTheMiddleIsUnavailable(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestAResetConnectionIsUnavailable(t *testing.T) {
+	t.Parallel()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	reset := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+			// Without lingering, and with bytes unread, closing is a reset.
+			err = errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close(), listener.Close())
+		}
+		reset <- err
+	}()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	caller := connect.NewClient[message, message](&http.Client{Transport: transport}, "http://"+listener.Addr().String()+"/u",
+		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
+	_, err = caller.CallUnary(t.Context(), connect.NewRequest(&message{}))
+	require.Equal(t, errcode.Unavailable, fault.CodeOf(err), "%v", err)
+	require.NoError(t, <-reset)
 }
 
 func TestDetailsOfOthersAreNotOurs(t *testing.T) {
