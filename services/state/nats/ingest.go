@@ -139,11 +139,7 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	for id := range concerns {
 		ids = append(ids, id)
 	}
-	locked, err := i.Workspaces.Lock(ctx, tx, ids)
-	if err != nil {
-		return err
-	}
-	observations, err := i.Observations.Observe(ctx, tx, locked)
+	locked, observations, err := i.Observations.LockAndObserve(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
