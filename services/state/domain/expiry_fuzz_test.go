@@ -56,12 +56,13 @@ func (l *life) warning(policy events.ExpiryPolicy) time.Duration {
 	return min(l.policies.Warning, lasts[policy])
 }
 
-// wish is a user's.
-func (l *life) wish(to domain.DesiredState) {
-	after, err := l.w.SetDesired(to, 9, l.clock)
+// wish is a user's, whose clock is behind the agent's.
+func (l *life) wish(to domain.DesiredState, behind time.Duration) {
+	now := l.clock.Add(-behind)
+	after, err := l.w.SetDesired(to, 9, now)
 	require.NoError(l.t, err)
 	if after.DesiredState != l.w.DesiredState {
-		l.since = l.clock
+		l.since = now
 		l.changes++
 	}
 	l.w = after
@@ -134,6 +135,7 @@ func FuzzExpire(f *testing.F) {
 	f.Add([]byte{0, 0, 5, 0, 1, 4, 0x20, 1, 1, 1})
 	f.Add([]byte{3, 3, 9, 8, 1, 1, 0x31, 2, 1, 1, 0x41, 1, 1, 1, 1, 1, 1, 9})
 	f.Add([]byte{5, 0, 0, 2, 0x53, 1, 0x52, 1, 0x51, 1, 1, 200})
+	f.Add([]byte{10, 0, 0, 10, 1, 1, 0x34, 0, 1, 1, 1, 5, 1, 9, 1, 10})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		if len(script) < 4 {
 			return
@@ -145,23 +147,23 @@ func FuzzExpire(f *testing.F) {
 		}
 		for step := script[4:]; len(step) >= 2; step = step[2:] {
 			l.clock = l.clock.Add(seconds(step[1]))
-			since := l.w.DesiredStateSince
+			if l.w.DesiredState == domain.DesiredTerminated {
+				l.look()
+				return
+			}
+			since, behind := l.w.DesiredStateSince, seconds(step[0]&0xf)
 			switch step[0] >> 4 {
 			case 1:
-				l.wish(domain.DesiredStopped)
+				l.wish(domain.DesiredStopped, behind)
 			case 2:
-				l.wish(domain.DesiredRunning)
+				l.wish(domain.DesiredRunning, behind)
 			case 3:
-				l.wish(domain.DesiredRestartRequested)
+				l.wish(domain.DesiredRestartRequested, behind)
 			case 4:
 				l.w = l.w.Redispatch(l.clock)
 				require.Equal(t, since, l.w.DesiredStateSince, "telling again is no start")
 			case 5:
 				l.look() // something else is heard of it
-			}
-			if l.w.DesiredState == domain.DesiredTerminated {
-				l.look()
-				return
 			}
 			l.tick()
 			l.settled()
