@@ -44,9 +44,21 @@ type system struct {
 // start starts a system for the test, and at the end stops it.
 func start(t *testing.T, configure func(service string, config any)) *system {
 	t.Helper()
+	return startWith(t, stack.Options{Configure: configure})
+}
+
+// startPrograms is start with services that are programs of their own, so that they can be killed.
+func startPrograms(t *testing.T, configure func(service string, config any)) *system {
+	t.Helper()
+	return startWith(t, stack.Options{Programs: buildServices(t), Configure: configure})
+}
+
+func startWith(t *testing.T, opts stack.Options) *system {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := stack.Start(ctx, stack.Options{Progress: t.Output(), Configure: configure})
+	opts.Progress = t.Output()
+	running, err := stack.Start(ctx, opts)
 	require.NoError(t, err)
 	s := &system{Stack: running, t: t, secrets: &secrets{}}
 	t.Cleanup(func() {

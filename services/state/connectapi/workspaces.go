@@ -21,6 +21,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/devfile"
 	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
@@ -91,6 +92,9 @@ func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorksp
 	c := domain.Creation{
 		Name: m.GetName(), ProjectID: m.GetProjectId(), UserID: caller(ctx).ID, Template: m.GetTemplate(), IdempotencyKey: m.GetIdempotencyKey(), Now: s.now(),
 	}
+	if err := fromDevfile(&c, m.GetDevfile()); err != nil {
+		return c, nil, err
+	}
 	if c.Name == "" {
 		c.Name = "workspace-" + strings.ToLower(rand.Text()[:madeUpNameCharacters])
 	}
@@ -116,12 +120,38 @@ func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorksp
 	if c.AgentID, err = s.onlyAgent(ctx, c.ProjectID, m.GetAgentId()); err != nil {
 		return c, nil, err
 	}
-	t, err := s.directory.Template(ctx, c.ProjectID, c.Template)
-	if err != nil {
-		return c, nil, err
+	if m.GetDevfile() == "" {
+		t, err := s.directory.Template(ctx, c.ProjectID, c.Template)
+		if err != nil {
+			return c, nil, err
+		}
+		c.Spec = t.Spec
 	}
-	c.Spec = override(t.Spec, m.GetOverrides())
+	c.Spec = override(c.Spec, m.GetOverrides())
 	return c, secrets, nil
+}
+
+// fromDevfile makes a creation of the devfile, where there is one.
+func fromDevfile(c *domain.Creation, text string) error {
+	if text == "" {
+		return nil
+	}
+	if c.Template != "" {
+		return fault.New(errcode.InvalidArgument, "a workspace is made from a template or from a devfile; give one of them").With("field", "devfile")
+	}
+	d, err := devfile.Read([]byte(text))
+	if err != nil {
+		return err
+	}
+	c.Template, c.Spec = domain.TemplateDevfile, d.Spec
+	if c.Name != "" {
+		return nil
+	}
+	c.Name = d.Name
+	if err := slug(c.Name); c.Name != "" && err != nil {
+		return fault.New(errcode.InvalidArgument, "the devfile's metadata.name %.80q is no workspace's name; give the workspace a name", c.Name).With("field", "name")
+	}
+	return nil
 }
 
 // onlyProject is the project asked for, or the only one that the caller sees.

@@ -69,6 +69,9 @@ func consumerPart[T any](name string, consumer *cursor.Consumer[T]) service.Part
 
 // Observed is the consumer of the stream OBSERVED.
 func (i *Ingest) Observed() (*cursor.Consumer[Observed], error) {
+	if _, err := observables(); err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
 	c, err := cursor.New(cursor.Config[Observed]{
 		Name: observedConsumer, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
 		Metrics: i.Cursors, Batch: i.Batch,

@@ -41,7 +41,7 @@ type Object struct {
 	// ResyncID of the full resync that it is a member of; empty for none.
 	ResyncID string
 	// Data is the event's, as JSON that PostgreSQL takes.
-	Data []byte
+	Data string
 }
 
 // ObjectKey names an object.
@@ -101,7 +101,7 @@ func (s *Observations) Put(ctx context.Context, tx pgx.Tx, objects []Object) ([]
 	rows, err := tx.Query(ctx, `
 		with put as (
 			insert into observed_objects as o (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted, workspace_id, resync_id, data)
-			select n.agent_id, n.kind, n.namespace, n.name, n.uid, n.cluster_uid, n.epoch, n.version::numeric, n.deleted, n.workspace_id, n.resync_id, n.data::jsonb
+			select n.agent_id, n.kind, n.namespace, n.name, n.uid, n.cluster_uid, n.epoch, n.version::numeric, n.deleted, n.workspace_id, n.resync_id, n.data
 			from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::boolean[], $10::uuid[], $11::text[], $12::text[])
 				as n (agent_id, kind, namespace, name, uid, cluster_uid, epoch, version, deleted, workspace_id, resync_id, data)
 			on conflict (agent_id, kind, namespace, name) do update set
@@ -167,7 +167,7 @@ func (c *objectColumns) add(o *Object) {
 	c.agents, c.epochs = append(c.agents, o.AgentID), append(c.epochs, o.Epoch)
 	c.kinds, c.namespaces, c.names = append(c.kinds, o.Kind), append(c.namespaces, o.Namespace), append(c.names, o.Name)
 	c.uids, c.clusters, c.versions = append(c.uids, o.UID), append(c.clusters, o.ClusterUID), append(c.versions, o.Version)
-	c.data, c.deleted = append(c.data, string(o.Data)), append(c.deleted, o.Deleted)
+	c.data, c.deleted = append(c.data, o.Data), append(c.deleted, o.Deleted)
 	c.workspaces, c.resyncs = append(c.workspaces, nullable(o.WorkspaceID)), append(c.resyncs, nullable(o.ResyncID))
 }
 
@@ -198,7 +198,7 @@ func (s *Observations) Observe(ctx context.Context, tx pgx.Tx, workspaces map[uu
 		return nil, err
 	}
 	rows, err := tx.Query(ctx, `
-		select o.workspace_id, o.kind, o.deleted, case when o.deleted then '{}' else o.data::text end
+		select o.workspace_id, o.kind, o.deleted, case when o.deleted then '{}' else o.data end
 		from observed_objects o join workspaces w on w.id = o.workspace_id and w.agent_id = o.agent_id and w.namespace = o.namespace
 		where o.workspace_id = any($1) and (o.kind = 'deployment' and o.name = w.name or o.kind in ('pod', 'replicaset') and not o.deleted)
 		order by o.kind, o.name`, ids)
