@@ -170,17 +170,6 @@ func concerned(concerns map[uuid.UUID]*concern, id uuid.UUID, at time.Time) *con
 	return c
 }
 
-// foreign finds the first message about a workspace of another agent than its subject's.
-func foreign[T any](batch []cursor.Message[T], owners map[uuid.UUID]int64, of func(*T) (agentID int64, workspaceID uuid.UUID)) error {
-	for i := range batch {
-		agentID, workspaceID := of(&batch[i].Value)
-		if owner, known := owners[workspaceID]; known && owner != agentID {
-			return &cursor.Poison{Sequence: batch[i].Sequence, Err: fmt.Errorf("workspace %s is another agent's, not of agent %d", workspaceID, agentID)}
-		}
-	}
-	return nil
-}
-
 // distinct are the different workspaces of a batch, zero left out.
 func distinct[T any](batch []cursor.Message[T], of func(*T) uuid.UUID) []uuid.UUID {
 	seen := make(map[uuid.UUID]struct{}, len(batch))

@@ -73,7 +73,9 @@ func TestAPolicyEndsByTicks(t *testing.T) {
 
 	// Its user starts it at half past 14, by a clock that is not the agent's.
 	again := start().Add(9*time.Hour + 30*time.Minute)
-	w.change(ide.ID, func(was domain.Workspace) (domain.Workspace, error) { return was.SetDesired(domain.DesiredRunning, 9, again) })
+	w.change(ide.ID, func(was domain.Workspace) (domain.Workspace, error) {
+		return was.SetDesired(domain.DesiredRunning, 9, again)
+	})
 	a.tick(10 * time.Hour)
 	require.Equal(t, again.Add(7*time.Hour), w.get(ide.ID).ReconsiderAt)
 	a.tick(16*time.Hour + 30*time.Minute)
