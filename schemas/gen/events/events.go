@@ -650,7 +650,7 @@ type WorkspaceCreated struct {
 	// Project it belongs to.
 	ProjectID int `json:"project_id"`
 
-	// Template it was made from.
+	// Template it was made from, or (devfile).
 	Template string `json:"template"`
 
 	// Owner.

@@ -20,7 +20,7 @@ type Dependencies struct {
 	Pool       *pgxpool.Pool
 	Directory  *postgres.Directory
 	Workspaces *postgres.Workspaces
-	// Observations is what clusters have said.
+	// Observations is what clusters have said, and they are asked for more through it.
 	Observations *postgres.Observations
 	Secrets      *postgres.Secrets
 	Changes      *postgres.Changes
@@ -43,7 +43,7 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))
 	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, now: d.Now}, options))
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
-		access: access, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
+		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{

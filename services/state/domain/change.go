@@ -53,7 +53,17 @@ func Changes(before *Workspace, after Workspace) []Change {
 			Data: events.WorkspaceDesiredStateChanged{
 				WorkspaceID: after.ID.String(), Name: after.Name, ProjectID: int(after.ProjectID), AgentID: int(after.AgentID),
 				From: events.DesiredState(before.DesiredState), To: events.DesiredState(after.DesiredState), DesiredRevision: int(after.DesiredRevision),
-				UserID: int(after.Cause.UserID), Cause: &after.Cause.Kind,
+				UserID: int(after.Cause.UserID), Cause: &after.Cause.Kind, Message: after.Cause.Message,
+			},
+		})
+	}
+	for _, warning := range after.Warnings {
+		changes = append(changes, Change{
+			Name: "expiry_warning", Time: warning.WarnedAt,
+			ID: after.ID.String() + "/expiry/" + string(warning.Policy) + "/" + strconv.FormatInt(warning.At.UnixMilli(), 10),
+			Data: events.WorkspaceExpiryWarning{
+				WorkspaceID: after.ID.String(), Name: after.Name, ProjectID: int(after.ProjectID), AgentID: int(after.AgentID),
+				Policy: warning.Policy, To: events.DesiredState(warning.To), ExpiresAt: warning.At, Message: warning.Message,
 			},
 		})
 	}

@@ -25,6 +25,8 @@ type Observation struct {
 	// Clock is the agent's time as of its last tick.
 	Clock    time.Time
 	Patience actualstate.Patience
+	// AgePolicies are for Expire.
+	AgePolicies AgePolicies
 	// At is the time of the event that led to this observation.
 	At time.Time
 }
@@ -56,6 +58,7 @@ func (w Workspace) compute(o Observation) Workspace {
 	})
 	if r.State == actualstate.Unknown && !o.Seen && w.ActualState == actualstate.CreationRequested {
 		// Nothing was heard yet, which is no reason to doubt.
+		w.ReconsiderAt = time.Time{}
 		return w
 	}
 	if r.State != w.ActualState || r.Reason != w.Reason {

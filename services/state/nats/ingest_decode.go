@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,23 +130,20 @@ func decodeObserved(cell topology.Cell, subject string, header nats.Header, data
 		return Observed{}, err
 	}
 	o := Observed{AgentID: e.agentID}
-	switch e.Type() {
-	case events.TypeObservedDeployment:
-		var d events.ObservedDeployment
-		err = object(&o, e, &d, sound(func() bool { return soundDeployment(&d) }), owned{postgres.KindDeployment, &d.Object, &d.Object.Name})
-	case events.TypeObservedReplicaSet:
-		var d events.ObservedReplicaSet
-		err = object(&o, e, &d, sound(func() bool { return soundReplicaSet(&d) }), owned{postgres.KindReplicaSet, &d.Object, &d.Deployment})
-	case events.TypeObservedPod:
-		var d events.ObservedPod
-		err = object(&o, e, &d, sound(func() bool { return soundPod(&d) }), owned{postgres.KindPod, &d.Object, &d.Deployment})
-	case events.TypeObservedRejected:
+	kinds, err := observables()
+	if err != nil {
+		return Observed{}, err
+	}
+	switch kind, isObject := kinds[e.Type()]; {
+	case isObject:
+		err = kind.object(&o, e)
+	case e.Type() == events.TypeObservedRejected:
 		err = rejected(&o, e)
-	case events.TypeObservedTick:
+	case e.Type() == events.TypeObservedTick:
 		err = tick(&o, e)
-	case events.TypeObservedResyncBegun:
+	case e.Type() == events.TypeObservedResyncBegun:
 		err = begun(&o, e)
-	case events.TypeObservedResyncEnded:
+	case e.Type() == events.TypeObservedResyncEnded:
 		err = ended(&o, e)
 	default:
 		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
@@ -169,37 +165,6 @@ func read(e said, into any) error {
 	return nil
 }
 
-// owned is an object and the name of the Deployment that it belongs to.
-type owned struct {
-	kind  string
-	meta  *events.ObjectMeta
-	owner *string
-}
-
-// object reads an observation into d. Its place is <kind of the owner>/<namespace>/<name of the owner>.
-//
-// It is marshalled anew, since what PostgreSQL would not take (invalid UTF-8, lone surrogates, endless numbers) can only be in what is not read. If
-// nothing changes by that and the values are sound, the schema allows the data, which spares asking it: most of the time of reading a stream.
-func object(o *Observed, e said, d any, sound sound, of owned) error {
-	err := json.Unmarshal(e.Data(), d)
-	var clean []byte
-	if err == nil {
-		clean, err = json.Marshal(d)
-	}
-	if err != nil || !bytes.Equal(clean, e.Data()) || !sound() {
-		if invalid := events.Validate(e.Type(), e.Data()); invalid != nil {
-			err = invalid
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("data: %w", err)
-	}
-	if want := postgres.KindDeployment + "/" + of.meta.Namespace + "/" + *of.owner; e.place != want {
-		return fmt.Errorf("object %.200q: does not belong on subject %s", want, e.subject)
-	}
-	return observe(o, of.meta, of.kind, withoutZeroBytes(clean))
-}
-
 // rejected reads that an object could not be observed: it is there, and that is all.
 func rejected(o *Observed, e said) error {
 	var d events.ObservedRejected
@@ -215,10 +180,10 @@ func rejected(o *Observed, e said) error {
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	return errors.Join(token("kind", d.Kind, 1), observe(o, &d.Object, d.Kind, withoutZeroBytes(clean)))
+	return errors.Join(token("kind", d.Kind, 1), observe(o, &d.Object, d.Kind, string(withoutZeroBytes(clean))))
 }
 
-func observe(o *Observed, meta *events.ObjectMeta, kind string, data []byte) error {
+func observe(o *Observed, meta *events.ObjectMeta, kind, data string) error {
 	if !domain.ValidVersion(meta.ResourceVersion) {
 		return fmt.Errorf("resource_version %.80q: is no version", meta.ResourceVersion)
 	}

@@ -308,7 +308,7 @@ func (in *intake) judgeOrphan(a *postgres.Altered, o *Observed, label string) {
 	}
 }
 
-// wait concerns the workspaces whose patience is over by the ticks of the batch.
+// wait concerns the workspaces whose time has come by the ticks of the batch.
 func (in *intake) wait(ctx context.Context) error {
 	if len(in.ticked) == 0 {
 		return nil

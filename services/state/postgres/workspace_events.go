@@ -21,8 +21,8 @@ import (
 	"lockstep.internal/services/state/render"
 )
 
-// tell puts what changed into the outbox and notifies of the workspaces. A zero Before is a workspace that was just created.
-func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, savings []Saving) error {
+// tell has the batch put what changed into the outbox and notify of the workspaces. A zero Before is a workspace that was just created.
+func (s *Workspaces) tell(ctx context.Context, batch *pgx.Batch, savings []Saving) error {
 	var messages []*nats.Msg
 	ids := make([]uuid.UUID, len(savings))
 	for i, saving := range savings {
@@ -33,12 +33,10 @@ func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, savings []Saving) erro
 		}
 		messages = append(messages, told...)
 	}
-	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+	if err := outbox.Queue(batch, messages...); err != nil {
 		return fmt.Errorf("tell of %d workspaces: %w", len(ids), err)
 	}
-	if _, err := tx.Exec(ctx, `select pg_notify($1, id::text) from unnest($2::uuid[]) as id`, WorkspaceChannel, ids); err != nil {
-		return fmt.Errorf("notify of %d workspaces: %w", len(ids), err)
-	}
+	batch.Queue(`select pg_notify($1, id::text) from unnest($2::uuid[]) as id`, WorkspaceChannel, ids)
 	return nil
 }
 
