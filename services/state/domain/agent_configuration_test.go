@@ -14,13 +14,14 @@ import (
 	"lockstep.internal/services/state/domain"
 )
 
-func set[T any](v T) *T { return &v }
+//go:fix inline
+func set[T any](v T) *T { return new(v) }
 
 // everything has each setting, none of them the default.
 func everything() domain.AgentSettings {
 	return domain.AgentSettings{
 		FullResyncInterval: set(domain.Milliseconds(time.Minute)), UnschedulablePatience: set(domain.Milliseconds(2 * time.Minute)),
-		StopPatience: set(domain.Milliseconds(0)), MaxWorkspaces: set(0), MaxWorkspacesPerUser: set(3),
+		StopPatience: set(domain.Milliseconds(0)), MaxWorkspaces: new(0), MaxWorkspacesPerUser: new(3),
 		StopAfterRunning: set(domain.Milliseconds(8 * time.Hour)), TerminateAfterStopped: set(domain.Milliseconds(720 * time.Hour)),
 		MaxAge: set(domain.Milliseconds(9000 * time.Hour)), ExpiryWarning: set(domain.Milliseconds(1500 * time.Millisecond)),
 	}
@@ -70,7 +71,7 @@ func TestAChangeLeavesWhatItDoesNotName(t *testing.T) {
 		require.NotEqual(t, domain.DefaultAgentConfiguration(), change.Configuration(), whole.Type().Field(i).Name)
 	}
 	require.Equal(t, everything(), everything().Merge(domain.AgentSettings{}))
-	require.Equal(t, 7, *everything().Merge(domain.AgentSettings{MaxWorkspaces: set(7)}).MaxWorkspaces)
+	require.Equal(t, 7, *everything().Merge(domain.AgentSettings{MaxWorkspaces: new(7)}).MaxWorkspaces)
 }
 
 func TestEverythingThatIsWrongIsToldAtOnce(t *testing.T) {

@@ -97,7 +97,9 @@ func TestExpiring(t *testing.T) {
 			policies: policies(), clock: 1000 * time.Hour, ended: domain.DesiredTerminated, cause: events.ExpiryPolicyMaxAge,
 		},
 		"the age is warned of beside a stop": {
-			change:   func(w *domain.Workspace) { w.DesiredStateSince, w.ExpiryWarnedOf = at(992*time.Hour), at(1000*time.Hour) },
+			change: func(w *domain.Workspace) {
+				w.DesiredStateSince, w.ExpiryWarnedOf = at(992*time.Hour), at(1000*time.Hour)
+			},
 			policies: policies(), clock: 1000*time.Hour - quarter, warned: 1000 * time.Hour, policy: events.ExpiryPolicyMaxAge, look: 1000 * time.Hour,
 		},
 		"the cluster's own time is earlier": {

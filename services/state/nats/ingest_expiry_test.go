@@ -73,7 +73,9 @@ func TestAPolicyEndsByTicks(t *testing.T) {
 
 	// Its user starts it at half past 14, by a clock that is not the agent's.
 	again := start().Add(9*time.Hour + 30*time.Minute)
-	w.change(ide.ID, func(was domain.Workspace) (domain.Workspace, error) { return was.SetDesired(domain.DesiredRunning, 9, again) })
+	w.change(ide.ID, func(was domain.Workspace) (domain.Workspace, error) {
+		return was.SetDesired(domain.DesiredRunning, 9, again)
+	})
 	a.tick(10 * time.Hour)
 	require.Equal(t, again.Add(7*time.Hour), w.get(ide.ID).ReconsiderAt)
 	a.tick(16*time.Hour + 30*time.Minute)
@@ -109,7 +111,7 @@ func TestAChangedConfigurationHoldsFromTheNextTick(t *testing.T) {
 	w.exec(`update workspaces set actual_state = 'terminated', desired_state = 'terminated' where name = 'gone'`)
 	w.exec(`insert into workspaces (id, name, project_id, agent_id, user_id, template, namespace, spec, desired_state, desired_revision, actual_state, created_at,
 		desired_state_changed_at, actual_state_changed_at, desired_state_since)
-		select gen_random_uuid(), 'others', 4, 8, 9, template, 'ws-8-others', spec, 'running', 1, 'running', created_at, created_at, created_at, created_at from workspaces where name = 'ide'`)
+		select gen_random_uuid(), 'others', 4, 8, 9, template, 'ws-8-others', spec, 'running', 1, 'running', created_at, created_at from workspaces where name = 'ide'`)
 	defer w.begin(0)()
 	a.tick(50 * time.Hour)
 	require.Zero(t, w.get(ide.ID).ReconsiderAt, "nothing is to come")
