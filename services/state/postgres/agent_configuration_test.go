@@ -24,9 +24,6 @@ func lasting(d time.Duration) *domain.Milliseconds {
 	return &m
 }
 
-//go:fix inline
-func number(n int) *int { return new(n) }
-
 func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -171,7 +168,7 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 	require.Error(t, create("y", 9))
 	b.save(found[0].ID, func(w *domain.Workspace) { w.ActualState = actualstate.Terminated })
 	require.Error(t, create("y", 9))
-	_, err = b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: number(domain.Unlimited), MaxWorkspacesPerUser: number(domain.Unlimited)})
+	_, err = b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: new(domain.Unlimited), MaxWorkspacesPerUser: new(domain.Unlimited)})
 	require.NoError(t, err)
 	require.NoError(t, create("y", 9))
 	nobody, err := domain.NewWorkspace(domain.Creation{Name: "z", ProjectID: 4, AgentID: 99, UserID: 9, Spec: domain.Spec{Image: "ide:9"}, Now: start()})
