@@ -20,7 +20,7 @@ type Dependencies struct {
 	Pool       *pgxpool.Pool
 	Directory  *postgres.Directory
 	Workspaces *postgres.Workspaces
-	// Observations are asked for full resyncs.
+	// Observations is what clusters have said, and they are asked for more through it.
 	Observations *postgres.Observations
 	Secrets      *postgres.Secrets
 	Changes      *postgres.Changes
@@ -47,7 +47,7 @@ func NewHandler(d Dependencies) http.Handler {
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
-		access: access, pool: d.Pool, workspaces: d.Workspaces, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	return mux
 }

@@ -36,13 +36,14 @@ type workspaceService struct {
 	statev1connect.UnimplementedWorkspaceServiceHandler
 	access
 
-	pool       *pgxpool.Pool
-	workspaces *postgres.Workspaces
-	secrets    *postgres.Secrets
-	changes    *postgres.Changes
-	streams    jetstream.JetStream
-	cell       topology.Cell
-	now        func() time.Time
+	pool         *pgxpool.Pool
+	workspaces   *postgres.Workspaces
+	observations *postgres.Observations
+	secrets      *postgres.Secrets
+	changes      *postgres.Changes
+	streams      jetstream.JetStream
+	cell         topology.Cell
+	now          func() time.Time
 }
 
 func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Request[statev1.CreateWorkspaceRequest]) (*connect.Response[statev1.CreateWorkspaceResponse], error) {

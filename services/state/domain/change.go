@@ -2,6 +2,7 @@ package domain
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"lockstep.internal/schemas/gen/events"
@@ -27,7 +28,7 @@ func Changes(before *Workspace, after Workspace) []Change {
 		return []Change{{Name: "created", ID: after.ID.String() + "/created", Time: after.CreatedAt, Data: events.WorkspaceCreated{
 			WorkspaceID: after.ID.String(), Name: after.Name, ProjectID: int(after.ProjectID), AgentID: int(after.AgentID), UserID: int(after.UserID),
 			Template: after.Template, DesiredState: events.DesiredState(after.DesiredState), ActualState: events.ActualState(after.ActualState),
-			DesiredRevision: int(after.DesiredRevision),
+			DesiredRevision: int(after.DesiredRevision), Adopted: after.Cause.Kind == events.DesiredStateCauseAdopted,
 		}}}
 	}
 	var changes []Change
@@ -42,6 +43,9 @@ func Changes(before *Workspace, after Workspace) []Change {
 				Reason: after.Reason, Message: after.Message, Unexpected: unexpected,
 			},
 		})
+	}
+	for _, d := range after.Drifts {
+		changes = append(changes, d.change(after))
 	}
 	if after.DesiredRevision != before.DesiredRevision {
 		changes = append(changes, Change{
@@ -64,4 +68,16 @@ func Changes(before *Workspace, after Workspace) []Change {
 		})
 	}
 	return changes
+}
+
+// change is the event of a drift. Repairs have no revision of their own, so the time tells them apart.
+func (d Drift) change(w Workspace) Change {
+	return Change{
+		Name: "drifted", Time: d.At,
+		ID: strings.Join([]string{w.ID.String(), "drifted", strconv.FormatInt(d.Revision, 10), strconv.FormatInt(d.At.UnixMilli(), 10), d.Object.Kind, d.Object.Name}, "/"),
+		Data: events.WorkspaceDrifted{
+			WorkspaceID: w.ID.String(), Name: w.Name, ProjectID: int(w.ProjectID), AgentID: int(w.AgentID),
+			Object: d.Object, DesiredRevision: int(d.Revision), Message: d.Message,
+		},
+	}
 }

@@ -32,7 +32,7 @@ type Observation struct {
 }
 
 // Observe takes in what the cluster says: the actual state follows it, a restart that has come to its stop goes on to running, and what the
-// cluster lost is sent to it again. A workspace that was terminated stays so.
+// cluster lost, or somebody else changed there, is sent to it again. A workspace that was terminated stays so.
 func (w Workspace) Observe(o Observation) Workspace {
 	if w.ActualState == actualstate.Terminated {
 		return w
@@ -43,9 +43,11 @@ func (w Workspace) Observe(o Observation) Workspace {
 		return w.desireState(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
 	case w.lost(o):
 		return w.Redispatch(o.At)
-	default:
-		return w
 	}
+	if message, drifted := w.drift(o); drifted {
+		return w.answer(w.deploymentReference(), message, o.At)
+	}
+	return w
 }
 
 func (w Workspace) compute(o Observation) Workspace {

@@ -43,6 +43,8 @@ type Workspace struct {
 	Cause Cause
 	// Warnings that were just given. They are not stored either.
 	Warnings []ExpiryWarning
+	// Drifts are what was found changed by others. They are not stored: they are set by the method that finds them, for the events.
+	Drifts []Drift
 
 	// What the cluster says.
 

@@ -130,11 +130,7 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	for id := range concerns {
 		ids = append(ids, id)
 	}
-	locked, err := i.Workspaces.Lock(ctx, tx, ids)
-	if err != nil {
-		return err
-	}
-	observations, err := i.Observations.Observe(ctx, tx, locked)
+	locked, observations, err := i.Observations.LockAndObserve(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
@@ -172,17 +168,6 @@ func concerned(concerns map[uuid.UUID]*concern, id uuid.UUID, at time.Time) *con
 		c.at = at
 	}
 	return c
-}
-
-// foreign finds the first message about a workspace of another agent than its subject's.
-func foreign[T any](batch []cursor.Message[T], owners map[uuid.UUID]int64, of func(*T) (agentID int64, workspaceID uuid.UUID)) error {
-	for i := range batch {
-		agentID, workspaceID := of(&batch[i].Value)
-		if owner, known := owners[workspaceID]; known && owner != agentID {
-			return &cursor.Poison{Sequence: batch[i].Sequence, Err: fmt.Errorf("workspace %s is another agent's, not of agent %d", workspaceID, agentID)}
-		}
-	}
-	return nil
 }
 
 // distinct are the different workspaces of a batch, zero left out.

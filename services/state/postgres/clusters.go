@@ -154,37 +154,6 @@ func (s *Observations) AskEveryone(ctx context.Context, tx pgx.Tx, cause events.
 	return nil
 }
 
-// Orphan is a Deployment with the label of a workspace that does not exist.
-type Orphan struct {
-	AgentID                                 int64
-	ClusterUID, UID, Label, Namespace, Name string
-	At                                      time.Time
-}
-
-// TellOrphans tells of orphans, once for each.
-func (s *Observations) TellOrphans(ctx context.Context, tx pgx.Tx, orphans []Orphan) error {
-	for _, o := range orphans {
-		tag, err := tx.Exec(ctx, `insert into orphans (agent_id, uid, workspace, namespace, name, seen_at) values ($1, $2, $3, $4, $5, $6) on conflict do nothing`,
-			o.AgentID, o.UID, o.Label, o.Namespace, o.Name, o.At)
-		if err != nil {
-			return fmt.Errorf("store orphan %s/%s: %w", o.Namespace, o.Name, err)
-		}
-		if tag.RowsAffected() == 0 {
-			continue
-		}
-		err = s.tell(ctx, tx, event.Attributes{
-			Type: events.TypeWorkspaceOrphaned, Subject: o.Label, ID: o.ClusterUID + "/" + o.UID + "/orphaned", Time: o.At,
-		}, s.Cell.Workspace(0, o.Label, "orphaned"), events.WorkspaceOrphaned{
-			WorkspaceID: o.Label, Name: o.Name, AgentID: int(o.AgentID), Namespace: o.Namespace,
-			Object: events.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: o.Namespace, Name: o.Name},
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (s *Observations) tell(ctx context.Context, tx pgx.Tx, a event.Attributes, subject string, data any) error {
 	m, err := message(ctx, s.Cell, a, subject, data)
 	if err != nil {

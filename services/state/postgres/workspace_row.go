@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -119,8 +118,9 @@ func (r *workspaceRows) add(w domain.Workspace) error {
 	return nil
 }
 
-func (r *workspaceRows) update(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `
+// update has the batch write them.
+func (r *workspaceRows) update(batch *pgx.Batch) {
+	batch.Queue(`
 		update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
 			desired_state_changed_at = n.desired_state_changed_at, actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
 			actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message, applied_revision = n.applied_revision,
@@ -138,10 +138,6 @@ func (r *workspaceRows) update(ctx context.Context, tx pgx.Tx) error {
 		r.ids, r.specs, r.desiredStates, r.desiredRevisions, r.desiredStateChangedAt, r.actualStates, r.actualStateRevisions, r.actualStateChangedAt,
 		r.reasons, r.messages, r.appliedRevisions, r.appliedAt, r.applyErrorRevisions, r.applyErrorReasons, r.applyErrorMessages, r.terminations, r.reconsiderAt,
 		r.desiredStateSince, r.expiryWarnedOf, r.appliedUIDs, r.appliedGenerations, r.ageWarnedOf)
-	if err != nil {
-		return fmt.Errorf("save %d workspaces: %w", len(r.ids), err)
-	}
-	return nil
 }
 
 func nullable[T comparable](v T) *T {

@@ -21,7 +21,13 @@ alter table orphans
     -- 0 until its deletion is asked for: the revision that asks.
     add column desired_revision bigint not null default 0,
     -- Who asked.
-    add column user_id          bigint references users;
+    add column user_id          bigint references users,
+    -- Why its deletion failed last.
+    add column message          text not null default '',
+    -- When it was deleted. It is kept, so that what is told of it twice is known; orphans that go by themselves are not.
+    add column ended_at         timestamptz;
+create index orphans_place on orphans (agent_id, namespace, name);
+create index orphans_deleting on orphans (agent_id, workspace) where desired_revision > 0;
 
 -- JSON as the stream has it. Nothing looks into it here, so nothing is gained by taking it apart, which takes half of the time of storing it.
 alter table observed_objects alter column data type text using data::text;
@@ -29,6 +35,7 @@ alter table observed_objects alter column data type text using data::text;
 ---- create above / drop below ----
 
 alter table observed_objects alter column data type jsonb using data::jsonb;
-alter table orphans drop column user_id, drop column desired_revision;
+drop index orphans_deleting, orphans_place;
+alter table orphans drop column ended_at, drop column message, drop column user_id, drop column desired_revision;
 alter table workspaces drop column age_warned_of, drop column expiry_warned_of, drop column applied_generation, drop column applied_uid, drop column desired_state_since;
 alter table agents drop column considered_revision, drop column configuration_revision, drop column configuration;
