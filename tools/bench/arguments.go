@@ -50,6 +50,7 @@ func parseArguments(args []string, all []Family) (arguments, error) {
 	flags.SetOutput(io.Discard)
 	flags.DurationVar(&asked.For, "for", defaultFor, "")
 	flags.Float64Var(&asked.Scale, "scale", 1, "")
+	flags.BoolVar(&asked.Long, "long", false, "")
 	flags.BoolVar(&asked.table, "table", false, "")
 	flags.StringVar(&asked.profile, "cpuprofile", "", "")
 	names, err := parseMixed(flags, args[1:])

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
@@ -90,7 +91,7 @@ func (b *bed) streams(ctx context.Context, conn *nats.Conn) (jetstream.JetStream
 	return js, nil
 }
 
-// pool opens a schema of the server with these migrations.
+// pool opens a schema of the server, with these migrations if there are any.
 func (b *bed) pool(ctx context.Context, url, schema string, migrations ...postgres.Migrations) (*pgxpool.Pool, error) {
 	pool, err := postgres.Open(postgres.Config{URL: url, Schema: schema})
 	if err != nil {
@@ -100,6 +101,9 @@ func (b *bed) pool(ctx context.Context, url, schema string, migrations ...postgr
 		pool.Close()
 		return nil
 	})
+	if len(migrations) == 0 {
+		return pool, nil
+	}
 	if err := postgres.Migrate(ctx, pool, quiet(), migrations...); err != nil {
 		return nil, fmt.Errorf("make the tables: %w", err)
 	}
@@ -131,3 +135,12 @@ func (b *bed) state(ctx context.Context, url, schema string) (*pgxpool.Pool, err
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// readLine reads a file of one line.
+func readLine(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
