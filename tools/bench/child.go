@@ -25,8 +25,11 @@ import (
 // A service whose memory is measured is a process of its own: this program, started again under the name of the service. It answers questions on its
 // standard output and ends when its standard input does, so that it never outlives who asked.
 
-// childVariable names what the process is.
-const childVariable = "LOCKSTEP_BENCH_CHILD"
+// childVariable names what the process is, profileVariable a file for its CPU profile.
+const (
+	childVariable   = "LOCKSTEP_BENCH_CHILD"
+	profileVariable = "LOCKSTEP_BENCH_PROFILE"
+)
 
 // What children are.
 const (
@@ -68,23 +71,36 @@ func serveAsChild() bool {
 		}
 		say(reply{Ready: addrs})
 	}
+	status := 0
+	if err := profiled(os.Getenv(profileVariable), func() error {
+		status = serve(name, signals, ready)
+		return nil
+	}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(status)
+	return true
+}
+
+// serve returns the status to end with.
+func serve(name string, signals <-chan os.Signal, ready func(addrs map[string]string)) int {
 	process := service.Process{Args: os.Args[1:], Environ: os.Environ(), Stdout: os.Stderr, Stderr: os.Stderr, Signals: signals, Exit: os.Exit}
 	switch name {
 	case childState:
 		defaults := state.DefaultConfig()
 		defaults.OnReady = ready
-		os.Exit(service.Execute(process, state.Program(), defaults, state.Main))
+		return service.Execute(process, state.Program(), defaults, state.Main)
 	case childWatcher:
 		defaults := watcher.DefaultConfig()
 		defaults.OnReady = ready
-		os.Exit(service.Execute(process, watcher.Program(), defaults, watcher.Main))
-	case childInformer:
+		return service.Execute(process, watcher.Program(), defaults, watcher.Main)
+	default:
 		if err := watchBare(os.Args[1], signals, func() { ready(nil) }); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			return 1
 		}
+		return 0
 	}
-	return true
 }
 
 // answer answers questions until there are no more.
@@ -141,6 +157,9 @@ func (b *bed) start(ctx context.Context, dir, name string, args ...string) (*chi
 	}
 	defer log.Close() //nolint:errcheck // the child has its own
 	c.cmd.Env = append(os.Environ(), childVariable+"="+name)
+	if b.profile != "" {
+		c.cmd.Env = append(c.cmd.Env, profileVariable+"="+b.profile+"."+name)
+	}
 	c.cmd.Stderr = log
 	// A Ctrl-C at the terminal is for this process, which ends the child.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -31,6 +31,8 @@ type Size struct {
 	Scale float64
 	// Long measures also what takes more than a minute.
 	Long bool
+	// Profile is a file for the CPU profile of this process, and the beginning of those of its children; empty for none.
+	Profile string
 	// Figures that are wanted, without the family; nil is all. A family may measure others too.
 	Figures []string
 }
@@ -126,7 +128,7 @@ Flags
   --scale N     multiplies how many messages or workspaces a turn has (default 1)
   --long        measure also what takes more than a minute
   --table       print a table at the end instead of lines
-  --cpuprofile FILE   write the CPU profile of this process, for go tool pprof
+  --cpuprofile FILE   write the CPU profile of this process, and of its children with their names appended, for go tool pprof
 
 `
 

@@ -63,7 +63,7 @@ type resyncBed struct {
 }
 
 func resyncFigures(ctx context.Context, size Size) (measured Measured, err error) {
-	parts := &bed{}
+	parts := &bed{profile: size.Profile}
 	defer parts.close(ctx, &err)
 	b, err := newResyncBed(ctx, parts)
 	if err != nil {
@@ -73,7 +73,7 @@ func resyncFigures(ctx context.Context, size Size) (measured Measured, err error
 		name  string
 		count int
 		times int
-	}{{"1k_s", resyncSmall, 5}, {"10k_s", resyncMiddle, 1}, {"50k_s", resyncLarge, 1}}
+	}{{"1k_s", resyncSmall, 1}, {"10k_s", resyncMiddle, 1}, {"50k_s", resyncLarge, 1}}
 	if !size.Long {
 		sizes = sizes[:2]
 	}
@@ -164,7 +164,7 @@ func (b *resyncBed) register(ctx context.Context, tokenFile string) error {
 
 // measure has a new watcher report n workspaces, and returns the median of some full resyncs and its peak of memory.
 func (b *resyncBed) measure(ctx context.Context, n, times int) (seconds, peak float64, err error) {
-	parts := &bed{}
+	parts := &bed{profile: b.parts.profile}
 	defer parts.close(ctx, &err)
 	if err := b.store(ctx, n); err != nil {
 		return 0, 0, err

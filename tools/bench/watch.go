@@ -48,7 +48,7 @@ func watchFamily() Family {
 }
 
 func watchFigures(ctx context.Context, size Size) (measured Measured, err error) {
-	parts := &bed{}
+	parts := &bed{profile: size.Profile}
 	defer parts.close(ctx, &err)
 	dir, err := parts.folder()
 	if err != nil {
