@@ -241,17 +241,32 @@ func take(o *domain.Observation, kind string, deleted bool, data []byte) error {
 	}
 }
 
+// clocks gives each workspace its agent's time and what the agent is configured with. It is read once the workspaces are locked, so that nobody who looked
+// at them later has known more.
 func (s *Observations) clocks(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, out map[uuid.UUID]*domain.Observation) error {
-	rows, err := tx.Query(ctx, `select w.id, a.ticked_at from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) and a.ticked_at is not null`, ids)
+	rows, err := tx.Query(ctx, `
+		select a.ticked_at, a.configuration, array_agg(w.id) from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) group by a.id`, ids)
 	if err != nil {
 		return fmt.Errorf("read the clocks of agents: %w", err)
 	}
-	var (
-		id     uuid.UUID
-		ticked time.Time
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &ticked}, func() error { out[id].Clock = ticked.UTC(); return nil }); err != nil {
+	type agent struct {
+		ticked     *time.Time
+		settings   domain.AgentSettings
+		workspaces []uuid.UUID
+	}
+	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent, error) {
+		var a agent
+		err := row.Scan(&a.ticked, &a.settings, &a.workspaces)
+		return a, err //nolint:wrapcheck // clocks says what it asked for
+	})
+	if err != nil {
 		return fmt.Errorf("read the clocks of agents: %w", err)
+	}
+	for _, a := range agents {
+		c := a.settings.Configuration()
+		for _, id := range a.workspaces {
+			out[id].Clock, out[id].Patience, out[id].AgePolicies = fromNullable(a.ticked).UTC(), c.Patience(), c.AgePolicies()
+		}
 	}
 	return nil
 }

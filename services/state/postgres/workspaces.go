@@ -42,13 +42,13 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) 
 			spec, desired_state, desired_revision, desired_state_changed_at,
 			actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 			applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-			desired_state_since, expiry_warned_of, applied_uid, applied_generation)
-		values ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)`,
+			desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
+		values ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)`,
 		w.ID, w.Name, w.ProjectID, w.AgentID, w.UserID, w.Template, w.Namespace, w.IdempotencyKey, w.CreatedAt,
 		w.Spec, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt,
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message,
 		w.AppliedRevision, a.appliedAt, a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage, w.Termination, a.reconsiderAt,
-		w.DesiredStateSince, a.warnedOf, w.AppliedUID, w.AppliedGeneration)
+		w.DesiredStateSince, a.warnedOf, w.AppliedUID, w.AppliedGeneration, a.ageWarnedOf)
 	var broken *pgconn.PgError
 	switch {
 	case err == nil:
@@ -104,8 +104,8 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	var changed []Saving
 	var rows workspaceRows
 	for _, saving := range savings {
-		// The cause is not stored; with no other difference there is nothing that it would be the cause of.
-		saving.Before.Cause = saving.After.Cause
+		// The cause and the warnings are not stored; with no other difference there is nothing that they would be of.
+		saving.Before.Cause, saving.Before.Warnings = saving.After.Cause, saving.After.Warnings
 		if reflect.DeepEqual(saving.Before, saving.After) {
 			continue
 		}
