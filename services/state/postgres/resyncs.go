@@ -131,10 +131,22 @@ func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster domain.Clus
 }
 
 func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([]uuid.UUID, error) {
+	// A difference of sets is never worked out row against row, as `not exists` was for an agent that was not there when PostgreSQL last looked at its tables.
 	rows, err := tx.Query(ctx, `
-		select w.id from workspaces w where w.agent_id = $1 and w.actual_state <> 'terminated' and not exists (
-			select from observed_objects o where o.agent_id = w.agent_id and o.kind = 'deployment' and o.namespace = w.namespace and o.name = w.name and not o.deleted
-				and (w.applied_uid = '' or o.uid = w.applied_uid and o.data::jsonb->'object'->'annotations'->>$2 = w.applied_revision::text))`,
+		with there as (
+			select namespace, name, uid, data::jsonb->'object'->'annotations'->>$2 as revision
+			from observed_objects where agent_id = $1 and kind = 'deployment' and not deleted
+		)
+		select w.id from (
+			select namespace, name, applied_uid, case applied_uid when '' then '' else applied_revision::text end
+			from workspaces where agent_id = $1 and actual_state <> 'terminated'
+			except (
+				select namespace, name, uid, revision from there
+				union all
+				-- What was never heard to be applied may be any.
+				select namespace, name, '', '' from there
+			)
+		) as missing join workspaces w using (namespace, name) where w.agent_id = $1 and w.actual_state <> 'terminated'`,
 		agentID, domain.AnnotationDesiredRevision)
 	if err != nil {
 		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)
