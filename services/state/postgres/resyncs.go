@@ -134,7 +134,8 @@ func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([
 	// A difference of sets is never worked out row against row, as `not exists` was for an agent that was not there when PostgreSQL last looked at its tables.
 	rows, err := tx.Query(ctx, `
 		with there as (
-			select namespace, name, uid, data::jsonb->'object'->'annotations'->>$2 as revision
+			-- No string of the JSON can hold this, since its quotes would be escaped; to parse all of them would take longer than everything else here.
+			select namespace, name, uid, substring(data from '"' || $2 || '":"([0-9]+)"') as revision
 			from observed_objects where agent_id = $1 and kind = 'deployment' and not deleted
 		)
 		select w.id from (
