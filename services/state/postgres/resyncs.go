@@ -131,14 +131,18 @@ func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster domain.Clus
 }
 
 func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([]uuid.UUID, error) {
-	// A difference of sets is never worked out row against row, as `not exists` was for an agent that was not there when PostgreSQL last looked at its tables.
+	// Grouping is never worked out row against row, as a join is when PostgreSQL last looked at its tables before the agent was there.
 	rows, err := tx.Query(ctx, `
-		select w.id from (
-			select namespace, name from workspaces where agent_id = $1 and actual_state <> 'terminated'
-			except
-			select namespace, name from observed_objects where agent_id = $1 and kind = 'deployment' and not deleted
-		) as missing join workspaces w using (namespace, name) where w.agent_id = $1 and w.actual_state <> 'terminated'`,
-		agentID)
+		select (array_agg(id) filter (where id is not null))[1] from (
+			select namespace, name, id, applied_uid as uid, applied_revision::text as revision, false as there
+			from workspaces where agent_id = $1 and actual_state <> 'terminated'
+			union all
+			select namespace, name, null, uid, data::jsonb->'object'->'annotations'->>$2, true
+			from observed_objects where agent_id = $1 and kind = 'deployment' and not deleted
+		) as both_sides group by namespace, name
+		having count(id) > 0 and (not bool_or(there)
+			or max(uid) filter (where not there) <> '' and (count(distinct uid) > 1 or count(revision) < 2 or count(distinct revision) > 1))`,
+		agentID, domain.AnnotationDesiredRevision)
 	if err != nil {
 		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)
 	}
