@@ -131,23 +131,18 @@ func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster domain.Clus
 }
 
 func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([]uuid.UUID, error) {
-	// A difference of sets is never worked out row against row, as `not exists` was for an agent that was not there when PostgreSQL last looked at its tables.
+	// Grouping is never worked out row against row, as a join is when PostgreSQL last looked at its tables before the agent was there.
+	// The revision is found as text: no string of the JSON can hold this, since its quotes would be escaped, and to parse all of them takes longer than all else here.
 	rows, err := tx.Query(ctx, `
-		with there as (
-			-- No string of the JSON can hold this, since its quotes would be escaped; to parse all of them would take longer than everything else here.
-			select namespace, name, uid, substring(data from '"' || $2 || '":"([0-9]+)"') as revision
-			from observed_objects where agent_id = $1 and kind = 'deployment' and not deleted
-		)
-		select w.id from (
-			select namespace, name, applied_uid, case applied_uid when '' then '' else applied_revision::text end
+		select (array_agg(id) filter (where id is not null))[1] from (
+			select namespace, name, id, applied_uid as uid, applied_revision::text as revision, false as there
 			from workspaces where agent_id = $1 and actual_state <> 'terminated'
-			except (
-				select namespace, name, uid, revision from there
-				union all
-				-- What was never heard to be applied may be any.
-				select namespace, name, '', '' from there
-			)
-		) as missing join workspaces w using (namespace, name) where w.agent_id = $1 and w.actual_state <> 'terminated'`,
+			union all
+			select namespace, name, null, uid, substring(data from '"' || $2 || '":"([0-9]+)"'), true
+			from observed_objects where agent_id = $1 and kind = 'deployment' and not deleted
+		) as both_sides group by namespace, name
+		having count(id) > 0 and (not bool_or(there)
+			or max(uid) filter (where not there) <> '' and (count(distinct uid) > 1 or count(revision) < 2 or count(distinct revision) > 1))`,
 		agentID, domain.AnnotationDesiredRevision)
 	if err != nil {
 		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)
