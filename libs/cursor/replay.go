@@ -29,8 +29,8 @@ type Replayed struct {
 	Handled, Skipped uint64
 }
 
-// errShort says that a stream ends before it should.
-var errShort = errors.New("the stream was restored from an older copy")
+// ErrShort says that a stream ends before the stretch that is to be replayed.
+var ErrShort = errors.New("the stream was restored from an older copy")
 
 // Replay reads a stretch of the stream again, in the stream's order, through Decode and Handle of the consumer's configuration: for a read model that is
 // made anew elsewhere. Each batch is a transaction begun on db, which is a connection, or a transaction whose savepoints the batches become. The cursor is
@@ -86,7 +86,7 @@ func (r *replay[T]) follow(ctx context.Context) error {
 		return err
 	}
 	if ends := stream.CachedInfo().State.LastSeq; ends < r.stretch.To {
-		return fmt.Errorf("%w: it ends at %d, before %d", errShort, ends, r.stretch.To)
+		return fmt.Errorf("%w: it ends at %d, before %d", ErrShort, ends, r.stretch.To)
 	}
 	batches := make(chan *batch[T], 1)
 	group, groupCtx := errgroup.WithContext(ctx)

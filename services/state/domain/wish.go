@@ -102,7 +102,21 @@ func (w Workspace) Redispatch(now time.Time) Workspace {
 // desireState wants another state from now on.
 func (w Workspace) desireState(to DesiredState, cause Cause, now time.Time) Workspace {
 	w.DesiredState, w.DesiredStateSince = to, instant(now)
+	if to == DesiredTerminated {
+		// What its cluster shows is read otherwise from now on.
+		w.ReconsiderAt = NextTick()
+	}
 	return w.desire(cause, now)
+}
+
+// NextTick is a time for ReconsiderAt that every agent's clock has reached.
+func NextTick() time.Time { return time.Unix(0, 0).UTC() }
+
+// WithWishOf is the workspace with everything that is wanted as it is of another version of it, and what its cluster says left alone.
+func (w Workspace) WithWishOf(other Workspace) Workspace {
+	w.Spec, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = other.Spec, other.DesiredState, other.DesiredRevision, other.DesiredStateChangedAt
+	w.DesiredStateSince, w.ExpiryWarnedOf, w.Cause = other.DesiredStateSince, other.ExpiryWarnedOf, other.Cause
+	return w
 }
 
 // desire is the one way to a new revision.

@@ -31,6 +31,8 @@ type Workspaces struct {
 	Render render.Options
 	// Unexpected is called for each change of an actual state that the state diagram does not know. Defaults to nothing.
 	Unexpected func(from, to domain.ActualState)
+	// Derived has SaveAll store what clusters say alone: what is wanted stays, and nobody is told. For Shadow.
+	Derived bool
 }
 
 // Insert stores a new workspace with its first desired revision. The fault already_exists says that a workspace of that name is there that is not
@@ -94,6 +96,9 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	var changed []Saving
 	var rows workspaceRows
 	for _, saving := range savings {
+		if s.Derived {
+			saving.After = saving.After.WithWishOf(saving.Before)
+		}
 		// The cause is not stored; with no other difference there is nothing that it would be the cause of.
 		saving.Before.Cause = saving.After.Cause
 		if reflect.DeepEqual(saving.Before, saving.After) {
@@ -107,7 +112,7 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	if len(changed) == 0 {
 		return nil
 	}
-	if err := rows.update(ctx, tx); err != nil {
+	if err := rows.update(ctx, tx); err != nil || s.Derived {
 		return err
 	}
 	return s.tell(ctx, tx, changed)
