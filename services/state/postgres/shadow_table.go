@@ -81,6 +81,8 @@ func assignments(columns []string) string {
 
 // distinct is that any of the columns of l and s differ.
 func distinct(columns []string) string {
-	of := func(row string) string { return "(" + each(columns, ", ", func(c string) string { return row + "." + c }) + ")" }
+	of := func(row string) string {
+		return "(" + each(columns, ", ", func(c string) string { return row + "." + c }) + ")"
+	}
 	return of("l") + " is distinct from " + of("s")
 }
