@@ -122,7 +122,9 @@ func TestDead(t *testing.T) {
 		}},
 		{observedTick, "does not belong on", func(subject string) { bad.says(subject, watcher, events.TypeApplied, applied(healthy.id)) }},
 		{observedTick, "is not known to this version", func(subject string) { bad.says(subject, watcher, "dev.lockstep.observed.dream.v1", tick) }},
-		{observedTick, "data: ", func(subject string) { bad.says(subject, watcher, events.TypeObservedTick, map[string]any{"cluster_uid": 7}) }},
+		{observedTick, "data: ", func(subject string) {
+			bad.says(subject, watcher, events.TypeObservedTick, map[string]any{"cluster_uid": 7})
+		}},
 		{stack.Cell.ObservedResync(s.agent), "a tick does not belong on subject", func(subject string) { bad.says(subject, watcher, events.TypeObservedTick, tick) }},
 		{stack.Cell.Observed(s.agent, "deployment", "elsewhere", "d"), "does not belong on subject", func(subject string) {
 			bad.says(subject, watcher, events.TypeObservedDeployment, events.ObservedDeployment{Object: events.ObjectMeta{

@@ -87,7 +87,7 @@ func TestRebuild(t *testing.T) {
 
 	// And the system goes on.
 	w.untilStopped()
-	w.start()
+	require.Equal(t, statev1.DesiredState_DESIRED_STATE_RUNNING, w.start().GetDesiredState())
 	w.untilRunning()
 	stopped.start()
 	stopped.untilRunning()

@@ -28,7 +28,7 @@ func (b Box) Each(ctx context.Context, s Selection, take func(Letter) error) err
 	if err != nil {
 		return err
 	}
-	return replay.Run(ctx, b.JetStream, b.Cell, replay.Options{Subject: filter}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error { //nolint:wrapcheck // a fault
+	return replay.Run(ctx, b.JetStream, b.Cell, replay.Options{Subject: filter}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
 		return take(Read(b.Cell, meta.Sequence.Stream, meta.Timestamp, m.Subject(), m.Headers(), m.Data()))
 	})
 }

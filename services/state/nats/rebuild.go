@@ -139,7 +139,7 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*rebuilding, error
 	}
 	shadow, err := postgres.NewShadow(ctx, conn)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	}
 	return &rebuilding{
 		Rebuild: r, ingest: &ingest, conn: conn, shadow: shadow,
@@ -172,7 +172,7 @@ func (b *rebuilding) catchUp(ctx context.Context) error {
 			return b.shadow.Sync(ctx, tx)
 		})
 		if err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		most := uint64(0)
 		for _, s := range b.streams {
@@ -182,7 +182,7 @@ func (b *rebuilding) catchUp(ctx context.Context) error {
 					return err
 				}
 				if err := b.shadow.Tidy(ctx); err != nil {
-					return err //nolint:wrapcheck // says what failed
+					return err
 				}
 			}
 		}
@@ -202,7 +202,7 @@ func (b *rebuilding) locate(ctx context.Context, tx pgx.Tx, hold bool) error {
 		}
 		at, err := ask(ctx, tx)
 		if err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		if s.at.Epoch != 0 && at.Epoch != s.at.Epoch || at.Sequence < s.done {
 			return fault.New(errcode.Conflict, "stream %s was restored from an older copy meanwhile: rebuild again", s.stream)
@@ -222,7 +222,7 @@ func (b *rebuilding) read(ctx context.Context, s *replayed, into libpostgres.Beg
 		}
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if s.first == 0 {
 		s.first, s.stored = got.First, got.FirstStored
@@ -241,7 +241,7 @@ func (b *rebuilding) finish(ctx context.Context, check bool) (RebuildOutcome, er
 		}
 		var err error
 		if out.Tables, out.Differences, err = b.shadow.Compare(ctx, tx, shownDifferences); err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		if check {
 			return errChecked
@@ -250,7 +250,7 @@ func (b *rebuilding) finish(ctx context.Context, check bool) (RebuildOutcome, er
 		return b.shadow.Replace(ctx, tx)
 	})
 	if err != nil && !errors.Is(err, errChecked) {
-		return RebuildOutcome{}, err //nolint:wrapcheck // says what failed
+		return RebuildOutcome{}, err
 	}
 	return out, nil
 }
@@ -261,7 +261,7 @@ func (b *rebuilding) complete(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if err := b.shadow.Sync(ctx, tx); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	safe := b.shadow.Within(tx)
 	for _, s := range b.streams {
@@ -273,19 +273,19 @@ func (b *rebuilding) complete(ctx context.Context, tx pgx.Tx) error {
 	}
 	// Only now, so that people wait for moments.
 	if err := b.shadow.LockReal(ctx, tx); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if err := b.shadow.Sync(ctx, tx); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
-	return libpostgres.InTx(ctx, safe, func(tx pgx.Tx) error { //nolint:wrapcheck // says what failed
+	return libpostgres.InTx(ctx, safe, func(tx pgx.Tx) error {
 		applied, observed := b.streams[0].forgotten(), b.streams[1].forgotten()
 		if err := b.shadow.KeepForgotten(ctx, tx, observed, applied); err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		ids, err := b.shadow.Unfinished(ctx, tx)
 		if err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		if err := b.ingest.settle(ctx, tx, ids); err != nil {
 			return err

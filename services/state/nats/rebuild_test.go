@@ -292,7 +292,7 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 		{`update observed_objects set deleted = not deleted`, "observed_objects", "deleted is"},
 		{`update observed_objects set data = data || '{"has_status": false}' where kind = 'deployment'`, "observed_objects", "data is"},
 		{`update observed_objects set resource_version = resource_version + 1000`, "observed_objects", "resource_version is"},
-		{`insert into observed_objects select 7, 'pod', 'ws', 'made-up', 'u', 'c', 1, 1, false, null, null, '{}'`, "observed_objects", "observed_objects 7/pod/ws/made-up: is there, but not by the streams"},
+		{`insert into observed_objects select 7, 'pod', 'ws', 'made-up', 'u', 'c', 1, false, null, '{}'`, "observed_objects", "observed_objects 7/pod/ws/made-up: is there, but not by the streams"},
 		{`update resyncs set outcome = 'open', received = 1000`, "resyncs", `outcome is "open", by the streams`},
 		{`delete from resyncs`, "resyncs", "is missing"},
 		{`update agents set epoch = 50, ticked_at = now()`, "agents", "epoch is 50, by the streams"},
@@ -311,9 +311,9 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 		require.Equal(t, before, w.everything(), "mended: %s", spoil.statement)
 	}
 	require.Len(t, w.dead(), dead)
-	require.LessOrEqual(t, len(w.rebuild(true, 0).Differences), 0)
+	require.Empty(t, w.rebuild(true, 0).Differences)
 	w.exec(`update observed_objects set deleted = not deleted`)
-	w.exec(`insert into observed_objects select 7, 'pod', 'ws', 'made-up-' || n, 'u', 'c', 1, 1, false, null, null, '{}' from generate_series(1, 200) n`)
+	w.exec(`insert into observed_objects select 7, 'pod', 'ws', 'made-up-' || n, 'u', 'c', 1, false, null, '{}' from generate_series(1, 200)`)
 	require.Len(t, w.rebuild(false, 0).Differences, 100, "the first hundred")
 }
 
@@ -328,7 +328,7 @@ func TestReadersAndUsersGoOnDuringARebuild(t *testing.T) {
 	var rebuilds atomic.Int64
 	rebuilding.Go(func() {
 		for ctx.Err() == nil {
-			out, err := w.tryRebuild(t.Context(), rebuilds.Load()%2 == 0, 3, silent)
+			out, err := w.tryRebuild(t.Context(), rebuilds.Load()%2 == 0, 0, silent)
 			if err != nil {
 				t.Errorf("rebuild: %v", err)
 				return
@@ -339,8 +339,11 @@ func TestReadersAndUsersGoOnDuringARebuild(t *testing.T) {
 			rebuilds.Add(1)
 		}
 	})
-	for steps := 0; steps < 200 || rebuilds.Load() < 4 && !t.Failed(); steps++ {
+	for steps := 0; steps < 100 || rebuilds.Load() < 4 && !t.Failed(); steps++ {
 		c.step()
+		if steps%20 == 0 {
+			w.caughtUp() // or the streams would grow faster than a busy machine reads them
+		}
 	}
 	w.caughtUp()
 	cancel()

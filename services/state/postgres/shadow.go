@@ -66,7 +66,7 @@ func (w within) Begin(ctx context.Context) (pgx.Tx, error) { return beginReadOnl
 func beginReadOnly(ctx context.Context, db postgres.Beginner) (pgx.Tx, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // who begins says what failed
+		return nil, err
 	}
 	if _, err := tx.Exec(ctx, `set transaction read only`); err != nil {
 		_ = tx.Rollback(ctx)
@@ -133,6 +133,7 @@ func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted
 	if _, err := tx.Exec(ctx, fill(`update {shadow} s set {wanted} from {real} l where {same} and {wants}`, names)); err != nil {
 		return err //nolint:wrapcheck // Sync says what it was doing
 	}
+	//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
 	rows, err := tx.Query(ctx, fill(`insert into {shadow} select l.* from {real} l where not exists (select from {shadow} s where {same}) returning {key}::text`, names))
 	if err != nil {
 		return err //nolint:wrapcheck // Sync says what it was doing

@@ -49,6 +49,7 @@ func (s *Shadow) keepOccasions(ctx context.Context, tx pgx.Tx) error {
 	return err //nolint:wrapcheck // KeepForgotten says what it was doing
 }
 
+//nolint:unqueryvet // the shadows were made like the real tables: the columns are the same, whichever there are
 func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error {
 	return s.keep(
 		ctx, tx, f,
