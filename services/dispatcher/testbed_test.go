@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,6 +30,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/dispatcher/desired"
@@ -192,10 +194,7 @@ func (p *plane) answerSecrets() {
 	agent, err := seal.ParseKey(credentials.CurveSeed)
 	require.NoError(p.t, err)
 	_, err = p.state.Subscribe(cell.Prefix(topology.FamilySecret)+".*.*", func(m *nats.Msg) {
-		var request struct {
-			Name   string `json:"name"`
-			Digest string `json:"digest"`
-		}
+		var request seal.Request
 		if err := json.Unmarshal(m.Data, &request); err != nil {
 			p.t.Error(err)
 		}
@@ -203,13 +202,14 @@ func (p *plane) answerSecrets() {
 		value, known := p.values[request.Digest]
 		p.asked++
 		p.mu.Unlock()
-		reply := map[string]any{"error": map[string]any{"code": "not_found", "message": "there is no such secret"}}
+		reply := seal.Reply{Error: &seal.ReplyError{Code: errcode.NotFound, Message: "there is no such secret"}}
 		if known {
-			box, err := seal.Seal([]byte(value), agent.Public(), p.sealer)
+			workspace := m.Subject[strings.LastIndex(m.Subject, ".")+1:]
+			box, err := seal.Values{"TOKEN": seal.NewValue(value)}.Seal(request.Label(workspace), agent.Public(), p.sealer)
 			if err != nil {
 				p.t.Error(err)
 			}
-			reply = map[string]any{"digest": request.Digest, "values": map[string][]byte{"TOKEN": box}}
+			reply = seal.Reply{Box: box}
 		}
 		data, err := json.Marshal(reply)
 		if err != nil {
@@ -300,6 +300,32 @@ func (p *plane) configMap(w events.DesiredWorkspace, name, value string) map[str
 		"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"key": value},
 		"metadata": map[string]any{"name": name, "namespace": w.Namespace, "labels": labels},
 	}
+}
+
+func (p *plane) deployment(w events.DesiredWorkspace, replicas int) map[string]any {
+	match := map[string]any{"app": "w"}
+	manifest := p.configMap(w, "w", "")
+	delete(manifest, "data")
+	manifest["apiVersion"], manifest["kind"] = "apps/v1", "Deployment"
+	manifest["spec"] = map[string]any{
+		"replicas": replicas, "selector": map[string]any{"matchLabels": match},
+		"template": map[string]any{
+			"metadata": map[string]any{"labels": match},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": "registry.example/ide:1"}}},
+		},
+	}
+	return manifest
+}
+
+// control tells the agent something.
+func (p *plane) control(subject, kind string, data any) {
+	p.t.Helper()
+	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: uuid.NewString(), Time: time.Now()}, data)
+	require.NoError(p.t, err)
+	message, err := event.Encode(e, subject)
+	require.NoError(p.t, err)
+	_, err = p.js.PublishMsg(p.context(), message)
+	require.NoError(p.t, err)
 }
 
 // desire publishes it.

@@ -3,6 +3,7 @@ package state_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -182,6 +183,56 @@ func TestBadInputIsRefusedWholeAndChangesNothing(t *testing.T) {
 		Name: "w", ProjectId: project, Overrides: &statev1.WorkspaceOverrides{SecretFiles: map[string][]byte{"big": make([]byte, 600<<10)}},
 	})
 	require.Empty(t, call(t, admin.workspaces.ListWorkspaces, &statev1.ListWorkspacesRequest{Filter: &statev1.WorkspaceFilter{IncludeTerminated: true}}).GetWorkspaces())
+}
+
+const aDevfile = `
+schemaVersion: 2.2.0
+metadata: {name: shop}
+components: [{name: tools, container: {image: "registry.example/ide:9", command: [ide], args: [--serve], env: [{name: A, value: "1"}, {name: B, value: "2"}]}}]
+`
+
+func TestAWorkspaceIsMadeFromADevfile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	project, _ := admin.project()
+	w := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{ProjectId: project, Devfile: aDevfile}).GetWorkspace()
+	require.Equal(t, "shop", w.GetName())
+	require.Equal(t, "(devfile)", w.GetTemplate())
+	require.Equal(t, "registry.example/ide:9", w.GetSpec().GetImage())
+	require.Equal(t, []string{"ide"}, w.GetSpec().GetCommand())
+	require.Equal(t, []string{"--serve"}, w.GetSpec().GetArgs())
+
+	changed := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "changed", ProjectId: project, Devfile: aDevfile, Overrides: &statev1.WorkspaceOverrides{
+		Image: "registry.example/ide:10", Env: map[string]string{"B": "3"}, Args: []string{"--debug"},
+	}}).GetWorkspace()
+	require.Equal(t, "registry.example/ide:10", changed.GetSpec().GetImage())
+	require.Equal(t, "1", changed.GetSpec().GetEnv()["A"])
+	require.Equal(t, "3", changed.GetSpec().GetEnv()["B"])
+	require.Equal(t, []string{"ide"}, changed.GetSpec().GetCommand())
+	require.Equal(t, []string{"--debug"}, changed.GetSpec().GetArgs())
+	again := call(t, admin.workspaces.UpdateWorkspace, &statev1.UpdateWorkspaceRequest{Workspace: byName("changed"), Overrides: &statev1.WorkspaceOverrides{Command: []string{"sh"}}}).GetWorkspace()
+	require.Equal(t, []string{"sh"}, again.GetSpec().GetCommand())
+	require.Empty(t, again.GetSpec().GetArgs(), "a new command comes without the arguments of the one before")
+
+	for name, test := range map[string]struct {
+		request *statev1.CreateWorkspaceRequest
+		code    fault.Code
+		says    string
+	}{
+		"a template too":          {&statev1.CreateWorkspaceRequest{Devfile: aDevfile, Template: "default"}, errcode.InvalidArgument, "give one of them"},
+		"what is not done":        {&statev1.CreateWorkspaceRequest{Devfile: aDevfile + "parent: {id: node}\n"}, errcode.InvalidArgument, "parent: is not fetched"},
+		"a name that is none":     {&statev1.CreateWorkspaceRequest{Devfile: strings.Replace(aDevfile, "name: shop", "name: My Shop", 1)}, errcode.InvalidArgument, "metadata.name"},
+		"what overrides spoil":    {&statev1.CreateWorkspaceRequest{Name: "w", Devfile: aDevfile, Overrides: &statev1.WorkspaceOverrides{Cpu: "lots"}}, errcode.InvalidArgument, "cpu"},
+		"no devfile but its name": {&statev1.CreateWorkspaceRequest{Name: "w", Template: "(devfile)"}, errcode.NotFound, "(devfile)"},
+		"too large a devfile":     {&statev1.CreateWorkspaceRequest{Devfile: aDevfile + strings.Repeat("#", 64<<10)}, errcode.PayloadTooLarge, "65536"},
+	} {
+		test.request.ProjectId = project
+		_, err := admin.workspaces.CreateWorkspace(t.Context(), connect.NewRequest(test.request))
+		require.Equal(t, test.code, fault.CodeOf(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, test.says, name)
+	}
 }
 
 func TestAWorkspaceIsWantedOnceHoweverOftenItIsAskedFor(t *testing.T) {

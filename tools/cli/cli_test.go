@@ -190,3 +190,19 @@ Header       ce-id: 1
 	l.Data, l.Omitted = nil, 99
 	require.Contains(t, letterText(l), "99 bytes of data were too large to be kept")
 }
+
+func TestOrphansAreNamedInFullAndDeletedOnPurpose(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("t\n"), 0o600))
+	for args, says := range map[string]string{
+		"ws adopt 7/mine":                   "must be AGENT/NAMESPACE/NAME",
+		"ws adopt x/ws-7-mine/mine":         "AGENT \"x\" must be a positive number",
+		"ws delete-orphan 7/ws-7-mine/":     "must be AGENT/NAMESPACE/NAME",
+		"ws delete-orphan 7/ws-7-mine/mine": "not confirmed, nothing is done",
+	} {
+		code, _, stderr := run(t, append([]string{"--server", "http://127.0.0.1:1", "--token-file", token}, strings.Fields(args)...)...)
+		require.Equal(t, 2, code, stderr)
+		require.Contains(t, stderr, says)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -22,7 +23,8 @@ func (a *app) workspaces() *cobra.Command {
 		a.workspaceDesire("stop", "Stop a workspace; its volume stays", statev1.DesiredState_DESIRED_STATE_STOPPED),
 		a.workspaceDesire("restart", "Stop a workspace and start it again", statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED),
 		a.workspaceDesire("delete", "Terminate a workspace for ever, its volume included", statev1.DesiredState_DESIRED_STATE_TERMINATED),
-		a.workspaceUpdate(), a.workspaceWatch(), a.workspaceEvents())
+		a.workspaceUpdate(), a.workspaceWatch(), a.workspaceEvents(),
+		a.workspaceOrphans(), a.workspaceAdopt(), a.workspaceDeleteOrphan())
 }
 
 // overrides are the flags that change what a workspace is made of.
@@ -30,7 +32,7 @@ type overrides struct {
 	image, cpu, memory, volume string
 	env, secretEnv, ports      []string
 	secretFiles                []string
-	command                    []string
+	command, args              []string
 }
 
 func (o *overrides) flags(c *cobra.Command) {
@@ -44,11 +46,12 @@ func (o *overrides) flags(c *cobra.Command) {
 	f.StringArrayVar(&o.secretFiles, "secret-file", nil, "secret file NAME=FILE below /run/secrets/workspace; may be repeated")
 	f.StringArrayVar(&o.ports, "port", nil, "port NAME=NUMBER that the workspace serves; may be repeated")
 	f.StringArrayVar(&o.command, "command", nil, "word of the command in place of the image's; may be repeated")
+	f.StringArrayVar(&o.args, "arg", nil, "argument of the command; may be repeated")
 }
 
 func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
 	out := &statev1.WorkspaceOverrides{
-		Image: o.image, Cpu: o.cpu, Memory: o.memory, VolumeSize: o.volume, Command: o.command,
+		Image: o.image, Cpu: o.cpu, Memory: o.memory, VolumeSize: o.volume, Command: o.command, Args: o.args,
 		Env: map[string]string{}, SecretEnv: map[string]string{}, SecretFiles: map[string][]byte{},
 	}
 	err := pairs("--env", o.env, func(name, value string) error { out.Env[name] = value; return nil })
@@ -107,13 +110,14 @@ func pairs(flag string, given []string, take func(name, value string) error) err
 func (a *app) workspaceCreate() *cobra.Command {
 	var o overrides
 	var project, agent int64
-	var template, key string
+	var template, file, key string
 	var wait bool
 	c := &cobra.Command{
 		Use: "create [NAME]", Short: "Create a workspace", Args: cobra.MaximumNArgs(1),
 		Long: "Create a workspace. It is recorded at once and becomes Running on its cluster; --wait shows its states until then.",
 		Example: `  lockstep ws create mine --project 3
-  lockstep ws create mine --project 3 --image registry.example/ide:9 --env EDITOR=vi --wait`,
+  lockstep ws create mine --project 3 --image registry.example/ide:9 --env EDITOR=vi --wait
+  lockstep ws create --devfile devfile.yaml`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -123,7 +127,13 @@ func (a *app) workspaceCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			request := &statev1.CreateWorkspaceRequest{ProjectId: project, AgentId: agent, Template: template, Overrides: changes, IdempotencyKey: key}
+			text, err := devfile(file, c.InOrStdin())
+			if err != nil {
+				return err
+			}
+			request := &statev1.CreateWorkspaceRequest{
+				ProjectId: project, AgentId: agent, Template: template, Devfile: text, Overrides: changes, IdempotencyKey: key,
+			}
 			if len(args) == 1 {
 				request.Name = args[0]
 			}
@@ -142,6 +152,7 @@ func (a *app) workspaceCreate() *cobra.Command {
 	f.Int64Var(&project, "project", 0, "project that it belongs to; may be left out where you see only one")
 	f.Int64Var(&agent, "agent", 0, "agent whose cluster it runs on; may be left out where the project has one")
 	f.StringVar(&template, "template", "", "template that it is made from; default: default")
+	f.StringVar(&file, "devfile", "", "devfile (schema 2.2) that it is made from instead of a template, - for standard input; the flags above change what it says")
 	f.StringVar(&key, "idempotency-key", "", "makes a repeated command return the first one's workspace")
 	f.BoolVar(&wait, "wait", false, "show its states until it is Running")
 	return c
@@ -197,6 +208,7 @@ func (a *app) workspaceGet() *cobra.Command {
 				{"namespace", w.GetNamespace()},
 				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
 				{"created", age(w.GetCreatedAt()) + " ago"},
+				{"expires", expiry(w, time.Now())},
 			}})
 		},
 	}

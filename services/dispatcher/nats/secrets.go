@@ -33,24 +33,11 @@ type Secrets struct {
 	Expiry time.Duration
 }
 
-type secretRequest struct {
-	Name   string `json:"name"`
-	Digest string `json:"digest"`
-}
-
-type secretReply struct {
-	Digest string            `json:"digest"`
-	Values map[string][]byte `json:"values"`
-	Error  *struct {
-		Code    errcode.Code `json:"code"`
-		Message string       `json:"message"`
-	} `json:"error"`
-}
-
 // Values asks for the values of one Secret and opens them. The error is a [failure.Failure]; it holds no value.
 func (s *Secrets) Values(ctx context.Context, workspace string, secret events.SecretReference) (map[string][]byte, error) {
 	about := &desired.Reference{ApiVersion: "v1", Kind: desired.KindSecret, Name: secret.Name}
-	request, err := json.Marshal(secretRequest{Name: secret.Name, Digest: secret.Digest})
+	asked := seal.Request{Name: secret.Name, Digest: secret.Digest}
+	request, err := json.Marshal(asked)
 	if err != nil {
 		return nil, fmt.Errorf("ask for Secret %s: %w", secret.Name, err)
 	}
@@ -62,7 +49,7 @@ func (s *Secrets) Values(ctx context.Context, workspace string, secret events.Se
 		return nil, failure.Wrap(err, failure.SecretUnavailable, about,
 			"the control plane does not answer when asked for the values of the Secret %s; it is tried again", secret.Name)
 	}
-	return s.open(reply.Data, secret, about)
+	return s.open(reply.Data, asked.Label(workspace), secret.Name, about)
 }
 
 func (s *Secrets) ask(ctx context.Context, workspace string, request []byte) (*nats.Msg, error) {
@@ -78,34 +65,39 @@ func (s *Secrets) ask(ctx context.Context, workspace string, request []byte) (*n
 	return reply, nil
 }
 
-func (s *Secrets) open(data []byte, secret events.SecretReference, about *desired.Reference) (map[string][]byte, error) {
-	var reply secretReply
+func (s *Secrets) open(data []byte, label, name string, about *desired.Reference) (map[string][]byte, error) {
+	var reply seal.Reply
 	if err := json.Unmarshal(data, &reply); err != nil {
 		// The text of the error could quote what it could not read.
-		return nil, failure.New(failure.SecretRefused, about, "the control plane's answer about the Secret %s cannot be read; it is tried again", secret.Name)
+		return nil, failure.New(failure.SecretRefused, about, "the control plane's answer about the Secret %s cannot be read; it is tried again", name)
 	}
 	if reply.Error != nil {
-		reason := failure.SecretRefused
-		if reply.Error.Code == errcode.Unavailable || reply.Error.Code == errcode.DeadlineExceeded || reply.Error.Code == errcode.Internal {
-			reason = failure.SecretUnavailable
-		}
-		return nil, failure.New(reason, about, "the control plane does not give the values of the Secret %s: %s", secret.Name, reply.Error.Message)
+		return nil, refused(*reply.Error, name, about)
 	}
-	if reply.Digest != secret.Digest {
-		return nil, failure.New(failure.SecretUnavailable, about,
-			"the values of the Secret %s have changed since this revision; they are applied with the next one", secret.Name)
+	opened, err := seal.OpenValues(reply.Box, label, s.Sealer, s.Key)
+	switch {
+	case errors.Is(err, seal.ErrMisplaced):
+		return nil, failure.Wrap(err, failure.SecretRefused, about,
+			"the values that came for the Secret %s are another Secret's, or older ones; it is tried again", name)
+	case err != nil:
+		return nil, failure.Wrap(err, failure.SecretRefused, about,
+			"the values of the Secret %s are not sealed to this agent by its control plane; the agent's credentials may be out of date", name)
 	}
-	values := make(map[string][]byte, len(reply.Values))
-	for key, box := range reply.Values {
-		value, err := seal.Open(box, s.Sealer, s.Key)
-		switch {
-		case errors.Is(err, seal.ErrNotOpened):
-			return nil, failure.Wrap(err, failure.SecretRefused, about,
-				"the value %q of the Secret %s is not sealed to this agent by its control plane; the agent's credentials may be out of date", key, secret.Name)
-		case err != nil:
-			return nil, failure.Wrap(err, failure.SecretRefused, about, "the value %q of the Secret %s cannot be opened", key, secret.Name)
-		}
-		values[key] = value
+	values := make(map[string][]byte, len(opened))
+	for key, value := range opened {
+		values[key] = []byte(value.Reveal())
 	}
 	return values, nil
+}
+
+func refused(e seal.ReplyError, name string, about *desired.Reference) error {
+	switch e.Code {
+	case errcode.Conflict:
+		return failure.New(failure.SecretUnavailable, about,
+			"the values of the Secret %s have changed since this revision; they are applied with the next one", name)
+	case errcode.Unavailable, errcode.DeadlineExceeded, errcode.Internal:
+		return failure.New(failure.SecretUnavailable, about, "the control plane does not give the values of the Secret %s: %s", name, e.Message)
+	default:
+		return failure.New(failure.SecretRefused, about, "the control plane does not give the values of the Secret %s: %s", name, e.Message)
+	}
 }

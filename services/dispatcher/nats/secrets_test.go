@@ -10,6 +10,7 @@ import (
 
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher/failure"
 	dispatchernats "lockstep.internal/services/dispatcher/nats"
@@ -20,16 +21,13 @@ func TestSecretsAreOpenedOrRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	agent, state, other := key(t), key(t), key(t)
-	box := func(sender seal.Key, recipient string) []byte {
-		sealed, err := seal.Seal([]byte("hunter2"), recipient, sender)
+	values := func(label string, sender seal.Key, recipient string) seal.Reply {
+		sealed, err := seal.Values{"TOKEN": seal.NewValue("hunter2")}.Seal(label, recipient, sender)
 		require.NoError(t, err)
-		return sealed
+		return seal.Reply{Box: sealed}
 	}
-	values := func(digest string, value []byte) map[string]any {
-		return map[string]any{"digest": digest, "values": map[string][]byte{"TOKEN": value}}
-	}
-	refused := func(code string) map[string]any {
-		return map[string]any{"error": map[string]any{"code": code, "message": "because"}}
+	refused := func(code errcode.Code) seal.Reply {
+		return seal.Reply{Error: &seal.ReplyError{Code: code, Message: "because"}}
 	}
 	secrets := dispatchernats.Secrets{
 		Conn: natstest.Connect(t, server), Cell: topology.Cell("local"), Agent: 7, Key: agent, Sealer: state.Public(), Expiry: 10 * time.Second,
@@ -39,14 +37,17 @@ func TestSecretsAreOpenedOrRefusedWithAReason(t *testing.T) {
 		reply any
 		want  failure.Reason // none: opened
 	}{
-		"sealed":              {values("d", box(state, agent.Public())), ""},
-		"another-agents":      {values("d", box(state, other.Public())), failure.SecretRefused},
-		"another-sender":      {values("d", box(other, agent.Public())), failure.SecretRefused},
-		"open":                {values("d", []byte("hunter2")), failure.SecretRefused},
-		"another-digest":      {values("e", box(state, agent.Public())), failure.SecretUnavailable},
+		"sealed":              {values("secret/sealed/d", state, agent.Public()), ""},
+		"another-agents":      {values("secret/another-agents/d", state, other.Public()), failure.SecretRefused},
+		"another-sender":      {values("secret/another-sender/d", other, agent.Public()), failure.SecretRefused},
+		"another-workspaces":  {values("secret/sealed/d", state, agent.Public()), failure.SecretRefused},
+		"another-digest":      {values("secret/another-digest/e", state, agent.Public()), failure.SecretRefused},
+		"open":                {seal.Reply{Box: []byte("hunter2")}, failure.SecretRefused},
+		"empty":               {seal.Reply{}, failure.SecretRefused},
 		"no-json":             {json.RawMessage(`"hunter2"`), failure.SecretRefused},
-		"refused":             {refused("not_found"), failure.SecretRefused},
-		"not-now":             {refused("unavailable"), failure.SecretUnavailable},
+		"refused":             {refused(errcode.NotFound), failure.SecretRefused},
+		"not-now":             {refused(errcode.Unavailable), failure.SecretUnavailable},
+		"changed-since":       {refused(errcode.Conflict), failure.SecretUnavailable},
 		"nobody-is-listening": {nil, failure.SecretUnavailable},
 	} {
 		if test.reply != nil {

@@ -20,15 +20,17 @@ type Dependencies struct {
 	Pool       *pgxpool.Pool
 	Directory  *postgres.Directory
 	Workspaces *postgres.Workspaces
-	Secrets    *postgres.Secrets
-	Changes    *postgres.Changes
-	Streams    jetstream.JetStream
-	Agents     Agents
-	Endpoint   AgentEndpoint
-	Rebuild    Rebuild
-	Cell       topology.Cell
-	Logger     *slog.Logger
-	Now        func() time.Time
+	// Observations is what clusters have said, and they are asked for more through it.
+	Observations *postgres.Observations
+	Secrets      *postgres.Secrets
+	Changes      *postgres.Changes
+	Streams      jetstream.JetStream
+	Agents       Agents
+	Endpoint     AgentEndpoint
+	Rebuild      Rebuild
+	Cell         topology.Cell
+	Logger       *slog.Logger
+	Now          func() time.Time
 	// Interceptors that come before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
@@ -36,17 +38,17 @@ type Dependencies struct {
 // NewHandler serves every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	options := connect.WithInterceptors(append(interceptors, NewAuthentication(d.Directory))...)
+	options := connect.WithInterceptors(append(interceptors, NewOutages(), NewAuthentication(d.Directory))...)
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))
 	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, now: d.Now}, options))
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
-		access: access, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
+		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
-		access: access, pool: d.Pool, workspaces: d.Workspaces, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
 	return mux

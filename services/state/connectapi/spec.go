@@ -17,7 +17,7 @@ const maxSecretBytes = 512 << 10
 
 func spec(s domain.Spec) *statev1.WorkspaceSpec {
 	return &statev1.WorkspaceSpec{
-		Image: s.Image, Ports: each(s.Ports, port), Env: s.Env, Cpu: s.CPU, Memory: s.Memory, VolumeSize: s.VolumeSize, Command: s.Command,
+		Image: s.Image, Ports: each(s.Ports, port), Env: s.Env, Cpu: s.CPU, Memory: s.Memory, VolumeSize: s.VolumeSize, Command: s.Command, Args: s.Args,
 		SecretEnv: s.SecretEnv, SecretFiles: s.SecretFiles,
 	}
 }
@@ -31,6 +31,7 @@ func portOf(p *statev1.Port) domain.Port {
 func specOf(s *statev1.WorkspaceSpec) domain.Spec {
 	return domain.Spec{
 		Image: s.GetImage(), Ports: each(s.GetPorts(), portOf), Env: s.GetEnv(), CPU: s.GetCpu(), Memory: s.GetMemory(), VolumeSize: s.GetVolumeSize(), Command: s.GetCommand(),
+		Args: s.GetArgs(),
 	}
 }
 
@@ -46,7 +47,11 @@ func override(base domain.Spec, o *statev1.WorkspaceOverrides) domain.Spec {
 	replace(&base.Memory, o.GetMemory())
 	replace(&base.VolumeSize, o.GetVolumeSize())
 	if len(o.GetCommand()) > 0 {
-		base.Command = o.GetCommand()
+		// The arguments that are there are another command's.
+		base.Command, base.Args = o.GetCommand(), nil
+	}
+	if len(o.GetArgs()) > 0 {
+		base.Args = o.GetArgs()
 	}
 	if len(o.GetPorts()) > 0 {
 		base.Ports = each(o.GetPorts(), portOf)

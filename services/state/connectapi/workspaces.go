@@ -21,6 +21,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/devfile"
 	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 )
@@ -35,13 +36,14 @@ type workspaceService struct {
 	statev1connect.UnimplementedWorkspaceServiceHandler
 	access
 
-	pool       *pgxpool.Pool
-	workspaces *postgres.Workspaces
-	secrets    *postgres.Secrets
-	changes    *postgres.Changes
-	streams    jetstream.JetStream
-	cell       topology.Cell
-	now        func() time.Time
+	pool         *pgxpool.Pool
+	workspaces   *postgres.Workspaces
+	observations *postgres.Observations
+	secrets      *postgres.Secrets
+	changes      *postgres.Changes
+	streams      jetstream.JetStream
+	cell         topology.Cell
+	now          func() time.Time
 }
 
 func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Request[statev1.CreateWorkspaceRequest]) (*connect.Response[statev1.CreateWorkspaceResponse], error) {
@@ -57,6 +59,9 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 		for kind, values := range secrets {
 			w.Spec = describe(w.Spec, kind, values, s.secrets.Vault.Digest(values))
 		}
+		if err := s.workspaces.Admit(ctx, tx, w); err != nil {
+			return err
+		}
 		if err := s.workspaces.Insert(ctx, tx, w); err != nil {
 			return err
 		}
@@ -67,22 +72,29 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 		}
 		return nil
 	})
-	if w.IdempotencyKey != "" && fault.Is(err, errcode.AlreadyExists) {
+	if w.IdempotencyKey != "" && (fault.Is(err, errcode.AlreadyExists) || fault.Is(err, errcode.QuotaExceeded)) {
 		// The first request may have been this one's twin: its workspace is the answer then.
 		if first, findErr := s.workspaces.GetByIdempotencyKey(ctx, s.pool, w.UserID, w.IdempotencyKey); findErr == nil {
-			return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: workspace(first)}), nil
+			w, err = first, nil
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: shown[0]}), nil
 }
 
 // creation checks a request whole.
 func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorkspaceRequest) (domain.Creation, secretValues, error) {
 	c := domain.Creation{
 		Name: m.GetName(), ProjectID: m.GetProjectId(), UserID: caller(ctx).ID, Template: m.GetTemplate(), IdempotencyKey: m.GetIdempotencyKey(), Now: s.now(),
+	}
+	if err := fromDevfile(&c, m.GetDevfile()); err != nil {
+		return c, nil, err
 	}
 	if c.Name == "" {
 		c.Name = "workspace-" + strings.ToLower(rand.Text()[:madeUpNameCharacters])
@@ -109,12 +121,38 @@ func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorksp
 	if c.AgentID, err = s.onlyAgent(ctx, c.ProjectID, m.GetAgentId()); err != nil {
 		return c, nil, err
 	}
-	t, err := s.directory.Template(ctx, c.ProjectID, c.Template)
-	if err != nil {
-		return c, nil, err
+	if m.GetDevfile() == "" {
+		t, err := s.directory.Template(ctx, c.ProjectID, c.Template)
+		if err != nil {
+			return c, nil, err
+		}
+		c.Spec = t.Spec
 	}
-	c.Spec = override(t.Spec, m.GetOverrides())
+	c.Spec = override(c.Spec, m.GetOverrides())
 	return c, secrets, nil
+}
+
+// fromDevfile makes a creation of the devfile, where there is one.
+func fromDevfile(c *domain.Creation, text string) error {
+	if text == "" {
+		return nil
+	}
+	if c.Template != "" {
+		return fault.New(errcode.InvalidArgument, "a workspace is made from a template or from a devfile; give one of them").With("field", "devfile")
+	}
+	d, err := devfile.Read([]byte(text))
+	if err != nil {
+		return err
+	}
+	c.Template, c.Spec = domain.TemplateDevfile, d.Spec
+	if c.Name != "" {
+		return nil
+	}
+	c.Name = d.Name
+	if err := slug(c.Name); c.Name != "" && err != nil {
+		return fault.New(errcode.InvalidArgument, "the devfile's metadata.name %.80q is no workspace's name; give the workspace a name", c.Name).With("field", "name")
+	}
+	return nil
 }
 
 // onlyProject is the project asked for, or the only one that the caller sees.
@@ -176,7 +214,11 @@ func (s *workspaceService) GetWorkspace(ctx context.Context, r *connect.Request[
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.GetWorkspaceResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.GetWorkspaceResponse{Workspace: shown[0]}), nil
 }
 
 func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Request[statev1.ListWorkspacesRequest]) (*connect.Response[statev1.ListWorkspacesResponse], error) {
@@ -198,7 +240,11 @@ func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Reques
 	if err != nil {
 		return nil, err
 	}
-	out := &statev1.ListWorkspacesResponse{Workspaces: each(found, workspace)}
+	shown, err := s.shown(ctx, found...)
+	if err != nil {
+		return nil, err
+	}
+	out := &statev1.ListWorkspacesResponse{Workspaces: shown}
 	if len(found) == wp.Size {
 		out.NextPageToken = found[len(found)-1].ID.String()
 	}
@@ -216,7 +262,11 @@ func (s *workspaceService) SetDesiredState(ctx context.Context, r *connect.Reque
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.SetDesiredStateResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.SetDesiredStateResponse{Workspace: shown[0]}), nil
 }
 
 func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Request[statev1.UpdateWorkspaceRequest]) (*connect.Response[statev1.UpdateWorkspaceResponse], error) {
@@ -242,7 +292,11 @@ func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Reque
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: shown[0]}), nil
 }
 
 // change finds a workspace that the caller may manage, and changes it under its lock.

@@ -16,6 +16,8 @@ type Spec struct {
 	VolumeSize string `json:"volume_size,omitempty"`
 	// Command overrides the image's entrypoint when not empty.
 	Command []string `json:"command,omitempty"`
+	// Args are the arguments of the command, in place of the image's when not empty. With an empty Command they are those of the image's entrypoint.
+	Args []string `json:"args,omitempty"`
 	// SecretEnv is the names of the secret variables, whose values are not here.
 	SecretEnv []string `json:"secret_env,omitempty"`
 	// SecretFiles is the paths of the secret files below /run/secrets/workspace, whose contents are not here.
@@ -33,6 +35,9 @@ type Port struct {
 	// Number from 1 to 65535.
 	Number int32 `json:"number"`
 }
+
+// TemplateDevfile stands for the name of a template where a workspace was made from a devfile. No template can be called that.
+const TemplateDevfile = "(devfile)"
 
 // Defaults of a spec.
 const (
@@ -71,7 +76,7 @@ func (s Spec) normal() Spec {
 	if len(s.Env) == 0 {
 		s.Env = nil
 	}
-	for _, list := range []*[]string{&s.Command, &s.SecretEnv, &s.SecretFiles} {
+	for _, list := range []*[]string{&s.Command, &s.Args, &s.SecretEnv, &s.SecretFiles} {
 		if len(*list) == 0 {
 			*list = nil
 		}

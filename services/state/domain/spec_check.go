@@ -51,12 +51,8 @@ func (s Spec) check(f *faults) {
 	f.quantity("cpu", s.CPU, true)
 	f.quantity("memory", s.Memory, false)
 	f.quantity("volume_size", s.VolumeSize, false)
-	if len(s.Command) > maxCommand {
-		f.addf("command", "has %d parts, at most %d may be", len(s.Command), maxCommand)
-	}
-	for i, part := range s.Command {
-		f.text(index("command", i), part)
-	}
+	f.words("command", s.Command)
+	f.words("args", s.Args)
 	s.checkFiles(f)
 }
 
@@ -140,6 +136,15 @@ func (f *faults) name(at, name string) {
 func (f *faults) variable(at, name string) {
 	if len(validation.IsCIdentifier(name)) > 0 || len(name) > maxPath {
 		f.addf(at, "%.80q is no variable name: letters, digits and underscores, not beginning with a digit", name)
+	}
+}
+
+func (f *faults) words(at string, words []string) {
+	if len(words) > maxCommand {
+		f.addf(at, "has %d parts, at most %d may be", len(words), maxCommand)
+	}
+	for i, word := range words {
+		f.text(index(at, i), word)
 	}
 }
 

@@ -118,7 +118,7 @@ func TestTerminatedIsPermanent(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	t.Parallel()
 	before := workspace(t)
-	same, err := before.Update(domain.Spec{Image: before.Spec.Image, Env: map[string]string{}, Command: []string{}}, 9, start())
+	same, err := before.Update(domain.Spec{Image: before.Spec.Image, Env: map[string]string{}, Command: []string{}, Args: []string{}}, 9, start())
 	require.NoError(t, err)
 	require.Equal(t, before, same)
 	after, err := before.Update(domain.Spec{Image: "other:1", VolumeSize: "20Gi"}, 9, start())
@@ -177,6 +177,7 @@ func TestARestartGoesOnOnceItsOwnStopIsSeen(t *testing.T) {
 func TestObserving(t *testing.T) {
 	t.Parallel()
 	before := workspace(t)
+	before.ReconsiderAt = time.Time{}
 	require.Equal(t, before, before.Observe(domain.Observation{}), "nothing heard yet is no reason to doubt")
 	running := before.Observe(seen(deployment(1, "1")))
 	require.Equal(t, actualstate.Running, running.ActualState)
@@ -308,13 +309,13 @@ func TestWhatTheClusterLostIsSentAgain(t *testing.T) {
 func TestEveryFaultOfACreationAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := domain.NewWorkspace(domain.Creation{Name: "9-Ä", Now: start(), Spec: domain.Spec{
-		Image: "Registry.example/IDE", CPU: "many", Memory: "-1", VolumeSize: "500m", Command: []string{"ok", "\xff"},
+		Image: "Registry.example/IDE", CPU: "many", Memory: "-1", VolumeSize: "500m", Command: []string{"ok", "\xff"}, Args: []string{"\x00"},
 		Ports: []domain.Port{{"http", 80}, {"http", 80}, {"UPPER", 0}}, Env: map[string]string{"1X": "", "OK": "a\x00"},
 		SecretEnv: []string{"OK", "A-B", "T", "T"}, SecretFiles: []string{"/abs", "../up", "a//b", "k", "k", "k/below", ""},
 	}})
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 	require.Equal(t, []string{
-		"command[1]", "cpu", "env[1X]", "env[OK]", "image", "memory", "name", "ports[1].name", "ports[1].number", "ports[2].name", "ports[2].number",
+		"args[0]", "command[1]", "cpu", "env[1X]", "env[OK]", "image", "memory", "name", "ports[1].name", "ports[1].number", "ports[2].name", "ports[2].number",
 		"secret_env[0]", "secret_env[1]", "secret_env[3]", "secret_files[0]", "secret_files[1]", "secret_files[2]", "secret_files[4]", "secret_files[5]",
 		"secret_files[6]", "volume_size",
 	}, sortedKeys(fault.From(err).Details))
@@ -346,7 +347,7 @@ func FuzzSpecValidateNeverPanics(f *testing.F) {
 	f.Fuzz(func(t *testing.T, image, cpu, memory, port, env, value, file string) {
 		err := domain.Spec{
 			Image: image, CPU: cpu, Memory: memory, VolumeSize: memory, Ports: []domain.Port{{port, 1}}, Env: map[string]string{env: value},
-			SecretEnv: []string{value}, SecretFiles: []string{file, file + "/x"}, Command: []string{value},
+			SecretEnv: []string{value}, SecretFiles: []string{file, file + "/x"}, Command: []string{value}, Args: []string{env},
 		}.WithDefaults().Validate()
 		if err != nil {
 			require.True(t, fault.Is(err, errcode.InvalidArgument))

@@ -290,7 +290,7 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 		{`update workspaces set termination = 'finished' where termination = 'none'`, "workspaces", `termination is "finished", by the streams "none"`},
 		{`delete from observed_objects where kind = 'deployment'`, "observed_objects", "is missing"},
 		{`update observed_objects set deleted = not deleted`, "observed_objects", "deleted is"},
-		{`update observed_objects set data = data || '{"has_status": false}' where kind = 'deployment'`, "observed_objects", "data is"},
+		{`update observed_objects set data = replace(data, '"has_status":true', '"has_status":false') where kind = 'deployment'`, "observed_objects", "data is"},
 		{`update observed_objects set resource_version = resource_version + 1000`, "observed_objects", "resource_version is"},
 		{`insert into observed_objects select 7, 'pod', 'ws', 'made-up', 'u', 'c', 1, false, null, '{}'`, "observed_objects", "observed_objects 7/pod/ws/made-up: is there, but not by the streams"},
 		{`update resyncs set outcome = 'open', received = 1000`, "resyncs", `outcome is "open", by the streams`},

@@ -40,24 +40,6 @@ type SecretResponder struct {
 	Logger     *slog.Logger
 }
 
-// secretRequest asks for the values whose digest the desired event named.
-type secretRequest struct {
-	Name   string `json:"name"`
-	Digest string `json:"digest"`
-}
-
-// secretReply holds the values, each sealed to the agent's key, or an error.
-type secretReply struct {
-	Digest string            `json:"digest,omitempty"`
-	Values map[string][]byte `json:"values,omitempty"`
-	Error  *secretError      `json:"error,omitempty"`
-}
-
-type secretError struct {
-	Code    errcode.Code `json:"code"`
-	Message string       `json:"message"`
-}
-
 // Run answers until ctx is done. ready is called once requests arrive.
 func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
 	requests := make(chan *nats.Msg, secretBuffer)
@@ -92,7 +74,7 @@ func (r *SecretResponder) answer(ctx context.Context, msg *nats.Msg) {
 	reply, err := r.reply(ctx, msg)
 	if err != nil {
 		public := fault.Public(ctx, r.Logger, err)
-		reply = secretReply{Error: &secretError{Code: public.Code, Message: public.Message}}
+		reply = seal.Reply{Error: &seal.ReplyError{Code: public.Code, Message: public.Message}}
 	}
 	raw, err := json.Marshal(reply)
 	if err == nil {
@@ -103,34 +85,34 @@ func (r *SecretResponder) answer(ctx context.Context, msg *nats.Msg) {
 	}
 }
 
-func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (secretReply, error) {
+func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (seal.Reply, error) {
 	subject, err := topology.Parse(msg.Subject)
 	if err != nil {
-		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
+		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
 	}
 	agentID, err := subject.Agent()
 	if err != nil {
-		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
+		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
 	}
 	workspaceID, err := uuid.Parse(subject.Tokens[1])
 	if err != nil {
-		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "workspace %q is not a UUID", subject.Tokens[1])
+		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "workspace %q is not a UUID", subject.Tokens[1])
 	}
-	var request secretRequest
+	var request seal.Request
 	if err := json.Unmarshal(msg.Data, &request); err != nil {
-		return secretReply{}, fault.Wrap(err, errcode.InvalidArgument, "the request is not {\"name\": …, \"digest\": …}")
+		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "the request is not {\"name\": …, \"digest\": …}")
 	}
 	agent, err := r.Directory.Agent(ctx, agentID)
 	if err != nil {
-		return secretReply{}, err
+		return seal.Reply{}, err
 	}
 	w, err := r.Workspaces.Get(ctx, r.Pool, postgres.WorkspaceReference{ID: workspaceID})
 	if err != nil {
-		return secretReply{}, err
+		return seal.Reply{}, err
 	}
 	// Another agent's workspace does not exist for this one.
 	if w.AgentID != agentID || agent.Revoked {
-		return secretReply{}, fault.New(errcode.NotFound, "workspace %s does not exist", workspaceID)
+		return seal.Reply{}, fault.New(errcode.NotFound, "workspace %s does not exist", workspaceID)
 	}
 	var kind vault.Kind
 	switch request.Digest {
@@ -140,16 +122,20 @@ func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (secretReply
 		kind = vault.Files
 	}
 	if kind == "" || request.Digest == "" {
-		return secretReply{}, fault.New(errcode.Conflict, "the values of Secret %q have changed: a newer revision names them", request.Name)
+		return seal.Reply{}, fault.New(errcode.Conflict, "the values of Secret %q have changed: a newer revision names them", request.Name)
 	}
 	values, err := r.Secrets.Get(ctx, r.Pool, w.ID, kind)
 	if err != nil {
-		return secretReply{}, err
+		return seal.Reply{}, err
 	}
 	if kind == vault.Files {
 		values = byKey(values)
 	}
-	return sealFor(values, agent.CurvePublicKey, r.Secrets.Vault.Key(), request.Digest)
+	box, err := values.Seal(request.Label(w.ID.String()), agent.CurvePublicKey, r.Secrets.Vault.Key())
+	if err != nil {
+		return seal.Reply{}, fmt.Errorf("seal the secrets of workspace %s: %w", w.ID, err)
+	}
+	return seal.Reply{Box: box}, nil
 }
 
 // byKey names the contents of files, kept by path, as their Secret does: a path may have characters that a key may not.
@@ -159,16 +145,4 @@ func byKey(files seal.Values) seal.Values {
 		named[domain.SecretFileKey(path)] = content
 	}
 	return named
-}
-
-func sealFor(values seal.Values, recipient string, sender seal.Key, digest string) (secretReply, error) {
-	reply := secretReply{Digest: digest, Values: make(map[string][]byte, len(values))}
-	for name, value := range values {
-		box, err := seal.Seal([]byte(value.Reveal()), recipient, sender)
-		if err != nil {
-			return secretReply{}, fmt.Errorf("seal secret %q: %w", name, err)
-		}
-		reply.Values[name] = box
-	}
-	return reply, nil
 }

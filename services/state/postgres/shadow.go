@@ -86,7 +86,7 @@ func (s *Shadow) Tidy(ctx context.Context) error {
 }
 
 // Sync brings over what is wanted now, in a transaction that is not read only: agents and workspaces that came to be, and changes of those that are there. Workspaces
-// that are terminated are brought over whole: there is nothing more to hear of them.
+// that are terminated are brought over whole: there is nothing more to hear of them. So are orphans whose deletion was asked for.
 func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 	for _, table := range rebuiltTables() {
 		if !table.fixed {
@@ -98,6 +98,18 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 		}
 		if err := s.sync(ctx, tx, table, wanted); err != nil {
 			return fmt.Errorf("bring over what is wanted of %s: %w", table.name, err)
+		}
+	}
+	names := map[string]string{"shadow": shadow("orphans"), "real": s.real("orphans")}
+	for _, statement := range []string{
+		// Orphans whose deletion was asked for are there until they are gone, and so known after that; whoever was adopted is none.
+		`delete from {shadow} s where desired_revision > 0 or exists (
+			select from workspaces w where w.agent_id = s.agent_id and w.id::text = s.workspace and w.actual_state <> 'terminated')`,
+		`insert into {shadow} select * from {real} where desired_revision > 0
+			on conflict (agent_id, uid) do update set desired_revision = excluded.desired_revision, workspace = excluded.workspace`,
+	} {
+		if _, err := tx.Exec(ctx, fill(statement, names)); err != nil { //nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
+			return fmt.Errorf("bring over the orphans that shall be deleted: %w", err)
 		}
 	}
 	return nil

@@ -44,9 +44,13 @@ func (s *Shadow) keepOccasions(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		update `+shadow("observed_objects")+` s set data = l.data from `+s.real("observed_objects")+` l
 		where `+same(objectKey())+` and `+alike+`
-			and l.data <> s.data
-			and l.data #- '{object,observed_at}' #- '{object,update_type}' #- '{object,resync_id}' = s.data #- '{object,observed_at}' #- '{object,update_type}' #- '{object,resync_id}'`)
+			and l.data <> s.data and `+occasionless("l.data")+` = `+occasionless("s.data"))
 	return err //nolint:wrapcheck // KeepForgotten says what it was doing
+}
+
+// occasionless is the data of an object without when and why it was told. It is taken as text, which it is: it may have been spoilt.
+func occasionless(data string) string {
+	return `replace(regexp_replace(` + data + `, '"((observed_at|update_type|resync_id)":"[^"]*"|first_seen":(true|false)),?', '', 'g'), ',}', '}')`
 }
 
 //nolint:unqueryvet // the shadows were made like the real tables: the columns are the same, whichever there are
@@ -68,7 +72,7 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 			where {same} and s.resync_id is null and not exists (select from pg_temp.resyncs r where (r.agent_id, r.resync_id) = (l.agent_id, l.resync_id))`,
 		// Objects that were observed last before: they are gone, or their agent is; and tombstones of which the stream was restored without.
 		`insert into pg_temp.observed_objects select l.* from {objects} l, f
-			where f.restored and l.deleted or l.data->'object'->>'observed_at' < f.stamp on conflict do nothing`,
+			where f.restored and l.deleted or substring(l.data from '"observed_at":"([^"]*)"') < f.stamp on conflict do nothing`,
 		`update pg_temp.observed_objects s set (uid, cluster_uid, epoch, resource_version, workspace_id, resync_id, data)
 				= (l.uid, l.cluster_uid, l.epoch, l.resource_version, l.workspace_id, l.resync_id, l.data)
 			from {objects} l, f where {same} and f.restored and l.deleted and s.deleted and (l.epoch, l.resource_version) > (s.epoch, s.resource_version)`,
@@ -98,7 +102,7 @@ func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ..
 		"agents": s.real("agents"), "objects": s.real("observed_objects"), "resyncs": s.real("resyncs"), "orphans": s.real("orphans"), "workspaces": s.real("workspaces"),
 		"same": same(objectKey()), "alike": alike,
 	}
-	// What objects say of when they were observed is compared as text, which it is: no time has to be made of what may have been spoilt.
+	// What objects say of when they were observed is compared as text: no time has to be made of what may have been spoilt.
 	var stamp *string
 	if !f.Before.IsZero() {
 		stamp = nullable(f.Before.UTC().Format("2006-01-02T15:04:05"))
@@ -116,8 +120,9 @@ func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ..
 func (s *Shadow) KeepDue(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, fill(`
 		update pg_temp.workspaces s set actual_state = l.actual_state, reason = l.reason, message = l.message, reconsider_at = l.reconsider_at
-		from {workspaces} l join pg_temp.agents a on a.id = l.agent_id where l.id = s.id and l.reconsider_at <= coalesce(a.ticked_at, 'epoch')`,
-		map[string]string{"workspaces": s.real("workspaces")}))
+		from {workspaces} l join pg_temp.agents a on a.id = l.agent_id join {agents} c on c.id = l.agent_id
+		where l.id = s.id and (l.reconsider_at <= coalesce(a.ticked_at, 'epoch') or c.considered_revision <> c.configuration_revision)`,
+		map[string]string{"workspaces": s.real("workspaces"), "agents": s.real("agents")}))
 	if err != nil {
 		return fmt.Errorf("keep the states of workspaces that are due: %w", err)
 	}

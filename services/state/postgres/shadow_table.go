@@ -36,7 +36,7 @@ func rebuiltTables() []rebuiltTable {
 			derived: []string{"cluster_uid", "epoch", "nonce", "cause", "list_versions", "expected", "received", "outcome", "begun_at", "ended_at"},
 		},
 		{
-			// When it was seen first depends on where batches ended; that its deletion was asked for is a wish.
+			// When it was seen first depends on where batches ended. What came of its deletion is kept with the wish for it.
 			name: "orphans", key: []string{"agent_id", "uid"},
 			derived: []string{"workspace", "namespace", "name"},
 		},

@@ -19,7 +19,7 @@ func everyColumn() map[string]map[string]bool {
 	return map[string]map[string]bool{
 		"agents": {
 			"id": wanted, "project_id": wanted, "name": wanted, "token_hash": wanted, "curve_public_key": wanted, "created_at": wanted, "revoked_at": wanted,
-			"configuration": wanted, "configuration_revision": wanted,
+			"configuration": wanted, "configuration_revision": wanted, "considered_revision": wanted,
 			"last_seen_at": derived, "ticked_at": derived, "cluster_uid": derived, "epoch": derived,
 		},
 		"observed_objects": {
@@ -32,13 +32,13 @@ func everyColumn() map[string]map[string]bool {
 			"begun_at": derived, "ended_at": derived,
 		},
 		"orphans": {
-			"agent_id": wanted, "uid": wanted, "seen_at": wanted, "desired_revision": wanted, "user_id": wanted,
+			"agent_id": wanted, "uid": wanted, "seen_at": wanted, "desired_revision": wanted, "user_id": wanted, "message": wanted, "ended_at": wanted,
 			"workspace": derived, "namespace": derived, "name": derived,
 		},
 		"workspaces": {
 			"id": wanted, "name": wanted, "project_id": wanted, "agent_id": wanted, "user_id": wanted, "template": wanted, "namespace": wanted, "spec": wanted,
 			"desired_state": wanted, "desired_revision": wanted, "idempotency_key": wanted, "created_at": wanted, "desired_state_changed_at": wanted,
-			"desired_state_since": wanted, "expiry_warned_of": wanted, "actual_state_revision": wanted, "actual_state_changed_at": wanted,
+			"desired_state_since": wanted, "expiry_warned_of": wanted, "age_warned_of": wanted, "actual_state_revision": wanted, "actual_state_changed_at": wanted,
 			"actual_state": derived, "reason": derived, "message": derived, "reconsider_at": derived, "applied_revision": derived, "applied_at": derived,
 			"applied_uid": derived, "applied_generation": derived, "apply_error_revision": derived, "apply_error_reason": derived, "apply_error_message": derived,
 			"termination": derived,

@@ -103,6 +103,7 @@ func (r rendering) container() corev1.Container {
 		Name:         containerName,
 		Image:        r.Spec.Image,
 		Command:      literals(r.Spec.Command),
+		Args:         literals(r.Spec.Args),
 		Resources:    corev1.ResourceRequirements{Requests: amounts, Limits: amounts},
 		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: workspacePath}},
 		SecurityContext: &corev1.SecurityContext{

@@ -52,6 +52,7 @@ func TestGolden(t *testing.T) {
 		workspace domain.Workspace
 		options   render.Options
 	}{
+		"args":    {workspace(t, domain.Spec{Image: "ide", Args: []string{"tail", "-f", "$(HOME)/log"}}), render.Options{}},
 		"least":   {workspace(t, domain.Spec{Image: "ide"}), render.Options{}},
 		"full":    {workspace(t, full()), render.Options{}},
 		"stopped": {stopped, render.Options{}},
@@ -153,6 +154,7 @@ func TestWhatReplacesThePod(t *testing.T) {
 		"a new secret variable":     {func(w *domain.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
 		"a new secret file":         {func(w *domain.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
 		"another image":             {func(w *domain.Workspace) { w.Spec.Image = "other" }, true},
+		"another argument":          {func(w *domain.Workspace) { w.Spec.Args = []string{"--debug"} }, true},
 		"another plain variable":    {func(w *domain.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
 		"another amount of memory":  {func(w *domain.Workspace) { w.Spec.Memory = "3Gi" }, true},
 		"the same amount otherwise": {func(w *domain.Workspace) { w.Spec.Memory = "2048Mi" }, false},

@@ -368,7 +368,9 @@ type WorkspaceSpec struct {
 	// Names of the secret variables.
 	SecretEnv []string `protobuf:"bytes,8,rep,name=secret_env,json=secretEnv,proto3" json:"secret_env,omitempty"`
 	// Paths of the secret files.
-	SecretFiles   []string `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
+	SecretFiles []string `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
+	// Arguments of the command, in place of the image's when not empty.
+	Args          []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -466,6 +468,13 @@ func (x *WorkspaceSpec) GetSecretFiles() []string {
 	return nil
 }
 
+func (x *WorkspaceSpec) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
 // Port is a port that a workspace serves.
 type Port struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -532,7 +541,9 @@ type WorkspaceOverrides struct {
 	// Secret environment variables by name. Sealed at rest, never returned.
 	SecretEnv map[string]string `protobuf:"bytes,8,rep,name=secret_env,json=secretEnv,proto3" json:"secret_env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Secret files by name below /run/secrets/workspace. Sealed at rest, never returned.
-	SecretFiles   map[string][]byte `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	SecretFiles map[string][]byte `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Arguments of the command. A new command alone comes without the arguments of the one before.
+	Args          []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -630,6 +641,13 @@ func (x *WorkspaceOverrides) GetSecretFiles() map[string][]byte {
 	return nil
 }
 
+func (x *WorkspaceOverrides) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
 type CreateWorkspaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DNS-safe slug of at most 40 characters. Empty: one is made up.
@@ -642,7 +660,8 @@ type CreateWorkspaceRequest struct {
 	Overrides *WorkspaceOverrides `protobuf:"bytes,5,opt,name=overrides,proto3" json:"overrides,omitempty"`
 	// Makes a repeated request return the first one's workspace. Optional, at most 64 characters.
 	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// A devfile (schema 2.2, YAML, at most 64 KiB) to make it from instead of a template. Fields that Lockstep has no use for are refused, not ignored.
+	// A devfile (schema 2.2, YAML, at most 64 KiB) to make it from instead of a template. What asks for something
+	// that Lockstep does not do is refused, not ignored. Where name is empty, its metadata.name is the workspace's.
 	Devfile       string `protobuf:"bytes,7,opt,name=devfile,proto3" json:"devfile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1706,8 +1725,10 @@ type Orphan struct {
 	// Its container's image, where a pod shows it.
 	Image  string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
 	SeenAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
-	// It was asked for and is not over yet.
-	Deleting      bool `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// Its deletion was asked for and is not over yet.
+	Deleting bool `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// Why its deletion failed last, as a sentence; it is tried again. Empty otherwise.
+	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1782,6 +1803,13 @@ func (x *Orphan) GetDeleting() bool {
 		return x.Deleting
 	}
 	return false
+}
+
+func (x *Orphan) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 type ListOrphansRequest struct {
@@ -2136,7 +2164,7 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x04spec\x18\x11 \x01(\v2 .lockstep.state.v1.WorkspaceSpecR\x04spec\x129\n" +
 	"\n" +
 	"expires_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12#\n" +
-	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\"\xf0\x02\n" +
+	"\rexpiry_policy\x18\x13 \x01(\tR\fexpiryPolicy\"\x84\x03\n" +
 	"\rWorkspaceSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12;\n" +
@@ -2148,13 +2176,15 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\acommand\x18\a \x03(\tR\acommand\x12\x1d\n" +
 	"\n" +
 	"secret_env\x18\b \x03(\tR\tsecretEnv\x12!\n" +
-	"\fsecret_files\x18\t \x03(\tR\vsecretFiles\x1a6\n" +
+	"\fsecret_files\x18\t \x03(\tR\vsecretFiles\x12\x12\n" +
+	"\x04args\x18\n" +
+	" \x03(\tR\x04args\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"2\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x05R\x06number\"\xe6\x04\n" +
+	"\x06number\x18\x02 \x01(\x05R\x06number\"\xfa\x04\n" +
 	"\x12WorkspaceOverrides\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12@\n" +
 	"\x03env\x18\x02 \x03(\v2..lockstep.state.v1.WorkspaceOverrides.EnvEntryR\x03env\x12\x10\n" +
@@ -2166,7 +2196,9 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x05ports\x18\a \x03(\v2\x17.lockstep.state.v1.PortR\x05ports\x12S\n" +
 	"\n" +
 	"secret_env\x18\b \x03(\v24.lockstep.state.v1.WorkspaceOverrides.SecretEnvEntryR\tsecretEnv\x12Y\n" +
-	"\fsecret_files\x18\t \x03(\v26.lockstep.state.v1.WorkspaceOverrides.SecretFilesEntryR\vsecretFiles\x1a6\n" +
+	"\fsecret_files\x18\t \x03(\v26.lockstep.state.v1.WorkspaceOverrides.SecretFilesEntryR\vsecretFiles\x12\x12\n" +
+	"\x04args\x18\n" +
+	" \x03(\tR\x04args\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
@@ -2249,14 +2281,15 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x0fOrphanReference\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xe6\x01\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x80\x02\n" +
 	"\x06Orphan\x12@\n" +
 	"\treference\x18\x01 \x01(\v2\".lockstep.state.v1.OrphanReferenceR\treference\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12!\n" +
 	"\fworkspace_id\x18\x03 \x01(\tR\vworkspaceId\x12\x14\n" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x123\n" +
 	"\aseen_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\x12\x1a\n" +
-	"\bdeleting\x18\x06 \x01(\bR\bdeleting\"k\n" +
+	"\bdeleting\x18\x06 \x01(\bR\bdeleting\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\"k\n" +
 	"\x12ListOrphansRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +

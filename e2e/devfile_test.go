@@ -1,0 +1,74 @@
+package e2e_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+)
+
+// devfileBecomesAWorkspace makes workspaces of the example that users are shown.
+func devfileBecomesAWorkspace(s *system) {
+	t := s.t
+	cli := s.commandLine()
+	example := filepath.Join("..", "deploy", "examples", "devfile.yaml")
+	place := []string{"--project", strconv.FormatInt(s.project, 10), "--agent", strconv.FormatInt(s.agent, 10), "-o", "json"}
+
+	out := cli.ok(append([]string{"ws", "create", "--devfile", example}, place...)...)
+	w := s.named(printed(t, out, &statev1.CreateWorkspaceResponse{}).GetWorkspace())
+	require.Equal(t, "shop-frontend", w.name, "metadata.name is the name where none is given")
+	shown := w.untilRunning()
+	require.Equal(t, "2Gi", shown.GetSpec().GetVolumeSize())
+	container := w.pod().Spec.Containers[0]
+	require.Equal(t, "registry.example/ide:1", container.Image, "variables are in place")
+	require.Empty(t, container.Command)
+	require.Equal(t, []string{"sleep", "infinity"}, container.Args)
+	require.Equal(t, map[string]string{
+		"NODE_ENV": "development", "DEBUG_PORT": "5858", "PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace",
+	}, variablesOf(container))
+	require.Equal(t, "512Mi", container.Resources.Limits.Memory().String())
+	require.Equal(t, "250m", container.Resources.Limits.Cpu().String())
+	service, err := s.kube.CoreV1().Services(w.namespace).Get(t.Context(), w.name, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Len(t, service.Spec.Ports, 1, "what is not exposed is no port")
+	require.Equal(t, "web", service.Spec.Ports[0].Name)
+	require.EqualValues(t, 3000, service.Spec.Ports[0].Port)
+	require.Equal(t, "2Gi", w.claim().Spec.Resources.Requests.Storage().String())
+
+	// By standard input, under another name, with changes of the creator's.
+	raw, err := os.ReadFile(example)
+	require.NoError(t, err)
+	out = cli.reading(string(raw)).ok(append([]string{"ws", "create", "another-frontend", "--devfile", "-", "--env", "NODE_ENV=test", "--command", "serve"}, place...)...)
+	another := s.named(printed(t, out, &statev1.CreateWorkspaceResponse{}).GetWorkspace())
+	another.untilRunning()
+	container = another.pod().Spec.Containers[0]
+	require.Equal(t, []string{"serve"}, container.Command)
+	require.Empty(t, container.Args, "the arguments were another command's")
+	require.Equal(t, "test", variablesOf(container)["NODE_ENV"])
+	require.Equal(t, "5858", variablesOf(container)["DEBUG_PORT"])
+
+	const invalid, taken = 2, 6
+	require.Contains(t, cli.fails(taken, append([]string{"ws", "create", "--devfile", example}, place...)...), "shop-frontend")
+	refused := cli.reading(strings.Replace(string(raw), "commands:", "projects: [{name: shop}]\ncommands:", 1))
+	require.Contains(t, refused.fails(invalid, append([]string{"ws", "create", "--devfile", "-"}, place...)...), "projects: are not cloned")
+	require.Contains(t, cli.fails(invalid, append([]string{"ws", "create", "--devfile", example, "--template", "default"}, place...)...), "give one of them")
+	require.Contains(t, cli.fails(invalid, append([]string{"ws", "create", "--devfile", "no-such-file"}, place...)...), "no-such-file")
+
+	another.terminate()
+	another.untilTerminated()
+}
+
+// variablesOf are the plain variables of a container.
+func variablesOf(container corev1.Container) map[string]string {
+	plain := map[string]string{}
+	for _, variable := range container.Env {
+		plain[variable.Name] = variable.Value
+	}
+	return plain
+}

@@ -1,0 +1,271 @@
+package devfile_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/devfile"
+	"lockstep.internal/services/state/domain"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func file(tb testing.TB, name string) []byte {
+	tb.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata", name+".yaml"))
+	require.NoError(tb, err)
+	return raw
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]devfile.Devfile{
+		"node": {Name: "shop-frontend", Spec: domain.Spec{
+			Image: "registry.example/node-22:1-102", Args: []string{"tail", "-f", "/dev/null"}, CPU: "1500m", Memory: "2Gi", VolumeSize: "5Gi",
+			Ports: []domain.Port{{Name: "http-node", Number: 3000}, {Name: "metrics", Number: 9090}},
+			Env: map[string]string{
+				"DEBUG_PORT": "5858", "NODE_ENV": "development", "RETRIES": "3", "PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace",
+			},
+		}},
+		"least": {Spec: domain.Spec{
+			Image: "registry.example/ide:9", CPU: "500m", Memory: "1Gi", VolumeSize: "10Gi",
+			Env: map[string]string{"PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace"},
+		}},
+		"detached": {Name: "Batch Runner", Spec: domain.Spec{
+			Image:   "registry.example/batch@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+			Command: []string{"/bin/batch"}, Args: []string{"--say=hello hello", "--format={{template}}", "$(HOME)"},
+			CPU: "500m", Memory: "64Mi", VolumeSize: "10Gi", Env: map[string]string{},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := devfile.Read(file(t, name))
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			require.NoError(t, got.Spec.Validate())
+		})
+	}
+}
+
+// with is a devfile of a container, with more of its fields, and more of the devfile's.
+func with(container, top string) string {
+	text := "schemaVersion: 2.2.0\ncomponents:\n- name: tools\n  container:\n    image: registry.example/ide:9\n"
+	for line := range strings.Lines(container) {
+		text += "    " + strings.TrimSuffix(line, "\n") + "\n"
+	}
+	return text + top
+}
+
+func TestWhatIsRefusedIsNamedByItsPath(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ text, at, says string }{
+		"no version":           {"components: [{name: a, container: {image: a}}]", "schemaVersion", "write 2.2.0"},
+		"an old version":       {strings.Replace(with("", ""), "2.2.0", "2.1.0", 1), "schemaVersion", "must be 2.2.0"},
+		"a newer version":      {strings.Replace(with("", ""), "2.2.0", "2.3.0", 1), "schemaVersion", "must be 2.2.0"},
+		"half a version":       {strings.Replace(with("", ""), "2.2.0", "2.2", 1), "schemaVersion", "must be 2.2.0"},
+		"a list":               {"- a", "the document", "must be an object"},
+		"a word":               {"devfile", "the document", "must be an object"},
+		"no component":         {"schemaVersion: 2.2.0", "components", "no container"},
+		"only a volume":        {"schemaVersion: 2.2.0\ncomponents: [{name: v, volume: {}}]", "components", "no container"},
+		"no image":             {"schemaVersion: 2.2.0\ncomponents: [{name: a, container: {}}]", "components[0].container.image", "is required"},
+		"a bad image":          {strings.Replace(with("", ""), "ide:9", "IDE 9", 1), "components[0].container.image", "no image reference"},
+		"an unknown field":     {with("", "component: []"), "component", "is no field"},
+		"one of the container": {with("imagePullPolicy: Always", ""), "components[0].container.imagePullPolicy", "is no field"},
+		"a parent":             {with("", "parent: {id: node, registryUrl: https://registry.example}"), "parent", "write into the devfile"},
+		"projects":             {with("", "projects: [{name: a}]"), "projects", "clone into /workspace"},
+		"starter projects":     {with("", "starterProjects: [{name: a}]"), "starterProjects", "clone into /workspace"},
+		"dependent projects":   {with("", "dependentProjects: [{name: a}]"), "dependentProjects", "clone into /workspace"},
+		"events":               {with("", "commands: [{id: i, exec: {component: tools}}]\nevents: {postStart: [i]}"), "events", "run commands"},
+		"a global limit":       {with("", "metadata: {globalMemoryLimit: 2Gi}"), "metadata.globalMemoryLimit", "memoryLimit of the container"},
+		"a second container":   {with("", "- {name: db, container: {image: db}}"), "components[1].container", "second container"},
+		"kubernetes":           {with("", "- {name: db, kubernetes: {uri: db.yaml}}"), "components[1].kubernetes", "remove it"},
+		"openshift":            {with("", "- {name: db, openshift: {uri: db.yaml}}"), "components[1].openshift", "remove it"},
+		"an image to build":    {with("", "- {name: db, image: {imageName: db}}"), "components[1].image", "remove it"},
+		"a plugin":             {with("", "- {name: db, plugin: {id: db}}"), "components[1].plugin", "remove it"},
+		"a custom component":   {with("", "- {name: db, custom: {componentClass: db}}"), "components[1].custom", "remove it"},
+		"an unknown component": {with("", "- {name: db, database: {}}"), "components[1].database", "is no field"},
+		"two kinds at once":    {with("", "- {name: db, volume: {}, kubernetes: {}}"), "components[1].kubernetes", "one kind of component too many"},
+		"no name":              {with("", "- {volume: {}}"), "components[1].name", "is missing"},
+		"a name twice":         {with("", "- {name: tools, volume: {}}"), "components[1].name", "another component"},
+		"a bad name":           {with("", "- {name: My Volume, volume: {}}"), "components[1].name", "is no name"},
+		"a second volume": {
+			with("volumeMounts: [{name: a, path: /workspace}, {name: b, path: /workspace}]", "- {name: a, volume: {}}\n- {name: b, volume: {}}"),
+			"components[2].volume", "second volume",
+		},
+		"an unmounted volume":  {with("", "- {name: a, volume: {size: 1Gi}}"), "components[1].volume", "volumeMounts"},
+		"a volume elsewhere":   {with("volumeMounts: [{name: m2, path: /home/user/.m2}]", "- {name: m2, volume: {}}"), "components[0].container.volumeMounts[0].path", "the volume is at /workspace"},
+		"a volume at its name": {with("volumeMounts: [{name: m2}]", "- {name: m2, volume: {}}"), "components[0].container.volumeMounts[0].path", `"/m2" is not possible`},
+		"a volume twice":       {with("volumeMounts: [{name: a, path: /workspace}, {name: a, path: /workspace}]", "- {name: a, volume: {}}"), "components[0].container.volumeMounts[1].name", "already"},
+		"no such volume":       {with("volumeMounts: [{name: a, path: /workspace}]", ""), "components[0].container.volumeMounts[0].name", "no volume component"},
+		"an ephemeral volume": {
+			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {ephemeral: true}}"), "components[1].volume.ephemeral", "lives as long",
+		},
+		"a bad size":           {with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: big}}"), "components[1].volume.size", "no quantity"},
+		"sources elsewhere":    {with("sourceMapping: /projects", ""), "components[0].container.sourceMapping", "is at /workspace"},
+		"annotations":          {with("annotation: {deployment: {a: b}}", ""), "components[0].container.annotation", "not written"},
+		"a bad limit":          {with("memoryLimit: lots", ""), "components[0].container.memoryLimit", "no quantity"},
+		"a bad request":        {with("memoryLimit: 1Gi\nmemoryRequest: lots", ""), "components[0].container.memoryRequest", "no quantity"},
+		"a request alone":      {with("cpuRequest: lots", ""), "components[0].container.cpuRequest", "no quantity"},
+		"too large a request":  {with("cpuLimit: 500m\ncpuRequest: 1", ""), "components[0].container.cpuRequest", "more than the limit"},
+		"no memory at all":     {with("memoryLimit: 0", ""), "components[0].container.memoryLimit", "not more than nothing"},
+		"a command as a text":  {with("command: sleep 1", ""), "components[0].container.command", "must be a list"},
+		"an object as a word":  {with("args: [{a: b}]", ""), "components[0].container.args[0]", "must be a text"},
+		"a word with a zero":   {with(`args: [a, "b\0"]`, ""), "components[0].container.args[1]", "zero byte"},
+		"a bad variable":       {with("env: [{name: A-B, value: x}]", ""), "components[0].container.env[0]", "no variable name"},
+		"a very long variable": {with("env: [{name: "+strings.Repeat("a", 300)+", value: x}]", ""), "components[0].container.env[0]", "no variable name"},
+		"a nameless variable":  {with("env: [{value: x}]", ""), "components[0].container.env[0].name", "is missing"},
+		"a variable twice":     {with("env: [{name: A, value: x}, {name: A, value: y}]", ""), "components[0].container.env[1].name", "twice"},
+		"a reserved variable":  {with("env: [{name: PROJECTS_ROOT, value: /x}]", ""), "components[0].container.env[0].name", "set by Lockstep"},
+		"a value that is none": {with("env: [{name: A, value: [x]}]", ""), "components[0].container.env[0].value", "must be a text"},
+		"mountSources":         {with("mountSources: sometimes", ""), "components[0].container.mountSources", "true or false"},
+		"no port":              {with("endpoints: [{name: web}]", ""), "components[0].container.endpoints[0].targetPort", "is missing"},
+		"a port as a text":     {with(`endpoints: [{name: web, targetPort: "80"}]`, ""), "components[0].container.endpoints[0].targetPort", "number of a port"},
+		"a port too large":     {with("endpoints: [{name: web, targetPort: 65536}]", ""), "components[0].container.endpoints[0].targetPort", "1 to 65535"},
+		"a port beyond ints":   {with("endpoints: [{name: web, targetPort: 99999999999}]", ""), "components[0].container.endpoints[0].targetPort", "1 to 65535"},
+		"a port twice": {
+			with("endpoints: [{name: a, targetPort: 1, exposure: none}, {name: b, targetPort: 80}, {name: c, targetPort: 80}]", ""),
+			"components[0].container.endpoints[2].targetPort", "another port",
+		},
+		"a port's long name":     {with("endpoints: [{name: a-name-of-16-chars, targetPort: 80}]", ""), "components[0].container.endpoints[0].name", "no port name"},
+		"udp":                    {with("endpoints: [{name: dns, targetPort: 53, protocol: udp}]", ""), "components[0].container.endpoints[0].protocol", "not served"},
+		"another protocol":       {with("endpoints: [{name: a, targetPort: 53, protocol: ftp}]", ""), "components[0].container.endpoints[0].protocol", "none of"},
+		"another exposure":       {with("endpoints: [{name: a, targetPort: 53, exposure: all}]", ""), "components[0].container.endpoints[0].exposure", "none of"},
+		"an annotated port":      {with("endpoints: [{name: a, targetPort: 53, annotation: {a: b}}]", ""), "components[0].container.endpoints[0].annotation", "not written"},
+		"an undefined variable":  {with("args: ['{{ version }}']", ""), "components[0].container.args[0]", `"version" is not defined`},
+		"a variable of a list":   {with("", "variables: {a: [b]}"), "variables.a", "must be a text"},
+		"variables as a list":    {with("", "variables: [a]"), "variables", "must be an object"},
+		"a name made of one":     {with("endpoints: [{name: '{{a}}', targetPort: 53}]", "variables: {a: web}"), "components[0].container.endpoints[0].name", "no port name"},
+		"too many ports":         {with(ports(51), ""), "components[0].container.endpoints", "at most 50"},
+		"a component of no kind": {with("", "- {name: a}"), "components[1].container", "is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := devfile.Read([]byte(test.text))
+			require.True(t, fault.Is(err, errcode.InvalidArgument), "%v", err)
+			f := fault.From(err)
+			require.Contains(t, f.Details, test.at, "%v", f.Details)
+			require.Contains(t, f.Details[test.at], test.says)
+			require.Contains(t, f.Message, test.at+": "+f.Details[test.at])
+		})
+	}
+}
+
+func ports(n int) string {
+	var b strings.Builder
+	b.WriteString("endpoints:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "- {name: p%d, targetPort: %d}\n", i, i+1)
+	}
+	return b.String()
+}
+
+func TestWhatChangesNothingIsIgnored(t *testing.T) {
+	t.Parallel()
+	bare, err := devfile.Read([]byte(with("", "")))
+	require.NoError(t, err)
+	for name, text := range map[string]string{
+		"metadata":                        with("", "metadata: {name: '', future: {field: [1]}}"),
+		"commands":                        with("", "commands: [{id: a, exec: {component: tools, commandLine: '{{undefined}}'}}]"),
+		"attributes":                      with("", "attributes: {a: {b: [c]}}"),
+		"what is refused, without any":    with("annotation: {}", "parent:\nprojects: []\nstarterProjects: null\nevents: {}"),
+		"an anchor that nobody refers to": with("", "attributes: &a {b: c}"),
+		"sources at the volume":           with("sourceMapping: /workspace/", ""),
+		"an endpoint inside":              with("endpoints: [{name: debug, targetPort: 5858, exposure: none}]", ""),
+		"a request below the limit":       with("memoryLimit: 1Gi\nmemoryRequest: 1Mi", ""),
+		"an unused variable":              with("", "variables: {a: b}"),
+		"its own pod":                     with("dedicatedPod: true\nmountSources: true", ""),
+	} {
+		got, err := devfile.Read([]byte(text))
+		require.NoError(t, err, name)
+		require.Equal(t, bare, got, name)
+	}
+	without, err := devfile.Read([]byte(with("mountSources: false\nsourceMapping: /projects", "")))
+	require.NoError(t, err)
+	require.Empty(t, without.Spec.Env, "nobody asks for sources, so nobody is told where they are")
+}
+
+func TestHarmfulInputIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		text, says string
+		code       fault.Code
+	}{
+		"nothing":             {"", "empty", errcode.InvalidArgument},
+		"a comment":           {"# nothing", "empty", errcode.InvalidArgument},
+		"no YAML":             {"a: [", "no YAML: line", errcode.InvalidArgument},
+		"no text":             {"a: \xff", "no YAML", errcode.InvalidArgument},
+		"two documents":       {with("", "") + "---\na: b", "more than one", errcode.InvalidArgument},
+		"a broken second one": {with("", "") + "---\na: [", "more than one", errcode.InvalidArgument},
+		"a field twice":       {with("image: registry.example/other:1", ""), `line 6 of the devfile: "image" is there twice`, errcode.InvalidArgument},
+		"an alias":            {"attributes: &a {b: c}\nvariables: *a", "line 2 of the devfile: the alias *a", errcode.InvalidArgument},
+		"an alias bomb":       {bomb(), "the alias *", errcode.InvalidArgument},
+		"a merge":             {"a: {<<: {b: c}}", "plain word", errcode.InvalidArgument},
+		"a key of many parts": {"? [a, b]\n: c", "plain word", errcode.InvalidArgument},
+		"a tag":               {"a: !!binary aGVsbG8=", "the tag", errcode.InvalidArgument},
+		"depth":               {strings.Repeat("[", 100) + strings.Repeat("]", 100), "nested more than 32", errcode.InvalidArgument},
+		"great depth":         {strings.Repeat("[", devfile.MaxSize), "devfile", errcode.InvalidArgument},
+		"size":                {strings.Repeat("#", devfile.MaxSize+1), "has 65537 bytes, at most 65536", errcode.PayloadTooLarge},
+		"a bomb of variables": {
+			with("args: ['"+strings.Repeat("{{a}}", 5000)+"']", "variables: {a: "+strings.Repeat("x", 30<<10)+"}"), "variables: make more than", errcode.InvalidArgument,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := devfile.Read([]byte(test.text))
+			require.True(t, fault.Is(err, test.code), "%v", err)
+			require.Contains(t, fault.From(err).Message, test.says)
+		})
+	}
+}
+
+// bomb is a few lines that stand for ten to the ninth words.
+func bomb() string {
+	text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := 1; i < 9; i++ {
+		text += fmt.Sprintf("a%d: &a%d [%s*a%d]\n", i, i, strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 9), i-1)
+	}
+	return text
+}
+
+func TestEverythingThatIsWrongIsToldAtOnceUpToALimit(t *testing.T) {
+	t.Parallel()
+	_, err := devfile.Read([]byte(with("memoryLimit: lots", "parent: {id: a}\nprojects: [{name: a}]")))
+	require.Len(t, fault.From(err).Details, 3)
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, "unknown%d: 1\n", i)
+	}
+	_, err = devfile.Read([]byte(with("", many.String())))
+	f := fault.From(err)
+	require.Len(t, f.Details, 20)
+	require.Contains(t, f.Message, "980 more")
+	require.Less(t, len(f.Message), 4<<10)
+}
+
+func FuzzRead(f *testing.F) {
+	for _, name := range []string{"node", "least", "detached"} {
+		f.Add(file(f, name))
+	}
+	f.Add([]byte(bomb()))
+	f.Add([]byte(with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: '{{s}}'}}\nvariables: {s: 1Gi}")))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := devfile.Read(data)
+		if err != nil {
+			require.Contains(t, []fault.Code{errcode.InvalidArgument, errcode.PayloadTooLarge}, fault.CodeOf(err), "%v", err)
+			require.Less(t, len(fault.From(err).Message), 64<<10)
+			return
+		}
+		require.NoError(t, got.Spec.Validate())
+		again, err := devfile.Read(data)
+		require.NoError(t, err)
+		require.Equal(t, got, again)
+	})
+}
