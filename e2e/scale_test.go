@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	crowdSize    = 300
-	troubledSize = 1000
+	crowdSize    = 30
+	troubledSize = 100
 )
 
 // TestScale is one system with many workspaces.
@@ -22,6 +22,7 @@ func TestScale(t *testing.T) {
 	s := startWith(t, stack.Options{Nodes: 4}) // a node has room for 110 pods
 	s.inTurn(
 		promise{"a crowd over several agents converges", crowdConverges},
+		promise{"a thousand in trouble delay nobody", thousandInTroubleDelayNobody},
 		promise{"the history is sound", requireSoundHistory},
 	)
 }

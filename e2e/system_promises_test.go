@@ -2,20 +2,13 @@ package e2e_test
 
 import (
 	"testing"
-	"time"
-
-	"lockstep.internal/services/state"
-	"lockstep.internal/tools/stack"
 )
 
 // TestWorkspaces is one system at work, as its users see it.
 func TestWorkspaces(t *testing.T) {
 	t.Parallel()
-	s := start(t, func(service string, config any) {
-		if service == stack.State {
-			config.(*state.Config).Workspace.UnschedulablePatience = time.Second
-		}
-	})
+	now := &aheadClock{}
+	s := start(t, patientClock(now))
 	s.together(
 		promise{"created becomes Running", createdBecomesRunning},
 		promise{"stop keeps the volume", stopKeepsTheVolume},
@@ -25,7 +18,8 @@ func TestWorkspaces(t *testing.T) {
 		promise{"a missing image fails readably and is mended", missingImageFailsReadablyAndIsMended},
 		promise{"a crashing image fails readably and is mended", crashingImageFailsReadablyAndIsMended},
 		promise{"what was complete once still fails", whatWasCompleteOnceStillFails},
-		promise{"unschedulable fails past patience", unschedulableFailsPastPatience},
+		promise{"what is refused is tried again, ever less", refusedIsTriedAgainEverLess},
+		promise{"patience ends by the agent's clock", patienceEndsByTheAgentsClock(now)},
 		promise{"others' trouble is not one's own", othersTroubleIsNotOnesOwn},
 		promise{"secrets reach the cluster only", secretsReachTheClusterOnly},
 		promise{"a devfile becomes a workspace", devfileBecomesAWorkspace},
