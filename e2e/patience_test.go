@@ -14,7 +14,6 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/watcher"
-	"lockstep.internal/tools/stack"
 )
 
 // aheadClock is the real one, and can be put forward.
@@ -31,15 +30,10 @@ func (c *aheadClock) pass(d time.Duration)            { c.ahead.Add(int64(d)) }
 // patientAgent has a clock of its own.
 const patientAgent = "patient"
 
-// patientClock gives the patient agent a clock, of which it tells often.
-func patientClock(now *aheadClock) func(service string, config any) {
-	return func(service string, config any) {
-		if service != stack.Watcher {
-			return
-		}
-		if cfg := config.(*watcher.Config); filepath.Base(cfg.CredentialsFile) == patientAgent+".json" {
-			cfg.Clock, cfg.TickInterval = now, time.Second
-		}
+// give gives the clock to the patient agent.
+func (c *aheadClock) give(cfg *watcher.Config) {
+	if filepath.Base(cfg.CredentialsFile) == patientAgent+".json" {
+		cfg.Clock = c
 	}
 }
 
@@ -62,7 +56,9 @@ func patienceEndsByTheAgentsClock(now *aheadClock) func(s *system) {
 		held.stop()
 		hanging.untilStopped()
 		held.untilStopped()
-		homeless.until("without a node", func(w *statev1.Workspace) bool { return w.GetActualState() == statev1.ActualState_ACTUAL_STATE_STARTING })
+		homeless.until("without a node", func(w *statev1.Workspace) bool {
+			return w.GetActualState() == statev1.ActualState_ACTUAL_STATE_STARTING
+		})
 
 		now.pass(time.Hour)
 		require.Contains(t, homeless.untilFailed("Unschedulable").GetMessage(), "no node of the cluster can take the workspace")

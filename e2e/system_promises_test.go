@@ -2,13 +2,26 @@ package e2e_test
 
 import (
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/tools/stack"
 )
 
 // TestWorkspaces is one system at work, as its users see it.
 func TestWorkspaces(t *testing.T) {
 	t.Parallel()
 	now := &aheadClock{}
-	s := start(t, patientClock(now))
+	s := start(t, func(service string, config any) {
+		if service == stack.Watcher {
+			config.(*watcher.Config).TickInterval = time.Second
+			now.give(config.(*watcher.Config))
+		}
+	})
+	s.configure(s.agent, &statev1.AgentConfiguration{UnschedulablePatience: durationpb.New(time.Second)})
 	s.together(
 		promise{"created becomes Running", createdBecomesRunning},
 		promise{"stop keeps the volume", stopKeepsTheVolume},
@@ -20,6 +33,10 @@ func TestWorkspaces(t *testing.T) {
 		promise{"what was complete once still fails", whatWasCompleteOnceStillFails},
 		promise{"what is refused is tried again, ever less", refusedIsTriedAgainEverLess},
 		promise{"patience ends by the agent's clock", patienceEndsByTheAgentsClock(now)},
+		promise{"unschedulable fails past patience", unschedulableFailsPastPatience},
+		promise{"quotas hold", quotasHold},
+		promise{"age policies end what nobody ends", agePoliciesEndWhatNobodyEnds},
+		promise{"configuration is followed", configurationIsFollowed},
 		promise{"others' trouble is not one's own", othersTroubleIsNotOnesOwn},
 		promise{"secrets reach the cluster only", secretsReachTheClusterOnly},
 		promise{"a devfile becomes a workspace", devfileBecomesAWorkspace},

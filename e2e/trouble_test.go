@@ -54,6 +54,14 @@ func whatWasCompleteOnceStillFails(s *system) {
 	require.Equal(t, pod, w.podUID(), "it leaves Failed by itself")
 }
 
+func unschedulableFailsPastPatience(s *system) {
+	t := s.t
+	w := s.create("unschedulable", "registry.example/unschedulable:1")
+	failed := w.untilFailed("Unschedulable")
+	require.Contains(t, failed.GetMessage(), "no node of the cluster can take the workspace")
+	w.mend()
+}
+
 // othersTroubleIsNotOnesOwn has one healthy workspace beside three that cannot be what they should, each for another reason.
 func othersTroubleIsNotOnesOwn(s *system) {
 	t := s.t

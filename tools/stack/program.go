@@ -40,14 +40,16 @@ func (p program) begin(name string, cfg configuration) (*life, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)
 
-	var killed atomic.Bool
+	var sent atomic.Int64 // the signal that shall end it
+	end := func(with syscall.Signal) func() error {
+		return func() error {
+			sent.Store(int64(with))
+			return tell(cmd, with)
+		}
+	}
 	l := &life{
 		ready: make(chan map[string]string, 1), ended: make(chan struct{}),
-		drain: func() error { return tell(cmd, syscall.SIGTERM) },
-		kill: func() error {
-			killed.Store(true)
-			return tell(cmd, syscall.SIGKILL)
-		},
+		drain: end(syscall.SIGTERM), kill: end(syscall.SIGKILL),
 	}
 	cmd.Stderr = &output{log: p.log, ready: l.ready}
 	started := make(chan error, 1)
@@ -61,7 +63,12 @@ func (p program) begin(name string, cfg configuration) (*life, error) {
 		if err != nil {
 			return
 		}
-		if err := cmd.Wait(); err != nil && !killed.Load() {
+		err = cmd.Wait()
+		// One that has only just begun ends by the signal itself.
+		if status, is := cmd.ProcessState.Sys().(syscall.WaitStatus); is && status.Signaled() && int64(status.Signal()) == sent.Load() {
+			return
+		}
+		if err != nil {
 			l.err = fmt.Errorf("program %s: %w", p.path, err)
 		}
 	}()

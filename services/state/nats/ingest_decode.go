@@ -73,19 +73,54 @@ func decodeApplied(cell topology.Cell, subject string, header nats.Header, data 
 	if err != nil {
 		return Applied{}, err
 	}
-	// Every event of the family has these; the schemas differ in what else they have.
-	var d events.ApplyFailed
-	if err := read(e, &d); err != nil {
+	a := Applied{AgentID: e.agentID, Type: e.Type()}
+	switch e.Type() {
+	case typeApplied:
+		err = application(&a, e)
+	default:
+		err = failing(&a, e)
+	}
+	if err != nil {
 		return Applied{}, err
 	}
-	id, err := uuid.Parse(d.WorkspaceID)
-	if err != nil || e.place != id.String() || d.WorkspaceID != e.place {
-		return Applied{}, fmt.Errorf("workspace %.80q: is not that of subject %s", d.WorkspaceID, subject)
+	if a.Label != e.place {
+		return Applied{}, fmt.Errorf("workspace %.80q: is not that of subject %s", a.Label, subject)
 	}
-	return Applied{
-		AgentID: e.agentID, WorkspaceID: id, Revision: int64(d.DesiredRevision), At: d.ObservedAt.UTC(), Type: e.Type(),
-		Reason: cut(d.Reason, maxToken), Message: cut(d.Message, maxMessage),
-	}, nil
+	if a.Revision > domain.MaxRevision || a.ClusterRevision > domain.MaxRevision {
+		return Applied{}, fmt.Errorf("desired_revision %d or cluster_revision %d: is above %d", a.Revision, a.ClusterRevision, int64(domain.MaxRevision))
+	}
+	// In its one spelling only, as for observations.
+	if id, err := uuid.Parse(a.Label); err == nil && id.String() == a.Label {
+		a.WorkspaceID = id
+	}
+	return a, token("workspace_id", a.Label, 1)
+}
+
+// application reads that a revision was applied.
+func application(a *Applied, e said) error {
+	var d events.Applied
+	if err := read(e, &d); err != nil {
+		return err
+	}
+	a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+	a.DeploymentUID, a.DeploymentGeneration = cut(d.DeploymentUID, maxToken), int64(d.DeploymentGeneration)
+	for _, object := range d.Repaired {
+		a.Repaired = append(a.Repaired, events.ObjectReference{
+			ApiVersion: cut(object.ApiVersion, maxToken), Kind: cut(object.Kind, maxToken), Namespace: cut(object.Namespace, maxToken), Name: cut(object.Name, maxToken),
+		})
+	}
+	return nil
+}
+
+// failing reads any other event of the family: every one has these fields, the schemas differ in what else they have.
+func failing(a *Applied, e said) error {
+	var d events.ApplyFailed
+	if err := read(e, &d); err != nil {
+		return err
+	}
+	a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+	a.Reason, a.Message, a.ClusterRevision = cut(d.Reason, maxToken), cut(d.Message, maxMessage), int64(d.ClusterRevision)
+	return nil
 }
 
 // decodeObserved reads a message of the stream OBSERVED.

@@ -154,7 +154,7 @@ type observedLock struct {
 
 	ensure func(context.Context) error // makes the Lease's namespace
 	grace  time.Duration
-	won   atomic.Bool
+	won    atomic.Bool
 
 	mu     sync.Mutex
 	asked  time.Time // when Kubernetes last answered
