@@ -4,15 +4,11 @@ import (
 	"strconv"
 	"testing"
 
-	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"lockstep.internal/libs/fault"
-	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
@@ -25,26 +21,11 @@ func TestClusters(t *testing.T) {
 		return promise{says, func(s *system) { test(r.in(s.t)) }}
 	}
 	s.inTurn(
-		about("a name is one workspace's, whatever the cluster", nameIsOneWorkspaces),
 		about("a cluster that is away slows nobody", clusterThatIsAwaySlowsNobody),
 		about("a recreated cluster gets everything again", recreatedClusterGetsEverythingAgain),
 		about("a restored cluster is caught up with", restoredClusterIsCaughtUpWith),
 		promise{"the history is sound", requireSoundHistory},
 	)
-}
-
-func nameIsOneWorkspaces(r *region) {
-	t := r.t
-	here := r.first.createRunning("namesake")
-	_, err := r.api.Workspaces.CreateWorkspace(t.Context(), connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: "namesake", ProjectId: r.project, AgentId: r.agent}))
-	require.True(t, fault.Is(err, errcode.AlreadyExists), "a name is unique in its cell: %v", err)
-	here.terminate()
-	here.untilTerminated()
-
-	there := r.createRunning("namesake")
-	require.Equal(t, "ws-"+strconv.FormatInt(r.agent, 10)+"-namesake", there.namespace)
-	_, err = r.first.kube.CoreV1().Namespaces().Get(t.Context(), there.namespace, metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "it is in its own cluster only: %v", err)
 }
 
 // clusterThatIsAwaySlowsNobody has work for both clusters while one is away: the other's is done before anything is heard of the first.
