@@ -27,15 +27,17 @@ func (c *aheadClock) Now() time.Time                  { return c.RealClock.Now()
 func (c *aheadClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 func (c *aheadClock) pass(d time.Duration)            { c.ahead.Add(int64(d)) }
 
-// patientAgent has a clock of its own.
-const patientAgent = "patient"
-
-// give gives the clock to the patient agent.
-func (c *aheadClock) give(cfg *watcher.Config) {
-	if filepath.Base(cfg.CredentialsFile) == patientAgent+".json" {
-		cfg.Clock = c
+// of gives the clock to an agent's watcher, which tells of it often.
+func (c *aheadClock) of(agent string) func(service string, config any) {
+	return func(service string, config any) {
+		if cfg, ok := config.(*watcher.Config); ok && filepath.Base(cfg.CredentialsFile) == agent+".json" {
+			cfg.Clock, cfg.TickInterval = c, time.Second
+		}
 	}
 }
+
+// patientAgent has a clock of its own.
+const patientAgent = "patient"
 
 // patienceEndsByTheAgentsClock has workspaces that are stuck, each in another way, which is no trouble until enough time has passed where they are.
 func patienceEndsByTheAgentsClock(now *aheadClock) func(s *system) {

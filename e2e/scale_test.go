@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	crowdSize    = 30
-	troubledSize = 100
+	crowdSize    = 300
+	troubledSize = 1000
 )
 
 // TestScale is one system with many workspaces.

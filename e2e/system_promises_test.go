@@ -18,8 +18,8 @@ func TestWorkspaces(t *testing.T) {
 	s := start(t, func(service string, config any) {
 		if service == stack.Watcher {
 			config.(*watcher.Config).TickInterval = time.Second
-			now.give(config.(*watcher.Config))
 		}
+		now.of(patientAgent)(service, config)
 	})
 	s.configure(s.agent, &statev1.AgentConfiguration{UnschedulablePatience: durationpb.New(time.Second)})
 	s.together(

@@ -24,7 +24,7 @@ import (
 )
 
 // patience is how long something may take that takes seconds on an idle machine.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 // system is a whole Lockstep, and the ways to look at it.
 type system struct {
