@@ -2,13 +2,14 @@
 // is refused, a cluster that was restored from a backup.
 //
 // It serves lists and watches of what it is given, and keeps Leases and namespaces as they are written. Lists are of one page and one
-// version, watches send what Send is given. It knows no more of Kubernetes than this.
+// version, but for those of [Server.SetMany], watches send what Send is given. It knows no more of Kubernetes than this.
 package kubetest
 
 import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -31,6 +32,9 @@ const (
 	Pods        = "pods"
 )
 
+// systemNamespace is the path of the namespace whose UID is the cluster's.
+const systemNamespace = "/api/v1/namespaces/kube-system"
+
 // Server is an API server. Its methods may be called from any goroutine.
 type Server struct {
 	http *httptest.Server
@@ -48,6 +52,7 @@ type Server struct {
 type list struct {
 	version int
 	objects []runtime.Object
+	many    *many
 }
 
 type change struct {
@@ -59,6 +64,13 @@ type change struct {
 // Start starts a server that has nothing, at version 1. It ends with the test.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
+	s := New()
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// New is Start for what is no test: who calls it closes the server.
+func New() *Server {
 	s := &Server{
 		lists: make(map[string]list), watches: make(map[string]map[chan change]bool), oldest: make(map[string]int),
 		refused: make(map[string]int), held: make(map[string]*Held), written: make(map[string]map[string]any), version: 1,
@@ -67,30 +79,40 @@ func Start(tb testing.TB) *Server {
 		s.lists[resource] = list{version: 1}
 		s.watches[resource] = make(map[chan change]bool)
 	}
-	s.written["/api/v1/namespaces/kube-system"] = map[string]any{
+	s.written[systemNamespace] = map[string]any{
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "cluster", "resourceVersion": "1"},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
-	tb.Cleanup(func() {
-		s.Expire(0)
-		s.http.CloseClientConnections()
-		s.http.Close()
-	})
 	return s
+}
+
+// Close ends every watch and the server.
+func (s *Server) Close() {
+	s.Expire(0)
+	s.http.CloseClientConnections()
+	s.http.Close()
 }
 
 // Kubeconfig writes a kubeconfig that leads to the server.
 func (s *Server) Kubeconfig(tb testing.TB) string {
 	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "kubeconfig")
+	if err := s.WriteKubeconfig(path); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// WriteKubeconfig writes a kubeconfig that leads to the server into a file.
+func (s *Server) WriteKubeconfig(path string) error {
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.http.URL}
 	cfg.Contexts["c"] = &clientcmdapi.Context{Cluster: "c"}
 	cfg.CurrentContext = "c"
-	path := filepath.Join(tb.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
-		tb.Fatalf("write the kubeconfig: %v", err)
+		return fmt.Errorf("write the kubeconfig: %w", err)
 	}
-	return path
+	return nil
 }
 
 // Set is what lists of the resource return from now on, and at which version.
@@ -105,6 +127,13 @@ func (s *Server) Rewind(version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version = version
+}
+
+// Forget forgets what was written, except what cluster this is.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.written, func(path string, _ map[string]any) bool { return path != systemNamespace })
 }
 
 // Refuse has lists of the resource fail with an HTTP status, 0 for none.
@@ -203,6 +232,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 		return
 	}
 	l := s.lists[resource]
+	if l.many != nil {
+		s.mu.Unlock() // they may be many
+		l.many.serve(w, r, l.version)
+		s.mu.Lock()
+		return
+	}
 	apiVersion, kind := "apps/v1", map[string]string{Deployments: "DeploymentList", ReplicaSets: "PartialObjectMetadataList", Pods: "PodList"}[resource]
 	switch {
 	case resource == Pods:
@@ -273,6 +308,13 @@ func (s *Server) keep(w http.ResponseWriter, r *http.Request) {
 	}
 	meta, _ := object["metadata"].(map[string]any)
 	if r.Method == http.MethodPost {
+		if _, after, found := strings.Cut(path, "/namespaces/"); found {
+			name, _, _ := strings.Cut(after, "/")
+			if s.written["/api/v1/namespaces/"+name] == nil {
+				reply(w, http.StatusNotFound, status(http.StatusNotFound, metav1.StatusReasonNotFound))
+				return
+			}
+		}
 		path += "/" + fmt.Sprint(meta["name"])
 	}
 	s.version++
