@@ -20,6 +20,8 @@ const (
 	dispatchWorkspaces = 10
 	// dispatchSpell is how many changes, and then how many commits, a turn has.
 	dispatchSpell = 20
+	// dispatchPause between changes: what the one before has led to shall not burden the next.
+	dispatchPause = 40 * time.Millisecond
 )
 
 // dispatchFamily measures how soon and how fast the cluster is brought to what people want.
@@ -30,7 +32,7 @@ func dispatchFamily() Family {
 			"outbox, accounts of NATS and all; the API server is a stand-in that accepts everything, so that nothing else of a cluster is measured. applied_per_s: a real kubelab, new stopped workspaces from " +
 			"their messages on DESIRED to their results on APPLIED.",
 		Specs: []Spec{
-			{Name: "p50_ms", Unit: "ms", About: "request sent → apply begins, half of them", Baseline: "one durable commit of one row, in the same database", Aim: Aim{Of: ofRatio, Below: 4}},
+			{Name: "p50_ms", Unit: "ms", About: "request sent → apply begins, half of them, at about twenty requests a second", Baseline: "one durable commit of one row, in the same database", Aim: Aim{Of: ofRatio, Below: 4}},
 			{Name: "p99_ms", Unit: "ms", About: "the same, all but one in a hundred", Baseline: "the same percentile of such commits", Aim: Aim{Of: ofValue, Below: 15}},
 			{
 				Name: "applied_per_s", Unit: "1/s", About: "workspaces applied, whose inventories are kept and results told",
@@ -75,7 +77,14 @@ func measureLatency(ctx context.Context, measured Measured, size Size) (err erro
 	var ours, bare []float64
 	_, _, err = takeTurns(ctx, size.For,
 		func(ctx context.Context, _ int) (float64, error) {
+			pace := time.NewTicker(dispatchPause)
+			defer pace.Stop()
 			for range size.of(dispatchSpell) {
+				select {
+				case <-pace.C:
+				case <-ctx.Done():
+					return 0, fmt.Errorf("change workspaces: %w", context.Cause(ctx))
+				}
 				took, err := b.change(ctx)
 				if err != nil {
 					return 0, err
@@ -85,7 +94,10 @@ func measureLatency(ctx context.Context, measured Measured, size Size) (err erro
 			return 0, nil
 		},
 		func(ctx context.Context, round int) (float64, error) {
+			pace := time.NewTicker(dispatchPause)
+			defer pace.Stop()
 			for i := range size.of(dispatchSpell) {
+				<-pace.C
 				began := time.Now()
 				if _, err := b.database.Exec(ctx, `update bench set value = $1`, strconv.Itoa(round*dispatchSpell+i)); err != nil {
 					return 0, fmt.Errorf("commit: %w", err)
