@@ -116,7 +116,11 @@ func (a *acceptance) echo(w http.ResponseWriter, r *http.Request, apiVersion, ki
 		meta["uid"] = "uid-" + name
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": meta, "data": object["data"]})
+	raw, err := json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": meta, "data": object["data"]})
+	if err != nil {
+		raw = []byte(err.Error())
+	}
+	_, _ = w.Write(raw)
 }
 
 // objectOf reads an object in JSON, or in protobuf as clients of a typed object send it.
