@@ -47,6 +47,7 @@ type Server struct {
 	held    map[string]*Held
 	written map[string]map[string]any
 	version int
+	extra   func(w http.ResponseWriter, r *http.Request) bool
 }
 
 type list struct {
@@ -206,7 +207,21 @@ func (s *Server) Expire(oldest int) {
 	}
 }
 
+// Handle has requests offered to a function first, which answers those that it returns true for: for who needs more of an API server than this package
+// plays. It may be called from any number of goroutines.
+func (s *Server) Handle(extra func(w http.ResponseWriter, r *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.extra = extra
+}
+
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	extra := s.extra
+	s.mu.Unlock()
+	if extra != nil && extra(w, r) {
+		return
+	}
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	s.mu.Lock()
 	_, listed := s.lists[resource]
