@@ -78,7 +78,8 @@ verify: ## Fail when a generated file is stale or a schema breaks its readers
 
 .PHONY: bench
 bench: ## Run every benchmark beside its baseline and print a table
-	go run ./tools/bench run
+	@mkdir -p $(BIN) && go build -o $(BIN)/bench ./tools/bench
+	@$(BIN)/bench run --table | tee $(BIN)/bench.txt
 
 .PHONY: fuzz
 FUZZTIME ?= 20s

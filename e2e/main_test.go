@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if dir := program.dir.Load(); dir != nil {
-		_ = os.RemoveAll(*dir)
+	if programs.dir != "" {
+		_ = os.RemoveAll(programs.dir)
 	}
 	http.DefaultClient.CloseIdleConnections()
 	if code == 0 {

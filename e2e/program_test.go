@@ -11,40 +11,73 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/tools/client"
+	"lockstep.internal/tools/stack"
 )
 
-// program is the command line, built once for all tests that want the real one.
-var program struct {
-	once sync.Once
-	dir  atomic.Pointer[string]
-	err  error
+// programs are built once for all tests that want the real ones.
+var programs struct {
+	command, services sync.Once
+
+	mu  sync.Mutex
+	dir string
+	err error
 }
 
-// build gives the path of the program.
+// build gives the path of the command line.
 func build(t *testing.T) string {
 	t.Helper()
-	program.once.Do(func() {
-		dir, err := os.MkdirTemp("", "lockstep-program-") //nolint:usetesting // for other tests too; TestMain removes it
-		if err != nil {
-			program.err = err
+	programs.command.Do(func() { compile("lockstep.internal/tools/lockstep") })
+	return filepath.Join(built(t), "lockstep")
+}
+
+// buildServices gives the folder of the services' programs. They look for data races where the test does.
+func buildServices(t *testing.T) string {
+	t.Helper()
+	programs.services.Do(func() {
+		arguments := []string{stack.State, stack.Watcher, stack.Dispatcher}
+		for i, name := range arguments {
+			arguments[i] = "lockstep.internal/services/" + name + "/cmd/" + name
+		}
+		if lookForRaces {
+			arguments = append([]string{"-race"}, arguments...)
+		}
+		compile(arguments...)
+	})
+	return built(t)
+}
+
+// built is the folder of what was built.
+func built(t *testing.T) string {
+	t.Helper()
+	programs.mu.Lock()
+	defer programs.mu.Unlock()
+	require.NoError(t, programs.err)
+	return programs.dir
+}
+
+// compile puts programs into the folder, made when there is none. Nothing more is built after an error.
+func compile(arguments ...string) {
+	programs.mu.Lock()
+	defer programs.mu.Unlock()
+	if programs.err != nil {
+		return
+	}
+	if programs.dir == "" {
+		programs.dir, programs.err = os.MkdirTemp("", "lockstep-programs-")
+		if programs.err != nil {
 			return
 		}
-		program.dir.Store(&dir)
-		compile := exec.Command("go", "build", "-o", filepath.Join(dir, "lockstep"), "./lockstep")
-		compile.Dir = filepath.Join("..", "tools")
-		if said, err := compile.CombinedOutput(); err != nil {
-			program.err = errors.New(string(said))
-		}
-	})
-	require.NoError(t, program.err)
-	return filepath.Join(*program.dir.Load(), "lockstep")
+	}
+	said, err := exec.Command("go", append([]string{"build", "-o", programs.dir + "/"}, arguments...)...).CombinedOutput()
+	if err != nil {
+		programs.err = errors.New(string(said))
+	}
 }
 
 // commandLine is the program with an environment.

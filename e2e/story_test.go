@@ -24,6 +24,8 @@ import (
 type chapter struct {
 	states []events.ActualState
 	wishes []events.WorkspaceDesiredStateChanged
+	// warnings are those of ends to come.
+	warnings []events.WorkspaceExpiryWarning
 	// ids are those of all the events.
 	ids []string
 }
@@ -67,6 +69,8 @@ func (s *storyteller) through(state events.ActualState) chapter {
 			told.states = append(told.states, decode[events.WorkspaceCreated](t, e).ActualState)
 		case events.TypeWorkspaceDesiredStateChanged:
 			told.wishes = append(told.wishes, decode[events.WorkspaceDesiredStateChanged](t, e))
+		case events.TypeWorkspaceExpiryWarning:
+			told.warnings = append(told.warnings, decode[events.WorkspaceExpiryWarning](t, e))
 		case events.TypeWorkspaceStateChanged:
 			changed := decode[events.WorkspaceStateChanged](t, e)
 			if len(told.states) == 0 || told.states[len(told.states)-1] != changed.To { // its reason may change alone

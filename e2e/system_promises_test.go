@@ -4,7 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"lockstep.internal/services/state"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
 )
 
@@ -12,10 +15,11 @@ import (
 func TestWorkspaces(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(service string, config any) {
-		if service == stack.State {
-			config.(*state.Config).Workspace.UnschedulablePatience = time.Second
+		if service == stack.Watcher {
+			config.(*watcher.Config).TickInterval = time.Second
 		}
 	})
+	s.configure(s.agent, &statev1.AgentConfiguration{UnschedulablePatience: durationpb.New(time.Second)})
 	s.together(
 		promise{"created becomes Running", createdBecomesRunning},
 		promise{"stop keeps the volume", stopKeepsTheVolume},
@@ -26,6 +30,9 @@ func TestWorkspaces(t *testing.T) {
 		promise{"a crashing image fails readably and is mended", crashingImageFailsReadablyAndIsMended},
 		promise{"what was complete once still fails", whatWasCompleteOnceStillFails},
 		promise{"unschedulable fails past patience", unschedulableFailsPastPatience},
+		promise{"quotas hold", quotasHold},
+		promise{"age policies end what nobody ends", agePoliciesEndWhatNobodyEnds},
+		promise{"configuration is followed", configurationIsFollowed},
 		promise{"others' trouble is not one's own", othersTroubleIsNotOnesOwn},
 		promise{"secrets reach the cluster only", secretsReachTheClusterOnly},
 		promise{"a devfile becomes a workspace", devfileBecomesAWorkspace},

@@ -44,9 +44,21 @@ type system struct {
 // start starts a system for the test, and at the end stops it.
 func start(t *testing.T, configure func(service string, config any)) *system {
 	t.Helper()
+	return startWith(t, stack.Options{Configure: configure})
+}
+
+// startPrograms is start with services that are programs of their own, so that they can be killed.
+func startPrograms(t *testing.T, configure func(service string, config any)) *system {
+	t.Helper()
+	return startWith(t, stack.Options{Programs: buildServices(t), Configure: configure})
+}
+
+func startWith(t *testing.T, opts stack.Options) *system {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := stack.Start(ctx, stack.Options{Progress: t.Output(), Configure: configure})
+	opts.Progress = t.Output()
+	running, err := stack.Start(ctx, opts)
 	require.NoError(t, err)
 	s := &system{Stack: running, t: t, secrets: &secrets{}}
 	t.Cleanup(func() {
@@ -56,7 +68,7 @@ func start(t *testing.T, configure func(service string, config any)) *system {
 		require.NoError(t, running.Stop(), "the system ends in order")
 	})
 	s.openAPI()
-	s.openCluster()
+	s.kube = clusterClient(t, s.Kubeconfig())
 	s.openStreams()
 	agent := running.Agents()[0]
 	s.agent = agent.ID
@@ -81,16 +93,18 @@ func (s *system) openAPI() {
 	s.api = client.New(&http.Client{Transport: transport}, s.APIURL(), token)
 }
 
-func (s *system) openCluster() {
-	s.t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
-	require.NoError(s.t, err)
+// clusterClient calls the API server of a cluster.
+func clusterClient(t *testing.T, kubeconfig string) kubernetes.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	require.NoError(t, err)
 	config.QPS = -1
 	transport, err := rest.HTTPClientFor(config)
-	require.NoError(s.t, err)
-	s.t.Cleanup(transport.CloseIdleConnections)
-	s.kube, err = kubernetes.NewForConfigAndClient(config, transport)
-	require.NoError(s.t, err)
+	require.NoError(t, err)
+	t.Cleanup(transport.CloseIdleConnections)
+	made, err := kubernetes.NewForConfigAndClient(config, transport)
+	require.NoError(t, err)
+	return made
 }
 
 // openStreams connects to NATS as an operator, as the command line does.

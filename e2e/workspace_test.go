@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/client"
 )
 
 // Images, as the cluster takes them.
@@ -165,28 +166,34 @@ func (w *workspace) until(wanted string, is func(*statev1.Workspace) bool) *stat
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
+	found, err := w.s.await(ctx, w.s.api, w.reference(), is)
+	if err != nil {
+		require.FailNow(w.t, "workspace "+w.name+" did not become "+wanted, "%v\nlast seen: %v\n%s", err, found, w.story())
+	}
+	return found
+}
+
+// await follows a workspace until it is as wanted, and gives it as it was seen last.
+func (*system) await(ctx context.Context, api *client.API, workspace *statev1.WorkspaceReference, is func(*statev1.Workspace) bool) (*statev1.Workspace, error) {
 	var last *statev1.Workspace
-	watch := func() (*statev1.Workspace, error) {
-		stream, err := w.s.api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{
-			Filter: &statev1.WorkspaceFilter{Workspaces: []*statev1.WorkspaceReference{w.reference()}},
+	watch := func() (struct{}, error) {
+		stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{
+			Filter: &statev1.WorkspaceFilter{Workspaces: []*statev1.WorkspaceReference{workspace}},
 		}))
 		if err == nil {
 			defer stream.Close()
 			for stream.Receive() {
 				if last = stream.Msg().GetWorkspace(); is(last) {
-					return last, nil
+					return struct{}{}, nil
 				}
 			}
 			err = stream.Err()
 		}
 		if err == nil || fault.Is(err, errcode.Unavailable) {
-			return nil, fault.New(errcode.Unavailable, "the watch has ended: %v", err)
+			return struct{}{}, fault.New(errcode.Unavailable, "the watch has ended: %v", err)
 		}
-		return nil, backoff.Permanent(err)
+		return struct{}{}, backoff.Permanent(err)
 	}
-	found, err := backoff.Retry(ctx, watch, backoff.WithBackOff(backoff.NewConstantBackOff(retryPause)), backoff.WithMaxElapsedTime(0))
-	if err != nil {
-		require.FailNow(w.t, "workspace "+w.name+" did not become "+wanted, "%v\nlast seen: %v\n%s", err, last, w.story())
-	}
-	return found
+	_, err := backoff.Retry(ctx, watch, backoff.WithBackOff(backoff.NewConstantBackOff(retryPause)), backoff.WithMaxElapsedTime(0))
+	return last, err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"syscall"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -108,10 +109,25 @@ func fromConnect(rpc *connect.Error) *Error {
 		}
 	}
 	code := codeOfConnect(rpc.Code())
-	if code == errcode.Internal && !connect.IsWireError(rpc) {
+	switch {
+	case connect.IsWireError(rpc):
+		return Wrap(rpc, code, "%s", rpc.Message())
+	case brokeOff(rpc):
+		return Wrap(rpc, errcode.Unavailable, "the connection broke off before the answer was complete; the call may have taken effect")
+	case code == errcode.Internal:
 		return Wrap(rpc, code, internalMessage)
+	default:
+		return Wrap(rpc, code, "%s", rpc.Message())
 	}
-	return Wrap(rpc, code, "%s", rpc.Message())
+}
+
+// brokeOff is that the other side went away in the middle, which Connect takes for a breach of its protocol or, when the connection is reset, for a call that
+// was canceled.
+func brokeOff(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false // we went
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func known(code Code) bool {

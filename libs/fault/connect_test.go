@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -47,6 +49,14 @@ func serve(t *testing.T, log io.Writer, answer func(ask string) error) *httptest
 	server := httptest.NewUnstartedServer(mux)
 	server.EnableHTTP2 = true
 	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// withoutTLS serves the same on HTTP/1.1.
+func withoutTLS(t *testing.T, same *httptest.Server) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(same.Config.Handler)
 	t.Cleanup(server.Close)
 	return server
 }
@@ -120,6 +130,66 @@ func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
 	cancel()
 	_, err = client(server, "/u").CallUnary(ctx, connect.NewRequest(&message{}))
 	require.Equal(t, errcode.Canceled, fault.CodeOf(err))
+}
+
+func TestAServerThatGoesAwayInTheMiddleIsUnavailable(t *testing.T) {
+	t.Parallel()
+	for _, ask := range []string{"/u", "/s"} {
+		for name, protocol := range map[string]func(*testing.T, *httptest.Server) *httptest.Server{
+			"HTTP/1.1": withoutTLS, "HTTP/2": func(_ *testing.T, same *httptest.Server) *httptest.Server { return same },
+		} {
+			t.Run(strings.Trim(ask, "/")+" "+name, func(t *testing.T) {
+				t.Parallel()
+				asked, over := make(chan struct{}), make(chan struct{})
+				server := protocol(t, serve(t, io.Discard, func(string) error {
+					close(asked)
+					<-over
+					return nil
+				}))
+				defer close(over)
+				go func() {
+					<-asked
+					server.CloseClientConnections()
+				}()
+				var err error
+				if ask == "/u" {
+					_, err = client(server, ask).CallUnary(t.Context(), connect.NewRequest(&message{}))
+				} else {
+					stream, openErr := client(server, ask).CallServerStream(t.Context(), connect.NewRequest(&message{}))
+					require.NoError(t, openErr)
+					for stream.Receive() {
+						continue
+					}
+					err = stream.Err()
+					require.NoError(t, stream.Close())
+				}
+				require.Equal(t, errcode.Unavailable, fault.CodeOf(err), "%v", err)
+			})
+		}
+	}
+}
+
+func TestAResetConnectionIsUnavailable(t *testing.T) {
+	t.Parallel()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	reset := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1))
+			// Without lingering, and with bytes unread, closing is a reset.
+			err = errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close(), listener.Close())
+		}
+		reset <- err
+	}()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	caller := connect.NewClient[message, message](&http.Client{Transport: transport}, "http://"+listener.Addr().String()+"/u",
+		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
+	_, err = caller.CallUnary(t.Context(), connect.NewRequest(&message{}))
+	require.Equal(t, errcode.Unavailable, fault.CodeOf(err), "%v", err)
+	require.NoError(t, <-reset)
 }
 
 func TestDetailsOfOthersAreNotOurs(t *testing.T) {

@@ -47,6 +47,18 @@ func Migrations() (postgres.Migrations, error) {
 // entity: the order of commits on a subject is the order of these calls only then. A message that wants
 // JetStream's de-duplication carries its own Nats-Msg-Id. Refused messages give ErrMessage.
 func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
+	var batch pgx.Batch
+	if err := Queue(&batch, messages...); err != nil || batch.Len() == 0 {
+		return err
+	}
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("insert %d messages into the outbox: %w", len(messages), err)
+	}
+	return nil
+}
+
+// Queue is Insert as a part of a batch, which the caller sends in the transaction: with what else there is to write it is one way to the database and back.
+func Queue(batch *pgx.Batch, messages ...*nats.Msg) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -70,7 +82,7 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 		}
 	}
 	// The notification is sent with the commit, once per transaction. It is only a hint, so it names nothing.
-	_, err := tx.Exec(ctx, `
+	batch.Queue(`
 		WITH inserted AS (
 			INSERT INTO outbox (subject, header, data)
 			SELECT subject, header::jsonb, data
@@ -80,9 +92,6 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 		)
 		SELECT pg_notify($4 || current_schema(), '') WHERE EXISTS (SELECT FROM inserted)`,
 		subjects, headers, data, channel)
-	if err != nil {
-		return fmt.Errorf("insert %d messages into the outbox: %w", len(messages), err)
-	}
 	return nil
 }
 

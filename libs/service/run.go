@@ -29,6 +29,10 @@ const (
 	opsName = "ops"
 )
 
+// ReadyMessage is that of the log entry by which a service says that all its parts are ready for the first time, with the attribute "addresses": what
+// [Config.OnReady] is to a program that runs it within, the entry is to one that starts it.
+const ReadyMessage = "the service is ready"
+
 // Options of Run. All fields are needed.
 type Options struct {
 	Name    string // of the service, for the log
@@ -162,7 +166,7 @@ func (r *run) close() {
 }
 
 func (r *run) onReady() {
-	r.logger.Info("the service is ready", slog.Any("addresses", r.addrs))
+	r.logger.Info(ReadyMessage, slog.Any("addresses", r.addrs))
 	if r.options.Config.OnReady != nil {
 		r.options.Config.OnReady(maps.Clone(r.addrs))
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only a higher one.
-const Version = 1
+const Version = 2
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -52,6 +52,8 @@ type Stream struct {
 	Record bool
 	// Duplicates is the window in which a repeated Nats-Msg-Id is dropped. Streams that agents write get the shortest: they carry no message ids.
 	Duplicates time.Duration
+	// Fading lets a message name how long it stays (header Nats-TTL): what is over goes away by itself.
+	Fading bool
 	// RepublishTo is the family the server copies every stored message to.
 	RepublishTo string
 }
@@ -65,8 +67,8 @@ func Streams() []Stream {
 		},
 		{
 			Name: StreamDesired, Family: FamilyDesired, Writer: "state", Share: 15, LastPerSubject: true, DiscardNew: true, Duplicates: 2 * time.Minute,
-			RepublishTo: FamilyDesiredLog,
-			Description: "What each workspace shall be, one message per workspace: the whole truth for a starting dispatcher.",
+			RepublishTo: FamilyDesiredLog, Fading: true,
+			Description: "What each workspace shall be, one message per workspace: the whole truth for a starting dispatcher. What is gone for good leaves it.",
 		},
 		{
 			Name: StreamDesiredLog, Family: FamilyDesiredLog, Writer: "server", MaxAge: 30 * day, Share: 15, Duplicates: time.Second,
@@ -132,6 +134,7 @@ func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 		MaxMsgsPerSubject: -1,
 		Duplicates:        s.Duplicates,
 		AllowDirect:       true,
+		AllowMsgTTL:       s.Fading,
 		DenyDelete:        s.Record,
 		DenyPurge:         s.Record,
 		Metadata:          map[string]string{versionKey: strconv.Itoa(Version)},

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ type Config struct {
 	Kubeconfig      string           `yaml:"kubeconfig" help:"kubeconfig of the cluster; empty = the cluster that the program runs in"`
 	NamespacePrefix string           `yaml:"namespace_prefix" help:"what the name of every workspace's namespace begins with; others are never touched"`
 	PodSecurity     string           `yaml:"pod_security" oneof:"restricted|baseline|privileged" help:"the weakest pod security that a workspace's namespace may enforce"`
+	AllowedKinds    []string         `yaml:"allowed_kinds" help:"kinds of objects that are applied; a workspace with another one is refused as a whole"`
 	Workers         int              `yaml:"workers" help:"how many workspaces are worked on at a time"`
 	ApplyTimeout    time.Duration    `yaml:"apply_timeout" help:"how long one attempt at a workspace may take"`
 	RetryMin        time.Duration    `yaml:"retry_min" help:"pause after a workspace's first failure; it doubles with each"`
@@ -43,6 +45,7 @@ func DefaultConfig() Config {
 		Telemetry:       telemetry.DefaultConfig(),
 		NamespacePrefix: "ws-",
 		PodSecurity:     desired.PodSecurityRestricted.String(),
+		AllowedKinds:    desired.KindNames(),
 		Workers:         8,
 		ApplyTimeout:    time.Minute,
 		RetryMin:        time.Second,
@@ -61,6 +64,14 @@ func (c Config) Validate() []error {
 	}
 	if c.NamespacePrefix == "" || len(validation.IsDNS1123Label(strings.TrimSuffix(c.NamespacePrefix, "-"))) > 0 {
 		faults = append(faults, config.Invalid("namespace_prefix", "%q does not begin a namespace's name; write a-z, 0-9 and -, such as ws-", c.NamespacePrefix))
+	}
+	for _, kind := range c.AllowedKinds {
+		if !slices.Contains(desired.KindNames(), kind) {
+			faults = append(faults, config.Invalid("allowed_kinds", "%q is none of %s", kind, strings.Join(desired.KindNames(), ", ")))
+		}
+	}
+	if !slices.Contains(c.AllowedKinds, desired.KindNamespace) {
+		faults = append(faults, config.Invalid("allowed_kinds", "%s is missing: every workspace has one of its own", desired.KindNamespace))
 	}
 	if c.Workers < 1 {
 		faults = append(faults, config.Invalid("workers", "%d is less than 1", c.Workers))

@@ -7,6 +7,10 @@
 // Failures are told with a reason and a sentence for the user ([failure]) and tried again with pauses of the workspace's own; only what the
 // agent itself refuses ([desired]) waits for the next revision.
 //
+// What somebody else changes or deletes is applied again when the control plane asks for a full resync, and as often as the agent is configured to do one:
+// everything is gone through once more, behind all other work, and told only where something was found. A failure then that usually passes is not
+// the workspace's until it lasts.
+//
 // Results are told at least once, in order per workspace ([nats]). Without NATS, work in the queue goes on and results wait; without the API
 // server everything waits. One dispatcher per agent works at a time; losing the lease stops all work before another can have it.
 //

@@ -26,11 +26,13 @@ type leadership struct {
 	namespaces *kube.Namespaces
 	cluster    *kube.Cluster
 	desired    nats.Desired
+	control    nats.Control
+	repairs    *repairs
 }
 
 func (d *dispatcher) newLeadership() *leadership {
 	clock := queue.SystemClock()
-	work := queue.New[*job](clock, max(d.cfg.Workers/2, 1))
+	work := queue.New[*job](clock, queue.Limits{Retries: d.cfg.Workers / 2, Repairs: d.cfg.Workers / repairShare, RepairPause: repairPause}) //nolint:mnd // half of the workers are for what is new
 	publisher := nats.NewPublisher(d.js, d.cell, d.agent, d.logger)
 	namespaces := kube.NewNamespaces(d.client, d.agent, work.Wake)
 	cluster := kube.NewCluster(d.client, d.policy, namespaces)
@@ -43,8 +45,12 @@ func (d *dispatcher) newLeadership() *leadership {
 		workers: d.cfg.Workers, timeout: d.cfg.ApplyTimeout, slowAfter: slowAfter,
 		logger: d.logger.With(slog.String("run", run)), tracer: d.telemetry.Tracer, metrics: d.metrics,
 	}
+	repairs := newRepairs(clock, r.repair)
 	return &leadership{
-		queue: work, publisher: publisher, reconciler: r, namespaces: namespaces, cluster: cluster,
+		queue: work, publisher: publisher, reconciler: r, namespaces: namespaces, cluster: cluster, repairs: repairs,
+		control: nats.Control{
+			Conn: d.conn.Conn, Agent: d.agent, Logger: d.logger, Since: time.Now(), Configure: repairs.configure, Resync: repairs.ask,
+		},
 		desired: nats.Desired{
 			Conn: d.conn.Conn, Cell: d.cell, Agent: d.agent, Logger: d.logger, Take: r.take, Waiting: d.waiting,
 		},
@@ -55,6 +61,10 @@ const (
 	pollMin   = 500 * time.Millisecond
 	pollMax   = time.Minute
 	slowAfter = 2 * time.Second
+
+	// Repairs take one worker of four, and begin this far apart: ten thousand workspaces are gone through in some minutes.
+	repairShare = 4
+	repairPause = 20 * time.Millisecond
 )
 
 // run leads until ctx is done: it stops reading, finishes what is under way and tells its results. When work is done it drops all.
@@ -70,6 +80,8 @@ func (l *leadership) run(ctx, work context.Context) error {
 	group, reading := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.namespaces.Run(reading) })
 	group.Go(func() error { return l.desired.Run(reading) })
+	group.Go(func() error { return l.control.Run(reading) })
+	group.Go(func() error { return l.repairs.run(reading) })
 	group.Go(func() error {
 		l.reconciler.run(reading, work)
 		return nil

@@ -119,7 +119,7 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	}
 	return &dispatcher{
 		cfg: cfg, agent: credentials.AgentID, cell: credentials.Cell,
-		policy: desired.Policy{Agent: credentials.AgentID, NamespacePrefix: cfg.NamespacePrefix, PodSecurity: level},
+		policy: desired.Policy{Agent: credentials.AgentID, NamespacePrefix: cfg.NamespacePrefix, PodSecurity: level, Kinds: cfg.AllowedKinds},
 		logger: logger, telemetry: tel, metrics: m, conn: conn, js: js, client: client,
 		secrets: &nats.Secrets{
 			Conn: conn.Conn, Cell: credentials.Cell, Agent: credentials.AgentID, Key: key, Sealer: credentials.SealerKey, Expiry: secretExpiry,

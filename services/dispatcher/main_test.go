@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -165,4 +166,132 @@ func TestMainRefusesAConfigurationThatCannotWork(t *testing.T) {
 	require.ErrorContains(t, err, "credentials_file")
 	require.ErrorContains(t, err, "workers")
 	require.ErrorContains(t, err, "lease.duration")
+}
+
+func TestWhatIsAppliedIsTold(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	p.start(p.config())
+	w := p.workspace()
+	w.Manifests = []map[string]any{p.deployment(w, 0)}
+	p.desire(w)
+	applied := next[events.Applied](p, "applied")
+	live, err := p.kube.AppsV1().Deployments(w.Namespace).Get(p.context(), "w", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, string(live.UID), applied.DeploymentUID)
+	require.Equal(t, int(live.Generation), applied.DeploymentGeneration)
+	require.Empty(t, applied.Repaired)
+}
+
+func TestEverythingIsRepairedWhenAFullResyncIsAskedFor(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "before", Cause: events.ResyncRequestCauseOperator})
+	addrs, _ := p.start(p.config())
+	var all []events.DesiredWorkspace
+	for range 5 {
+		w := p.workspace()
+		w.Manifests = []map[string]any{p.configMap(w, "files", "mine")}
+		all = append(all, w)
+		p.desire(w)
+		next[events.Applied](p, "applied")
+	}
+	repairs := func() string {
+		for line := range strings.Lines(get(t, "http://"+addrs["ops"]+"/metrics")) {
+			if count, found := strings.CutPrefix(line, "lockstep_dispatcher_repairs_total "); found {
+				return strings.TrimSpace(count)
+			}
+		}
+		return ""
+	}
+	require.Equal(t, "0", repairs(), "what was asked before everything was applied is answered by that")
+
+	// A message that nobody understands is in nobody's way.
+	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, map[string]any{"nonce": 1})
+	changed := all[2]
+	edited, err := p.kube.CoreV1().ConfigMaps(changed.Namespace).Get(p.context(), "files", metav1.GetOptions{})
+	require.NoError(t, err)
+	edited.Data["key"] = "theirs"
+	_, err = p.kube.CoreV1().ConfigMaps(changed.Namespace).Update(p.context(), edited, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "after", Cause: events.ResyncRequestCauseOperator})
+	repaired := next[events.Applied](p, "applied")
+	require.Equal(t, changed.WorkspaceID, repaired.WorkspaceID)
+	require.Equal(t, []events.ObjectReference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: changed.Namespace, Name: "files"}}, repaired.Repaired)
+	require.Equal(t, "mine", p.value(changed, "files"))
+	require.Equal(t, "1", repairs())
+
+	// The interval is followed live; nobody else is told of.
+	require.NoError(t, p.kube.CoreV1().ConfigMaps(all[4].Namespace).Delete(p.context(), "files", metav1.DeleteOptions{}))
+	p.control(cell.ControlConfig(p.agent), events.TypeAgentConfig, events.AgentConfig{ConfigRevision: 1, FullResyncIntervalMs: 1000, UnschedulablePatienceMs: 1})
+	repaired = next[events.Applied](p, "applied")
+	require.Equal(t, all[4].WorkspaceID, repaired.WorkspaceID)
+	require.Equal(t, "mine", p.value(all[4], "files"))
+}
+
+func TestARefusedRevisionKeepsNoLowerOneOut(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	p.start(p.config())
+	w := p.workspace()
+	good := []map[string]any{p.configMap(w, "files", "1")}
+	for _, bad := range [][]map[string]any{{{"no": "metadata"}}, {{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p", "namespace": w.Namespace}}}} {
+		w.DesiredRevision, w.Manifests = 1<<50, bad
+		p.desire(w)
+		require.Equal(t, 1<<50, next[events.ApplyFailed](p, "apply_failed").DesiredRevision)
+	}
+	w.DesiredRevision, w.Manifests = 2, good
+	p.desire(w)
+	require.Equal(t, 2, next[events.Applied](p, "applied").DesiredRevision)
+	require.Equal(t, "1", p.value(w, "files"))
+}
+
+func TestOnlyAllowedKindsAreApplied(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	cfg := p.config()
+	cfg.AllowedKinds = []string{"Namespace", "ConfigMap"}
+	p.start(cfg)
+	w := p.workspace()
+	w.Manifests = []map[string]any{p.configMap(w, "files", "1"), p.deployment(w, 0)}
+	p.desire(w)
+	failed := next[events.ApplyFailed](p, "apply_failed")
+	require.Equal(t, "NotAllowed", failed.Reason)
+	require.Contains(t, failed.Message, "Deployment "+w.Namespace+"/w: this agent is configured to apply only objects of the kinds Namespace, ConfigMap")
+	_, err := p.kube.CoreV1().Namespaces().Get(p.context(), w.Namespace, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "nothing of it is touched")
+
+	w.DesiredRevision, w.Manifests = 2, w.Manifests[:1]
+	p.desire(w)
+	next[events.Applied](p, "applied")
+	w.DesiredRevision, w.Manifests = 3, []map[string]any{p.configMap(w, "files", "2"), p.deployment(w, 0)}
+	p.desire(w)
+	next[events.ApplyFailed](p, "apply_failed")
+	require.Equal(t, "1", p.value(w, "files"), "nothing of it is touched")
+}
+
+func TestASupersededRevisionTellsTheClustersOwn(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	_, stop := p.start(p.config())
+	w := p.workspace()
+	w.DesiredRevision, w.Manifests = 9, []map[string]any{p.configMap(w, "files", "1")}
+	p.desire(w)
+	next[events.Applied](p, "applied")
+	stop()
+	w.DesiredRevision = 4
+	p.desire(w)
+	p.start(p.config())
+	failed := next[events.ApplyFailed](p, "apply_failed")
+	require.Equal(t, "Superseded", failed.Reason)
+	require.Equal(t, 9, failed.ClusterRevision)
+}
+
+func TestAllowedKindsMustBeKnown(t *testing.T) {
+	t.Parallel()
+	cfg := dispatcher.DefaultConfig()
+	cfg.AllowedKinds = []string{"Deployment", "Pod"}
+	err := dispatcher.Main(t.Context(), cfg)
+	require.ErrorContains(t, err, `"Pod" is none of Namespace, ServiceAccount`)
+	require.ErrorContains(t, err, "Namespace is missing")
 }

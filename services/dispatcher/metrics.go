@@ -14,6 +14,8 @@ type metrics struct {
 	terminated prometheus.Counter
 	failed     *prometheus.CounterVec
 	dropped    prometheus.Counter
+	repairs    prometheus.Counter
+	repaired   prometheus.Counter
 	duration   prometheus.Histogram
 	latency    prometheus.Histogram
 	leading    prometheus.Gauge
@@ -40,6 +42,8 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Namespace: "lockstep", Subsystem: "dispatcher", Name: "failed_total", Help: "Attempts that failed or were refused, by reason.",
 		}, []string{"reason"}),
 		dropped:  counter("dropped_total", "Desired states that could not be read and name no workspace or revision to complain about."),
+		repairs:  counter("repairs_total", "Times that everything was gone through once more."),
+		repaired: counter("repaired_total", "Objects that somebody else had changed or deleted and that were applied again."),
 		duration: histogram("apply_duration_seconds", "How long applying a revision took."),
 		latency:  histogram("latency_seconds", "From the arrival of a desired state to its being applied, at the first attempt."),
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -47,14 +51,14 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		terminations: map[string]bool{},
 	}
-	collectors := []prometheus.Collector{m.applied, m.terminated, m.failed, m.dropped, m.duration, m.latency, m.leading}
+	collectors := []prometheus.Collector{m.applied, m.terminated, m.failed, m.dropped, m.repairs, m.repaired, m.duration, m.latency, m.leading}
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) {
 		collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "lockstep", Subsystem: "dispatcher", Name: name, Help: help, ConstLabels: labels,
 		}, value))
 	}
-	const depth = "Workspaces that wait for a worker (fresh), for their next attempt (later) or are being worked on (running)."
-	for _, state := range []string{"fresh", "later", "running"} {
+	const depth = "Workspaces that wait for a worker (fresh), for their next attempt (later), for their repair (repair) or are being worked on (running)."
+	for _, state := range []string{"fresh", "later", "repair", "running"} {
 		gauge("queue_depth", depth, prometheus.Labels{"state": state}, func() float64 { return m.depth(state) })
 	}
 	gauge("results_waiting", "Results that NATS has not acknowledged yet.", nil, func() float64 {
@@ -87,6 +91,8 @@ func (m *metrics) depth(state string) float64 {
 		return float64(depth.Fresh)
 	case "later":
 		return float64(depth.Later)
+	case "repair":
+		return float64(depth.Repair)
 	default:
 		return float64(depth.Running)
 	}

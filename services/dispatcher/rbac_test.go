@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,10 +21,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/dispatcher"
 )
 
-// install makes the objects of deploy/rbac/dispatcher.yaml for an agent and returns the account's name.
-func (p *plane) install() string {
+// install makes the objects of deploy/rbac/dispatcher.yaml for an agent, after each was looked at, and returns the account's name.
+func (p *plane) install(look func(object any)) string {
 	p.t.Helper()
 	text, err := os.ReadFile("../../deploy/rbac/dispatcher.yaml")
 	require.NoError(p.t, err)
@@ -32,6 +34,7 @@ func (p *plane) install() string {
 	for document := range strings.SplitSeq(strings.ReplaceAll(string(text), "agent-1", id), "\n---\n") {
 		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
 		require.NoError(p.t, err)
+		look(object)
 		switch o := object.(type) {
 		case *corev1.Namespace:
 			_, err = p.kube.CoreV1().Namespaces().Create(ctx, o, options)
@@ -60,15 +63,71 @@ func (p *plane) install() string {
 	return "system:serviceaccount:lockstep-" + id + ":lockstep-dispatcher"
 }
 
+func accountGroups() []string {
+	return []string{"system:serviceaccounts", "system:authenticated"}
+}
+
+// confined is the configuration of a dispatcher that has only the account's rights.
+func (p *plane) confined(account string) dispatcher.Config {
+	p.t.Helper()
+	raw, err := clientcmd.LoadFromFile(kubeconfig)
+	require.NoError(p.t, err)
+	for _, user := range raw.AuthInfos {
+		user.Impersonate, user.ImpersonateGroups = account, accountGroups()
+	}
+	cfg := p.config()
+	cfg.Kubeconfig = filepath.Join(p.t.TempDir(), "kubeconfig")
+	require.NoError(p.t, clientcmd.WriteToFile(*raw, cfg.Kubeconfig))
+	return cfg
+}
+
+// TestFewerKindsNeedFewerPermissions takes the rights to all kinds that are not allowed out of the manifest.
+func TestFewerKindsNeedFewerPermissions(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	few := "lockstep-dispatcher-few-" + strconv.FormatInt(p.agent, 10)
+	account := p.install(func(object any) {
+		switch o := object.(type) {
+		case *rbacv1.ClusterRole:
+			o.Name, o.Rules = few, slices.DeleteFunc(o.Rules, func(rule rbacv1.PolicyRule) bool { return rule.APIGroups[0] != "" })
+			for i := range o.Rules {
+				if !slices.Contains(o.Rules[i].Resources, "namespaces") {
+					o.Rules[i].Resources = []string{"configmaps"}
+				}
+			}
+		case *rbacv1.ClusterRoleBinding:
+			o.RoleRef.Name = few
+		}
+	})
+	cfg := p.confined(account)
+	cfg.AllowedKinds = []string{"Namespace", "ConfigMap"}
+	p.start(cfg)
+	w := p.workspace()
+	w.Manifests = []map[string]any{p.configMap(w, "files", "1")}
+	p.desire(w)
+	next[events.Applied](p, "applied")
+	require.NoError(t, p.kube.CoreV1().ConfigMaps(w.Namespace).Delete(p.context(), "files", metav1.DeleteOptions{}))
+	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator})
+	require.Len(t, next[events.Applied](p, "applied").Repaired, 1)
+	refused := p.workspace()
+	refused.Manifests = []map[string]any{p.deployment(refused, 0)}
+	p.desire(refused)
+	require.Equal(t, "NotAllowed", next[events.ApplyFailed](p, "apply_failed").Reason)
+	// Of an orphan, only what is allowed is looked at.
+	w.DesiredRevision, w.Target = 2, events.DesiredTargetTerminated
+	w.Manifests = []map[string]any{p.deployment(w, 0), p.configMap(w, "files", "1")}
+	p.desire(w)
+	require.Equal(t, 2, until[events.Terminated](p, "terminated").DesiredRevision)
+}
+
 func TestThePermissionsOfTheManifestSuffice(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	account := p.install()
-	groups := []string{"system:serviceaccounts", "system:authenticated"}
+	account := p.install(func(any) {})
 
 	// The policy confines what the account may write.
 	confined := rest.CopyConfig(admin)
-	confined.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: groups}
+	confined.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: accountGroups()}
 	client, err := kubernetes.NewForConfig(confined)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
@@ -86,15 +145,7 @@ func TestThePermissionsOfTheManifestSuffice(t *testing.T) {
 	_, err = client.CoreV1().Pods("default").List(p.context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err))
 
-	raw, err := clientcmd.LoadFromFile(kubeconfig)
-	require.NoError(t, err)
-	for _, user := range raw.AuthInfos {
-		user.Impersonate, user.ImpersonateGroups = account, groups
-	}
-	cfg := p.config()
-	cfg.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, clientcmd.WriteToFile(*raw, cfg.Kubeconfig))
-	p.start(cfg)
+	p.start(p.confined(account))
 
 	w := p.workspace()
 	namespaced := func(apiVersion, kind, name string, more map[string]any) map[string]any {
@@ -127,6 +178,11 @@ func TestThePermissionsOfTheManifestSuffice(t *testing.T) {
 	p.secret("d1", "v")
 	p.desire(w)
 	require.Len(t, next[events.Applied](p, "applied").Objects, 9)
+	// Repairs take no other rights.
+	require.NoError(t, p.kube.NetworkingV1().NetworkPolicies(w.Namespace).Delete(p.context(), "w", metav1.DeleteOptions{}))
+	require.NoError(t, p.kube.CoreV1().Secrets(w.Namespace).Delete(p.context(), "variables", metav1.DeleteOptions{}))
+	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator})
+	require.Len(t, next[events.Applied](p, "applied").Repaired, 2)
 	w.DesiredRevision = 2
 	w.Manifests, w.Secrets = w.Manifests[:1], nil
 	p.desire(w)

@@ -27,6 +27,7 @@ import (
 // cluster is where workspaces are brought about.
 type cluster interface {
 	Apply(ctx context.Context, w desired.Workspace, secrets kube.Secrets) (kube.Applied, error)
+	Repair(ctx context.Context, w desired.Workspace, secrets kube.Secrets) (kube.Applied, error)
 	Terminate(ctx context.Context, w desired.Workspace) (remaining []desired.Reference, err error)
 }
 
@@ -38,10 +39,12 @@ type publisher interface {
 // job is what is desired of one workspace, and what has been told of it.
 type job struct {
 	workspace desired.Workspace
-	refusal   *failure.Failure // it is not to be worked on
 	trace     trace.SpanContext
 
 	// Touched by the one worker that has the task.
+	packed    []byte              // the workspace while it is settled, which takes less room
+	settled   bool                // the last word told of it is that it is applied
+	round     int                 // how often it was repaired
 	remaining []desired.Reference // as told last
 	told      int                 // how often it was told what remains
 }
@@ -78,12 +81,37 @@ func (r *reconciler) take(ctx context.Context, subject string, header nats.Heade
 	if refusal == nil {
 		refusal = r.policy.Check(w)
 	}
+	span := trace.SpanContextFromContext(telemetry.Extract(ctx, header))
 	if refusal != nil {
-		w.Objects = nil
+		r.refuse(trace.ContextWithRemoteSpanContext(ctx, span), w, refusal)
+		return
 	}
-	r.queue.Put(w.ID, w.Revision, &job{
-		workspace: w, refusal: refusal, trace: trace.SpanContextFromContext(telemetry.Extract(ctx, header)),
-	})
+	if w.Target == events.DesiredTargetTerminated {
+		w.Objects = r.policy.Stubs(w)
+	}
+	r.queue.Put(w.ID, w.Revision, &job{workspace: w, trace: span})
+}
+
+// refuse tells what is not to be worked on. Its revision counts for nothing: of an event that cannot be trusted it may be any number, and must not keep out
+// those that come after it.
+func (r *reconciler) refuse(ctx context.Context, w desired.Workspace, refusal *failure.Failure) {
+	r.queue.Void(w.ID, w.Revision)
+	r.metrics.failed.WithLabelValues(string(refusal.Reason)).Inc()
+	r.logger.WarnContext(ctx, "refused", slog.String("workspace", w.ID), slog.Int64("desired_revision", w.Revision),
+		slog.String("reason", string(refusal.Reason)), slog.String("message", refusal.Message))
+	result, err := r.origin.failed(ctx, occasion{workspace: w.ID, revision: w.Revision, count: 1, at: r.clock.Now()}, refusal, 0)
+	if err != nil {
+		r.logger.ErrorContext(ctx, "cannot tell a failure", slog.String("error", err.Error()))
+		return
+	}
+	r.publisher.Publish(w.ID, result)
+}
+
+// repair has everything that is settled gone through once more.
+func (r *reconciler) repair(ctx context.Context, cause string) {
+	r.logger.InfoContext(ctx, "everything is gone through once more", slog.String("cause", cause))
+	r.metrics.repairs.Inc()
+	r.queue.Repair()
 }
 
 // run works until ctx is done, then lets what is under way finish as long as work allows.
@@ -120,12 +148,12 @@ func (r *reconciler) work(ctx context.Context, task queue.Task[*job]) {
 	attempt, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	var err error
-	switch {
-	case job.refusal != nil:
-		err = job.refusal
-	case job.workspace.Target == events.DesiredTargetTerminated:
+	if task.Repair && task.Attempt == 1 {
+		job.round++
+	}
+	if job.workspace.Target == events.DesiredTargetTerminated {
 		err = r.terminate(ctx, attempt, task)
-	default:
+	} else {
 		err = r.apply(ctx, attempt, task)
 	}
 	if err == nil {
@@ -140,25 +168,65 @@ func (r *reconciler) work(ctx context.Context, task queue.Task[*job]) {
 }
 
 func (r *reconciler) apply(ctx, attempt context.Context, task queue.Task[*job]) error {
+	job := task.Item
+	if err := job.unpack(); err != nil {
+		return err
+	}
 	started := r.clock.Now()
-	applied, err := r.cluster.Apply(attempt, task.Item.workspace, r.secrets)
+	apply := r.cluster.Apply
+	if task.Repair {
+		apply = r.cluster.Repair
+	}
+	applied, err := apply(attempt, job.workspace, r.secrets)
 	if err != nil {
 		return err
 	}
 	now := r.clock.Now()
 	took := now.Sub(started)
-	result, err := r.origin.applied(ctx, r.occasion(task, now), applied, took)
+	if !job.settled || len(applied.Repaired) > 0 || len(applied.Pruned) > 0 {
+		result, err := r.origin.applied(ctx, r.occasion(task, now), applied, took)
+		if err != nil {
+			return err
+		}
+		r.publisher.Publish(task.Key, result)
+		r.metrics.repaired.Add(float64(len(applied.Repaired)))
+		r.logger.InfoContext(ctx, "applied", r.attributes(task, slog.Duration("took", took), slog.Int("pruned", len(applied.Pruned)), slog.Int("repaired", len(applied.Repaired)))...)
+	}
+	if !task.Repair {
+		r.metrics.applied.Inc()
+		r.metrics.duration.Observe(took.Seconds())
+		if task.Attempt == 1 {
+			r.metrics.latency.Observe(now.Sub(task.Since).Seconds())
+		}
+	}
+	job.settled = true
+	if err := job.pack(); err != nil {
+		return err
+	}
+	r.queue.Settle(task, job)
+	return nil
+}
+
+// pack keeps the workspace small until it is repaired.
+func (j *job) pack() error {
+	packed, err := desired.Pack(j.workspace)
 	if err != nil {
 		return err
 	}
-	r.publisher.Publish(task.Key, result)
-	r.queue.Done(task)
-	r.metrics.applied.Inc()
-	r.metrics.duration.Observe(took.Seconds())
-	if task.Attempt == 1 {
-		r.metrics.latency.Observe(now.Sub(task.Since).Seconds())
+	j.packed, j.workspace.Objects, j.workspace.Secrets = packed, nil, nil
+	return nil
+}
+
+// unpack undoes pack.
+func (j *job) unpack() error {
+	if j.packed == nil {
+		return nil
 	}
-	r.logger.InfoContext(ctx, "applied", r.attributes(task, slog.Duration("took", took), slog.Int("pruned", len(applied.Pruned)))...)
+	workspace, err := desired.Unpack(j.packed)
+	if err != nil {
+		return err
+	}
+	j.workspace, j.packed = workspace, nil
 	return nil
 }
 
@@ -198,12 +266,22 @@ func (r *reconciler) terminate(ctx, attempt context.Context, task queue.Task[*jo
 	return nil
 }
 
+// quietAttempts is from which attempt on a repair tells a failure that usually passes: after half a minute or so.
+const quietAttempts = 6
+
 // fail tells a failure and sees to its retry, in this order: the next attempt's result must come after it.
 func (r *reconciler) fail(ctx context.Context, task queue.Task[*job], f *failure.Failure) {
 	var delay time.Duration
 	if !f.Final {
 		delay = r.retry.Delay(task.Attempt, rand.Float64()) //nolint:gosec // jitter is no secret
 	}
+	if task.Repair && task.Item.settled && f.Reason.Passes() && task.Attempt < quietAttempts {
+		// Nobody asked for anything, and as far as known all is well.
+		r.logger.InfoContext(ctx, "cannot look at a workspace, trying on", r.attributes(task, slog.String("reason", string(f.Reason)), slog.String("message", f.Message))...)
+		r.queue.Retry(task, delay)
+		return
+	}
+	task.Item.settled = false
 	r.metrics.failed.WithLabelValues(string(f.Reason)).Inc()
 	r.logger.WarnContext(ctx, "failed", r.attributes(task, slog.String("reason", string(f.Reason)), slog.String("message", f.Message),
 		slog.Any("cause", f.Unwrap()), slog.Duration("retry_after", delay))...)
@@ -221,7 +299,7 @@ func (r *reconciler) fail(ctx context.Context, task queue.Task[*job], f *failure
 }
 
 func (r *reconciler) occasion(task queue.Task[*job], at time.Time) occasion {
-	return occasion{workspace: task.Key, revision: task.Version, count: task.Attempt, at: at}
+	return occasion{workspace: task.Key, revision: task.Version, count: task.Attempt, round: task.Item.round, at: at}
 }
 
 func (r *reconciler) attributes(task queue.Task[*job], more ...any) []any {

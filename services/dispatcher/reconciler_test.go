@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,6 +27,9 @@ type played struct {
 	mu        sync.Mutex
 	attempts  map[string]int
 	remaining map[string][]desired.Reference
+	repairs   map[string]int
+	drifted   map[string][]desired.Reference
+	failing   *failure.Failure // repairs
 }
 
 func (p *played) Apply(ctx context.Context, w desired.Workspace, _ kube.Secrets) (kube.Applied, error) {
@@ -43,6 +47,38 @@ func (p *played) Apply(ctx context.Context, w desired.Workspace, _ kube.Secrets)
 	default:
 		return kube.Applied{}, nil
 	}
+}
+
+// Repair finds what was drifted since the last time.
+func (p *played) Repair(ctx context.Context, w desired.Workspace, secrets kube.Secrets) (kube.Applied, error) {
+	p.mu.Lock()
+	p.repairs[w.ID]++
+	drifted := p.drifted[w.ID]
+	delete(p.drifted, w.ID)
+	failing := p.failing
+	p.mu.Unlock()
+	if failing != nil {
+		return kube.Applied{}, failing
+	}
+	return kube.Applied{Repaired: drifted}, nil
+}
+
+func (p *played) fail(f *failure.Failure) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failing = f
+}
+
+func (p *played) drift(id string, objects ...desired.Reference) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drifted[id] = objects
+}
+
+func (p *played) repaired(id string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.repairs[id]
 }
 
 func (p *played) Terminate(_ context.Context, w desired.Workspace) ([]desired.Reference, error) {
@@ -85,14 +121,27 @@ func (o *told) of(workspace string) ([]string, []time.Time) {
 	return kinds, at
 }
 
+func (o *told) last(workspace string) event.Event {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, result := range slices.Backward(o.results) {
+		if result.Subject() == workspace {
+			return result
+		}
+	}
+	return event.Event{}
+}
+
 // running works in the test's bubble until the function is called, or the test ends.
 func running(t *testing.T) (*reconciler, *played, *told, context.CancelFunc) {
 	t.Helper()
 	m, err := newMetrics(prometheus.NewRegistry())
 	require.NoError(t, err)
-	cluster, results := &played{attempts: map[string]int{}, remaining: map[string][]desired.Reference{}}, &told{}
+	cluster, results := &played{
+		attempts: map[string]int{}, remaining: map[string][]desired.Reference{}, repairs: map[string]int{}, drifted: map[string][]desired.Reference{},
+	}, &told{}
 	r := &reconciler{
-		cell: "local", queue: queue.New[*job](queue.SystemClock(), 4), clock: queue.SystemClock(), cluster: cluster, publisher: results,
+		cell: "local", queue: queue.New[*job](queue.SystemClock(), queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}), clock: queue.SystemClock(), cluster: cluster, publisher: results,
 		origin: origin{source: "/lockstep/local/agents/7/dispatcher", run: "r"},
 		retry:  queue.Backoff{Min: time.Second, Max: 5 * time.Minute}, poll: queue.Backoff{Min: time.Second, Max: time.Minute},
 		workers: 8, timeout: time.Minute, slowAfter: 2 * time.Second,

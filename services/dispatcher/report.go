@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,14 +36,20 @@ type occasion struct {
 	revision  int64
 	// count tells results of one kind about one revision apart, within a run.
 	count int
+	// round is the repair that it is from; 0 for the first time.
+	round int
 	at    time.Time
 }
 
 // result makes the event. Its id is the same whenever the same run tells the same thing.
 func (o origin) result(ctx context.Context, kind string, about occasion, data any) (event.Event, error) {
+	run := o.run
+	if about.round > 0 {
+		run += "/" + strconv.Itoa(about.round)
+	}
 	e, err := event.New(event.Attributes{
 		Type: event.TypePrefix + "applied." + kind + ".v1", Source: o.source, Subject: about.workspace, Time: about.at,
-		ID: fmt.Sprintf("%s/%d/%s/%d/%s", about.workspace, about.revision, kind, about.count, o.run),
+		ID: fmt.Sprintf("%s/%d/%s/%d/%s", about.workspace, about.revision, kind, about.count, run),
 	}, data)
 	if err != nil {
 		return event.Event{}, fmt.Errorf("result %s of workspace %s: %w", kind, about.workspace, err)
@@ -58,7 +65,8 @@ func (o origin) result(ctx context.Context, kind string, about occasion, data an
 func (o origin) applied(ctx context.Context, about occasion, applied kube.Applied, took time.Duration) (event.Event, error) {
 	return o.result(ctx, resultApplied, about, events.Applied{
 		WorkspaceID: about.workspace, DesiredRevision: int(about.revision), ObservedAt: moment(about.at),
-		Objects: applied.Objects, Pruned: applied.Pruned, Attempt: about.count, DurationMs: int(took.Milliseconds()),
+		Objects: applied.Objects, Pruned: applied.Pruned, Repaired: applied.Repaired, Attempt: about.count, DurationMs: int(took.Milliseconds()),
+		DeploymentUID: string(applied.DeploymentUID), DeploymentGeneration: int(applied.DeploymentGeneration),
 	})
 }
 
@@ -66,6 +74,7 @@ func (o origin) failed(ctx context.Context, about occasion, f *failure.Failure, 
 	return o.result(ctx, resultFailed, about, events.ApplyFailed{
 		WorkspaceID: about.workspace, DesiredRevision: int(about.revision), ObservedAt: moment(about.at),
 		Reason: string(f.Reason), Message: f.Message, Object: f.Object, Attempt: about.count, RetryAfterMs: int(retryAfter.Milliseconds()),
+		ClusterRevision: int(f.ClusterRevision),
 	})
 }
 

@@ -302,6 +302,32 @@ func (p *plane) configMap(w events.DesiredWorkspace, name, value string) map[str
 	}
 }
 
+func (p *plane) deployment(w events.DesiredWorkspace, replicas int) map[string]any {
+	match := map[string]any{"app": "w"}
+	manifest := p.configMap(w, "w", "")
+	delete(manifest, "data")
+	manifest["apiVersion"], manifest["kind"] = "apps/v1", "Deployment"
+	manifest["spec"] = map[string]any{
+		"replicas": replicas, "selector": map[string]any{"matchLabels": match},
+		"template": map[string]any{
+			"metadata": map[string]any{"labels": match},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": "registry.example/ide:1"}}},
+		},
+	}
+	return manifest
+}
+
+// control tells the agent something.
+func (p *plane) control(subject, kind string, data any) {
+	p.t.Helper()
+	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: uuid.NewString(), Time: time.Now()}, data)
+	require.NoError(p.t, err)
+	message, err := event.Encode(e, subject)
+	require.NoError(p.t, err)
+	_, err = p.js.PublishMsg(p.context(), message)
+	require.NoError(p.t, err)
+}
+
 // desire publishes it.
 func (p *plane) desire(w events.DesiredWorkspace, extensions ...string) {
 	p.t.Helper()

@@ -1,15 +1,12 @@
 package state
 
 import (
-	"time"
-
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/state/domain"
-	"lockstep.internal/services/state/nats"
 )
 
 // Config of the state service.
@@ -64,9 +61,6 @@ type SecretsConfig struct {
 type WorkspaceConfig struct {
 	NamespacePrefix string `yaml:"namespace_prefix" help:"beginning of the namespaces of workspaces; dispatchers refuse others"`
 	Image           string `yaml:"image" help:"image of the template default, made at the first start"`
-
-	UnschedulablePatience time.Duration `yaml:"unschedulable_patience" help:"how long a pod may find no node before its workspace is failed"`
-	StopPatience          time.Duration `yaml:"stop_patience" help:"how long a stop may take before its workspace is failed"`
 }
 
 // BootstrapConfig makes the first administrator.
@@ -85,7 +79,7 @@ func DefaultConfig() Config {
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Streams:   StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
-		Workspace: WorkspaceConfig{NamespacePrefix: domain.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian", UnschedulablePatience: nats.DefaultUnschedulablePatience, StopPatience: nats.DefaultStopPatience},
+		Workspace: WorkspaceConfig{NamespacePrefix: domain.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian"},
 	}
 }
 

@@ -20,7 +20,6 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/connectapi"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
@@ -162,6 +161,11 @@ func (p *process) openStreams(context.Context) error {
 func (p *process) restored(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
 	p.tel.Logger.WarnContext(ctx, "something was restored from an older copy: everything is told again", "reason", r.Reason)
 	// In the order in which everybody locks: agents before workspaces.
+	if r.Stream == "" {
+		if err := p.directory.RaiseConfigurations(ctx, tx); err != nil {
+			return fmt.Errorf("configure agents again: %w", err)
+		}
+	}
 	if err := p.observations.AskEveryone(ctx, tx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
 		return fmt.Errorf("ask for full resyncs: %w", err)
 	}
@@ -190,8 +194,7 @@ func (p *process) openIngest(context.Context) error {
 	p.workspaces.Unexpected = metrics.Unexpected
 	ingest := &nats.Ingest{
 		Pool: p.pool, JetStream: js, Cell: p.workspaces.Cell, Logger: p.tel.Logger, Workspaces: p.workspaces, Observations: p.observations,
-		Patience: actualstate.Patience{Unschedulable: p.cfg.Workspace.UnschedulablePatience, Stop: p.cfg.Workspace.StopPatience},
-		Cursors:  cursors, Metrics: metrics,
+		Cursors: cursors, Metrics: metrics,
 	}
 	p.ingest, err = ingest.Parts()
 	if err != nil {
@@ -235,7 +238,7 @@ func (p *process) openAPI(context.Context) error {
 		return err
 	}
 	handler := connectapi.NewHandler(connectapi.Dependencies{
-		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
+		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
 		Endpoint: endpoint, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})

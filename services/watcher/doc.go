@@ -14,6 +14,6 @@
 // was created later is above them.
 //
 // Failure modes. NATS away: observations wait, only the latest of each object, and readiness says so. Kubernetes away: watches resume; what
-// vanished is reported then. The cluster restored from a backup: versions go back, the term is abandoned and a new one knows nothing. Two leaders for
+// vanished is reported then. The cluster restored from a backup: versions go back, those of the Lease at the latest, the term is abandoned and a new one knows nothing. Two leaders for
 // moments: events repeat, harmlessly. This process killed: the next one begins with a full resync.
 package watcher

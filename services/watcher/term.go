@@ -61,9 +61,6 @@ type term struct {
 
 // run reports until ctx is done. The error says why it ended earlier.
 func (t *term) run(ctx context.Context) error {
-	ctx, abandon := context.WithCancelCause(ctx)
-	defer abandon(nil)
-	t.abandon = abandon
 	watch, err := t.cluster.Watch(ctx, t.selector, t)
 	if err != nil {
 		return fmt.Errorf("watch the cluster: %w", err)

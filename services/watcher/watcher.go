@@ -123,7 +123,10 @@ func newWatcher(cfg Config, credentials natsauth.AgentCredentials, conn *natscon
 	if w.cluster, err = kube.NewClient(cfg.Kubernetes, Program().Name+"/"+service.Version(), w.logger); err != nil {
 		return nil, err
 	}
-	w.elector = w.cluster.NewElector(cfg.Lease, Namespace(w.agent), leaseName, identity)
+	w.elector = w.cluster.NewElector(cfg.Lease, kube.Candidacy{
+		Namespace: Namespace(w.agent), Name: leaseName, Labels: map[string]string{LabelAgent: strconv.FormatInt(w.agent, 10)},
+		Identity: identity, Rewound: w.rewound,
+	})
 	if w.publisher, err = nats.NewPublisher(conn.Conn, cfg.Publish.AckTimeout); err != nil {
 		return nil, err
 	}
@@ -211,8 +214,10 @@ func (w *watcher) term(ctx, finish context.Context, cause events.ResyncCause) er
 	}
 	reporter := w.reporter
 	reporter.ClusterUID = uid
+	ctx, abandon := context.WithCancelCause(ctx)
+	defer abandon(nil)
 	t := &term{
-		cluster: w.cluster, publisher: w.publisher, control: control, reporter: reporter,
+		abandon: abandon, cluster: w.cluster, publisher: w.publisher, control: control, reporter: reporter,
 		selector: LabelAgent + "=" + strconv.FormatInt(w.agent, 10),
 		publish:  w.cfg.Publish, ticks: w.cfg.TickInterval, clock: w.cfg.Clock,
 		logger: w.logger, tracer: w.tel.Tracer, metrics: w.metrics, finish: finish,
@@ -225,6 +230,13 @@ func (w *watcher) term(ctx, finish context.Context, cause events.ResyncCause) er
 	w.current.Store(t)
 	defer w.current.Store(nil)
 	return t.run(ctx)
+}
+
+// rewound is called when the Lease tells of another history than the one that the term knows.
+func (w *watcher) rewound() {
+	if t := w.current.Load(); t != nil {
+		t.abandon(errRewound)
+	}
 }
 
 // checkLeader: a standby is ready, since it stands by for just this.

@@ -1,49 +1,26 @@
-// Command bench measures Lockstep beside the bare technology it stands on, in the same run and taking turns, so that the ratio holds on a machine that is
+// Command bench measures Lockstep beside the bare technology it stands on, in the same run and taking turns, so that the ratios hold on a machine that is
 // shared and noisy.
 //
-//	go run ./tools/bench list         print the names
-//	go run ./tools/bench run NAME…    run some, or all without a name: one JSON line a figure
+//	go run ./tools/bench list                      print the names
+//	go run ./tools/bench run [flags] [NAME…]       run families or single figures, all without a name: one JSON line a figure
 //
-// Each benchmark brings up what it needs and takes less than a minute.
+// The text of `help` is the manual. Each family is a file of its own that says what it measures and what it measures it against.
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
+	"runtime/pprof"
 	"syscall"
 )
 
-// Figure is one measured number beside its baseline.
-type Figure struct {
-	Name     string  `json:"name"`
-	Value    float64 `json:"value"`
-	Unit     string  `json:"unit"`
-	Baseline float64 `json:"baseline"`
-	// Ratio is value / baseline.
-	Ratio float64 `json:"ratio"`
-}
-
-// benchmark measures one or more figures.
-type benchmark struct {
-	name, about string
-	run         func(ctx context.Context) ([]Figure, error)
-}
-
-func benchmarks() []benchmark {
-	return []benchmark{
-		{"outbox", "rows committed to the outbox and published, beside a bare asynchronous publish of the same messages", outboxFigures},
-	}
-}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -51,43 +28,65 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
-	all := benchmarks()
-	names := make([]string, len(all))
-	for i, b := range all {
-		names[i] = b.name
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	all := families()
+	asked, err := parseArguments(args, all)
+	if errors.Is(err, errHelp) {
+		return manual(out, all)
 	}
-	if len(args) == 1 && args[0] == "list" {
-		for _, b := range all {
-			if _, err := fmt.Fprintf(out, "%-10s %s\n", b.name, b.about); err != nil {
-				return fmt.Errorf("print: %w", err)
-			}
+	if err != nil {
+		return err
+	}
+	if asked.list {
+		return list(out, all)
+	}
+	return profiled(asked.profile, func() error { return measure(ctx, asked, out, progress) })
+}
+
+// profiled writes what this process does with the CPU into a file, when one is named.
+func profiled(path string, fn func() error) (err error) {
+	if path == "" {
+		return fn()
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("open the profile: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return fmt.Errorf("begin the profile: %w", err)
+	}
+	defer pprof.StopCPUProfile()
+	return fn()
+}
+
+// measure runs what is asked for, family by family, and prints each family's figures as soon as they are there.
+func measure(ctx context.Context, asked arguments, out, progress io.Writer) error {
+	var figures []Figure
+	for _, wanted := range asked.wanted {
+		_, _ = fmt.Fprintf(progress, "bench: %s …\n", wanted.family.Name)
+		size := asked.Size
+		size.Figures = wanted.figures
+		measured, err := wanted.family.Run(ctx, size)
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 		}
-		return nil
-	}
-	if len(args) == 0 || args[0] != "run" {
-		return fmt.Errorf("say `list`, or `run` with names: %s", strings.Join(names, ", "))
-	}
-	wanted := args[1:]
-	if len(wanted) == 0 {
-		wanted = names
-	}
-	for _, name := range wanted {
-		i := slices.Index(names, name)
-		if i < 0 {
-			return fmt.Errorf("there is no benchmark %q: there are %s", name, strings.Join(names, ", "))
-		}
-		figures, err := all[i].run(ctx)
 		if err != nil {
-			return fmt.Errorf("benchmark %s: %w", name, err)
+			return fmt.Errorf("benchmark %s: %w", wanted.family.Name, err)
 		}
-		encoder := json.NewEncoder(out)
-		for _, f := range figures {
-			f.Ratio = f.Value / f.Baseline
-			if err := encoder.Encode(f); err != nil {
-				return fmt.Errorf("print: %w", err)
+		found, err := wanted.family.figures(measured, size)
+		if err != nil {
+			return err
+		}
+		if !asked.table {
+			if err := writeLines(out, found); err != nil {
+				return err
 			}
 		}
+		figures = append(figures, found...)
+	}
+	if asked.table {
+		return writeTable(out, figures)
 	}
 	return nil
 }

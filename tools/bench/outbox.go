@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,95 +15,87 @@ import (
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/tools/testkit/natsd"
-	"lockstep.internal/tools/testkit/pg"
 )
 
 const (
-	outboxRounds   = 5
 	outboxMessages = 5000
 	outboxEntities = 500
 	outboxPayload  = 512
 	outboxPerTx    = 50
-	benchCell      = topology.Cell("bench")
 )
+
+// outboxFamily measures what it costs to publish only what was committed.
+func outboxFamily() Family {
+	return Family{
+		Name:  "outbox",
+		About: "Rows committed to the outbox, fifty a transaction, → messages on the stream, by its real publisher.",
+		Specs: []Spec{{
+			Name: "rows_per_s", Unit: "1/s", About: "rows committed and published, from the first insert to the last message on the stream",
+			Baseline: "a bare asynchronous publish of the same messages, which neither commits anything nor keeps their order per subject",
+		}},
+		Run: outboxFigures,
+	}
+}
 
 // outboxBed is a database, a NATS server with the streams, and a publisher between them.
 type outboxBed struct {
-	pool *pgxpool.Pool
-	js   jetstream.JetStream
-	run  int
+	pool     *pgxpool.Pool
+	js       jetstream.JetStream
+	messages int
+	run      int
 }
 
-func outboxFigures(ctx context.Context) (figures []Figure, err error) {
-	database, err := pg.Start(ctx, pg.Options{})
+func outboxFigures(ctx context.Context, size Size) (measured Measured, err error) {
+	parts := &bed{}
+	defer parts.close(ctx, &err)
+	database, err := parts.postgres(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("start PostgreSQL: %w", err)
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, database.Stop(context.WithoutCancel(ctx))) }()
-	server, err := natsd.Start(natsd.Options{})
+	conn, err := parts.nats()
 	if err != nil {
-		return nil, fmt.Errorf("start NATS: %w", err)
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	conn, err := nats.Connect(server.ClientURL())
-	if err != nil {
-		return nil, fmt.Errorf("connect to NATS: %w", err)
-	}
-	defer conn.Close()
-	pool, err := postgres.Open(postgres.Config{URL: database.URL(), Schema: "bench"})
-	if err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
-	}
-	defer pool.Close()
-	bed := &outboxBed{pool: pool}
-	if bed.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(1000)); err != nil {
-		return nil, fmt.Errorf("open JetStream: %w", err)
-	}
-	if err := topology.Ensure(ctx, bed.js, benchCell, topology.Options{StorageBytes: 1 << 30}); err != nil {
-		return nil, fmt.Errorf("make the streams: %w", err)
+	b := &outboxBed{messages: size.of(outboxMessages)}
+	if b.js, err = parts.streams(ctx, conn); err != nil {
+		return nil, err
 	}
 	migrations, err := outbox.Migrations()
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	quiet := slog.New(slog.DiscardHandler)
-	if err := postgres.Migrate(ctx, pool, quiet, migrations); err != nil {
-		return nil, fmt.Errorf("outbox: %w", err)
+	if b.pool, err = parts.pool(ctx, database.URL(), "outbox", migrations); err != nil {
+		return nil, err
 	}
-	publisher, err := outbox.New(outbox.Config{Pool: pool, Conn: conn, Logger: quiet})
+	publisher, err := outbox.New(outbox.Config{Pool: b.pool, Conn: conn, Logger: quiet()})
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	publishing, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { err = errors.Join(err, publisher.Run(publishing)) })
-	defer running.Wait()
-	defer stop()
-	return bed.measure(ctx)
+	parts.background(ctx, publisher.Run)
+	ours, bare, err := takeTurns(ctx, size.For,
+		func(ctx context.Context, _ int) (float64, error) { return b.timed(ctx, b.throughOutbox) },
+		func(ctx context.Context, _ int) (float64, error) { return b.timed(ctx, b.barePublish) })
+	if err != nil {
+		return nil, err
+	}
+	return Measured{"rows_per_s": beside(median(ours), median(bare))}, nil
 }
 
-// measure takes turns, so that both see the same machine, and gives medians.
-func (b *outboxBed) measure(ctx context.Context) ([]Figure, error) {
-	var ours, bare []float64
-	for range outboxRounds {
-		rate, err := b.timed(ctx, b.throughOutbox)
-		if err != nil {
-			return nil, err
-		}
-		ours = append(ours, rate)
-		if rate, err = b.timed(ctx, b.barePublish); err != nil {
-			return nil, err
-		}
-		bare = append(bare, rate)
-	}
-	return []Figure{{Name: "outbox.rows_per_s", Value: median(ours), Unit: "1/s", Baseline: median(bare)}}, nil
+// background runs something until the bed is closed.
+func (b *bed) background(ctx context.Context, run func(ctx context.Context) error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	b.onClose(func(context.Context) error {
+		cancel()
+		return <-ended
+	})
 }
 
 // timed gives messages per second from the first write to the last message on the stream.
 func (b *outboxBed) timed(ctx context.Context, write func(context.Context, []*nats.Msg) error) (float64, error) {
 	b.run++
-	messages := make([]*nats.Msg, outboxMessages)
+	messages := make([]*nats.Msg, b.messages)
 	payload := make([]byte, outboxPayload)
 	for i := range messages {
 		messages[i] = &nats.Msg{Subject: benchCell.Workspace(int64(b.run), fmt.Sprintf("w%d", i%outboxEntities), "state_changed"), Data: payload}
@@ -114,24 +104,25 @@ func (b *outboxBed) timed(ctx context.Context, write func(context.Context, []*na
 	if err != nil {
 		return 0, fmt.Errorf("look at the stream: %w", err)
 	}
-	want := stream.CachedInfo().State.Msgs + outboxMessages
+	want := stream.CachedInfo().State.LastSeq + uint64(b.messages)
 	begun := time.Now()
 	if err := write(ctx, messages); err != nil {
 		return 0, err
 	}
-	for poll := time.NewTicker(time.Millisecond); ; {
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for {
 		info, err := stream.Info(ctx)
 		if err != nil {
 			return 0, fmt.Errorf("look at the stream: %w", err)
 		}
-		if info.State.Msgs >= want {
-			poll.Stop()
-			return outboxMessages / time.Since(begun).Seconds(), nil
+		if info.State.LastSeq >= want {
+			return float64(b.messages) / time.Since(begun).Seconds(), nil
 		}
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return 0, errors.Join(errors.New("wait for the stream"), context.Cause(ctx))
 		}
 	}
 }
@@ -156,11 +147,6 @@ func (b *outboxBed) barePublish(ctx context.Context, messages []*nats.Msg) error
 	case <-b.js.PublishAsyncComplete():
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return fmt.Errorf("publish: %w", context.Cause(ctx))
 	}
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) agents() *cobra.Command {
-	return group("agent", "Agents: the clusters that dial in", a.agentRegister(), a.agentList(), a.agentRevoke())
+	return group("agent", "Agents: the clusters that dial in", a.agentRegister(), a.agentList(), a.agentGet(), a.agentConfigure(), a.agentResync(), a.agentRevoke())
 }
 
 func (a *app) agentRegister() *cobra.Command {
@@ -61,31 +61,46 @@ func (a *app) agentList() *cobra.Command {
 				return err
 			}
 			all := &statev1.ListAgentsResponse{}
-			for token := ""; ; {
-				response, err := api.Agents.ListAgents(c.Context(), connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}))
-				if err != nil {
-					return err
-				}
-				all.Agents = append(all.Agents, response.Msg.GetAgents()...)
-				if token = response.Msg.GetNextPageToken(); token == "" {
-					return a.print(all, agentTable(all.GetAgents()...))
-				}
+			if all.Agents, err = listAgents(c.Context(), api, project); err != nil {
+				return err
 			}
+			return a.print(all, agentTable(all.GetAgents()...))
 		},
 	}
 	c.Flags().Int64Var(&project, "project", 0, "only those of this project")
 	return c
 }
 
-func (a *app) agentRevoke() *cobra.Command {
+func (a *app) agentGet() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke ID", Short: "Void an agent's credentials and cut its connections, for ever", Args: exactly("ID"),
+		Use: "get AGENT", Short: "Show one agent by id or name, and what it is configured with", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
 				return err
 			}
-			id, err := number("ID", args[0])
+			id, err := agentID(c.Context(), api, args[0])
+			if err != nil {
+				return err
+			}
+			response, err := api.Agents.GetAgent(c.Context(), connect.NewRequest(&statev1.GetAgentRequest{Id: id}))
+			if err != nil {
+				return err
+			}
+			return a.print(response.Msg, agentFields(response.Msg.GetAgent()))
+		},
+	}
+}
+
+func (a *app) agentRevoke() *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke AGENT", Short: "Void an agent's credentials and cut its connections, for ever", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			id, err := agentID(c.Context(), api, args[0])
 			if err != nil {
 				return err
 			}

@@ -198,7 +198,7 @@ func summary(cloudEvent []byte) string {
 		}
 	}
 	field(object, "namespace", "name", "verb", "resource_version")
-	field(e.Data, "name", "from", "to", "target", "phase", "spec_replicas", "available_replicas", "desired_state", "desired_revision", "cause", "count", "attempt", "reason", "message", "unexpected")
+	field(e.Data, "name", "from", "to", "target", "phase", "spec_replicas", "available_replicas", "desired_state", "desired_revision", "cause", "policy", "expires_at", "count", "attempt", "reason", "message", "unexpected")
 	if len(parts) == 0 {
 		return e.Subject
 	}

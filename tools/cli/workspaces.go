@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -206,6 +207,7 @@ func (a *app) workspaceGet() *cobra.Command {
 				{"namespace", w.GetNamespace()},
 				{"revision", fmt.Sprintf("%d desired, %d applied", w.GetDesiredRevision(), w.GetAppliedRevision())},
 				{"created", age(w.GetCreatedAt()) + " ago"},
+				{"expires", expiry(w, time.Now())},
 			}})
 		},
 	}

@@ -18,9 +18,13 @@ type Options struct {
 	NATSPort int
 	// Image of the template default. Defaults to the state service's own.
 	Image string
+	// Programs is a folder with the binaries state, watcher and dispatcher, which then run as programs of their own, each with a configuration
+	// file, and can be killed. Defaults to none: services run in this process.
+	Programs string
 	// Progress receives a line for each step, for people. Defaults to nowhere.
 	Progress io.Writer
-	// Configure may change a service's configuration before it starts. It is given the service's name and a pointer to its Config. Optional.
+	// Configure may change a service's configuration before each start. It is given State, Watcher or Dispatcher, and a pointer to its Config, of which
+	// programs get what can be written into a file. It may be called from any goroutine. Optional.
 	Configure func(service string, config any)
 }
 

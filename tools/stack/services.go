@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
@@ -14,30 +15,60 @@ import (
 	"lockstep.internal/services/watcher"
 )
 
+// Names of the listeners of services.
+const (
+	ListenerAPI = "api"
+	ListenerOps = "ops"
+)
+
+// anyPort is where a listener listens that nobody has to know beforehand.
+const anyPort = "127.0.0.1:0"
+
+// telemetry of a service: in this process it writes the log itself, a program's output is passed on.
 func (s *Stack) telemetry() telemetry.Config {
 	cfg := telemetry.DefaultConfig()
-	cfg.LogFormat, cfg.Out = "text", s.log
+	if s.opts.Programs == "" {
+		cfg.LogFormat, cfg.Out = "text", s.log
+	}
 	return cfg
 }
 
+// begin is how services of a kind are run.
+func (s *Stack) begin(kind string) func(string, configuration) (*life, error) {
+	if s.opts.Programs == "" {
+		return inside
+	}
+	return program{path: filepath.Join(s.opts.Programs, kind), dir: s.servicesDir(), log: s.log}.begin
+}
+
 // run starts a service and remembers it.
-func (s *Stack) run(ctx context.Context, p *process) (map[string]string, error) {
+func (s *Stack) run(ctx context.Context, added *service) error {
 	s.mu.Lock()
-	s.processes = append(s.processes, p)
+	s.services = append(s.services, added)
 	s.mu.Unlock()
-	return p.start(ctx)
+	return added.start(ctx)
 }
 
 func (s *Stack) startState(ctx context.Context) error {
 	done := s.progress.step(State)
-	listen := s.opts.APIListen
-	addrs, err := s.run(ctx, &process{name: State, main: func(ctx context.Context, ready func(map[string]string)) error {
+	if err := s.run(ctx, s.state(State, s.opts.APIListen)); err != nil {
+		return err
+	}
+	s.apiURL = "http://" + s.Address(State, ListenerAPI)
+	done("API on %s", s.apiURL)
+	return nil
+}
+
+func (s *Stack) state(name, listen string) *service {
+	configure := func(before map[string]string) configuration {
 		cfg := state.DefaultConfig()
-		cfg.Ops.Listen, cfg.OnReady = "127.0.0.1:0", ready
-		cfg.API.Listen = listen
+		cfg.Ops.Listen, cfg.API.Listen = anyPort, listen
+		if was := before[ListenerAPI]; was != "" {
+			cfg.API.Listen = was
+		}
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
-		cfg.Database.URL = config.URL(s.databaseURL)
+		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
 		cfg.NATS.URL = config.URL(s.nats.ClientURL())
 		cfg.Agents.KeysDir = s.natsDir()
 		cfg.Secrets.SealSeedFile = config.SecretFile(s.keys.SealSeedFile)
@@ -47,16 +78,12 @@ func (s *Stack) startState(ctx context.Context) error {
 			cfg.Workspace.Image = s.opts.Image
 		}
 		s.opts.Configure(State, &cfg)
-		return state.Main(ctx, cfg)
-	}})
-	if err != nil {
-		return err
+		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return state.Main(ctx, cfg) }}
 	}
-	// A restarted service is found where it was.
-	listen = addrs["api"]
-	s.apiURL = "http://" + listen
-	done("API on %s", s.apiURL)
-	return nil
+	return &service{
+		name: name, configure: configure, begin: s.begin(State),
+		again: func(name string) *service { return s.state(name, anyPort) },
+	}
 }
 
 // Agent of a stack.
@@ -88,8 +115,8 @@ func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig st
 		return Agent{}, err
 	}
 	agent.ID = credentials.AgentID
-	_, watcherErr := s.run(ctx, s.watcher(agent, kubeconfig))
-	_, dispatcherErr := s.run(ctx, s.dispatcher(agent, kubeconfig))
+	watcherErr := s.run(ctx, s.watcher(WatcherOf(name), agent, kubeconfig))
+	dispatcherErr := s.run(ctx, s.dispatcher(DispatcherOf(name), agent, kubeconfig))
 	if err := errors.Join(watcherErr, dispatcherErr); err != nil {
 		return Agent{}, fmt.Errorf("agent %s: %w", name, err)
 	}
@@ -100,33 +127,41 @@ func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig st
 	return agent, nil
 }
 
-func (s *Stack) watcher(agent Agent, kubeconfig string) *process {
-	return &process{name: WatcherOf(agent.Name), main: func(ctx context.Context, ready func(map[string]string)) error {
+func (s *Stack) watcher(name string, agent Agent, kubeconfig string) *service {
+	configure := func(map[string]string) configuration {
 		cfg := watcher.DefaultConfig()
-		cfg.Ops.Listen, cfg.OnReady = "127.0.0.1:0", ready
+		cfg.Ops.Listen = anyPort
 		cfg.Telemetry = s.telemetry()
 		cfg.CredentialsFile = agent.CredentialsFile
 		cfg.Kubernetes.Kubeconfig = kubeconfig
 		s.opts.Configure(Watcher, &cfg)
-		return watcher.Main(ctx, cfg)
-	}}
+		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return watcher.Main(ctx, cfg) }}
+	}
+	return &service{
+		name: name, configure: configure, begin: s.begin(Watcher),
+		again: func(name string) *service { return s.watcher(name, agent, kubeconfig) },
+	}
 }
 
-func (s *Stack) dispatcher(agent Agent, kubeconfig string) *process {
-	return &process{name: DispatcherOf(agent.Name), main: func(ctx context.Context, ready func(map[string]string)) error {
+func (s *Stack) dispatcher(name string, agent Agent, kubeconfig string) *service {
+	configure := func(map[string]string) configuration {
 		cfg := dispatcher.DefaultConfig()
-		cfg.Ops.Listen, cfg.OnReady = "127.0.0.1:0", ready
+		cfg.Ops.Listen = anyPort
 		cfg.Telemetry = s.telemetry()
 		cfg.CredentialsFile = agent.CredentialsFile
 		cfg.Kubeconfig = kubeconfig
 		s.opts.Configure(Dispatcher, &cfg)
-		return dispatcher.Main(ctx, cfg)
-	}}
+		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return dispatcher.Main(ctx, cfg) }}
+	}
+	return &service{
+		name: name, configure: configure, begin: s.begin(Dispatcher),
+		again: func(name string) *service { return s.dispatcher(name, agent, kubeconfig) },
+	}
 }
 
 // Agents of the stack.
 func (s *Stack) Agents() []Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]Agent(nil), s.agents...)
+	return slices.Clone(s.agents)
 }

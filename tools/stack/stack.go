@@ -42,16 +42,15 @@ type Stack struct {
 	log       *os.File
 	keys      Keys
 
-	database    *pg.Server
-	databaseURL string
-	nats        *natsd.Server
-	lab         *lab.Lab
-	kubeconfig  string
-	apiURL      string
+	database   *pg.Server
+	nats       *natsd.Server
+	lab        *lab.Lab
+	kubeconfig string
+	apiURL     string
 
-	mu        sync.Mutex
-	processes []*process // in the order of their start
-	agents    []Agent
+	mu       sync.Mutex
+	services []*service // in the order of their start
+	agents   []Agent
 }
 
 // Start starts everything and returns when a first agent is connected and ready. What was started is stopped when it fails.
@@ -105,8 +104,8 @@ func (s *Stack) openDir() error {
 		}
 		s.dir, s.temporary = dir, true
 	}
-	for _, sub := range []string{"", "agents"} {
-		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o711); err != nil { //nolint:gosec // it lists nothing to others
+	for _, folder := range []string{s.dir, filepath.Join(s.dir, "agents"), s.servicesDir()} {
+		if err := os.MkdirAll(folder, 0o711); err != nil { //nolint:gosec // it lists nothing to others
 			return fmt.Errorf("make a folder: %w", err)
 		}
 	}
@@ -126,8 +125,7 @@ func (s *Stack) openDir() error {
 
 func (s *Stack) startDatabase(ctx context.Context) error {
 	if s.opts.DatabaseURL != "" {
-		s.databaseURL = s.opts.DatabaseURL
-		return nil
+		return s.writeDatabaseURL(s.opts.DatabaseURL)
 	}
 	done := s.progress.step("PostgreSQL")
 	options := pg.Options{Progress: func(string) {}}
@@ -138,8 +136,16 @@ func (s *Stack) startDatabase(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
-	s.database, s.databaseURL = server, server.URL()
+	s.database = server
 	done("%d, private, on port %d", server.Version(), server.Port())
+	return s.writeDatabaseURL(server.URL())
+}
+
+// writeDatabaseURL keeps where the database is, with its password, for the state service.
+func (s *Stack) writeDatabaseURL(url string) error {
+	if err := os.WriteFile(s.databaseURLFile(), []byte(url+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write where the database is: %w", err)
+	}
 	return nil
 }
 
@@ -184,11 +190,11 @@ func (s *Stack) startCluster(ctx context.Context) error {
 // Stop stops everything in the reverse order of its start and, for a temporary stack, removes what it wrote.
 func (s *Stack) Stop() error {
 	s.mu.Lock()
-	processes := slices.Clone(s.processes)
+	services := slices.Clone(s.services)
 	s.mu.Unlock()
 	var errs []error
-	for _, p := range slices.Backward(processes) {
-		errs = append(errs, p.stop())
+	for _, each := range slices.Backward(services) {
+		errs = append(errs, each.stop())
 	}
 	around := []func() error{}
 	if s.lab != nil {
@@ -223,75 +229,6 @@ func (s *Stack) Stop() error {
 	return nil
 }
 
-// Failed receives the first service's or part's error when one ends by itself.
-func (s *Stack) Failed(ctx context.Context) error {
-	var labDone <-chan struct{}
-	if s.lab != nil {
-		labDone = s.lab.Done()
-	}
-	s.mu.Lock()
-	processes := slices.Clone(s.processes)
-	s.mu.Unlock()
-	ended := make(chan *process, len(processes))
-	for _, p := range processes {
-		go func() {
-			select {
-			case <-p.ended():
-				ended <- p
-			case <-ctx.Done():
-			}
-		}()
-	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-labDone:
-		return s.lab.Err()
-	case p := <-ended:
-		return fmt.Errorf("service %s ended by itself: %w", p.name, errors.Join(ErrStopped, p.result()))
-	}
-}
-
-// Restart drains a service and starts it again.
-func (s *Stack) Restart(ctx context.Context, name string) error {
-	if err := s.StopService(name); err != nil {
-		return err
-	}
-	return s.StartService(ctx, name)
-}
-
-// StopService drains a service.
-func (s *Stack) StopService(name string) error {
-	p, err := s.process(name)
-	if err != nil {
-		return err
-	}
-	return p.stop()
-}
-
-// StartService starts a service that was stopped and returns when it is ready.
-func (s *Stack) StartService(ctx context.Context, name string) error {
-	p, err := s.process(name)
-	if err != nil {
-		return err
-	}
-	addrs, err := p.start(ctx)
-	if err == nil && name == State {
-		s.apiURL = "http://" + addrs["api"]
-	}
-	return err
-}
-
-func (s *Stack) process(name string) (*process, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.processes, func(p *process) bool { return p.name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("no service %q runs here", name)
-	}
-	return s.processes[i], nil
-}
-
 // APIURL is where the API listens.
 func (s *Stack) APIURL() string { return s.apiURL }
 
@@ -323,6 +260,11 @@ func (s *Stack) LogFile() string { return filepath.Join(s.dir, "lockstep.log") }
 func (s *Stack) ClientFile() string { return filepath.Join(s.dir, "client.yaml") }
 
 func (s *Stack) natsDir() string { return filepath.Join(s.dir, "nats") }
+
+func (s *Stack) databaseURLFile() string { return filepath.Join(s.dir, "keys", "database.url") }
+
+// servicesDir holds the configuration of services that are programs of their own.
+func (s *Stack) servicesDir() string { return filepath.Join(s.dir, "services") }
 
 const tailBytes = 4 << 10
 

@@ -186,8 +186,9 @@ type DesiredWorkspace struct {
 	// Grows with every change; a lower one than applied is dropped.
 	DesiredRevision int `json:"desired_revision"`
 
-	// Complete rendered objects, in order of application. Empty for terminated.
-	// Secrets are listed in secrets instead.
+	// Complete rendered objects, in order of application. Secrets are listed in
+	// secrets instead. Empty for terminated, but for an orphan: then they name what
+	// to delete beside the inventory.
 	Manifests []map[string]interface{} `json:"manifests,omitempty"`
 
 	// Name of the workspace: DNS-safe slug of at most 40 characters.

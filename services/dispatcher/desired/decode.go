@@ -20,6 +20,9 @@ const EventType = event.TypePrefix + "desired.workspace.v1"
 // ErrUnknownWorkspace says that a message does not even tell which of this agent's workspaces it is about.
 var ErrUnknownWorkspace = errors.New("the subject names no workspace of this agent")
 
+// maxRevision is what JSON's numbers hold exactly.
+const maxRevision = 1<<53 - 1
+
 // payload keeps manifests unparsed, since a float64 would lose the value of a large integer.
 type payload struct {
 	WorkspaceID     string                   `json:"workspace_id"`
@@ -56,6 +59,8 @@ func Decode(cell topology.Cell, agent int64, subject string, header nats.Header,
 		return w, malformed("the event for workspace %s is about workspace %q", id, p.WorkspaceID)
 	case p.DesiredRevision < 1:
 		return w, malformed("the desired revision %d is less than 1", p.DesiredRevision)
+	case p.DesiredRevision > maxRevision:
+		return w, malformed("the desired revision %d is above %d", p.DesiredRevision, int64(maxRevision))
 	}
 	for i, raw := range p.Manifests {
 		object, err := decodeObject(raw)

@@ -27,7 +27,7 @@ const (
 )
 
 func policy() desired.Policy {
-	return desired.Policy{Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted}
+	return desired.Policy{Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames()}
 }
 
 // manifest is one that is allowed; the text is JSON that is laid over its metadata.
@@ -89,6 +89,7 @@ func TestDecodeRefusesWhatIsMalformed(t *testing.T) {
 		"no object":                   []int{1},
 		"another workspace":           data(func(w *events.DesiredWorkspace) { w.WorkspaceID = "other" }),
 		"no revision":                 data(func(w *events.DesiredWorkspace) { w.DesiredRevision = 0 }),
+		"a revision beyond numbers":   data(func(w *events.DesiredWorkspace) { w.DesiredRevision = 1 << 53 }),
 		"a manifest without metadata": data(func(w *events.DesiredWorkspace) { delete(w.Manifests[0], "metadata") }),
 		"a manifest without kind":     data(func(w *events.DesiredWorkspace) { delete(w.Manifests[0], "kind") }),
 		"a kind that is no string":    data(func(w *events.DesiredWorkspace) { w.Manifests[0]["kind"] = 1 }),
@@ -124,6 +125,18 @@ func TestPolicy(t *testing.T) {
 		{"terminated elsewhere", func(w *events.DesiredWorkspace) {
 			w.Target, w.Manifests, w.Namespace = events.DesiredTargetTerminated, nil, "kube-system"
 		}, failure.NotAllowed},
+		{"an orphan to be deleted", func(w *events.DesiredWorkspace) {
+			w.Target, w.Manifests = events.DesiredTargetTerminated, []map[string]any{manifest("apps/v1", "Deployment", "p", "ws-7-a", `{"labels":null}`)}
+		}, ""},
+		{"an orphan to be deleted elsewhere", func(w *events.DesiredWorkspace) {
+			w.Target, w.Manifests = events.DesiredTargetTerminated, []map[string]any{manifest("apps/v1", "Deployment", "p", "kube-system", "")}
+		}, failure.NotAllowed},
+		{"an orphan of another kind", func(w *events.DesiredWorkspace) {
+			w.Target, w.Manifests = events.DesiredTargetTerminated, []map[string]any{manifest("v1", "Pod", "p", "ws-7-a", "")}
+		}, failure.NotAllowed},
+		{"an orphan whose name is a path", func(w *events.DesiredWorkspace) {
+			w.Target, w.Manifests = events.DesiredTargetTerminated, []map[string]any{manifest("apps/v1", "Deployment", "../x", "ws-7-a", "")}
+		}, failure.Malformed},
 		{"unknown target", func(w *events.DesiredWorkspace) { w.Target = "paused" }, failure.Malformed},
 		{"nothing to apply would prune all", func(w *events.DesiredWorkspace) { w.Manifests = nil }, failure.Malformed},
 		{"another namespace", func(w *events.DesiredWorkspace) { w.Namespace = "kube-system" }, failure.NotAllowed},
@@ -241,4 +254,42 @@ func valid(content []byte) []byte {
 		return content
 	}
 	return []byte("{}")
+}
+
+func TestPolicyOfFewerKinds(t *testing.T) {
+	t.Parallel()
+	few := desired.Policy{Agent: agent, NamespacePrefix: "ws-", Kinds: []string{desired.KindNamespace, desired.KindDeployment}}
+	for name, test := range map[string]struct {
+		change func(*events.DesiredWorkspace)
+		says   string // none: allowed
+	}{
+		"a kind that is not allowed": {func(w *events.DesiredWorkspace) { w.Secrets = nil }, "ConfigMap ws-7-a/files: this agent is configured to apply only objects of the kinds Namespace, Deployment"},
+		"a Secret": {func(w *events.DesiredWorkspace) {
+			w.Manifests = []map[string]any{manifest("apps/v1", "Deployment", "w", "ws-7-a", "")}
+		}, "Secret ws-7-a/"},
+		"all are allowed": {func(w *events.DesiredWorkspace) {
+			w.Secrets, w.Manifests = nil, []map[string]any{manifest("apps/v1", "Deployment", "w", "ws-7-a", "")}
+		}, ""},
+		"an orphan of which some are": {func(w *events.DesiredWorkspace) {
+			w.Target = events.DesiredTargetTerminated
+			w.Manifests = []map[string]any{manifest("v1", "Service", "w", "ws-7-a", ""), manifest("apps/v1", "Deployment", "w", "ws-7-a", "")}
+		}, ""},
+		"an orphan of which none is": {func(w *events.DesiredWorkspace) {
+			w.Target, w.Manifests = events.DesiredTargetTerminated, []map[string]any{manifest("v1", "Service", "w", "ws-7-a", "")}
+		}, "Service ws-7-a/w"},
+	} {
+		w, err := decode(t, data(test.change))
+		require.NoError(t, err, name)
+		refusal := few.Check(w)
+		if test.says == "" {
+			require.Nil(t, refusal, name)
+			for _, object := range few.Stubs(w) {
+				require.Equal(t, desired.KindDeployment, object.Kind, name)
+			}
+			continue
+		}
+		require.NotNil(t, refusal, name)
+		require.Equal(t, failure.NotAllowed, refusal.Reason, name)
+		require.Contains(t, refusal.Message, test.says, name)
+	}
 }

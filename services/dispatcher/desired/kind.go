@@ -41,8 +41,18 @@ func Kinds() []Kind {
 		core(KindPersistentVolumeClaim, "persistentvolumeclaims"),
 		core("Service", "services"),
 		grouped("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
-		grouped("apps", "Deployment", "deployments"),
+		grouped("apps", KindDeployment, "deployments"),
 	}
+}
+
+// KindNames are the names of [Kinds], in the same order.
+func KindNames() []string {
+	kinds := Kinds()
+	names := make([]string, len(kinds))
+	for i, kind := range kinds {
+		names[i] = kind.Name
+	}
+	return names
 }
 
 // Kinds with rules of their own.
@@ -50,6 +60,7 @@ const (
 	KindNamespace             = "Namespace"
 	KindSecret                = "Secret"
 	KindPersistentVolumeClaim = "PersistentVolumeClaim"
+	KindDeployment            = "Deployment"
 )
 
 // LookupKind finds the kind of a reference; false when it is none of [Kinds].

@@ -55,6 +55,8 @@ type Policy struct {
 	NamespacePrefix string
 	// PodSecurity that every namespace enforces at least.
 	PodSecurity PodSecurity
+	// Kinds that are applied, by name; see [KindNames]. Namespace is always among them.
+	Kinds []string
 }
 
 // Check says why the workspace must not be applied, nil when it may. A refusal is final for its revision.
@@ -67,7 +69,7 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 	}
 	switch w.Target {
 	case events.DesiredTargetTerminated:
-		return nil // its manifests, if any, are not looked at
+		return p.checkStubs(w)
 	case events.DesiredTargetRunning, events.DesiredTargetStopped:
 	default:
 		return malformed("the target %q is none of running, stopped and terminated", w.Target)
@@ -93,9 +95,68 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 		if len(validation.IsDNS1123Subdomain(secret.Name)) > 0 || secret.Digest == "" || seen[reference] {
 			return malformed("the Secret %q has no valid name, no digest, or is there twice", secret.Name)
 		}
+		if _, refusal := p.checkKind(reference); refusal != nil {
+			return refusal
+		}
 		seen[reference] = true
 	}
 	return nil
+}
+
+// checkStubs looks at what an orphan that is to be deleted consists of: it is only named. Kinds that this agent does not apply may be among them, see [Policy.Stubs].
+func (p Policy) checkStubs(w Workspace) *failure.Failure {
+	var refused *failure.Failure
+	allowed := 0
+	for _, object := range w.Objects {
+		kind, refusal := p.checkKind(object.Reference)
+		if refusal != nil {
+			refused = refusal
+			continue
+		}
+		allowed++
+		if refusal := checkPlace(w, kind, object.Reference); refusal != nil {
+			return refusal
+		}
+		if len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
+			return malformed("%s has no valid name", failure.Describe(object.Reference))
+		}
+	}
+	if allowed > 0 {
+		return nil
+	}
+	return refused
+}
+
+// Stubs are the objects of an orphan that this agent may delete. Kinds that it does not apply are left out: none of these can be its own.
+func (p Policy) Stubs(w Workspace) []Object {
+	return slices.DeleteFunc(slices.Clone(w.Objects), func(object Object) bool {
+		_, refusal := p.checkKind(object.Reference)
+		return refusal != nil
+	})
+}
+
+// checkKind finds the kind of an object that may be touched.
+func (p Policy) checkKind(reference Reference) (Kind, *failure.Failure) {
+	kind, known := LookupKind(reference.ApiVersion, reference.Kind)
+	if !known {
+		return kind, notAllowed(&reference, "%s: this agent does not apply objects of this kind", failure.Describe(reference))
+	}
+	if !slices.Contains(p.Kinds, kind.Name) {
+		return kind, notAllowed(&reference, "%s: this agent is configured to apply only objects of the kinds %s", failure.Describe(reference), strings.Join(p.Kinds, ", "))
+	}
+	return kind, nil
+}
+
+// checkPlace refuses objects outside of the workspace's namespace.
+func checkPlace(w Workspace, kind Kind, reference Reference) *failure.Failure {
+	switch {
+	case kind.Namespaced && reference.Namespace != w.Namespace:
+		return notAllowed(&reference, "%s: every object of the workspace must be in its namespace %s", failure.Describe(reference), w.Namespace)
+	case !kind.Namespaced && (reference.Name != w.Namespace || reference.Namespace != ""):
+		return notAllowed(&reference, "%s: the only namespace of the workspace is %s", failure.Describe(reference), w.Namespace)
+	default:
+		return nil
+	}
 }
 
 func (p Policy) checkNamespace(name string) *failure.Failure {
@@ -106,17 +167,16 @@ func (p Policy) checkNamespace(name string) *failure.Failure {
 }
 
 func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
-	kind, known := LookupKind(object.ApiVersion, object.Kind)
-	if !known {
-		return notAllowed(&object.Reference, "%s: this agent does not apply objects of this kind", failure.Describe(object.Reference))
+	kind, refusal := p.checkKind(object.Reference)
+	if refusal != nil {
+		return refusal
+	}
+	if refusal := checkPlace(w, kind, object.Reference); refusal != nil {
+		return refusal
 	}
 	switch {
 	case kind.Name == KindSecret:
 		return notAllowed(&object.Reference, "%s: Secrets are named with a digest and never sent among the manifests", failure.Describe(object.Reference))
-	case kind.Namespaced && object.Namespace != w.Namespace:
-		return notAllowed(&object.Reference, "%s: every object of the workspace must be in its namespace %s", failure.Describe(object.Reference), w.Namespace)
-	case !kind.Namespaced && (object.Name != w.Namespace || object.Namespace != ""):
-		return notAllowed(&object.Reference, "%s: the only namespace of the workspace is %s", failure.Describe(object.Reference), w.Namespace)
 	case kind.Name == "ServiceAccount" && object.Name == "default", kind.Name == "ConfigMap" && object.Name == "kube-root-ca.crt":
 		return notAllowed(&object.Reference, "%s: the cluster makes this object itself", failure.Describe(object.Reference))
 	case len(validation.IsDNS1123Subdomain(object.Name)) > 0:

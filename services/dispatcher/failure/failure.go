@@ -49,6 +49,16 @@ const (
 	Internal             Reason = "Internal"
 )
 
+// Passes tells a reason that usually passes by itself, and of which the user's workspace may not suffer.
+func (r Reason) Passes() bool {
+	switch r { //nolint:exhaustive // all others do not
+	case NamespaceTerminating, NamespaceMissing, ObjectTerminating, AdmissionUnavailable, SecretUnavailable, Unauthorized, Throttled, Timeout, Unreachable, Internal:
+		return true
+	default:
+		return false
+	}
+}
+
 // MaxMessage is the longest message in bytes.
 const MaxMessage = 1024
 
@@ -60,6 +70,8 @@ type Failure struct { //nolint:errname // the word that everything else says: ap
 	Object *events.ObjectReference
 	// Final failures are not retried before a new revision comes.
 	Final bool
+	// ClusterRevision is the newer revision that the cluster has, where that is the failure; 0 otherwise.
+	ClusterRevision int64
 
 	cause error
 }
@@ -80,6 +92,13 @@ func Wrap(cause error, reason Reason, object *events.ObjectReference, format str
 func Refusal(reason Reason, object *events.ObjectReference, format string, args ...any) *Failure {
 	f := New(reason, object, format, args...)
 	f.Final = true
+	return f
+}
+
+// Superseding is the refusal of a revision by a cluster that has a newer one.
+func Superseding(clusterRevision, revision int64) *Failure {
+	f := Refusal(Superseded, nil, "the cluster already has revision %d of the workspace, which is newer than revision %d; the control plane goes beyond it by itself", clusterRevision, revision)
+	f.ClusterRevision = clusterRevision
 	return f
 }
 

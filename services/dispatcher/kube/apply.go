@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"maps"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher/desired"
@@ -19,45 +23,93 @@ type Applied struct {
 	Objects []desired.Reference
 	// Pruned objects, whose deletion this call has asked for.
 	Pruned []desired.Reference
+	// DeploymentUID and DeploymentGeneration are those of the workspace's Deployment as it was left; empty when there is none.
+	DeploymentUID        types.UID
+	DeploymentGeneration int64
+	// Repaired is what Repair found changed or missing.
+	Repaired []desired.Reference
 }
 
 // Apply brings the cluster to the workspace's objects. The error is always a [failure.Failure].
 func (c *Cluster) Apply(ctx context.Context, w desired.Workspace, secrets Secrets) (Applied, error) {
-	applied, at, err := c.apply(ctx, w, secrets)
+	return c.explained(ctx, w, secrets, pass{})
+}
+
+// Repair is Apply of a revision that was applied before. It looks at every object, whatever is remembered of it, and tells which ones somebody
+// else has changed.
+func (c *Cluster) Repair(ctx context.Context, w desired.Workspace, secrets Secrets) (Applied, error) {
+	return c.explained(ctx, w, secrets, pass{repair: true})
+}
+
+func (c *Cluster) explained(ctx context.Context, w desired.Workspace, secrets Secrets, p pass) (Applied, error) {
+	applied, at, err := c.apply(ctx, w, secrets, p)
 	if err != nil {
 		return Applied{}, failure.Explain(err, at)
 	}
 	return applied, nil
 }
 
+// pass is how objects are applied.
+type pass struct {
+	fresh  bool // the namespace was just made: nothing is in it
+	repair bool // every object is looked at, to find what somebody else has changed
+}
+
+// touched is an object after its application.
+type touched struct {
+	live *metav1.PartialObjectMetadata
+	// changed is that it was not as it had been left; told in a repair only.
+	changed bool
+}
+
 // apply also returns the object that it was at.
-func (c *Cluster) apply(ctx context.Context, w desired.Workspace, secrets Secrets) (Applied, desired.Reference, error) {
+func (c *Cluster) apply(ctx context.Context, w desired.Workspace, secrets Secrets, p pass) (Applied, desired.Reference, error) {
 	wanted := w.References()
 	held, err := c.claim(ctx, w, wanted)
 	if err != nil {
 		return Applied{}, desired.Reference{}, err
 	}
+	out := Applied{Objects: wanted}
+	note := func(reference desired.Reference, t touched) {
+		if p.repair && t.changed {
+			out.Repaired = append(out.Repaired, reference)
+		}
+		if reference.Kind == desired.KindDeployment && reference.Name == w.Name {
+			out.DeploymentUID, out.DeploymentGeneration = t.live.UID, t.live.Generation
+		}
+	}
 	namespace := c.policy.Namespace(w)
-	fresh, err := c.applyNamespace(ctx, w, namespace)
+	made, err := c.applyNamespace(ctx, w, namespace)
 	if err != nil {
 		return Applied{}, namespace.Reference, err
 	}
+	if made.live != nil {
+		note(namespace.Reference, made.touched)
+	}
+	p.fresh = made.fresh
 	for _, secret := range w.Secrets {
-		if err := c.applySecret(ctx, w, secret, secrets, fresh); err != nil {
+		t, err := c.applySecret(ctx, w, secret, secrets, p)
+		if err != nil {
 			return Applied{}, desired.SecretReference(w.Namespace, secret.Name), c.gone(w, err)
 		}
+		note(desired.SecretReference(w.Namespace, secret.Name), t)
 	}
 	for _, object := range w.Objects {
 		if object.Reference == namespace.Reference {
 			continue
 		}
-		if err := c.applyObject(ctx, w, object, fresh); err != nil {
+		t, err := c.applyObject(ctx, w, object, p)
+		if err != nil {
 			return Applied{}, object.Reference, c.gone(w, err)
 		}
+		note(object.Reference, t)
 	}
 	pruned, left, at, err := c.prune(ctx, w, desired.Prune(held.objects, wanted))
 	if err != nil {
 		return Applied{}, at, err
+	}
+	if err := c.stays(ctx, w, namespace.Reference); err != nil {
+		return Applied{}, namespace.Reference, c.gone(w, err)
 	}
 	settled := held
 	settled.objects = desired.Union(wanted, left)
@@ -66,41 +118,61 @@ func (c *Cluster) apply(ctx context.Context, w desired.Workspace, secrets Secret
 			return Applied{}, desired.Reference{}, err
 		}
 	}
-	return Applied{Objects: wanted, Pruned: pruned}, desired.Reference{}, nil
+	out.Pruned = pruned
+	return out, desired.Reference{}, nil
 }
 
-// applyNamespace reports whether it has made the namespace, which is then empty.
-func (c *Cluster) applyNamespace(ctx context.Context, w desired.Workspace, namespace desired.Object) (bool, error) {
+// stays refuses to call applied what is in a namespace that is on its way out: its objects can still be written to, until each is deleted in turn.
+func (c *Cluster) stays(ctx context.Context, w desired.Workspace, namespace desired.Reference) error {
+	live, err := c.look(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	if live != nil {
+		if err = c.own(w, namespace, live); err == nil {
+			return nil
+		}
+	} else {
+		err = failure.New(failure.NamespaceMissing, &namespace, "%s was deleted while the workspace was applied; it is made again", failure.Describe(namespace))
+	}
+	c.namespaces.forget(w.Namespace)
+	return err
+}
+
+// madeNamespace is a namespace after its application; not looked at when it is known to be as it should.
+type madeNamespace struct {
+	touched
+
+	fresh bool // it was made, and is empty
+}
+
+func (c *Cluster) applyNamespace(ctx context.Context, w desired.Workspace, namespace desired.Object) (madeNamespace, error) {
 	if c.namespaces.current(namespace) {
-		return false, nil
+		return madeNamespace{}, nil
 	}
 	for range maxClaims {
 		live, err := c.look(ctx, namespace.Reference)
 		if err != nil {
-			return false, err
+			return madeNamespace{}, err
 		}
 		if err := c.own(w, namespace.Reference, live); err != nil {
-			return false, err
+			return madeNamespace{}, err
 		}
-		if live == nil {
-			applied, err := c.patch(ctx, namespace, "")
-			if err != nil {
-				return false, err
-			}
-			c.namespaces.remember(applied)
-			return true, nil
+		var uid types.UID
+		if live != nil {
+			uid = live.UID
 		}
-		applied, err := c.patch(ctx, namespace, live.UID)
-		if isAnother(err) {
+		applied, err := c.patch(ctx, namespace, uid)
+		if live != nil && isAnother(err) {
 			continue // it was made anew in between
 		}
 		if err != nil {
-			return false, err
+			return madeNamespace{}, err
 		}
 		c.namespaces.remember(applied)
-		return false, nil
+		return madeNamespace{fresh: live == nil, touched: touched{live: applied, changed: changed(live, applied)}}, nil
 	}
-	return false, failure.New(failure.Conflict, &namespace.Reference, "%s keeps changing hands; it is tried again", failure.Describe(namespace.Reference))
+	return madeNamespace{}, failure.New(failure.Conflict, &namespace.Reference, "%s keeps changing hands; it is tried again", failure.Describe(namespace.Reference))
 }
 
 // own refuses an object that is there and is not the workspace's, or is on its way out.
@@ -120,36 +192,45 @@ func (c *Cluster) own(w desired.Workspace, reference desired.Reference, live *me
 	}
 }
 
-// applyObject applies one object. In a fresh namespace it need not look first.
-func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object desired.Object, fresh bool) error {
+// applyObject applies one object. In a fresh namespace it need not look first, nor where it has seen the object before.
+func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object desired.Object, p pass) (touched, error) {
 	for range maxClaims {
 		uid := c.uid(object.Reference)
-		if uid == "" && !fresh {
-			live, err := c.look(ctx, object.Reference)
-			if err != nil {
-				return err
-			}
-			if err := c.own(w, object.Reference, live); err != nil {
-				return err
-			}
-			if live != nil {
-				uid = live.UID
+		var before *metav1.PartialObjectMetadata
+		if p.repair || uid == "" && !p.fresh {
+			var err error
+			if before, uid, err = c.inspect(ctx, w, object.Reference, uid); err != nil {
+				return touched{}, err
 			}
 		}
 		applied, err := c.patch(ctx, object, uid)
 		if isAnother(err) && uid != "" {
 			c.forget(object.Reference) // somebody has deleted it, and perhaps made another
-			fresh = false
+			p.fresh = false
 			continue
 		}
 		if err != nil {
-			return err
+			return touched{}, err
 		}
 		c.remember(object.Reference, applied.UID)
 		// A server-side apply succeeds on what is being deleted, and is then lost.
-		return c.own(w, object.Reference, applied)
+		return touched{live: applied, changed: changed(before, applied)}, c.own(w, object.Reference, applied)
 	}
-	return failure.New(failure.Conflict, &object.Reference, "%s keeps changing hands; it is tried again", failure.Describe(object.Reference))
+	return touched{}, failure.New(failure.Conflict, &object.Reference, "%s keeps changing hands; it is tried again", failure.Describe(object.Reference))
+}
+
+// inspect returns an object and its UID, empty when it is not there. One that is known by its UID is the workspace's own even if somebody took its labels.
+func (c *Cluster) inspect(ctx context.Context, w desired.Workspace, reference desired.Reference, known types.UID) (*metav1.PartialObjectMetadata, types.UID, error) {
+	live, err := c.look(ctx, reference)
+	if err != nil || live == nil {
+		return nil, "", err
+	}
+	if live.UID != known || live.DeletionTimestamp != nil {
+		if err := c.own(w, reference, live); err != nil {
+			return nil, "", err
+		}
+	}
+	return live, live.UID, nil
 }
 
 // isAnother tells that there is no object of the UID that was insisted on: a conflict when there is none of its name at all, an invalid
@@ -170,29 +251,26 @@ func isAnother(err error) bool {
 	return false
 }
 
-// applySecret makes the Secret unless there is one of the same digest.
-func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret events.SecretReference, secrets Secrets, fresh bool) error {
+// applySecret makes the Secret unless there is one of the same digest whose data nobody else has touched.
+func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret events.SecretReference, secrets Secrets, p pass) (touched, error) {
 	reference := desired.SecretReference(w.Namespace, secret.Name)
-	if !fresh {
-		live, err := c.look(ctx, reference)
+	if !p.fresh {
+		live, uid, err := c.inspect(ctx, w, reference, c.uid(reference))
 		if err != nil {
-			return err
-		}
-		if err := c.own(w, reference, live); err != nil {
-			return err
+			return touched{}, err
 		}
 		if live == nil {
 			c.forget(reference)
 		} else {
-			c.remember(reference, live.UID)
-			if live.Annotations[desired.AnnotationSecretDigest] == secret.Digest {
-				return nil
+			c.remember(reference, uid)
+			if live.Annotations[desired.AnnotationSecretDigest] == secret.Digest && c.owner(w).Owns(live.Labels) && intact(live) {
+				return touched{live: live}, nil
 			}
 		}
 	}
 	values, err := secrets.Values(ctx, w.ID, secret)
 	if err != nil {
-		return err
+		return touched{}, err
 	}
 	data := make(map[string]any, len(values))
 	for key, value := range values {
@@ -207,9 +285,11 @@ func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret e
 		"apiVersion": reference.ApiVersion, "kind": reference.Kind, "type": "Opaque", "data": data,
 		"metadata": map[string]any{
 			"name": reference.Name, "namespace": reference.Namespace, "labels": labels,
-			"annotations": map[string]any{desired.AnnotationSecretDigest: secret.Digest},
+			"annotations": map[string]any{
+				desired.AnnotationSecretDigest: secret.Digest, annotationSecretKeys: strings.Join(slices.Sorted(maps.Keys(data)), ","),
+			},
 		},
-	}}, fresh)
+	}}, p)
 }
 
 // gone takes note of a namespace that turns out to be missing or on its way out, whatever was remembered of it.

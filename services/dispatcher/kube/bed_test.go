@@ -34,7 +34,7 @@ func newBed(t *testing.T) *bed {
 	agent := 1000 + agents.Add(1)
 	return &bed{
 		agent: agent, admin: kubernetesClient(t, admin), secrets: &vault{digests: map[string]string{}},
-		policy: desired.Policy{Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted},
+		policy: desired.Policy{Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames()},
 	}
 }
 

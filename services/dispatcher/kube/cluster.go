@@ -76,8 +76,7 @@ func (c *Cluster) claim(ctx context.Context, w desired.Workspace, objects []desi
 			want.revision, want.objects = w.Revision, desired.Union(have.objects, objects)
 		}
 		if have.revision > w.Revision {
-			return inventory{}, failure.Refusal(failure.Superseded, nil,
-				"the cluster already has revision %d of the workspace, which is newer than revision %d; stop or start the workspace until its revision is higher", have.revision, w.Revision)
+			return inventory{}, failure.Superseding(have.revision, w.Revision)
 		}
 		if have.exists() && want.equal(have) {
 			return have, nil

@@ -9,6 +9,8 @@
 //  2. The namespace, the Secrets and the manifests are applied in order, by server-side apply with force.
 //  3. What the inventory knows and nobody desires any more is deleted, and then the inventory forgets it.
 //
+// [Cluster.Repair] applies again what was applied before and tells what it has found changed, from the fields that the dispatcher owns.
+//
 // Nothing is touched that does not carry the labels of agent and workspace: an object is looked at before it is changed for the first time, and
 // changed and deleted by its UID from then on. Errors are explained by package failure. [Election] sees to it that one
 // dispatcher works at a time; [Namespaces] knows what has become of the namespaces.

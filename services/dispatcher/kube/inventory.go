@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"lockstep.internal/services/dispatcher/desired"
@@ -24,6 +27,15 @@ const (
 )
 
 const inventoryPrefix = "workspace-"
+
+// inventoryName is the name of a workspace's inventory. An orphan may be labelled with what is no name: then it is the label's hash.
+func inventoryName(workspace string) string {
+	if name := inventoryPrefix + workspace; len(validation.IsDNS1123Subdomain(name)) == 0 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(workspace))
+	return inventoryPrefix + "label-" + hex.EncodeToString(sum[:])
+}
 
 // inventory is what the cluster knows of one workspace: the revision worked on last, and every object that may have been made for it.
 type inventory struct {
@@ -55,7 +67,7 @@ func (s *inventories) load(ctx context.Context) error {
 	}
 	known := make(map[string]inventory, len(list.Items))
 	for i := range list.Items {
-		if workspace := list.Items[i].Labels[desired.LabelWorkspace]; list.Items[i].Name == inventoryPrefix+workspace {
+		if workspace := list.Items[i].Labels[desired.LabelWorkspace]; list.Items[i].Name == inventoryName(workspace) {
 			known[workspace] = readInventory(&list.Items[i])
 		}
 	}
@@ -80,7 +92,7 @@ func (s *inventories) get(ctx context.Context, workspace string) (inventory, boo
 
 // read returns the inventory as it is now.
 func (s *inventories) read(ctx context.Context, workspace string) (inventory, error) {
-	object, err := s.client.Get(ctx, inventoryPrefix+workspace, metav1.GetOptions{})
+	object, err := s.client.Get(ctx, inventoryName(workspace), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		s.forget(workspace)
@@ -101,7 +113,7 @@ func (s *inventories) put(ctx context.Context, workspace string, i inventory) (i
 	}
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: inventoryPrefix + workspace, UID: i.uid, ResourceVersion: i.version,
+			Name: inventoryName(workspace), UID: i.uid, ResourceVersion: i.version,
 			Labels: desired.Owner{Agent: s.agent, Workspace: workspace}.Labels(),
 		},
 		Data: map[string]string{keyRevision: strconv.FormatInt(i.revision, 10), keyObjects: string(objects)},
@@ -123,7 +135,7 @@ func (s *inventories) put(ctx context.Context, workspace string, i inventory) (i
 // remove deletes the inventory if it is still the version that was read.
 func (s *inventories) remove(ctx context.Context, workspace string, i inventory) error {
 	s.forget(workspace)
-	err := s.client.Delete(ctx, inventoryPrefix+workspace, metav1.DeleteOptions{
+	err := s.client.Delete(ctx, inventoryName(workspace), metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &i.uid, ResourceVersion: &i.version},
 	})
 	if err != nil && !apierrors.IsNotFound(err) {

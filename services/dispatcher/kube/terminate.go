@@ -39,9 +39,12 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 	}
 	mine := live != nil && c.owner(w).Owns(live.Labels)
 	if !have.exists() && !mine {
-		return nil, at, nil // it never was, or has been terminated before
+		// It never was, or has been terminated before; or it is an orphan, of which only its labels tell.
+		if there, at, err := c.anyOwn(ctx, w); err != nil || !there {
+			return nil, at, err
+		}
 	}
-	held, err := c.claim(ctx, w, []desired.Reference{namespace})
+	held, err := c.claim(ctx, w, w.References())
 	if err != nil {
 		return nil, at, err
 	}
@@ -74,6 +77,20 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 		c.forget(reference)
 	}
 	return nil, at, nil
+}
+
+// anyOwn tells whether any of the objects that the workspace names is there and its own; or the one that it failed at.
+func (c *Cluster) anyOwn(ctx context.Context, w desired.Workspace) (bool, desired.Reference, error) {
+	for _, object := range w.Objects {
+		live, err := c.look(ctx, object.Reference)
+		if err != nil {
+			return false, object.Reference, err
+		}
+		if live != nil && c.owner(w).Owns(live.Labels) {
+			return true, desired.Reference{}, nil
+		}
+	}
+	return false, desired.Reference{}, nil
 }
 
 // endAll deletes the objects, those applied last first, and returns those that are there still; or the one it failed at.

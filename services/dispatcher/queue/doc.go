@@ -6,5 +6,8 @@
 // Work that is new goes before work that is tried again, and work that is tried again occupies a bounded number of workers: a
 // thousand keys that fail never keep a healthy one waiting. Each key has its own pauses ([Backoff]); a new version ends them.
 //
+// What is settled can be gone through again ([Queue.Repair]), each key once for all that ask meanwhile: behind fresh work and due retries, a bounded number
+// at once, and with a pause between two, so that nobody waits for it.
+//
 // Nothing is persisted: after a restart the source of the work is read again. All methods are safe for concurrent use.
 package queue

@@ -34,9 +34,9 @@ type Queue[T any] struct {
 	changed  chan struct{} // closed and replaced when a waiting Take should look again
 }
 
-// New makes an empty queue. At most maxRetries tasks that are tried again run at once.
-func New[T any](clock Clock, maxRetries int) *Queue[T] {
-	return &Queue[T]{clock: clock, schedule: newSchedule[T](max(maxRetries, 1)), changed: make(chan struct{})}
+// New makes an empty queue.
+func New[T any](clock Clock, limits Limits) *Queue[T] {
+	return &Queue[T]{clock: clock, schedule: newSchedule[T](limits), changed: make(chan struct{})}
 }
 
 // Put adds work; false when this version, or a higher one, has been put before.
@@ -50,7 +50,18 @@ func (q *Queue[T]) Put(key string, version int64, item T) bool {
 	return taken
 }
 
-// Take waits for work that is due. The error is that of the context. Every task must be ended by one of Done, Retry and Wait.
+// Void drops the work of versions below this one, for which there is nothing to do. It is not remembered: a version that is put later counts if it is higher
+// than those that were put before, so that one which nobody can trust keeps nobody out.
+func (q *Queue[T]) Void(key string, version int64) {
+	q.change(func(s *schedule[T]) { s.void(key, version) })
+}
+
+// Repair has everything that was settled gone through once more, behind all other work. What is under way is gone through again when it is settled.
+func (q *Queue[T]) Repair() {
+	q.change(func(s *schedule[T]) { s.repair(q.clock.Now()) })
+}
+
+// Take waits for work that is due. The error is that of the context. Every task must be ended by one of Done, Settle, Retry and Wait.
 func (q *Queue[T]) Take(ctx context.Context) (Task[T], error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -83,6 +94,11 @@ func (q *Queue[T]) Done(task Task[T]) {
 	q.change(func(s *schedule[T]) { s.done(task) })
 }
 
+// Settle ends a task whose version is brought about, and keeps the item for its repairs.
+func (q *Queue[T]) Settle(task Task[T], item T) {
+	q.change(func(s *schedule[T]) { s.settle(q.clock.Now(), task, item) })
+}
+
 // Retry ends a task that failed; it is due again after the delay.
 func (q *Queue[T]) Retry(task Task[T], delay time.Duration) {
 	q.change(func(s *schedule[T]) { s.retry(q.clock.Now().Add(delay), task, 0) })
@@ -98,14 +114,14 @@ func (q *Queue[T]) Wake(key string) {
 	q.change(func(s *schedule[T]) { s.wake(key) })
 }
 
-// Depth is how many keys are due or new, how many are tried again later, and how many are worked on.
-type Depth struct{ Fresh, Later, Running int }
+// Depth is how many keys are due or new, how many are tried again later, how many wait to be repaired, and how many are worked on.
+type Depth struct{ Fresh, Later, Repair, Running int }
 
 // Depth counts.
 func (q *Queue[T]) Depth() Depth {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return Depth{Fresh: len(q.schedule.fresh), Later: len(q.schedule.later), Running: q.schedule.running}
+	return q.schedule.depth()
 }
 
 func (q *Queue[T]) change(apply func(*schedule[T])) {

@@ -14,6 +14,9 @@ import (
 	"lockstep.internal/services/dispatcher/queue"
 )
 
+// pause between two repairs.
+const pause = 10 * time.Millisecond
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func take(t *testing.T, q *queue.Queue[string]) queue.Task[string] {
@@ -43,7 +46,7 @@ func none(t *testing.T, q *queue.Queue[string]) {
 func TestTheNewestVersionWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New[string](queue.SystemClock(), 1)
+		q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: 1, Repairs: 1, RepairPause: pause})
 		require.True(t, q.Put("a", 1, "one"))
 		require.True(t, q.Put("a", 3, "three"))
 		require.False(t, q.Put("a", 2, "two"))
@@ -71,7 +74,7 @@ func TestAKeyIsNotTakenTwiceAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q := queue.New[string](queue.SystemClock(), 1)
+				q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: 1, Repairs: 1, RepairPause: pause})
 				q.Put("a", 1, "one")
 				task := take(t, q)
 				q.Put("a", 2, "two")
@@ -88,7 +91,7 @@ func TestAKeyIsNotTakenTwiceAtOnce(t *testing.T) {
 func TestRetriesAreDueAfterTheirDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New[string](queue.SystemClock(), 2)
+		q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: 2, Repairs: 1, RepairPause: pause})
 		q.Put("a", 1, "")
 		q.Put("b", 1, "")
 		a, b := take(t, q), take(t, q)
@@ -132,7 +135,7 @@ func TestAThousandFailingKeysDoNotDelayAHealthyOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const workers, retries = 8, 4
-		q := queue.New[string](queue.SystemClock(), retries)
+		q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: retries, Repairs: 1, RepairPause: pause})
 		backoff := queue.Backoff{Min: time.Second, Max: 5 * time.Minute}
 		for i := range 1000 {
 			q.Put(fmt.Sprint(i), 1, "sick")
@@ -185,10 +188,11 @@ func TestBackoff(t *testing.T) {
 // FuzzQueue works a queue with any order of calls and checks what it promises.
 func FuzzQueue(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 2, 64, 65, 128, 129, 192})
+	f.Add([]byte{4, 64, 140, 192, 64, 132, 192, 8, 64, 64})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		synctest.Test(t, func(t *testing.T) {
-			q := queue.New[int64](queue.SystemClock(), 2)
-			put, done := map[string]int64{}, map[string]int64{}
+			q := queue.New[int64](queue.SystemClock(), queue.Limits{Retries: 2, Repairs: 1, RepairPause: pause})
+			put, done, settled := map[string]int64{}, map[string]int64{}, map[string]int64{}
 			running := map[string]queue.Task[int64]{}
 			step := func() {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -202,7 +206,11 @@ func FuzzQueue(f *testing.F) {
 				require.False(t, twice, "taken twice at once")
 				require.Equal(t, task.Version, task.Item)
 				require.Equal(t, put[task.Key], task.Version, "not the newest")
-				require.Greater(t, task.Version, done[task.Key])
+				if task.Repair {
+					require.Equal(t, task.Version, settled[task.Key], "only what was settled is repaired")
+				} else {
+					require.Greater(t, task.Version, done[task.Key])
+				}
 				running[task.Key] = task
 			}
 			end := func(key string, how byte) {
@@ -211,10 +219,13 @@ func FuzzQueue(f *testing.F) {
 					return
 				}
 				delete(running, key)
-				switch how % 3 {
+				switch how % 4 {
 				case 0:
 					q.Done(task)
 					done[key] = task.Version
+				case 3:
+					q.Settle(task, task.Item)
+					done[key], settled[key] = task.Version, task.Version
 				case 1:
 					q.Retry(task, time.Duration(how)*time.Millisecond)
 				default:
@@ -233,7 +244,14 @@ func FuzzQueue(f *testing.F) {
 				case 2:
 					end(key, b>>2)
 				default:
-					q.Wake(key)
+					switch b >> 2 & 3 {
+					case 0:
+						q.Repair()
+					case 1:
+						q.Void(key, put[key]) // which is no news
+					default:
+						q.Wake(key)
+					}
 					time.Sleep(time.Millisecond)
 				}
 			}

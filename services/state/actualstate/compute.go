@@ -21,7 +21,7 @@ type Input struct {
 	Patience Patience
 }
 
-// Patience is how long a thing may be stuck before the workspace is failed.
+// Patience is how long a thing may be stuck before the workspace is failed; zero is for ever.
 type Patience struct {
 	// Unschedulable is for a pod that finds no node.
 	Unschedulable time.Duration

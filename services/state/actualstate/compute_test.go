@@ -269,6 +269,24 @@ func TestPatienceIsMeasuredByTheAgentsClock(t *testing.T) {
 	}
 }
 
+func TestPatienceOfZeroIsForEver(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for want, test := range map[actualstate.State]struct {
+		deployment shape
+		pod        events.ObservedPod
+	}{
+		actualstate.Starting: {shape{1, 0, 1, updating, below}, pod(func(p *events.ObservedPod) {
+			p.Conditions = []events.Condition{{Type: "PodScheduled", Reason: "Unschedulable", LastTransitionTime: &since}}
+		})},
+		actualstate.Stopped: {shape{0, 0, 0, complete, minimum}, pod(func(p *events.ObservedPod) { p.Object.DeletedAt = &since })},
+	} {
+		require.Equal(t, actualstate.Result{State: want}, actualstate.Compute(actualstate.Input{
+			Deployment: test.deployment.deployment(), ReplicaSets: replicaSets(), Pods: []events.ObservedPod{test.pod}, Clock: since.Add(1000 * time.Hour),
+		}))
+	}
+}
+
 func TestWhyTheDeadlinePassed(t *testing.T) {
 	t.Parallel()
 	late := shape{1, 0, 1, "ProgressDeadlineExceeded", below}

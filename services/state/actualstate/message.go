@@ -126,7 +126,7 @@ func deadlineExceeded(in Input) Result {
 	r := Result{State: Failed, Reason: progressDeadlineExceeded, Message: messageProgressDeadlineFailure}
 	if *in.Deployment.SpecReplicas > 0 {
 		// At this deadline every patience is over.
-		in.Patience.Unschedulable = 0
+		in.Patience.Unschedulable = -1
 	}
 	if t := judge(in).trouble; t != nil {
 		r.Reason, r.Message = t.reason, t.message

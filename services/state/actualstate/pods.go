@@ -29,7 +29,7 @@ func judge(in Input) judgement {
 				j.start(p, in)
 			}
 		} else if p.Object.DeletedAt != nil {
-			j.deadline(in.Clock, p.Object.DeletedAt.Add(in.Patience.Stop), func() trouble { return notEnding(p) })
+			j.deadline(in.Clock, *p.Object.DeletedAt, in.Patience.Stop, func() trouble { return notEnding(p) })
 		}
 	}
 	if j.trouble != nil {
@@ -55,11 +55,15 @@ func (j *judgement) start(p events.ObservedPod, in Input) {
 	if since == nil {
 		since = &p.Object.ObservedAt
 	}
-	j.deadline(in.Clock, since.Add(in.Patience.Unschedulable), func() trouble { return unschedulable(c.Message) })
+	j.deadline(in.Clock, *since, in.Patience.Unschedulable, func() trouble { return unschedulable(c.Message) })
 }
 
-// deadline finds trouble once the clock has reached the time, and notes the time before.
-func (j *judgement) deadline(clock, at time.Time, t func() trouble) {
+// deadline finds trouble once the clock has reached the end of the patience, and notes that end before. Patience of zero has none.
+func (j *judgement) deadline(clock, since time.Time, patience time.Duration, t func() trouble) {
+	if patience == 0 {
+		return
+	}
+	at := since.Add(patience)
 	if !clock.IsZero() && !clock.Before(at) {
 		j.found(t())
 		return

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nkeys"
 
 	"lockstep.internal/libs/fault"
@@ -15,6 +17,7 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/authz"
 	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/postgres"
 )
 
 // Agents is what the API needs of NATS when agents come and go.
@@ -36,10 +39,13 @@ type agentService struct {
 	statev1connect.UnimplementedAgentServiceHandler
 	access
 
-	agents    Agents
-	endpoint  AgentEndpoint
-	sealerKey string
-	logger    *slog.Logger
+	pool         *pgxpool.Pool
+	observations *postgres.Observations
+	now          func() time.Time
+	agents       Agents
+	endpoint     AgentEndpoint
+	sealerKey    string
+	logger       *slog.Logger
 }
 
 func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[statev1.RegisterAgentRequest]) (*connect.Response[statev1.RegisterAgentResponse], error) {
@@ -76,7 +82,11 @@ func (s *agentService) GetAgent(ctx context.Context, r *connect.Request[statev1.
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.GetAgentResponse{Agent: agent(a)}), nil
+	shown, err := s.shown(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.GetAgentResponse{Agent: shown[0]}), nil
 }
 
 func (s *agentService) ListAgents(ctx context.Context, r *connect.Request[statev1.ListAgentsRequest]) (*connect.Response[statev1.ListAgentsResponse], error) {
@@ -97,7 +107,11 @@ func (s *agentService) ListAgents(ctx context.Context, r *connect.Request[statev
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: each(found, agent), NextPageToken: next(found, p, func(a domain.Agent) int64 { return a.ID })}), nil
+	shown, err := s.shown(ctx, found...)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: shown, NextPageToken: next(found, p, func(a domain.Agent) int64 { return a.ID })}), nil
 }
 
 func (s *agentService) RevokeAgent(ctx context.Context, r *connect.Request[statev1.RevokeAgentRequest]) (*connect.Response[statev1.RevokeAgentResponse], error) {

@@ -20,14 +20,16 @@ type Dependencies struct {
 	Pool       *pgxpool.Pool
 	Directory  *postgres.Directory
 	Workspaces *postgres.Workspaces
-	Secrets    *postgres.Secrets
-	Changes    *postgres.Changes
-	Streams    jetstream.JetStream
-	Agents     Agents
-	Endpoint   AgentEndpoint
-	Cell       topology.Cell
-	Logger     *slog.Logger
-	Now        func() time.Time
+	// Observations is what clusters have said, and they are asked for more through it.
+	Observations *postgres.Observations
+	Secrets      *postgres.Secrets
+	Changes      *postgres.Changes
+	Streams      jetstream.JetStream
+	Agents       Agents
+	Endpoint     AgentEndpoint
+	Cell         topology.Cell
+	Logger       *slog.Logger
+	Now          func() time.Time
 	// Interceptors that come before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
@@ -41,11 +43,11 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))
 	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, now: d.Now}, options))
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
-		access: access, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
+		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
-		access: access, pool: d.Pool, workspaces: d.Workspaces, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	return mux
 }

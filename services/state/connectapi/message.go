@@ -40,7 +40,7 @@ func accessToken(t domain.Token) *statev1.Token {
 func agent(a domain.Agent) *statev1.Agent {
 	return &statev1.Agent{
 		Id: a.ID, Name: a.Name, ProjectId: a.ProjectID, CreatedAt: timestamp(a.CreatedAt), LastSeenAt: timestamp(a.LastSeenAt),
-		ClusterUid: a.ClusterUID, Revoked: a.Revoked,
+		ClusterUid: a.ClusterUID, Revoked: a.Revoked, Configuration: configuration(a.Configuration, a.ConfigurationRevision),
 	}
 }
 

@@ -92,9 +92,13 @@ func (w *watcher) sendAll(ctx context.Context, initial bool) error {
 		if err != nil {
 			return err
 		}
+		shown, err := w.service.shown(ctx, found...)
+		if err != nil {
+			return err
+		}
 		// Oldest first within a page, as changes come.
-		for _, one := range slices.Backward(found) {
-			if err := w.sendOne(one, initial); err != nil {
+		for i, one := range slices.Backward(found) {
+			if err := w.sendOne(one, shown[i], initial); err != nil {
 				return err
 			}
 		}
@@ -117,12 +121,16 @@ func (w *watcher) sendChanged(ctx context.Context, ids []uuid.UUID) error {
 		if err != nil {
 			return err
 		}
-		for _, one := range slices.Backward(found) {
+		shown, err := w.service.shown(ctx, found...)
+		if err != nil {
+			return err
+		}
+		for i, one := range slices.Backward(found) {
 			_, known := w.sent[one.ID]
 			if !known && !selects(w.filter, one) {
 				continue
 			}
-			if err := w.sendOne(one, false); err != nil {
+			if err := w.sendOne(one, shown[i], false); err != nil {
 				return err
 			}
 		}
@@ -130,7 +138,7 @@ func (w *watcher) sendChanged(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-func (w *watcher) sendOne(one domain.Workspace, initial bool) error {
+func (w *watcher) sendOne(one domain.Workspace, shown *statev1.Workspace, initial bool) error {
 	if last, known := w.sent[one.ID]; known && last == versionOf(one) {
 		return nil
 	}
@@ -138,7 +146,7 @@ func (w *watcher) sendOne(one domain.Workspace, initial bool) error {
 	if one.ActualState == actualstate.Terminated {
 		defer delete(w.sent, one.ID)
 	}
-	return w.send(&statev1.WatchWorkspacesResponse{Workspace: workspace(one), Initial: initial})
+	return w.send(&statev1.WatchWorkspacesResponse{Workspace: shown, Initial: initial})
 }
 
 // selects says whether the filter selects the workspace, as the store's List does.

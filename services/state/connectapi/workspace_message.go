@@ -73,3 +73,26 @@ func (s *workspaceService) filter(ctx context.Context, f *statev1.WorkspaceFilte
 	}
 	return out, nil
 }
+
+// shown are workspaces with their ends by the policies of their agents.
+func (s *workspaceService) shown(ctx context.Context, workspaces ...domain.Workspace) ([]*statev1.Workspace, error) {
+	seen := map[int64]bool{}
+	var agents []int64
+	for _, w := range workspaces {
+		if !seen[w.AgentID] {
+			seen[w.AgentID] = true
+			agents = append(agents, w.AgentID)
+		}
+	}
+	configurations, err := s.directory.AgentConfigurations(ctx, agents)
+	if err != nil {
+		return nil, err
+	}
+	return each(workspaces, func(w domain.Workspace) *statev1.Workspace {
+		out := workspace(w)
+		if end, ends := w.Expiry(configurations[w.AgentID].AgePolicies()); ends {
+			out.ExpiresAt, out.ExpiryPolicy = timestamp(end.At), string(end.Policy)
+		}
+		return out
+	}), nil
+}

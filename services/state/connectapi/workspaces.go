@@ -36,13 +36,14 @@ type workspaceService struct {
 	statev1connect.UnimplementedWorkspaceServiceHandler
 	access
 
-	pool       *pgxpool.Pool
-	workspaces *postgres.Workspaces
-	secrets    *postgres.Secrets
-	changes    *postgres.Changes
-	streams    jetstream.JetStream
-	cell       topology.Cell
-	now        func() time.Time
+	pool         *pgxpool.Pool
+	workspaces   *postgres.Workspaces
+	observations *postgres.Observations
+	secrets      *postgres.Secrets
+	changes      *postgres.Changes
+	streams      jetstream.JetStream
+	cell         topology.Cell
+	now          func() time.Time
 }
 
 func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Request[statev1.CreateWorkspaceRequest]) (*connect.Response[statev1.CreateWorkspaceResponse], error) {
@@ -58,6 +59,9 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 		for kind, values := range secrets {
 			w.Spec = describe(w.Spec, kind, values, s.secrets.Vault.Digest(values))
 		}
+		if err := s.workspaces.Admit(ctx, tx, w); err != nil {
+			return err
+		}
 		if err := s.workspaces.Insert(ctx, tx, w); err != nil {
 			return err
 		}
@@ -68,16 +72,20 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 		}
 		return nil
 	})
-	if w.IdempotencyKey != "" && fault.Is(err, errcode.AlreadyExists) {
+	if w.IdempotencyKey != "" && (fault.Is(err, errcode.AlreadyExists) || fault.Is(err, errcode.QuotaExceeded)) {
 		// The first request may have been this one's twin: its workspace is the answer then.
 		if first, findErr := s.workspaces.GetByIdempotencyKey(ctx, s.pool, w.UserID, w.IdempotencyKey); findErr == nil {
-			return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: workspace(first)}), nil
+			w, err = first, nil
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: shown[0]}), nil
 }
 
 // creation checks a request whole.
@@ -206,7 +214,11 @@ func (s *workspaceService) GetWorkspace(ctx context.Context, r *connect.Request[
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.GetWorkspaceResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.GetWorkspaceResponse{Workspace: shown[0]}), nil
 }
 
 func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Request[statev1.ListWorkspacesRequest]) (*connect.Response[statev1.ListWorkspacesResponse], error) {
@@ -228,7 +240,11 @@ func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Reques
 	if err != nil {
 		return nil, err
 	}
-	out := &statev1.ListWorkspacesResponse{Workspaces: each(found, workspace)}
+	shown, err := s.shown(ctx, found...)
+	if err != nil {
+		return nil, err
+	}
+	out := &statev1.ListWorkspacesResponse{Workspaces: shown}
 	if len(found) == wp.Size {
 		out.NextPageToken = found[len(found)-1].ID.String()
 	}
@@ -246,7 +262,11 @@ func (s *workspaceService) SetDesiredState(ctx context.Context, r *connect.Reque
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.SetDesiredStateResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.SetDesiredStateResponse{Workspace: shown[0]}), nil
 }
 
 func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Request[statev1.UpdateWorkspaceRequest]) (*connect.Response[statev1.UpdateWorkspaceResponse], error) {
@@ -272,7 +292,11 @@ func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Reque
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: workspace(w)}), nil
+	shown, err := s.shown(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: shown[0]}), nil
 }
 
 // change finds a workspace that the caller may manage, and changes it under its lock.

@@ -1,19 +1,55 @@
 package domain
 
 import (
+	"math"
 	"time"
 
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/actualstate"
 )
 
-// Applied takes in that the dispatcher has applied a revision. Like the other things a dispatcher says, it is nothing new when something later
-// is known (the result is the receiver); and the actual state follows with the next Observe.
+// MaxRevision is the highest desired revision that anybody is believed: what JSON's numbers hold exactly. No workspace gets there by itself.
+const MaxRevision = math.MaxInt64 >> 10
+
+// Application is what a dispatcher tells of a revision that it has applied whole.
+type Application struct {
+	Revision int64
+	At       time.Time
+	// DeploymentUID and DeploymentGeneration are those of the workspace's Deployment as it was left; empty where that is not told.
+	DeploymentUID        string
+	DeploymentGeneration int64
+	// Repaired is what was not as the revision says although it had been applied before.
+	Repaired []events.ObjectReference
+}
+
+// Applied is TakeIn of an application of which nothing more is told.
 func (w Workspace) Applied(revision int64, at time.Time) Workspace {
-	if w.outdated(revision) {
+	return w.TakeIn(Application{Revision: revision, At: at})
+}
+
+// TakeIn takes in that the dispatcher has applied a revision. Like the other things a dispatcher says, it is nothing new when something later
+// is known (the result is the receiver); and the actual state follows with the next Observe.
+func (w Workspace) TakeIn(a Application) Workspace {
+	if w.outdated(a.Revision) {
 		return w
 	}
-	w.AppliedRevision, w.AppliedAt, w.ApplyError = revision, instant(at), nil
-	return w.catchUp(revision, at)
+	w.AppliedRevision, w.AppliedAt, w.ApplyError = a.Revision, instant(a.At), nil
+	w.AppliedUID, w.AppliedGeneration = a.DeploymentUID, a.DeploymentGeneration
+	for _, object := range a.Repaired {
+		w = w.drifted(Drift{
+			Object: object, Revision: a.Revision, At: instant(a.At), Message: describe(object) + " was changed or deleted by somebody else; it has been applied again",
+		})
+	}
+	return w.catchUp(a.Revision, a.At)
+}
+
+// Superseded takes in that the cluster refuses a revision since it has a newer one, which this database does not know: it was restored from an
+// older copy. Nobody has to do anything about it.
+func (w Workspace) Superseded(clusterRevision int64, at time.Time) Workspace {
+	if w.Termination == actualstate.TerminationFinished {
+		return w
+	}
+	return w.catchUp(clusterRevision, at)
 }
 
 // ApplyFailed takes in that a revision could not be applied, or its objects not deleted.
@@ -62,4 +98,13 @@ func (w Workspace) catchUp(revision int64, at time.Time) Workspace {
 	}
 	w.DesiredRevision = revision
 	return w.Redispatch(at)
+}
+
+// describe names an object for people, such as Service ws-7-blog/blog.
+func describe(object events.ObjectReference) string {
+	name := object.Name
+	if object.Namespace != "" {
+		name = object.Namespace + "/" + name
+	}
+	return object.Kind + " " + name
 }

@@ -43,4 +43,6 @@ type Cause struct {
 	Kind events.DesiredStateCause
 	// UserID of who asked; 0 when the system did.
 	UserID int64
+	// Message says why to the user; empty when a user asked.
+	Message string
 }

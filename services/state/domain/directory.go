@@ -58,6 +58,22 @@ type Agent struct {
 	LastSeenAt     time.Time
 	ClusterUID     string
 	Revoked        bool
+	// Configuration as of its revision, which grows with every change.
+	Configuration         AgentConfiguration
+	ConfigurationRevision int64
+}
+
+// Resync is one full report of what a cluster has.
+type Resync struct {
+	ID string
+	// Cause is why the watcher did it. Nonce is that of the request that it answers; empty without one.
+	Cause, Nonce string
+	// Outcome is open, complete or incomplete.
+	Outcome string
+	// Count of its objects.
+	Count int64
+	// EndedAt is zero while it is open.
+	BegunAt, EndedAt time.Time
 }
 
 // Template is what workspaces are made from. ProjectID 0 serves every project.

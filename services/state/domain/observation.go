@@ -25,12 +25,14 @@ type Observation struct {
 	// Clock is the agent's time as of its last tick.
 	Clock    time.Time
 	Patience actualstate.Patience
+	// AgePolicies are for Expire.
+	AgePolicies AgePolicies
 	// At is the time of the event that led to this observation.
 	At time.Time
 }
 
 // Observe takes in what the cluster says: the actual state follows it, a restart that has come to its stop goes on to running, and what the
-// cluster lost is sent to it again. A workspace that was terminated stays so.
+// cluster lost, or somebody else changed there, is sent to it again. A workspace that was terminated stays so.
 func (w Workspace) Observe(o Observation) Workspace {
 	if w.ActualState == actualstate.Terminated {
 		return w
@@ -41,9 +43,11 @@ func (w Workspace) Observe(o Observation) Workspace {
 		return w.desireState(DesiredRunning, Cause{Kind: events.DesiredStateCauseRestartCompleted}, o.At)
 	case w.lost(o):
 		return w.Redispatch(o.At)
-	default:
-		return w
 	}
+	if message, drifted := w.drift(o); drifted {
+		return w.answer(w.deploymentReference(), message, o.At)
+	}
+	return w
 }
 
 func (w Workspace) compute(o Observation) Workspace {
@@ -54,6 +58,7 @@ func (w Workspace) compute(o Observation) Workspace {
 	})
 	if r.State == actualstate.Unknown && !o.Seen && w.ActualState == actualstate.CreationRequested {
 		// Nothing was heard yet, which is no reason to doubt.
+		w.ReconsiderAt = time.Time{}
 		return w
 	}
 	if r.State != w.ActualState || r.Reason != w.Reason {

@@ -54,6 +54,7 @@ func NewWorkspace(c Creation) (Workspace, error) {
 		Spec: c.Spec, DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now, DesiredStateSince: now,
 		Cause:       Cause{Kind: events.DesiredStateCauseUser, UserID: c.UserID},
 		ActualState: actualstate.CreationRequested, ActualStateChangedAt: now, Termination: actualstate.TerminationNone,
+		ReconsiderAt: now, // for the policies
 	}, nil
 }
 
@@ -72,7 +73,10 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 	if to == DesiredRestartRequested && w.DesiredState == DesiredStopped {
 		to = DesiredRunning
 	}
-	return w.desireState(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now), nil
+	w = w.desireState(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
+	// The policies that hold for it are known where it is observed next.
+	w.ReconsiderAt = w.DesiredStateSince
+	return w, nil
 }
 
 // Update replaces the spec. It is no change when it is the same already. The volume may grow and never shrinks.
@@ -101,7 +105,7 @@ func (w Workspace) Redispatch(now time.Time) Workspace {
 
 // desireState wants another state from now on.
 func (w Workspace) desireState(to DesiredState, cause Cause, now time.Time) Workspace {
-	w.DesiredState, w.DesiredStateSince = to, instant(now)
+	w.DesiredState, w.DesiredStateSince, w.ExpiryWarnedOf = to, instant(now), time.Time{}
 	return w.desire(cause, now)
 }
 

@@ -36,10 +36,15 @@ type Workspace struct {
 	DesiredStateChangedAt time.Time
 	// DesiredStateSince is when DesiredState, and not only the revision, was changed last: policies count from here.
 	DesiredStateSince time.Time
-	// ExpiryWarnedOf is the end by a policy that the user was warned of; zero for none.
+	// ExpiryWarnedOf is the end by a policy that counts from DesiredStateSince that the user was warned of; zero for none. AgeWarnedOf is that by the workspace's age.
 	ExpiryWarnedOf time.Time
+	AgeWarnedOf    time.Time
 	// Cause of the last change of what is wanted. It is not stored: it is set by the method that changes, for the event.
 	Cause Cause
+	// Warnings that were just given. They are not stored either.
+	Warnings []ExpiryWarning
+	// Drifts are what was found changed by others. They are not stored: they are set by the method that finds them, for the events.
+	Drifts []Drift
 
 	// What the cluster says.
 
@@ -58,6 +63,6 @@ type Workspace struct {
 	// ApplyError is nil unless the last attempt to apply failed.
 	ApplyError  *actualstate.ApplyError
 	Termination actualstate.Termination
-	// ReconsiderAt is the agent's time from which on the actual state is another one if nothing else happens; zero for never.
+	// ReconsiderAt is the agent's time from which on the workspace is another one if nothing else happens: its actual state, or what is wanted by a policy. Zero for never.
 	ReconsiderAt time.Time
 }

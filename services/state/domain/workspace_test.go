@@ -177,6 +177,7 @@ func TestARestartGoesOnOnceItsOwnStopIsSeen(t *testing.T) {
 func TestObserving(t *testing.T) {
 	t.Parallel()
 	before := workspace(t)
+	before.ReconsiderAt = time.Time{}
 	require.Equal(t, before, before.Observe(domain.Observation{}), "nothing heard yet is no reason to doubt")
 	running := before.Observe(seen(deployment(1, "1")))
 	require.Equal(t, actualstate.Running, running.ActualState)

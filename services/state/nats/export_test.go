@@ -1,34 +1,13 @@
 package nats
 
-import (
-	"bytes"
-	"encoding/json"
-
-	"lockstep.internal/schemas/gen/events"
-)
-
-// Sound is whether the data of an observation is taken without asking its schema.
-func Sound(eventType string, data []byte) bool {
-	var (
-		d  any
-		ok sound
-	)
-	switch eventType {
-	case events.TypeObservedDeployment:
-		into := &events.ObservedDeployment{}
-		d, ok = into, func() bool { return soundDeployment(into) }
-	case events.TypeObservedReplicaSet:
-		into := &events.ObservedReplicaSet{}
-		d, ok = into, func() bool { return soundReplicaSet(into) }
-	default:
-		into := &events.ObservedPod{}
-		d, ok = into, func() bool { return soundPod(into) }
+// Plain is whether the data of an observation is taken without decoding it or asking its schema.
+func Plain(eventType string, data []byte) bool {
+	kinds, err := observables()
+	if err != nil {
+		panic(err)
 	}
-	if json.Unmarshal(data, d) != nil {
-		return false
-	}
-	again, err := json.Marshal(d)
-	return err == nil && bytes.Equal(again, data) && ok()
+	kind := kinds[eventType]
+	return kind.shape.Read(string(data), make([]string, kind.shape.Slots()))
 }
 
 // WithoutZeroBytes is withoutZeroBytes.

@@ -17,7 +17,6 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/postgres"
 )
 
@@ -26,12 +25,6 @@ const (
 	observedConsumer = "observed"
 	appliedConsumer  = "applied"
 	serviceName      = "state"
-)
-
-// Patience by default.
-const (
-	DefaultUnschedulablePatience = 5 * time.Minute
-	DefaultStopPatience          = 5 * time.Minute
 )
 
 // Ingest reads what agents say into the database: what watchers observe (stream OBSERVED) and what dispatchers apply (stream APPLIED). Both
@@ -44,8 +37,6 @@ type Ingest struct {
 	Logger       *slog.Logger
 	Workspaces   *postgres.Workspaces
 	Observations *postgres.Observations
-	// Patience defaults to DefaultUnschedulablePatience and DefaultStopPatience.
-	Patience actualstate.Patience
 	// Batch is how many messages one transaction takes at most. Defaults to the cursor's default.
 	Batch int
 	// Cursors are the metrics of the consumers, and Metrics those of what they find. Both default to none.
@@ -78,6 +69,9 @@ func consumerPart[T any](name string, consumer *cursor.Consumer[T]) service.Part
 
 // Observed is the consumer of the stream OBSERVED.
 func (i *Ingest) Observed() (*cursor.Consumer[Observed], error) {
+	if _, err := observables(); err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
 	c, err := cursor.New(cursor.Config[Observed]{
 		Name: observedConsumer, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger, Cell: i.Cell, Service: serviceName,
 		Metrics: i.Cursors, Batch: i.Batch,
@@ -136,18 +130,14 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	for id := range concerns {
 		ids = append(ids, id)
 	}
-	locked, err := i.Workspaces.Lock(ctx, tx, ids)
-	if err != nil {
-		return err
-	}
-	observations, err := i.Observations.Observe(ctx, tx, locked)
+	locked, observations, err := i.Observations.LockAndObserve(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
 	savings := make([]postgres.Saving, 0, len(locked))
 	for id, before := range locked {
 		c, o := concerns[id], observations[id]
-		o.Gone, o.Listed, o.At, o.Patience = c.gone, c.listed, c.at, i.patience()
+		o.Gone, o.Listed, o.At = c.gone, c.listed, c.at
 		if o.At.IsZero() {
 			o.At = o.Clock
 		}
@@ -155,7 +145,7 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 		for _, a := range c.applied {
 			after = a.on(after)
 		}
-		after = after.Observe(*o)
+		after = after.Observe(*o).Expire(o.AgePolicies, o.Clock)
 		savings = append(savings, postgres.Saving{Before: before, After: after})
 		if after.DesiredRevision != before.DesiredRevision {
 			i.Logger.InfoContext(ctx, "the cluster is told anew", "workspace", id, "agent", after.AgentID, "cause", after.Cause.Kind, "revision", after.DesiredRevision)
@@ -165,17 +155,6 @@ func (i *Ingest) conclude(ctx context.Context, tx pgx.Tx, concerns map[uuid.UUID
 	// In a fixed order, so that the same batch gives the same events in the same order.
 	slices.SortFunc(savings, func(a, b postgres.Saving) int { return cmp.Compare(a.After.ID.String(), b.After.ID.String()) })
 	return i.Workspaces.SaveAll(ctx, tx, savings)
-}
-
-func (i *Ingest) patience() actualstate.Patience {
-	p := i.Patience
-	if p.Unschedulable == 0 {
-		p.Unschedulable = DefaultUnschedulablePatience
-	}
-	if p.Stop == 0 {
-		p.Stop = DefaultStopPatience
-	}
-	return p
 }
 
 // concerned gives the concern of a workspace, made when there is none.
@@ -189,17 +168,6 @@ func concerned(concerns map[uuid.UUID]*concern, id uuid.UUID, at time.Time) *con
 		c.at = at
 	}
 	return c
-}
-
-// foreign finds the first message about a workspace of another agent than its subject's.
-func foreign[T any](batch []cursor.Message[T], owners map[uuid.UUID]int64, of func(*T) (agentID int64, workspaceID uuid.UUID)) error {
-	for i := range batch {
-		agentID, workspaceID := of(&batch[i].Value)
-		if owner, known := owners[workspaceID]; known && owner != agentID {
-			return &cursor.Poison{Sequence: batch[i].Sequence, Err: fmt.Errorf("workspace %s is another agent's, not of agent %d", workspaceID, agentID)}
-		}
-	}
-	return nil
 }
 
 // distinct are the different workspaces of a batch, zero left out.

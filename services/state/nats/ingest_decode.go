@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,19 +73,54 @@ func decodeApplied(cell topology.Cell, subject string, header nats.Header, data 
 	if err != nil {
 		return Applied{}, err
 	}
-	// Every event of the family has these; the schemas differ in what else they have.
-	var d events.ApplyFailed
-	if err := read(e, &d); err != nil {
+	a := Applied{AgentID: e.agentID, Type: e.Type()}
+	switch e.Type() {
+	case typeApplied:
+		err = application(&a, e)
+	default:
+		err = failing(&a, e)
+	}
+	if err != nil {
 		return Applied{}, err
 	}
-	id, err := uuid.Parse(d.WorkspaceID)
-	if err != nil || e.place != id.String() || d.WorkspaceID != e.place {
-		return Applied{}, fmt.Errorf("workspace %.80q: is not that of subject %s", d.WorkspaceID, subject)
+	if a.Label != e.place {
+		return Applied{}, fmt.Errorf("workspace %.80q: is not that of subject %s", a.Label, subject)
 	}
-	return Applied{
-		AgentID: e.agentID, WorkspaceID: id, Revision: int64(d.DesiredRevision), At: d.ObservedAt.UTC(), Type: e.Type(),
-		Reason: cut(d.Reason, maxToken), Message: cut(d.Message, maxMessage),
-	}, nil
+	if a.Revision > domain.MaxRevision || a.ClusterRevision > domain.MaxRevision {
+		return Applied{}, fmt.Errorf("desired_revision %d or cluster_revision %d: is above %d", a.Revision, a.ClusterRevision, int64(domain.MaxRevision))
+	}
+	// In its one spelling only, as for observations.
+	if id, err := uuid.Parse(a.Label); err == nil && id.String() == a.Label {
+		a.WorkspaceID = id
+	}
+	return a, token("workspace_id", a.Label, 1)
+}
+
+// application reads that a revision was applied.
+func application(a *Applied, e said) error {
+	var d events.Applied
+	if err := read(e, &d); err != nil {
+		return err
+	}
+	a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+	a.DeploymentUID, a.DeploymentGeneration = cut(d.DeploymentUID, maxToken), int64(d.DeploymentGeneration)
+	for _, object := range d.Repaired {
+		a.Repaired = append(a.Repaired, events.ObjectReference{
+			ApiVersion: cut(object.ApiVersion, maxToken), Kind: cut(object.Kind, maxToken), Namespace: cut(object.Namespace, maxToken), Name: cut(object.Name, maxToken),
+		})
+	}
+	return nil
+}
+
+// failing reads any other event of the family: every one has these fields, the schemas differ in what else they have.
+func failing(a *Applied, e said) error {
+	var d events.ApplyFailed
+	if err := read(e, &d); err != nil {
+		return err
+	}
+	a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+	a.Reason, a.Message, a.ClusterRevision = cut(d.Reason, maxToken), cut(d.Message, maxMessage), int64(d.ClusterRevision)
+	return nil
 }
 
 // decodeObserved reads a message of the stream OBSERVED.
@@ -96,23 +130,20 @@ func decodeObserved(cell topology.Cell, subject string, header nats.Header, data
 		return Observed{}, err
 	}
 	o := Observed{AgentID: e.agentID}
-	switch e.Type() {
-	case events.TypeObservedDeployment:
-		var d events.ObservedDeployment
-		err = object(&o, e, &d, sound(func() bool { return soundDeployment(&d) }), owned{postgres.KindDeployment, &d.Object, &d.Object.Name})
-	case events.TypeObservedReplicaSet:
-		var d events.ObservedReplicaSet
-		err = object(&o, e, &d, sound(func() bool { return soundReplicaSet(&d) }), owned{postgres.KindReplicaSet, &d.Object, &d.Deployment})
-	case events.TypeObservedPod:
-		var d events.ObservedPod
-		err = object(&o, e, &d, sound(func() bool { return soundPod(&d) }), owned{postgres.KindPod, &d.Object, &d.Deployment})
-	case events.TypeObservedRejected:
+	kinds, err := observables()
+	if err != nil {
+		return Observed{}, err
+	}
+	switch kind, isObject := kinds[e.Type()]; {
+	case isObject:
+		err = kind.object(&o, e)
+	case e.Type() == events.TypeObservedRejected:
 		err = rejected(&o, e)
-	case events.TypeObservedTick:
+	case e.Type() == events.TypeObservedTick:
 		err = tick(&o, e)
-	case events.TypeObservedResyncBegun:
+	case e.Type() == events.TypeObservedResyncBegun:
 		err = begun(&o, e)
-	case events.TypeObservedResyncEnded:
+	case e.Type() == events.TypeObservedResyncEnded:
 		err = ended(&o, e)
 	default:
 		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
@@ -134,37 +165,6 @@ func read(e said, into any) error {
 	return nil
 }
 
-// owned is an object and the name of the Deployment that it belongs to.
-type owned struct {
-	kind  string
-	meta  *events.ObjectMeta
-	owner *string
-}
-
-// object reads an observation into d. Its place is <kind of the owner>/<namespace>/<name of the owner>.
-//
-// It is marshalled anew, since what PostgreSQL would not take (invalid UTF-8, lone surrogates, endless numbers) can only be in what is not read. If
-// nothing changes by that and the values are sound, the schema allows the data, which spares asking it: most of the time of reading a stream.
-func object(o *Observed, e said, d any, sound sound, of owned) error {
-	err := json.Unmarshal(e.Data(), d)
-	var clean []byte
-	if err == nil {
-		clean, err = json.Marshal(d)
-	}
-	if err != nil || !bytes.Equal(clean, e.Data()) || !sound() {
-		if invalid := events.Validate(e.Type(), e.Data()); invalid != nil {
-			err = invalid
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("data: %w", err)
-	}
-	if want := postgres.KindDeployment + "/" + of.meta.Namespace + "/" + *of.owner; e.place != want {
-		return fmt.Errorf("object %.200q: does not belong on subject %s", want, e.subject)
-	}
-	return observe(o, of.meta, of.kind, withoutZeroBytes(clean))
-}
-
 // rejected reads that an object could not be observed: it is there, and that is all.
 func rejected(o *Observed, e said) error {
 	var d events.ObservedRejected
@@ -180,10 +180,10 @@ func rejected(o *Observed, e said) error {
 	if err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	return errors.Join(token("kind", d.Kind, 1), observe(o, &d.Object, d.Kind, withoutZeroBytes(clean)))
+	return errors.Join(token("kind", d.Kind, 1), observe(o, &d.Object, d.Kind, string(withoutZeroBytes(clean))))
 }
 
-func observe(o *Observed, meta *events.ObjectMeta, kind string, data []byte) error {
+func observe(o *Observed, meta *events.ObjectMeta, kind, data string) error {
 	if !domain.ValidVersion(meta.ResourceVersion) {
 		return fmt.Errorf("resource_version %.80q: is no version", meta.ResourceVersion)
 	}

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -47,7 +48,9 @@ type intake struct {
 	pending  map[int64]*pending
 	concerns map[uuid.UUID]*concern
 	ticked   map[int64]time.Time
-	orphans  []postgres.Orphan
+	orphans  []postgres.OrphanSeen
+	// unorphaned are Deployments that may have been orphans and are not any more.
+	unorphaned []postgres.Altered
 }
 
 type pending struct {
@@ -80,13 +83,17 @@ func (i *Ingest) handleObserved(ctx context.Context, tx pgx.Tx, batch []cursor.M
 	if err := i.Observations.SaveClusters(ctx, tx, in.clusters); err != nil {
 		return err
 	}
+	if err := i.Observations.ForgetOrphans(ctx, tx, in.unorphaned); err != nil {
+		return err
+	}
 	if err := i.Observations.TellOrphans(ctx, tx, in.orphans); err != nil {
 		return err
 	}
 	return i.conclude(ctx, tx, in.concerns)
 }
 
-// identify locks the clusters, and refuses agents that do not exist and objects of other agents' workspaces.
+// identify locks the clusters, and refuses agents that do not exist. An object that names another agent's workspace is there all the same; that workspace is not
+// told of it.
 func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]) error {
 	seen := map[int64]struct{}{}
 	var agents []int64
@@ -111,7 +118,13 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 	if in.owners, err = in.Observations.Owners(ctx, in.tx, distinct(batch, (*Observed).workspaceID)); err != nil {
 		return err
 	}
-	return foreign(batch, in.owners, func(o *Observed) (int64, uuid.UUID) { return o.AgentID, o.workspaceID() })
+	for m := range batch {
+		o := &batch[m].Value
+		if owner, known := in.owners[o.workspaceID()]; known && owner != o.AgentID {
+			o.Object.WorkspaceID = uuid.Nil
+		}
+	}
+	return nil
 }
 
 func (in *intake) take(ctx context.Context, m *cursor.Message[Observed]) error {
@@ -218,6 +231,7 @@ func (in *intake) end(ctx context.Context, o *Observed) error {
 	for _, id := range ended.Missing {
 		concerned(in.concerns, id, o.At).listed = ended.Listed
 	}
+	in.orphans = append(in.orphans, ended.Orphans...)
 	return nil
 }
 
@@ -264,20 +278,37 @@ func (in *intake) altered(a *postgres.Altered, o *Observed, label string) {
 		}
 		c := concerned(in.concerns, id, o.At)
 		if a.Key.Kind == postgres.KindDeployment {
-			// What was there and is there again within the batch is not gone.
-			c.gone = a.Deleted && (c.gone || a.Known && !a.DeletedBefore)
+			// What was there and is there again within the batch is not gone. What bears its name no longer is.
+			lost := a.Deleted || id != a.WorkspaceID
+			c.gone = lost && (c.gone || a.Known && !a.DeletedBefore)
 		}
 	}
+	if a.Key.Kind != postgres.KindDeployment {
+		return
+	}
+	in.judgeOrphan(a, o, label)
+}
+
+// judgeOrphan notes a Deployment that names no workspace of its agent, and one that was noted so and is gone, another one, or named otherwise.
+func (in *intake) judgeOrphan(a *postgres.Altered, o *Observed, label string) {
 	_, known := in.owners[a.WorkspaceID]
-	if a.Key.Kind == postgres.KindDeployment && !a.Deleted && label != "" && !known && (!a.Known || a.DeletedBefore || a.UIDBefore != a.UID) {
-		in.orphans = append(in.orphans, postgres.Orphan{
-			AgentID: a.Key.AgentID, ClusterUID: o.ClusterUID, UID: a.UID, Label: label, Namespace: a.Key.Namespace, Name: a.Key.Name, At: o.At,
+	orphan := !a.Deleted && label != "" && !known
+	was, renamed := a.Known && !a.DeletedBefore, a.WorkspaceIDBefore != a.WorkspaceID
+	if was && (a.Deleted || a.UIDBefore != a.UID || renamed && !orphan) {
+		in.unorphaned = append(in.unorphaned, *a)
+		in.orphans = slices.DeleteFunc(in.orphans, func(noted postgres.OrphanSeen) bool {
+			return noted.AgentID == a.Key.AgentID && noted.UID == a.UIDBefore
 		})
+	}
+	if orphan && (!was || a.UIDBefore != a.UID || renamed) {
+		in.orphans = append(in.orphans, postgres.OrphanSeen{ClusterUID: o.ClusterUID, Orphan: domain.Orphan{
+			AgentID: a.Key.AgentID, UID: a.UID, Label: label, Namespace: a.Key.Namespace, Name: a.Key.Name, SeenAt: o.At,
+		}})
 		in.Metrics.orphan()
 	}
 }
 
-// wait concerns the workspaces whose patience is over by the ticks of the batch.
+// wait concerns the workspaces whose time has come by the ticks of the batch.
 func (in *intake) wait(ctx context.Context) error {
 	if len(in.ticked) == 0 {
 		return nil

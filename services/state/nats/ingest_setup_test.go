@@ -22,7 +22,6 @@ import (
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/nats"
 	store "lockstep.internal/services/state/postgres"
@@ -137,7 +136,7 @@ func (w *world) get(id uuid.UUID) domain.Workspace {
 func (w *world) ingest(batch int) *nats.Ingest {
 	return &nats.Ingest{
 		Pool: w.pool, JetStream: natstest.JetStream(w.t, w.server), Cell: cell, Logger: slog.New(w.logs), Workspaces: w.workspaces, Observations: w.observations,
-		Patience: actualstate.Patience{Unschedulable: 5 * time.Minute, Stop: 2 * time.Minute}, Batch: batch,
+		Batch: batch,
 	}
 }
 

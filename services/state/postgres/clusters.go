@@ -10,7 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/outbox"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/domain"
 )
@@ -74,36 +76,59 @@ func (s *Observations) Owners(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (
 	return owners, nil
 }
 
-// Due returns the workspaces of ticked agents whose patience is over by now.
+// Due returns the workspaces of ticked agents that are to be looked at by now: those whose time has come, and all of an agent that was configured since its last tick.
 func (s *Observations) Due(ctx context.Context, tx pgx.Tx, ticked map[int64]time.Time) ([]uuid.UUID, error) {
 	agents, clocks := make([]int64, 0, len(ticked)), make([]time.Time, 0, len(ticked))
 	for id, clock := range ticked {
 		agents, clocks = append(agents, id), append(clocks, clock)
 	}
 	rows, err := tx.Query(ctx, `
-		select w.id from unnest($1::bigint[], $2::timestamptz[]) as n (agent_id, ticked) join workspaces w on w.agent_id = n.agent_id and w.reconsider_at <= n.ticked`,
+		with configured as (
+			update agents set considered_revision = configuration_revision where id = any($1) and considered_revision <> configuration_revision returning id
+		)
+		select w.id from unnest($1::bigint[], $2::timestamptz[]) as n (agent_id, ticked) join workspaces w on w.agent_id = n.agent_id and w.reconsider_at <= n.ticked
+		union select w.id from configured c join workspaces w on w.agent_id = c.id and w.actual_state <> 'terminated'`,
 		agents, clocks)
 	if err != nil {
-		return nil, fmt.Errorf("read whose patience is over: %w", err)
+		return nil, fmt.Errorf("read whose time has come: %w", err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
-		return nil, fmt.Errorf("read whose patience is over: %w", err)
+		return nil, fmt.Errorf("read whose time has come: %w", err)
 	}
 	return ids, nil
 }
 
 // AskResync asks the watcher of an agent, whose row is locked, for a full resync. The nonce carries what is stored now.
 func (s *Observations) AskResync(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, cause events.ResyncRequestCause, at time.Time) error {
+	_, err := s.ask(ctx, tx, cluster, cause, at)
+	return err
+}
+
+// RequestResync asks the watcher of an agent for a full resync on an operator's behalf, and returns the nonce that it will answer. Fault not_found.
+func (s *Observations) RequestResync(ctx context.Context, tx pgx.Tx, agentID int64, at time.Time) (string, error) {
+	clusters, err := s.LockClusters(ctx, tx, []int64{agentID})
+	if err != nil {
+		return "", err
+	}
+	cluster, there := clusters[agentID]
+	if !there {
+		return "", fault.New(errcode.NotFound, "agent %d does not exist", agentID)
+	}
+	return s.ask(ctx, tx, *cluster, events.ResyncRequestCauseOperator, at)
+}
+
+// ask returns the nonce.
+func (s *Observations) ask(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, cause events.ResyncRequestCause, at time.Time) (string, error) {
 	highest, err := s.Highest(ctx, tx, cluster.AgentID, cluster.Epoch)
 	if err != nil {
-		return err
+		return "", err
 	}
 	nonce, err := domain.NewNonce(highest)
 	if err != nil {
-		return fmt.Errorf("ask agent %d for a resync: %w", cluster.AgentID, err)
+		return "", fmt.Errorf("ask agent %d for a resync: %w", cluster.AgentID, err)
 	}
-	return s.tell(ctx, tx, event.Attributes{Type: events.TypeResyncRequested, Subject: fmt.Sprintf("agent/%d", cluster.AgentID), ID: nonce, Time: at},
+	return nonce, s.tell(ctx, tx, event.Attributes{Type: events.TypeResyncRequested, Subject: fmt.Sprintf("agent/%d", cluster.AgentID), ID: nonce, Time: at},
 		s.Cell.ControlResync(cluster.AgentID), events.ResyncRequested{Nonce: nonce, Cause: cause})
 }
 
@@ -123,37 +148,6 @@ func (s *Observations) AskEveryone(ctx context.Context, tx pgx.Tx, cause events.
 	}
 	for _, id := range ids {
 		if err := s.AskResync(ctx, tx, *clusters[id], cause, at); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Orphan is a Deployment with the label of a workspace that does not exist.
-type Orphan struct {
-	AgentID                                 int64
-	ClusterUID, UID, Label, Namespace, Name string
-	At                                      time.Time
-}
-
-// TellOrphans tells of orphans, once for each.
-func (s *Observations) TellOrphans(ctx context.Context, tx pgx.Tx, orphans []Orphan) error {
-	for _, o := range orphans {
-		tag, err := tx.Exec(ctx, `insert into orphans (agent_id, uid, workspace, namespace, name, seen_at) values ($1, $2, $3, $4, $5, $6) on conflict do nothing`,
-			o.AgentID, o.UID, o.Label, o.Namespace, o.Name, o.At)
-		if err != nil {
-			return fmt.Errorf("store orphan %s/%s: %w", o.Namespace, o.Name, err)
-		}
-		if tag.RowsAffected() == 0 {
-			continue
-		}
-		err = s.tell(ctx, tx, event.Attributes{
-			Type: events.TypeWorkspaceOrphaned, Subject: o.Label, ID: o.ClusterUID + "/" + o.UID + "/orphaned", Time: o.At,
-		}, s.Cell.Workspace(0, o.Label, "orphaned"), events.WorkspaceOrphaned{
-			WorkspaceID: o.Label, Name: o.Name, AgentID: int(o.AgentID), Namespace: o.Namespace,
-			Object: events.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: o.Namespace, Name: o.Name},
-		})
-		if err != nil {
 			return err
 		}
 	}

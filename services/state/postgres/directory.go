@@ -234,12 +234,16 @@ func (d *Directory) tellMembership(ctx context.Context, tx pgx.Tx, m domain.Memb
 func (d *Directory) RegisterAgent(ctx context.Context, a domain.Agent, hash []byte) (domain.Agent, error) {
 	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `
-			insert into agents (project_id, name, token_hash, curve_public_key, created_at) values ($1, $2, $3, $4, $5) returning id, created_at`,
-			a.ProjectID, a.Name, hash, a.CurvePublicKey, d.Now()).Scan(&a.ID, &a.CreatedAt)
+			insert into agents (project_id, name, token_hash, curve_public_key, created_at) values ($1, $2, $3, $4, $5) returning id, created_at, configuration_revision`,
+			a.ProjectID, a.Name, hash, a.CurvePublicKey, d.Now()).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
 		if err != nil {
 			return asFault(err, fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID), fmt.Sprintf("project %d", a.ProjectID))
 		}
-		return d.tellAgent(ctx, tx, a)
+		a.Configuration = domain.DefaultAgentConfiguration()
+		if err := d.tellAgent(ctx, tx, a); err != nil {
+			return err
+		}
+		return d.tellConfiguration(ctx, tx, a)
 	})
 	return a, err
 }

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/services/state/domain"
 )
 
-// TellAgain puts the whole directory into the outbox, for streams that were restored from an older copy. Whoever keeps a copy takes the last word on each entry,
+// TellAgain puts the whole directory into the outbox, and with it what every agent is configured with, for streams that were restored from an older copy. Whoever keeps a copy takes the last word on each entry,
 // so that telling one twice changes nothing.
 func (d *Directory) TellAgain(ctx context.Context, tx pgx.Tx) error {
 	type group struct{ id, organization, parent int64 }
@@ -49,7 +49,10 @@ func (d *Directory) TellAgain(ctx context.Context, tx pgx.Tx) error {
 		},
 		func() error {
 			return again(ctx, tx, `select `+agentColumns+` from agents order by id for no key update`, scanAgent, func(a domain.Agent) error {
-				return d.tellAgent(ctx, tx, a)
+				if err := d.tellAgent(ctx, tx, a); err != nil || a.Revoked {
+					return err
+				}
+				return d.tellConfiguration(ctx, tx, a)
 			})
 		},
 	} {

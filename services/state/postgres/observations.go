@@ -41,7 +41,7 @@ type Object struct {
 	// ResyncID of the full resync that it is a member of; empty for none.
 	ResyncID string
 	// Data is the event's, as JSON that PostgreSQL takes.
-	Data []byte
+	Data string
 }
 
 // ObjectKey names an object.
@@ -101,7 +101,7 @@ func (s *Observations) Put(ctx context.Context, tx pgx.Tx, objects []Object) ([]
 	rows, err := tx.Query(ctx, `
 		with put as (
 			insert into observed_objects as o (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted, workspace_id, resync_id, data)
-			select n.agent_id, n.kind, n.namespace, n.name, n.uid, n.cluster_uid, n.epoch, n.version::numeric, n.deleted, n.workspace_id, n.resync_id, n.data::jsonb
+			select n.agent_id, n.kind, n.namespace, n.name, n.uid, n.cluster_uid, n.epoch, n.version::numeric, n.deleted, n.workspace_id, n.resync_id, n.data
 			from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::boolean[], $10::uuid[], $11::text[], $12::text[])
 				as n (agent_id, kind, namespace, name, uid, cluster_uid, epoch, version, deleted, workspace_id, resync_id, data)
 			on conflict (agent_id, kind, namespace, name) do update set
@@ -167,7 +167,7 @@ func (c *objectColumns) add(o *Object) {
 	c.agents, c.epochs = append(c.agents, o.AgentID), append(c.epochs, o.Epoch)
 	c.kinds, c.namespaces, c.names = append(c.kinds, o.Kind), append(c.namespaces, o.Namespace), append(c.names, o.Name)
 	c.uids, c.clusters, c.versions = append(c.uids, o.UID), append(c.clusters, o.ClusterUID), append(c.versions, o.Version)
-	c.data, c.deleted = append(c.data, string(o.Data)), append(c.deleted, o.Deleted)
+	c.data, c.deleted = append(c.data, o.Data), append(c.deleted, o.Deleted)
 	c.workspaces, c.resyncs = append(c.workspaces, nullable(o.WorkspaceID)), append(c.resyncs, nullable(o.ResyncID))
 }
 
@@ -185,42 +185,39 @@ func (s *Observations) Highest(ctx context.Context, tx pgx.Tx, agentID, epoch in
 	return versions, nil
 }
 
-// Observe returns what the clusters have said of locked workspaces: the objects stored, and the agents' clocks. Each is about one workspace's own
-// namespace and Deployment; what others labelled with its id is left aside.
-func (s *Observations) Observe(ctx context.Context, tx pgx.Tx, workspaces map[uuid.UUID]domain.Workspace) (map[uuid.UUID]*domain.Observation, error) {
-	ids := make([]uuid.UUID, 0, len(workspaces))
-	out := make(map[uuid.UUID]*domain.Observation, len(workspaces))
-	for id := range workspaces {
-		ids = append(ids, id)
-		out[id] = &domain.Observation{}
+// LockAndObserve locks the workspaces, as [Workspaces.Lock] does, and returns those that exist with what their clusters have said of them: the objects
+// stored, and the agents' clocks. An object counts if it is in the workspace's own namespace, a Deployment if it has its name; what
+// others labelled with its id is left aside.
+func (s *Observations) LockAndObserve(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Workspace, map[uuid.UUID]*domain.Observation, error) {
+	var batch pgx.Batch
+	workspaces, observations := queueLock(&batch, ids), make(map[uuid.UUID]*domain.Observation, len(ids))
+	for _, id := range ids {
+		observations[id] = &domain.Observation{}
 	}
-	if err := s.clocks(ctx, tx, ids, out); err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, `
-		select o.workspace_id, o.kind, o.deleted, case when o.deleted then '{}' else o.data::text end
+	// Statements of a batch run one after the other: this one sees what the lock has waited for.
+	batch.Queue(`
+		select o.workspace_id, o.kind, o.deleted, case when o.deleted then '{}' else o.data end
 		from observed_objects o join workspaces w on w.id = o.workspace_id and w.agent_id = o.agent_id and w.namespace = o.namespace
 		where o.workspace_id = any($1) and (o.kind = 'deployment' and o.name = w.name or o.kind in ('pod', 'replicaset') and not o.deleted)
-		order by o.kind, o.name`, ids)
-	if err != nil {
-		return nil, fmt.Errorf("read what clusters said of %d workspaces: %w", len(ids), err)
-	}
-	var (
-		id      uuid.UUID
-		kind    string
-		deleted bool
-		data    []byte
-	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &kind, &deleted, &data}, func() error {
-		if err := take(out[id], kind, deleted, data); err != nil {
-			return fmt.Errorf("%s of workspace %s: %w", kind, id, err)
-		}
-		return nil
+		order by o.kind, o.name`, ids).Query(func(rows pgx.Rows) error {
+		var (
+			id      uuid.UUID
+			kind    string
+			deleted bool
+			data    []byte
+		)
+		_, err := pgx.ForEachRow(rows, []any{&id, &kind, &deleted, &data}, func() error {
+			if err := take(observations[id], kind, deleted, data); err != nil {
+				return fmt.Errorf("%s of workspace %s: %w", kind, id, err)
+			}
+			return nil
+		})
+		return err //nolint:wrapcheck // said below
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read what clusters said of %d workspaces: %w", len(ids), err)
+	if err := send(ctx, tx, &batch, "lock %d workspaces and read what clusters said of them", len(ids)); err != nil {
+		return nil, nil, err
 	}
-	return out, nil
+	return workspaces, observations, s.clocks(ctx, tx, ids, observations)
 }
 
 func take(o *domain.Observation, kind string, deleted bool, data []byte) error {
@@ -244,17 +241,32 @@ func take(o *domain.Observation, kind string, deleted bool, data []byte) error {
 	}
 }
 
+// clocks gives each workspace its agent's time and what the agent is configured with. It is read once the workspaces are locked, so that nobody who looked
+// at them later has known more.
 func (s *Observations) clocks(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, out map[uuid.UUID]*domain.Observation) error {
-	rows, err := tx.Query(ctx, `select w.id, a.ticked_at from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) and a.ticked_at is not null`, ids)
+	rows, err := tx.Query(ctx, `
+		select a.ticked_at, a.configuration, array_agg(w.id) from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) group by a.id`, ids)
 	if err != nil {
 		return fmt.Errorf("read the clocks of agents: %w", err)
 	}
-	var (
-		id     uuid.UUID
-		ticked time.Time
-	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &ticked}, func() error { out[id].Clock = ticked.UTC(); return nil }); err != nil {
+	type agent struct {
+		ticked     *time.Time
+		settings   domain.AgentSettings
+		workspaces []uuid.UUID
+	}
+	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent, error) {
+		var a agent
+		err := row.Scan(&a.ticked, &a.settings, &a.workspaces)
+		return a, err //nolint:wrapcheck // clocks says what it asked for
+	})
+	if err != nil {
 		return fmt.Errorf("read the clocks of agents: %w", err)
+	}
+	for _, a := range agents {
+		c := a.settings.Configuration()
+		for _, id := range a.workspaces {
+			out[id].Clock, out[id].Patience, out[id].AgePolicies = fromNullable(a.ticked).UTC(), c.Patience(), c.AgePolicies()
+		}
 	}
 	return nil
 }

@@ -51,8 +51,10 @@ type Ended struct {
 	Listed time.Time
 	// Absent is what was there and is not.
 	Absent []Altered
-	// Missing is the workspaces that the cluster has no Deployment of.
+	// Missing is the workspaces that the cluster has no Deployment of, or another one than the dispatcher has left.
 	Missing []uuid.UUID
+	// Orphans are Deployments of workspaces that are terminated.
+	Orphans []OrphanSeen
 }
 
 // EndResync takes in that all members of a resync were sent. If all are stored, objects that it lacks are judged deleted: those at or below the version
@@ -91,6 +93,9 @@ func (s *Observations) EndResync(ctx context.Context, tx pgx.Tx, cluster domain.
 	if out.Missing, err = s.missing(ctx, tx, cluster.AgentID); err != nil {
 		return Ended{}, fmt.Errorf("judge absence by resync %s of agent %d: %w", ended.ResyncID, cluster.AgentID, err)
 	}
+	if out.Orphans, err = s.revenants(ctx, tx, cluster, ended.ResyncID, ended.ObservedAt); err != nil {
+		return Ended{}, fmt.Errorf("judge by resync %s of agent %d: %w", ended.ResyncID, cluster.AgentID, err)
+	}
 	return out, nil
 }
 
@@ -128,8 +133,9 @@ func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster domain.Clus
 func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
 		select w.id from workspaces w where w.agent_id = $1 and w.actual_state <> 'terminated' and not exists (
-			select from observed_objects o where o.agent_id = w.agent_id and o.kind = 'deployment' and o.namespace = w.namespace and o.name = w.name and not o.deleted)`,
-		agentID)
+			select from observed_objects o where o.agent_id = w.agent_id and o.kind = 'deployment' and o.namespace = w.namespace and o.name = w.name and not o.deleted
+				and (w.applied_uid = '' or o.uid = w.applied_uid and o.data->'object'->'annotations'->>$2 = w.applied_revision::text))`,
+		agentID, domain.AnnotationDesiredRevision)
 	if err != nil {
 		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)
 	}

@@ -4,22 +4,25 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
 	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/render"
 )
 
-// tell puts what changed into the outbox and notifies of the workspaces. A zero Before is a workspace that was just created.
-func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, savings []Saving) error {
+// tell has the batch put what changed into the outbox and notify of the workspaces. A zero Before is a workspace that was just created.
+func (s *Workspaces) tell(ctx context.Context, batch *pgx.Batch, savings []Saving) error {
 	var messages []*nats.Msg
 	ids := make([]uuid.UUID, len(savings))
 	for i, saving := range savings {
@@ -30,12 +33,10 @@ func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, savings []Saving) erro
 		}
 		messages = append(messages, told...)
 	}
-	if err := outbox.Insert(ctx, tx, messages...); err != nil {
+	if err := outbox.Queue(batch, messages...); err != nil {
 		return fmt.Errorf("tell of %d workspaces: %w", len(ids), err)
 	}
-	if _, err := tx.Exec(ctx, `select pg_notify($1, id::text) from unnest($2::uuid[]) as id`, WorkspaceChannel, ids); err != nil {
-		return fmt.Errorf("notify of %d workspaces: %w", len(ids), err)
-	}
+	batch.Queue(`select pg_notify($1, id::text) from unnest($2::uuid[]) as id`, WorkspaceChannel, ids)
 	return nil
 }
 
@@ -51,6 +52,14 @@ func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, 
 		if err != nil {
 			return nil, err
 		}
+		messages = append(messages, desired)
+	}
+	if after.ActualState == actualstate.Terminated && (before == nil || before.ActualState != actualstate.Terminated) {
+		desired, err := s.desired(ctx, after)
+		if err != nil {
+			return nil, err
+		}
+		fade(desired)
 		messages = append(messages, desired)
 	}
 	for _, change := range domain.Changes(before, after) {
@@ -80,6 +89,12 @@ func (s *Workspaces) desired(ctx context.Context, w domain.Workspace) (*nats.Msg
 	}, s.Cell.Desired(w.AgentID, w.ID.String()), data)
 }
 
+// fadeAfter is how long a dispatcher is still told what is gone for good: long enough for whoever reads the stream just now.
+const fadeAfter = time.Hour
+
+// fade lets a message go away by itself, so that the stream does not grow with all that has ever been. Until then, who reads it finds nothing to delete.
+func fade(m *nats.Msg) { m.Header[jetstream.MsgTTLHeader] = []string{fadeAfter.String()} }
+
 // message is an event of this service as a message, with the trace that it belongs to.
 func message(ctx context.Context, cell topology.Cell, a event.Attributes, subject string, data any) (*nats.Msg, error) {
 	a.Source = event.ServiceSource(string(cell), "state")
@@ -100,9 +115,11 @@ func message(ctx context.Context, cell topology.Cell, a event.Attributes, subjec
 }
 
 // TellAgain puts what every workspace shall be into the outbox once more, as it is: for a stream DESIRED, or a database, that was restored
-// from an older copy. What is gone for good is left out.
+// from an older copy. What was terminated is told for as long as a copy may remember it otherwise, and goes away again; what is gone for longer is left out.
 func (s *Workspaces) TellAgain(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, `select `+workspaceColumns+` from workspaces where actual_state <> 'terminated' order by id for no key update`)
+	rows, err := tx.Query(ctx, `
+		select `+workspaceColumns+` from workspaces where actual_state <> 'terminated' or actual_state_changed_at > now() - interval '30 days'
+		order by id for no key update`)
 	if err != nil {
 		return fmt.Errorf("lock every workspace: %w", err)
 	}
@@ -117,6 +134,9 @@ func (s *Workspaces) TellAgain(ctx context.Context, tx pgx.Tx) error {
 		for i, w := range found[:n] {
 			if messages[i], err = s.desired(ctx, w); err != nil {
 				return err
+			}
+			if w.ActualState == actualstate.Terminated {
+				fade(messages[i])
 			}
 		}
 		if err := outbox.Insert(ctx, tx, messages...); err != nil {

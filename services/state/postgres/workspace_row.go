@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -18,12 +17,13 @@ const workspaceColumns = `id, name, project_id, agent_id, user_id, template, nam
 	spec, desired_state, desired_revision, desired_state_changed_at,
 	actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-	desired_state_since, expiry_warned_of, applied_uid, applied_generation`
+	desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of`
 
 func scanWorkspace(row pgx.CollectableRow) (domain.Workspace, error) {
 	var (
 		w                                   domain.Workspace
 		appliedAt, reconsiderAt, warnedOf   *time.Time
+		ageWarnedOf                         *time.Time
 		applyErrorRevision                  *int64
 		applyErrorReason, applyErrorMessage *string
 	)
@@ -31,15 +31,16 @@ func scanWorkspace(row pgx.CollectableRow) (domain.Workspace, error) {
 		&w.Spec, &w.DesiredState, &w.DesiredRevision, &w.DesiredStateChangedAt,
 		&w.ActualState, &w.ActualStateRevision, &w.ActualStateChangedAt, &w.Reason, &w.Message,
 		&w.AppliedRevision, &appliedAt, &applyErrorRevision, &applyErrorReason, &applyErrorMessage, &w.Termination, &reconsiderAt,
-		&w.DesiredStateSince, &warnedOf, &w.AppliedUID, &w.AppliedGeneration)
+		&w.DesiredStateSince, &warnedOf, &w.AppliedUID, &w.AppliedGeneration, &ageWarnedOf)
 	if err != nil {
 		return w, err //nolint:wrapcheck // the query's caller says what it asked for
 	}
 	w.AppliedAt, w.ReconsiderAt, w.ExpiryWarnedOf = fromNullable(appliedAt), fromNullable(reconsiderAt), fromNullable(warnedOf)
+	w.AgeWarnedOf = fromNullable(ageWarnedOf)
 	if applyErrorRevision != nil {
 		w.ApplyError = &actualstate.ApplyError{Revision: *applyErrorRevision, Reason: fromNullable(applyErrorReason), Message: fromNullable(applyErrorMessage)}
 	}
-	for _, t := range []*time.Time{&w.CreatedAt, &w.DesiredStateChangedAt, &w.ActualStateChangedAt, &w.AppliedAt, &w.ReconsiderAt, &w.DesiredStateSince, &w.ExpiryWarnedOf} {
+	for _, t := range []*time.Time{&w.CreatedAt, &w.DesiredStateChangedAt, &w.ActualStateChangedAt, &w.AppliedAt, &w.ReconsiderAt, &w.DesiredStateSince, &w.ExpiryWarnedOf, &w.AgeWarnedOf} {
 		*t = t.UTC()
 	}
 	return w, nil
@@ -48,12 +49,13 @@ func scanWorkspace(row pgx.CollectableRow) (domain.Workspace, error) {
 // workspaceArgs are the columns that may be null.
 type workspaceArgs struct {
 	appliedAt, reconsiderAt, warnedOf   *time.Time
+	ageWarnedOf                         *time.Time
 	applyErrorRevision                  *int64
 	applyErrorReason, applyErrorMessage *string
 }
 
 func argsOf(w domain.Workspace) workspaceArgs {
-	a := workspaceArgs{appliedAt: nullable(w.AppliedAt), reconsiderAt: nullable(w.ReconsiderAt), warnedOf: nullable(w.ExpiryWarnedOf)}
+	a := workspaceArgs{appliedAt: nullable(w.AppliedAt), reconsiderAt: nullable(w.ReconsiderAt), warnedOf: nullable(w.ExpiryWarnedOf), ageWarnedOf: nullable(w.AgeWarnedOf)}
 	if w.ApplyError != nil {
 		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, &w.ApplyError.Reason, &w.ApplyError.Message
 	}
@@ -82,6 +84,7 @@ type workspaceRows struct {
 	expiryWarnedOf        []*time.Time
 	appliedUIDs           []string
 	appliedGenerations    []int64
+	ageWarnedOf           []*time.Time
 }
 
 func (r *workspaceRows) add(w domain.Workspace) error {
@@ -111,31 +114,30 @@ func (r *workspaceRows) add(w domain.Workspace) error {
 	r.expiryWarnedOf = append(r.expiryWarnedOf, a.warnedOf)
 	r.appliedUIDs = append(r.appliedUIDs, w.AppliedUID)
 	r.appliedGenerations = append(r.appliedGenerations, w.AppliedGeneration)
+	r.ageWarnedOf = append(r.ageWarnedOf, a.ageWarnedOf)
 	return nil
 }
 
-func (r *workspaceRows) update(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `
+// update has the batch write them.
+func (r *workspaceRows) update(batch *pgx.Batch) {
+	batch.Queue(`
 		update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
 			desired_state_changed_at = n.desired_state_changed_at, actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
 			actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message, applied_revision = n.applied_revision,
 			applied_at = n.applied_at, apply_error_revision = n.apply_error_revision, apply_error_reason = n.apply_error_reason,
 			apply_error_message = n.apply_error_message, termination = n.termination, reconsider_at = n.reconsider_at,
-			desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of, applied_uid = n.applied_uid, applied_generation = n.applied_generation
+			desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of, applied_uid = n.applied_uid, applied_generation = n.applied_generation,
+			age_warned_of = n.age_warned_of
 		from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[],
 			$11::bigint[], $12::timestamptz[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
-			$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[])
+			$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[])
 			as n (id, spec, desired_state, desired_revision, desired_state_changed_at, actual_state, actual_state_revision, actual_state_changed_at,
 				reason, message, applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-				desired_state_since, expiry_warned_of, applied_uid, applied_generation)
+				desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
 		where w.id = n.id`,
 		r.ids, r.specs, r.desiredStates, r.desiredRevisions, r.desiredStateChangedAt, r.actualStates, r.actualStateRevisions, r.actualStateChangedAt,
 		r.reasons, r.messages, r.appliedRevisions, r.appliedAt, r.applyErrorRevisions, r.applyErrorReasons, r.applyErrorMessages, r.terminations, r.reconsiderAt,
-		r.desiredStateSince, r.expiryWarnedOf, r.appliedUIDs, r.appliedGenerations)
-	if err != nil {
-		return fmt.Errorf("save %d workspaces: %w", len(r.ids), err)
-	}
-	return nil
+		r.desiredStateSince, r.expiryWarnedOf, r.appliedUIDs, r.appliedGenerations, r.ageWarnedOf)
 }
 
 func nullable[T comparable](v T) *T {

@@ -42,17 +42,21 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) 
 			spec, desired_state, desired_revision, desired_state_changed_at,
 			actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 			applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-			desired_state_since, expiry_warned_of, applied_uid, applied_generation)
-		values ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)`,
+			desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
+		values ($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)`,
 		w.ID, w.Name, w.ProjectID, w.AgentID, w.UserID, w.Template, w.Namespace, w.IdempotencyKey, w.CreatedAt,
 		w.Spec, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt,
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message,
 		w.AppliedRevision, a.appliedAt, a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage, w.Termination, a.reconsiderAt,
-		w.DesiredStateSince, a.warnedOf, w.AppliedUID, w.AppliedGeneration)
+		w.DesiredStateSince, a.warnedOf, w.AppliedUID, w.AppliedGeneration, a.ageWarnedOf)
 	var broken *pgconn.PgError
 	switch {
 	case err == nil:
-		return s.tell(ctx, tx, []Saving{{After: w}})
+		var batch pgx.Batch
+		if err := s.tell(ctx, &batch, []Saving{{After: w}}); err != nil {
+			return err
+		}
+		return send(ctx, tx, &batch, "tell of workspace %s", w.ID)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_name":
 		return fault.Wrap(err, errcode.AlreadyExists, "a workspace named %q exists already; choose another name", w.Name)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_idempotency_key":
@@ -66,19 +70,25 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) 
 
 // Lock locks the workspaces until the end of the transaction and returns those that exist.
 func (s *Workspaces) Lock(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Workspace, error) {
-	rows, err := tx.Query(ctx, `select `+workspaceColumns+` from workspaces where id = any($1) order by id for no key update`, ids)
-	if err != nil {
-		return nil, fmt.Errorf("lock %d workspaces: %w", len(ids), err)
-	}
-	found, err := pgx.CollectRows(rows, scanWorkspace)
-	if err != nil {
-		return nil, fmt.Errorf("lock %d workspaces: %w", len(ids), err)
-	}
-	out := make(map[uuid.UUID]domain.Workspace, len(found))
-	for _, w := range found {
-		out[w.ID] = w
+	var batch pgx.Batch
+	out := queueLock(&batch, ids)
+	if err := send(ctx, tx, &batch, "lock %d workspaces", len(ids)); err != nil {
+		return nil, err
 	}
 	return out, nil
+}
+
+// queueLock has the batch lock the workspaces; what it returns is filled when the batch is sent.
+func queueLock(batch *pgx.Batch, ids []uuid.UUID) map[uuid.UUID]domain.Workspace {
+	out := make(map[uuid.UUID]domain.Workspace, len(ids))
+	batch.Queue(`select `+workspaceColumns+` from workspaces where id = any($1) order by id for no key update`, ids).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, scanWorkspace)
+		for _, w := range found {
+			out[w.ID] = w
+		}
+		return err //nolint:wrapcheck // who sends the batch says what it asked for
+	})
+	return out
 }
 
 // Save stores a locked workspace as it is after a change, before being what Lock returned. It is nothing when nothing changed.
@@ -94,8 +104,8 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	var changed []Saving
 	var rows workspaceRows
 	for _, saving := range savings {
-		// The cause is not stored; with no other difference there is nothing that it would be the cause of.
-		saving.Before.Cause = saving.After.Cause
+		// The cause and the warnings are not stored; with no other difference there is nothing that they would be of.
+		saving.Before.Cause, saving.Before.Warnings = saving.After.Cause, saving.After.Warnings
 		if reflect.DeepEqual(saving.Before, saving.After) {
 			continue
 		}
@@ -107,8 +117,18 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	if len(changed) == 0 {
 		return nil
 	}
-	if err := rows.update(ctx, tx); err != nil {
+	var batch pgx.Batch
+	rows.update(&batch)
+	if err := s.tell(ctx, &batch, changed); err != nil {
 		return err
 	}
-	return s.tell(ctx, tx, changed)
+	return send(ctx, tx, &batch, "save %d workspaces", len(changed))
+}
+
+// send sends a batch, all of whose results are of no interest: one way to the database and back for all its statements.
+func send(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, what string, args ...any) error {
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf(what+": %w", append(args, err)...)
+	}
+	return nil
 }

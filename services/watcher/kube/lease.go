@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -49,16 +50,30 @@ type Elector struct {
 	lock   *observedLock
 }
 
-// NewElector makes an elector for the Lease. Identity is unique to this process and shown in the Lease.
-func (c *Client) NewElector(cfg LeaseConfig, namespace, name, identity string) *Elector {
+// Candidacy says which Lease a process stands for.
+type Candidacy struct {
+	// Namespace and Name of the Lease.
+	Namespace, Name string
+	// Labels of the namespace, where it is missing and has to be made.
+	Labels map[string]string
+	// Identity is unique to this process and shown in the Lease.
+	Identity string
+	// Rewound is called when the Lease's version went back, or another Lease has its name: the cluster was restored from a backup, or made anew. No
+	// watch tells that: the API server takes one from a version that is yet to come, and is silent until it has come. It must not block.
+	Rewound func()
+}
+
+// NewElector makes an elector.
+func (c *Client) NewElector(cfg LeaseConfig, candidacy Candidacy) *Elector {
 	return &Elector{client: c, cfg: cfg, lock: &observedLock{
 		Interface: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Client:     c.typed.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+			LeaseMeta:  metav1.ObjectMeta{Namespace: candidacy.Namespace, Name: candidacy.Name},
+			Client:     &versionedLeases{LeasesGetter: c.typed.CoordinationV1(), rewound: candidacy.Rewound},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: candidacy.Identity},
 		},
-		grace: cfg.RenewDeadline,
-		asked: time.Now(),
+		ensure: func(ctx context.Context) error { return c.EnsureNamespace(ctx, candidacy.Namespace, candidacy.Labels) },
+		grace:  cfg.RenewDeadline,
+		asked:  time.Now(),
 	}}
 }
 
@@ -137,8 +152,9 @@ func (e *Elector) Err() error {
 type observedLock struct {
 	resourcelock.Interface
 
-	grace time.Duration
-	won   atomic.Bool
+	ensure func(context.Context) error // makes the Lease's namespace
+	grace  time.Duration
+	won    atomic.Bool
 
 	mu     sync.Mutex
 	asked  time.Time // when Kubernetes last answered
@@ -155,6 +171,11 @@ func (l *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRec
 
 func (l *observedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	err := l.Interface.Create(ctx, record)
+	if apierrors.IsNotFound(err) { // so is the namespace
+		if err = l.ensure(ctx); err == nil {
+			err = l.Interface.Create(ctx, record)
+		}
+	}
 	l.note(&record, err)
 	return err //nolint:wrapcheck // a pass-through
 }

@@ -176,8 +176,8 @@ func TestTheLeaseIsGivenBackAfterTheWorkIsDone(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	lease := kube.LeaseConfig{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 50 * time.Millisecond}
-	first := newClient(t, server).NewElector(lease, "ns", "watcher", "first")
-	second := newClient(t, server).NewElector(lease, "ns", "watcher", "second")
+	first := newClient(t, server).NewElector(lease, kube.Candidacy{Namespace: "ns", Name: "watcher", Identity: "first"})
+	second := newClient(t, server).NewElector(lease, kube.Candidacy{Namespace: "ns", Name: "watcher", Identity: "second"})
 
 	events := make(chan string, 10)
 	running, stopFirst := context.WithCancel(t.Context())

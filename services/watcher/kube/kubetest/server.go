@@ -100,6 +100,13 @@ func (s *Server) Set(resource string, version int, objects ...runtime.Object) {
 	s.lists[resource] = list{version: version, objects: objects}
 }
 
+// Rewind has what is written from now on get versions after this one.
+func (s *Server) Rewind(version int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
+}
+
 // Refuse has lists of the resource fail with an HTTP status, 0 for none.
 func (s *Server) Refuse(resource string, status int) {
 	s.mu.Lock()

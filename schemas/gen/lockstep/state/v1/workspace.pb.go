@@ -1725,8 +1725,10 @@ type Orphan struct {
 	// Its container's image, where a pod shows it.
 	Image  string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
 	SeenAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
-	// It was asked for and is not over yet.
-	Deleting      bool `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// Its deletion was asked for and is not over yet.
+	Deleting bool `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// Why its deletion failed last, as a sentence; it is tried again. Empty otherwise.
+	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1801,6 +1803,13 @@ func (x *Orphan) GetDeleting() bool {
 		return x.Deleting
 	}
 	return false
+}
+
+func (x *Orphan) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 type ListOrphansRequest struct {
@@ -2272,14 +2281,15 @@ const file_lockstep_state_v1_workspace_proto_rawDesc = "" +
 	"\x0fOrphanReference\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xe6\x01\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x80\x02\n" +
 	"\x06Orphan\x12@\n" +
 	"\treference\x18\x01 \x01(\v2\".lockstep.state.v1.OrphanReferenceR\treference\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12!\n" +
 	"\fworkspace_id\x18\x03 \x01(\tR\vworkspaceId\x12\x14\n" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x123\n" +
 	"\aseen_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\x12\x1a\n" +
-	"\bdeleting\x18\x06 \x01(\bR\bdeleting\"k\n" +
+	"\bdeleting\x18\x06 \x01(\bR\bdeleting\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\"k\n" +
 	"\x12ListOrphansRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +

@@ -1,0 +1,117 @@
+package history_test
+
+import (
+	"testing"
+
+	"lockstep.internal/e2e/history"
+	"lockstep.internal/schemas/gen/events"
+)
+
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	const (
+		running, stopped, restart = events.DesiredStateRunning, events.DesiredStateStopped, events.DesiredStateRestartRequested
+		user, system              = events.DesiredStateCauseUser, events.DesiredStateCauseRestartCompleted
+	)
+	made := history.Call{Workspace: id, What: "create", Revision: 1, Sure: true}
+	stop := history.Call{Workspace: id, What: "stop", Revision: 2, Sure: true}
+	stoppedOnce := func(b *book) { b.created().wished(2, running, stopped, user) }
+	restartedOnce := func(b *book) { b.created().wished(2, running, restart, user).wished(3, restart, running, system) }
+	restartedTwice := func(b *book) {
+		restartedOnce(b)
+		b.wished(4, running, restart, user).wished(5, restart, running, system)
+	}
+	for _, c := range []struct {
+		name  string
+		told  func(b *book)
+		calls []history.Call
+		found string
+	}{
+		{"sound", stoppedOnce, []history.Call{made, stop}, ""},
+		{"answered before the system went on", restartedOnce, []history.Call{made, {Workspace: id, Revision: 2, Sure: true, Repeats: true}}, ""},
+		{"what was wanted already changes nothing", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop", Revision: 2}}, ""},
+		{"refused", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "update", Refused: true, Sure: true}}, ""},
+		{"answered twice, done once", restartedOnce, []history.Call{made, {Workspace: id, Revision: 3, Sure: true, Repeats: true, Lost: 1}}, ""},
+		{"answered twice, done twice", restartedTwice, []history.Call{made, {Workspace: id, Revision: 5, Sure: true, Repeats: true, Lost: 1}}, ""},
+		{"done twice for one answer", restartedTwice, []history.Call{made, {Workspace: id, What: "restart", Revision: 5, Sure: true, Repeats: true}}, "users changed it 2 times, not 1 to 1"},
+		{"accepted and lost", func(b *book) { b.created().wished(2, running, running, system) }, []history.Call{made, stop}, "users changed it 0 times, not 1 to 1"},
+		{"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.wished(3, stopped, stopped, user) },
+			[]history.Call{made, {Workspace: id, What: "update", Revision: 3, Sure: true, Lost: 3}}, "users changed it 2 times, not 1 to 1"},
+		{"never told", func(b *book) { b.created() }, []history.Call{made, {Workspace: id, What: "stop", Revision: 2}}, "answered with revision 2, which is not told"},
+		{"refused and done", stoppedOnce, []history.Call{made, {Workspace: id, Refused: true}}, "by a user, whom nobody heard asking"},
+		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user, whom nobody heard asking"},
+		{"answers go back", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop", Revision: 1}}, "is answered with revision 1 after 2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := &book{t: t}
+			c.told(b)
+			requireOne(t, c.found, history.Calls(c.calls, b.all))
+		})
+	}
+}
+
+func TestConverged(t *testing.T) {
+	t.Parallel()
+	row := history.Row{ID: id, Name: "w", Namespace: "ws-6-w", DesiredState: "running", Actual: "running", Desired: 2, Applied: 2, Image: "i"}
+	deployment := history.Deployment{Namespace: "ws-6-w", Name: "w", Workspace: id, Revision: 2, Replicas: 1, Image: "i"}
+	gone := history.Row{ID: other, Name: "g", DesiredState: "terminated", Actual: "terminated", Desired: 3, Applied: 3}
+	for _, c := range []struct {
+		name  string
+		spoil func(rows []history.Row, there *history.Cluster)
+		sent  int // revision in DESIRED
+		found string
+	}{
+		{"sound", func([]history.Row, *history.Cluster) {}, 2, ""},
+		{"DESIRED is behind", func([]history.Row, *history.Cluster) {}, 1, "is at revision 2, and DESIRED has 1"},
+		{"not in DESIRED", func([]history.Row, *history.Cluster) {}, 0, "is not in DESIRED"},
+		{"not applied", func(rows []history.Row, _ *history.Cluster) { rows[0].Applied = 1 }, 2, "wants revision 2 and has 1"},
+		{"not restarted", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "restart_requested" }, 2, "is still wanted restart_requested"},
+		{"not terminated", func(rows []history.Row, _ *history.Cluster) { rows[1].Actual = "terminating" }, 2, "shall be terminated and is terminating"},
+		{"another revision", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Revision = 1 }, 2, "Revision:1"},
+		{"another image", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Image = "j" }, 2, "Image:j"},
+		{"runs and should not", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "stopped" }, 2, "Replicas:1"},
+		{"no Deployment", func(_ []history.Row, there *history.Cluster) { there.Deployments = nil }, 2, "and is []"},
+		{"a stray Deployment", func(_ []history.Row, there *history.Cluster) {
+			there.Deployments = append(there.Deployments, history.Deployment{Namespace: "ws-6-g", Name: "g", Workspace: other})
+		}, 2, "Deployment ws-6-g/g is of no workspace that lives"},
+		{"a stray namespace", func(_ []history.Row, there *history.Cluster) { there.Namespaces["ws-6-g"] = other }, 2, "namespace ws-6-g is of no workspace that lives"},
+		{"a stray volume", func(_ []history.Row, there *history.Cluster) { there.Volumes["ws-6-g/g"] = other }, 2, "volume ws-6-g/g is of no"},
+		{"a stray inventory", func(_ []history.Row, there *history.Cluster) { there.Inventories["workspace-g"] = other }, 2, "inventory workspace-g is of no"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			rows := []history.Row{row, gone}
+			there := history.Cluster{
+				Deployments: []history.Deployment{deployment},
+				Namespaces:  map[string]string{"ws-6-w": id}, Volumes: map[string]string{"ws-6-w/w-data": id}, Inventories: map[string]string{"workspace-w": id},
+			}
+			c.spoil(rows, &there)
+			b := &book{t: t}
+			if c.sent > 0 {
+				b.desired(c.sent, 1)
+			}
+			requireOne(t, c.found, history.Converged(rows, b.all, there))
+		})
+	}
+}
+
+func TestMirrored(t *testing.T) {
+	t.Parallel()
+	pod := history.Object{Kind: "pod", Namespace: "n", Name: "p", UID: "u", Version: "7"}
+	older := pod
+	older.Version = "6"
+	requireOne(t, "", history.Mirrored([]history.Object{pod}, []history.Object{pod}))
+	requireOne(t, "is in the cluster and not known", history.Mirrored(nil, []history.Object{pod}))
+	requireOne(t, "is known and not in the cluster", history.Mirrored([]history.Object{pod}, nil))
+	requireOne(t, "and known as", history.Mirrored([]history.Object{older}, []history.Object{pod}))
+}
+
+func TestKept(t *testing.T) {
+	t.Parallel()
+	volume := history.Volume{Namespace: "n", Name: "v", UID: "u", Workspace: id}
+	another := volume
+	another.UID = "x"
+	requireOne(t, "", history.Kept([]history.Volume{volume, volume}))
+	requireOne(t, "was made again: x after u", history.Kept([]history.Volume{volume, another}))
+}

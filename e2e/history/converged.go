@@ -1,0 +1,137 @@
+package history
+
+import (
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Row is a workspace as the database has it.
+type Row struct {
+	ID, Name, Namespace  string
+	DesiredState, Actual string
+	Desired, Applied     int // revisions
+	Image                string
+}
+
+// Deployment is one in a cluster.
+type Deployment struct {
+	Namespace, Name string
+	Workspace       string // of its label
+	Revision        int    // of its annotation
+	Replicas        int
+	Image           string
+}
+
+// Cluster is what there is of workspaces in a cluster. The keys of the maps are names, the values the ids of the workspaces that they are labelled with.
+type Cluster struct {
+	Deployments []Deployment
+	Namespaces  map[string]string
+	Volumes     map[string]string // by namespace/name
+	Inventories map[string]string
+}
+
+// Converged checks that what is wanted, what is sent and what there is are the same: every row is settled, DESIRED holds its revision, the cluster has
+// its Deployment of that revision, replicas and image, and of a terminated one nothing at all; and the cluster has nothing of any other.
+func Converged(rows []Row, desired []Record, there Cluster) Findings {
+	var f Findings
+	sent := map[string]events.DesiredWorkspace{}
+	each(&f, desired, events.TypeDesiredWorkspace, func(_ Record, e events.DesiredWorkspace) { sent[e.WorkspaceID] = e })
+	deployments := map[string][]Deployment{}
+	for _, d := range there.Deployments {
+		deployments[d.Workspace] = append(deployments[d.Workspace], d)
+	}
+	living := map[string]bool{}
+	for _, row := range rows {
+		if message, found := sent[row.ID]; found && message.DesiredRevision != row.Desired {
+			f.addf("workspace %s is at revision %d, and DESIRED has %d", row.Name, row.Desired, message.DesiredRevision)
+		} else if !found && row.DesiredState != string(events.DesiredStateTerminated) {
+			f.addf("workspace %s is not in DESIRED", row.Name)
+		}
+		if row.Applied != row.Desired {
+			f.addf("workspace %s wants revision %d and has %d", row.Name, row.Desired, row.Applied)
+		}
+		switch {
+		case row.DesiredState == string(events.DesiredStateTerminated) && row.Actual == string(events.ActualStateTerminated):
+		case row.DesiredState == string(events.DesiredStateTerminated):
+			f.addf("workspace %s shall be terminated and is %s", row.Name, row.Actual)
+		default:
+			living[row.ID] = true
+			row.compare(&f, deployments[row.ID])
+		}
+	}
+	there.strays(&f, living)
+	return f
+}
+
+// compare checks that a workspace has its Deployment.
+func (row Row) compare(f *Findings, found []Deployment) {
+	replicas := map[string]int{string(events.DesiredStateRunning): 1, string(events.DesiredStateStopped): 0}
+	want, settled := replicas[row.DesiredState]
+	if !settled {
+		f.addf("workspace %s is still wanted %s", row.Name, row.DesiredState)
+		return
+	}
+	wanted := Deployment{Namespace: row.Namespace, Name: row.Name, Workspace: row.ID, Revision: row.Desired, Replicas: want, Image: row.Image}
+	if len(found) != 1 || found[0] != wanted {
+		f.addf("workspace %s shall be %+v and is %+v", row.Name, wanted, found)
+	}
+}
+
+// strays finds what is of no workspace that lives.
+func (c Cluster) strays(f *Findings, living map[string]bool) {
+	for _, d := range c.Deployments {
+		if !living[d.Workspace] {
+			f.addf("Deployment %s/%s is of no workspace that lives", d.Namespace, d.Name)
+		}
+	}
+	for what, named := range map[string]map[string]string{"namespace": c.Namespaces, "volume": c.Volumes, "inventory": c.Inventories} {
+		for name, workspace := range named {
+			if !living[workspace] {
+				f.addf("%s %s is of no workspace that lives", what, name)
+			}
+		}
+	}
+}
+
+// Object is an observed object.
+type Object struct{ Kind, Namespace, Name, UID, Version string }
+
+// Mirrored checks that the objects in the database are those in the cluster.
+func Mirrored(stored, there []Object) Findings {
+	var f Findings
+	type name struct{ kind, namespace, name string }
+	known := map[name]Object{}
+	for _, o := range stored {
+		known[name{o.Kind, o.Namespace, o.Name}] = o
+	}
+	for _, o := range there {
+		key := name{o.Kind, o.Namespace, o.Name}
+		if was, found := known[key]; !found {
+			f.addf("%s %s/%s is in the cluster and not known", o.Kind, o.Namespace, o.Name)
+		} else if was != o {
+			f.addf("%s %s/%s is %+v in the cluster and known as %+v", o.Kind, o.Namespace, o.Name, o, was)
+		}
+		delete(known, key)
+	}
+	for _, o := range known {
+		f.addf("%s %s/%s is known and not in the cluster", o.Kind, o.Namespace, o.Name)
+	}
+	return f
+}
+
+// Volume is a claim in a cluster at some time.
+type Volume struct{ Namespace, Name, UID, Workspace string }
+
+// Kept checks that no workspace ever got a second volume in the place of its first.
+func Kept(seen []Volume) Findings {
+	var f Findings
+	first := map[string]Volume{}
+	for _, v := range seen {
+		was, found := first[v.Workspace]
+		if !found {
+			first[v.Workspace] = v
+		} else if was != v {
+			f.addf("volume %s/%s of workspace %s was made again: %s after %s", v.Namespace, v.Name, v.Workspace, v.UID, was.UID)
+		}
+	}
+	return f
+}

@@ -1,0 +1,50 @@
+package history
+
+import (
+	"encoding/json"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Effects checks that nothing was done twice: of each workspace there was one Deployment for good, and its cluster changed it no more often than what was desired of
+// it changed. It holds where nobody else touches Deployments.
+func Effects(log, observed []Record) Findings {
+	var f Findings
+	changes, last := map[string]int{}, map[string]string{}
+	each(&f, log, events.TypeDesiredWorkspace, func(_ Record, e events.DesiredWorkspace) {
+		if spec, found := deploymentSpec(e); found && spec != last[e.WorkspaceID] {
+			changes[e.WorkspaceID]++
+			last[e.WorkspaceID] = spec
+		}
+	})
+	uids, told := map[string]string{}, map[string]bool{}
+	each(&f, observed, events.TypeObservedDeployment, func(r Record, e events.ObservedDeployment) {
+		id := e.Object.WorkspaceID
+		if id == "" {
+			return
+		}
+		if was := uids[id]; was != "" && was != e.Object.UID {
+			f.addf("sequence %d: the Deployment of workspace %s was made again", r.Sequence, id)
+		}
+		uids[id] = e.Object.UID
+		if e.Object.DeletedAt != nil {
+			return // its deletion, too, counts as a generation
+		}
+		if e.Generation > changes[id] && !told[id] {
+			told[id] = true
+			f.addf("sequence %d: the Deployment of workspace %s has generation %d after %d specs", r.Sequence, id, e.Generation, changes[id])
+		}
+	})
+	return f
+}
+
+// deploymentSpec is that of the Deployment among what is desired, in one spelling.
+func deploymentSpec(e events.DesiredWorkspace) (string, bool) {
+	for _, manifest := range e.Manifests {
+		if manifest["kind"] == "Deployment" {
+			raw, err := json.Marshal(manifest["spec"])
+			return string(raw), err == nil
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,101 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Events checks that each message of a stream is what its type and its subject say, that it comes from who may say it, that nothing of the public history is told
+// twice, and that no workspace's desired revision ever goes down.
+func Events(cell topology.Cell, stream topology.Stream, records []Record) Findings {
+	var f Findings
+	c := eventCheck{cell: cell, stream: stream, last: map[string]int{}, ids: map[string]bool{}}
+	for _, r := range records {
+		if err := c.check(r); err != nil {
+			f.addf("%s, sequence %d, %s: %v", stream.Name, r.Sequence, r.Subject, err)
+		}
+	}
+	return f
+}
+
+type eventCheck struct {
+	cell   topology.Cell
+	stream topology.Stream
+	last   map[string]int  // desired revision by workspace
+	ids    map[string]bool // of events, with their source
+}
+
+func (c *eventCheck) check(r Record) error {
+	e, err := event.Decode(r.Header, r.Data)
+	if err != nil {
+		return fmt.Errorf("is no event: %w", err)
+	}
+	if err := events.Validate(e.Type(), e.Data()); err != nil {
+		return fmt.Errorf("is not what its schema says: %w", err)
+	}
+	known, _ := events.Lookup(e.Type())
+	if !subjectPattern(c.cell, known.Subject, c.stream.Family).MatchString(r.Subject) {
+		return fmt.Errorf("is no subject of %s", e.Type())
+	}
+	writer, err := writerOf(c.cell, r.Subject)
+	if err != nil {
+		return err
+	}
+	if writer != e.Source() {
+		return fmt.Errorf("is written by %s, and %s's to write", e.Source(), writer)
+	}
+	key := e.Source() + " " + e.ID()
+	if c.stream.Name == topology.StreamWorkspaces && c.ids[key] {
+		return fmt.Errorf("event %s is told twice", key)
+	}
+	c.ids[key] = true
+
+	var data struct {
+		WorkspaceID     string `json:"workspace_id"`
+		DesiredRevision int    `json:"desired_revision"`
+	}
+	if err := json.Unmarshal(e.Data(), &data); err != nil {
+		return fmt.Errorf("is no object: %w", err)
+	}
+	if data.DesiredRevision == 0 {
+		return nil
+	}
+	if last := c.last[data.WorkspaceID]; data.DesiredRevision < last {
+		return fmt.Errorf("the desired revision of workspace %s goes down from %d to %d", data.WorkspaceID, last, data.DesiredRevision)
+	}
+	c.last[data.WorkspaceID] = data.DesiredRevision
+	return nil
+}
+
+// subjectPattern is the subject of a type, with any token for its parameters.
+func subjectPattern(cell topology.Cell, subject, family string) *regexp.Regexp {
+	// The log of desired states is a copy under another name.
+	_, rest, _ := strings.Cut(subject, ".")
+	pattern := regexp.QuoteMeta(cell.Prefix(family) + "." + rest)
+	return regexp.MustCompile("^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(pattern, `[^.]+`) + "$")
+}
+
+// writerOf is who may write on a subject: what is said in an agent's name is said by it, all else by state.
+func writerOf(cell topology.Cell, subject string) (string, error) {
+	parsed, err := topology.Parse(subject)
+	if err != nil {
+		return "", fmt.Errorf("read the subject: %w", err)
+	}
+	switch parsed.Family {
+	case topology.FamilyObserved, topology.FamilyApplied:
+		agent, err := parsed.Agent()
+		if err != nil {
+			return "", fmt.Errorf("read the subject: %w", err)
+		}
+		component := map[string]string{topology.FamilyObserved: "watcher", topology.FamilyApplied: "dispatcher"}[parsed.Family]
+		return event.AgentSource(string(cell), agent, component), nil
+	default:
+		return event.ServiceSource(string(cell), "state"), nil
+	}
+}

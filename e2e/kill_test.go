@@ -1,0 +1,221 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/e2e/history"
+	"lockstep.internal/libs/topology"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/dispatcher"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/tools/client"
+	"lockstep.internal/tools/stack"
+)
+
+// What happens in an hour, as fast as it can.
+const (
+	users             = 5
+	workspacesPerUser = 5
+	changesPerUser    = 50
+	killsPerService   = 4
+	// leadOfUsers is how many changes users may be ahead of the next kill.
+	leadOfUsers = 15
+	// longestDelay is between the change after which a service is to be killed and the kill, so that kills come at any moment of what the change sets off.
+	longestDelay = 400 * time.Millisecond
+)
+
+// seedVariable repeats what a test did by chance.
+const seedVariable = "LOCKSTEP_SEED"
+
+// TestKills has users change workspaces while watcher, dispatcher and state are killed at random moments: what was accepted is done once, and all is told once.
+func TestKills(t *testing.T) {
+	t.Parallel()
+	seed := seedOf(t)
+	s := startPrograms(t, quickLeases)
+	seen := s.volumes()
+
+	dice := rand.New(rand.NewPCG(seed, 0))
+	victims := s.victims(dice)
+	fates := make([]int, len(victims))
+	for i := range fates {
+		fates[i] = dice.IntN(users * changesPerUser)
+	}
+	slices.Sort(fates)
+	pace := newPace(leadOfUsers, fates)
+	people := make([]*user, users)
+	group, ctx := errgroup.WithContext(t.Context())
+	for i := range people {
+		people[i] = s.newUser(fmt.Sprintf("user-%d", i), seed, i+1)
+		group.Go(func() error { return people[i].live(ctx, changesPerUser, pace) })
+	}
+	group.Go(func() error { return s.killAll(ctx, dice, victims, pace) })
+	require.NoError(t, group.Wait())
+
+	var calls []history.Call
+	lost := 0
+	for _, u := range people {
+		require.NoError(t, u.content(t.Context()))
+		calls = append(calls, u.calls...)
+		for _, call := range u.calls {
+			lost += call.Lost
+		}
+	}
+	t.Logf("%d changes, %d attempts without an answer, %d kills", len(calls), lost, len(victims))
+	s.requireConverged()
+	requireSoundHistory(s)
+	told, log := told(s.records(topology.FamilyWorkspace)), told(s.records(topology.FamilyDesiredLog))
+	require.Empty(t, history.Calls(calls, told))
+	require.Empty(t, history.Desired(told, log))
+	s.requireApplied(log)
+	require.Empty(t, history.Kept(seen()))
+}
+
+// requireApplied checks what became of what was sent.
+func (s *system) requireApplied(log []history.Record) {
+	s.t.Helper()
+	require.Empty(s.t, history.Applied(log, told(s.records(topology.FamilyApplied))))
+	require.Empty(s.t, history.Effects(log, told(s.records(topology.FamilyObserved))))
+}
+
+// seedOf is the seed to repeat, or a new one.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if given := os.Getenv(seedVariable); given != "" {
+		var err error
+		seed, err = strconv.ParseUint(given, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("repeat with %s=%d", seedVariable, seed)
+	return seed
+}
+
+// quickLeases lets others take over soon from who is gone without a word.
+func quickLeases(_ string, config any) {
+	const duration, deadline, retry = 3 * time.Second, 2 * time.Second, 500 * time.Millisecond
+	switch cfg := config.(type) {
+	case *watcher.Config:
+		cfg.Lease.Duration, cfg.Lease.RenewDeadline, cfg.Lease.RetryPeriod = duration, deadline, retry
+	case *dispatcher.Config:
+		cfg.Lease.Duration, cfg.Lease.RenewDeadline, cfg.Lease.RetryPeriod = duration, deadline, retry
+	}
+}
+
+// newUser makes a person who may create workspaces, with a token of her own.
+func (s *system) newUser(name string, seed uint64, stream int) *user {
+	t := s.t
+	t.Helper()
+	made, err := s.api.Directory.CreateUser(t.Context(), connect.NewRequest(&statev1.CreateUserRequest{Username: name}))
+	require.NoError(t, err)
+	id := made.Msg.GetUser().GetId()
+	_, err = s.api.Directory.PutMembership(t.Context(), connect.NewRequest(&statev1.PutMembershipRequest{Membership: &statev1.Membership{
+		UserId: id, Scope: statev1.ScopeKind_SCOPE_KIND_PROJECT, ScopeId: s.project, Role: statev1.Role_ROLE_DEVELOPER,
+	}}))
+	require.NoError(t, err)
+	token, err := s.api.Tokens.CreateToken(t.Context(), connect.NewRequest(&statev1.CreateTokenRequest{Name: "test", UserId: id}))
+	require.NoError(t, err)
+	s.secrets.add(token.Msg.GetValue())
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &user{
+		s: s, name: name, api: client.New(&http.Client{Transport: transport}, s.APIURL(), token.Msg.GetValue()),
+		dice: rand.New(rand.NewPCG(seed, uint64(stream))), limit: workspacesPerUser,
+	}
+}
+
+// victims are the services to be killed, in a random order.
+func (s *system) victims(dice *rand.Rand) []string {
+	var all []string
+	for range killsPerService {
+		all = append(all, stack.State, s.watcher(), s.dispatcher())
+	}
+	dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// killAll kills one service after the other, each when its moment has come and the one before is back at work.
+func (s *system) killAll(ctx context.Context, dice *rand.Rand, victims []string, pace *pace) error {
+	for _, victim := range victims {
+		due, err := pace.next(ctx)
+		if err != nil || !due {
+			return err
+		}
+		delay := time.NewTimer(time.Duration(dice.Int64N(int64(longestDelay))))
+		select {
+		case <-delay.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := s.killOne(ctx, victim); err != nil {
+			return err
+		}
+		pace.fulfilled()
+	}
+	return nil
+}
+
+// killOne kills a service, starts it again and returns when it leads, where one does.
+func (s *system) killOne(ctx context.Context, victim string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	before, err := s.leader(ctx, victim)
+	if err != nil {
+		return err
+	}
+	if err := s.Kill(victim); err != nil {
+		return err
+	}
+	if err := s.StartService(ctx, victim); err != nil {
+		return err
+	}
+	return s.awaitLeader(ctx, victim, before)
+}
+
+// leader is who holds the lease of a service's kind; empty for one without.
+func (s *system) leader(ctx context.Context, service string) (string, error) {
+	lease := map[string]string{s.watcher(): stack.Watcher, s.dispatcher(): stack.Dispatcher}[service]
+	if lease == "" {
+		return "", nil
+	}
+	found, err := s.kube.CoordinationV1().Leases(home(s.agent)).Get(ctx, lease, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read the lease of %s: %w", service, err)
+	}
+	if found.Spec.HolderIdentity == nil {
+		return "", nil
+	}
+	return *found.Spec.HolderIdentity, nil
+}
+
+// awaitLeader waits until somebody else holds the lease.
+func (s *system) awaitLeader(ctx context.Context, service, before string) error {
+	if before == "" {
+		return nil
+	}
+	ticker := time.NewTicker(clusterTick)
+	defer ticker.Stop()
+	for {
+		now, err := s.leader(ctx, service)
+		if err != nil || now != "" && now != before {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for a leader after %s: %w", before, context.Cause(ctx))
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package desired
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// packed is a workspace as it is kept: an object that waits to be looked at again for hours should not take the memory of one that is being applied.
+type packed struct {
+	ID        string                   `json:"id"`
+	Name      string                   `json:"name"`
+	Namespace string                   `json:"namespace"`
+	Revision  int64                    `json:"revision"`
+	Target    events.DesiredTarget     `json:"target"`
+	Manifests []json.RawMessage        `json:"manifests"`
+	Secrets   []events.SecretReference `json:"secrets"`
+	Size      int                      `json:"size"`
+}
+
+// Pack makes a workspace small.
+func Pack(w Workspace) ([]byte, error) {
+	p := packed{ID: w.ID, Name: w.Name, Namespace: w.Namespace, Revision: w.Revision, Target: w.Target, Secrets: w.Secrets, Size: w.Size}
+	for _, object := range w.Objects {
+		manifest, err := json.Marshal(object.Manifest)
+		if err != nil {
+			return nil, fmt.Errorf("pack workspace %s: %w", w.ID, err)
+		}
+		p.Manifests = append(p.Manifests, manifest)
+	}
+	var out bytes.Buffer
+	writer, err := flate.NewWriter(&out, flate.BestSpeed)
+	if err == nil {
+		err = json.NewEncoder(writer).Encode(p)
+	}
+	if err == nil {
+		err = writer.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pack workspace %s: %w", w.ID, err)
+	}
+	return bytes.Clone(out.Bytes()), nil
+}
+
+// Unpack undoes [Pack].
+func Unpack(data []byte) (Workspace, error) {
+	var p packed
+	raw, err := io.ReadAll(flate.NewReader(bytes.NewReader(data)))
+	if err == nil {
+		err = json.Unmarshal(raw, &p)
+	}
+	if err != nil {
+		return Workspace{}, fmt.Errorf("unpack a workspace: %w", err)
+	}
+	w := Workspace{ID: p.ID, Name: p.Name, Namespace: p.Namespace, Revision: p.Revision, Target: p.Target, Secrets: p.Secrets, Size: p.Size}
+	for _, manifest := range p.Manifests {
+		object, err := decodeObject(manifest)
+		if err != nil {
+			return Workspace{}, fmt.Errorf("unpack workspace %s: %w", p.ID, err)
+		}
+		w.Objects = append(w.Objects, object)
+	}
+	return w, nil
+}

@@ -1,0 +1,198 @@
+package postgres_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/postgres"
+)
+
+func (b *bundle) directory() *postgres.Directory {
+	return &postgres.Directory{Pool: b.pool, Cell: "local", Now: time.Now}
+}
+
+func lasting(d time.Duration) *domain.Milliseconds {
+	m := domain.Milliseconds(d)
+	return &m
+}
+
+func number(n int) *int { return &n }
+
+func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.directory()
+	made, err := d.RegisterAgent(t.Context(), domain.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X"}, []byte("new"))
+	require.NoError(t, err)
+	told := b.outbox()
+	require.Len(t, told, 2, "the directory's entry, and the configuration")
+	control := told[1].Subject
+	require.Regexp(t, `^lockstep\.local\.control\.\d+\.config$`, control)
+	require.Equal(t, map[string]any{"config_revision": 1.0, "full_resync_interval_ms": 3600000.0, "unschedulable_patience_ms": 300000.0, "stop_patience_ms": 300000.0}, told[1].Data)
+
+	changed, err := d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{FullResyncInterval: lasting(time.Minute), MaxWorkspaces: number(3)})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, changed.ConfigurationRevision)
+	want := domain.DefaultAgentConfiguration()
+	want.FullResyncInterval, want.MaxWorkspaces = time.Minute, 3
+	require.Equal(t, want, changed.Configuration)
+	told = b.outbox()
+	require.Len(t, told, 1)
+	require.Equal(t, control, told[0].Subject)
+	require.Equal(t, []any{2.0, 60000.0}, []any{told[0].Data["config_revision"], told[0].Data["full_resync_interval_ms"]})
+
+	for name, nothing := range map[string]domain.AgentSettings{
+		"nothing": {}, "the same": {MaxWorkspaces: number(3)}, "the default, which holds": {StopPatience: lasting(domain.DefaultStopPatience)},
+	} {
+		same, err := d.ConfigureAgent(t.Context(), made.ID, nothing)
+		require.NoError(t, err)
+		require.Equal(t, changed, same, name)
+		require.Empty(t, b.outbox(), name)
+	}
+	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxAge: lasting(-1), MaxWorkspaces: number(9), StopPatience: lasting(1)})
+	require.True(t, fault.Is(err, errcode.InvalidArgument))
+	require.Len(t, fault.From(err).Details, 2)
+	got, err := d.Agent(t.Context(), made.ID)
+	require.NoError(t, err)
+	require.Equal(t, changed.Configuration, got.Configuration, "what is wrong changes nothing")
+	_, err = d.ConfigureAgent(t.Context(), 99, domain.AgentSettings{})
+	require.True(t, fault.Is(err, errcode.NotFound))
+
+	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.TellAgain(t.Context(), tx) }))
+	again := map[string]message{}
+	for _, m := range b.outbox() {
+		again[m.Subject] = m
+	}
+	require.Equal(t, told[0].Data, again[control].Data, "after a restore it is told once more, as it is")
+	require.Equal(t, told[0].Header["ce-id"], again[control].Header["ce-id"])
+	require.Contains(t, again, "lockstep.local.control.7.config")
+
+	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RaiseConfigurations(t.Context(), tx) }))
+	raised, err := d.Agent(t.Context(), made.ID)
+	require.NoError(t, err)
+	require.Equal(t, changed.Configuration, raised.Configuration)
+	require.Greater(t, raised.ConfigurationRevision, int64(1e9), "beyond all that was ever given")
+	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RaiseConfigurations(t.Context(), tx) }))
+	further, err := d.Agent(t.Context(), made.ID)
+	require.NoError(t, err)
+	require.Greater(t, further.ConfigurationRevision, raised.ConfigurationRevision)
+
+	_, err = d.RevokeAgent(t.Context(), made.ID)
+	require.NoError(t, err)
+	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxWorkspaces: number(5)})
+	require.True(t, fault.Is(err, errcode.FailedPrecondition), err)
+	b.outbox()
+	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.TellAgain(t.Context(), tx) }))
+	for _, m := range b.outbox() {
+		require.NotEqual(t, control, m.Subject, "who is revoked is told nothing more")
+	}
+}
+
+func TestTwoOperatorsChangesBothHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.directory()
+	var changing sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		changing.Go(func() {
+			change := domain.AgentSettings{MaxWorkspaces: number(i)}
+			if i%2 == 0 {
+				change = domain.AgentSettings{MaxWorkspacesPerUser: number(i)}
+			}
+			_, errs[i] = d.ConfigureAgent(t.Context(), 7, change)
+		})
+	}
+	changing.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	got, err := d.Agent(t.Context(), 7)
+	require.NoError(t, err)
+	require.EqualValues(t, 9, got.ConfigurationRevision)
+	require.Equal(t, 1, got.Configuration.MaxWorkspaces%2)
+	require.Equal(t, 0, got.Configuration.MaxWorkspacesPerUser%2)
+	revisions := map[any]bool{}
+	for _, m := range b.outbox() {
+		revisions[m.Data["config_revision"]] = true
+	}
+	require.Len(t, revisions, 8, "each is told")
+}
+
+func TestAQuotaIsNeverExceeded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, err := b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: number(3), MaxWorkspacesPerUser: number(2)})
+	require.NoError(t, err)
+	create := func(name string, user int64) error {
+		w, err := domain.NewWorkspace(domain.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: user, Template: "default", Spec: domain.Spec{Image: "ide:9"}, Now: start()})
+		require.NoError(t, err)
+		return b.tx(func(tx pgx.Tx) error {
+			if err := b.store.Admit(t.Context(), tx, w); err != nil {
+				return err
+			}
+			return b.store.Insert(t.Context(), tx, w)
+		})
+	}
+	var creating sync.WaitGroup
+	errs := make([]error, 12)
+	for i := range errs {
+		creating.Go(func() { errs[i] = create(string(rune('a'+i)), 9+int64(i%2)) })
+	}
+	creating.Wait()
+	admitted, refused := 0, map[string]int{}
+	for _, err := range errs {
+		if err == nil {
+			admitted++
+			continue
+		}
+		require.True(t, fault.Is(err, errcode.QuotaExceeded), err)
+		refused[fault.From(err).Details["limit"]]++
+	}
+	require.Equal(t, 3, admitted)
+	require.NotZero(t, refused["max_workspaces_per_user"])
+	require.NotZero(t, refused["max_workspaces"])
+	b.inserted(domain.Creation{Name: "elsewhere", AgentID: 8})
+
+	// What is to be terminated is free, what was terminated is too.
+	found, err := b.store.List(t.Context(), b.pool, postgres.WorkspaceFilter{AgentID: 7, UserID: 9}, postgres.WorkspacePage{Size: 1})
+	require.NoError(t, err)
+	b.save(found[0].ID, func(w *domain.Workspace) { w.DesiredState = domain.DesiredTerminated })
+	require.NoError(t, create("x", 9))
+	require.Error(t, create("y", 9))
+	b.save(found[0].ID, func(w *domain.Workspace) { w.ActualState = actualstate.Terminated })
+	require.Error(t, create("y", 9))
+	_, err = b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: number(domain.Unlimited), MaxWorkspacesPerUser: number(domain.Unlimited)})
+	require.NoError(t, err)
+	require.NoError(t, create("y", 9))
+	nobody, err := domain.NewWorkspace(domain.Creation{Name: "z", ProjectID: 4, AgentID: 99, UserID: 9, Spec: domain.Spec{Image: "ide:9"}, Now: start()})
+	require.NoError(t, err)
+	require.True(t, fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.Admit(t.Context(), tx, nobody) }), errcode.NotFound))
+}
+
+func TestTheLastResyncOfAnAgent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	none, err := b.directory().LastResyncs(t.Context(), []int64{7, 8})
+	require.NoError(t, err)
+	require.Empty(t, none)
+	_, err = b.pool.Exec(t.Context(), `
+		insert into resyncs (agent_id, resync_id, cluster_uid, epoch, nonce, cause, list_versions, expected, received, outcome, begun_at, ended_at) values
+			(7, 'b', 'c', 1, null, 'start', '{}', 5, 5, 'complete', $1, $2), (7, 'a', 'c', 1, 'n', 'requested', '{}', 6, 0, 'open', $2, null),
+			(8, 'c', 'c', 1, null, 'start', '{}', 5, 4, 'incomplete', $1, $2)`, start(), start().Add(time.Minute))
+	require.NoError(t, err)
+	found, err := b.directory().LastResyncs(t.Context(), []int64{7, 99})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	last := found[7]
+	last.BegunAt = last.BegunAt.UTC()
+	require.Equal(t, domain.Resync{ID: "a", Cause: "requested", Nonce: "n", Outcome: "open", Count: 6, BegunAt: start().Add(time.Minute)}, last)
+}

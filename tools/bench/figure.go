@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"text/tabwriter"
+)
+
+// Figure is one measured number beside its baseline.
+type Figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Baseline is null when there is none, and so is Ratio, which is value / baseline.
+	Baseline *float64 `json:"baseline"`
+	Ratio    *float64 `json:"ratio"`
+	// Aim is a sentence such as "ratio >= 0.7"; Met whether it holds, null when nothing is aimed at.
+	Aim  string `json:"aim,omitempty"`
+	Met  *bool  `json:"met,omitempty"`
+	Note string `json:"note,omitempty"`
+}
+
+// Aim is a bound of a figure's value or ratio.
+type Aim struct {
+	// Of is what is bounded: ofValue or ofRatio; empty is no aim.
+	Of string
+	// AtLeast or Below, whichever is not zero.
+	AtLeast, Below float64
+}
+
+const (
+	ofValue = "value"
+	ofRatio = "ratio"
+)
+
+// String is empty when there is no aim.
+func (a Aim) String() string {
+	switch {
+	case a.Of == "":
+		return ""
+	case a.Below != 0:
+		return fmt.Sprintf("%s < %g", a.Of, a.Below)
+	default:
+		return fmt.Sprintf("%s >= %g", a.Of, a.AtLeast)
+	}
+}
+
+// holds is nil when nothing is aimed at, or what is bounded was not measured.
+func (a Aim) holds(value float64, ratio *float64) *bool {
+	switch {
+	case a.Of == "" || a.Of == ofRatio && ratio == nil:
+		return nil
+	case a.Of == ofRatio:
+		value = *ratio
+	}
+	met := value >= a.AtLeast
+	if a.Below != 0 {
+		met = value < a.Below
+	}
+	return &met
+}
+
+func newFigure(family string, spec Spec, m Measurement) Figure {
+	f := Figure{Name: family + "." + spec.Name, Value: rounded(m.Value), Unit: spec.Unit, Aim: spec.Aim.String(), Note: m.Note}
+	if m.Baseline != nil && *m.Baseline != 0 {
+		baseline, ratio := rounded(*m.Baseline), rounded(m.Value/(*m.Baseline))
+		f.Baseline, f.Ratio = &baseline, &ratio
+	}
+	f.Met = spec.Aim.holds(m.Value, f.Ratio)
+	return f
+}
+
+// rounded to four significant digits: more would be noise.
+func rounded(value float64) float64 {
+	if value == 0 || math.IsInf(value, 0) || math.IsNaN(value) {
+		return value
+	}
+	short, err := strconv.ParseFloat(strconv.FormatFloat(value, 'g', 4, 64), 64)
+	if err != nil {
+		return value
+	}
+	return short
+}
+
+func writeLines(out io.Writer, figures []Figure) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	for _, f := range figures {
+		if err := encoder.Encode(f); err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+	}
+	return nil
+}
+
+// writeTable writes the figures for people.
+func writeTable(out io.Writer, figures []Figure) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "figure\tvalue\tunit\tbaseline\tratio\taim\tmet\tnote")
+	for _, f := range figures {
+		met := "-"
+		if f.Met != nil {
+			met = map[bool]string{true: "yes", false: "NO"}[*f.Met]
+		}
+		aim := f.Aim
+		if aim == "" {
+			aim = "-"
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, short(&f.Value), f.Unit, short(f.Baseline), short(f.Ratio), aim, met, f.Note)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+func short(value *float64) string {
+	if value == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*value, 'f', max(0, 3-digits(*value)), 64)
+}
+
+// digits before the point.
+func digits(value float64) int {
+	if math.Abs(value) < 1 {
+		return 0
+	}
+	return int(math.Log10(math.Abs(value))) + 1
+}

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/client"
+)
+
+// resyncPoll is how often a resync that is waited for is looked at.
+const resyncPoll = 250 * time.Millisecond
+
+// configurationFlags are those that change an agent's configuration.
+type configurationFlags struct {
+	durations map[string]*time.Duration
+	limits    map[string]*int32
+}
+
+func (f *configurationFlags) add(c *cobra.Command) {
+	f.durations, f.limits = map[string]*time.Duration{}, map[string]*int32{}
+	for _, d := range []struct{ flag, help string }{
+		{"full-resync-interval", "time between full resyncs (1h where never set)"},
+		{"unschedulable-patience", "how long a pod may find no node before its workspace is failed (5m where never set)"},
+		{"stop-patience", "how long a stop may take before its workspace is failed (5m where never set)"},
+		{"stop-after-running", "how long after its start a workspace is stopped"},
+		{"terminate-after-stopped", "how long after its stop a workspace is terminated"},
+		{"max-age", "how long after its creation a workspace is terminated"},
+		{"expiry-warning", "how long before one of these its user is warned (15m where never set)"},
+	} {
+		f.durations[d.flag] = c.Flags().Duration(d.flag, 0, d.help)
+	}
+	f.limits["max-workspaces"] = c.Flags().Int32("max-workspaces", 0, "how many workspaces, terminated ones aside, the agent may have")
+	f.limits["max-workspaces-per-user"] = c.Flags().Int32("max-workspaces-per-user", 0, "how many of them one user may have")
+}
+
+// change is what was given on the command line; false when that is nothing.
+func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfiguration, bool) {
+	out, given := &statev1.AgentConfiguration{}, false
+	for flag, to := range map[string]**durationpb.Duration{
+		"full-resync-interval": &out.FullResyncInterval, "unschedulable-patience": &out.UnschedulablePatience, "stop-patience": &out.StopPatience,
+		"stop-after-running": &out.StopAfterRunning, "terminate-after-stopped": &out.TerminateAfterStopped, "max-age": &out.MaxAge, "expiry-warning": &out.ExpiryWarning,
+	} {
+		if c.Flags().Changed(flag) {
+			*to, given = durationpb.New(*f.durations[flag]), true
+		}
+	}
+	for flag, to := range map[string]**int32{"max-workspaces": &out.MaxWorkspaces, "max-workspaces-per-user": &out.MaxWorkspacesPerUser} {
+		if c.Flags().Changed(flag) {
+			*to, given = f.limits[flag], true
+		}
+	}
+	return out, given
+}
+
+func (a *app) agentConfigure() *cobra.Command {
+	var flags configurationFlags
+	c := &cobra.Command{
+		Use: "configure AGENT", Short: "Set what holds for an agent and its workspaces; it follows at once", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
+		Long: `Set what holds for an agent and its workspaces. What is not given stays as it is. Durations are such as 90s, 8h or 720h, where 0 means never; limits are
+numbers, where -1 means unlimited. A workspace's user is warned of an end by a policy as long before it as --expiry-warning says, and the end never comes sooner
+after the warning: that holds also for workspaces that are over the time already when a policy is made.`,
+		Example: `  lockstep agent configure local --max-workspaces-per-user 3
+  lockstep agent configure local --stop-after-running 10h --terminate-after-stopped 720h --expiry-warning 30m`,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			change, given := flags.change(c)
+			if !given {
+				return fault.New(errcode.InvalidArgument, "nothing to set is given: see `%s --help`, or show what holds with `lockstep agent get`", c.CommandPath())
+			}
+			id, err := agentID(c.Context(), api, args[0])
+			if err != nil {
+				return err
+			}
+			response, err := api.Agents.ConfigureAgent(c.Context(), connect.NewRequest(&statev1.ConfigureAgentRequest{Id: id, Configuration: change}))
+			if err != nil {
+				return err
+			}
+			return a.print(response.Msg, agentFields(response.Msg.GetAgent()))
+		},
+	}
+	flags.add(c)
+	return c
+}
+
+func (a *app) agentResync() *cobra.Command {
+	var wait bool
+	c := &cobra.Command{
+		Use: "resync AGENT", Short: "Ask an agent to report everything its cluster has, and to apply everything that is wanted once more", Args: exactly("AGENT"),
+		ValidArgsFunction: a.completeAgents,
+		RunE: func(c *cobra.Command, args []string) error {
+			api, err := a.api()
+			if err != nil {
+				return err
+			}
+			id, err := agentID(c.Context(), api, args[0])
+			if err != nil {
+				return err
+			}
+			response, err := api.Agents.RequestResync(c.Context(), connect.NewRequest(&statev1.RequestResyncRequest{Id: id}))
+			if err != nil {
+				return err
+			}
+			if !wait {
+				return a.print(response.Msg, table{header: []string{"NONCE"}, rows: [][]string{{response.Msg.GetNonce()}}})
+			}
+			return a.awaitResync(c.Context(), api, id, response.Msg.GetNonce())
+		},
+	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the report has come in, and show it")
+	return c
+}
+
+// awaitResync waits until a resync is over that answers the nonce, or a later one: who asks while another's request waits is answered together with it.
+func (a *app) awaitResync(ctx context.Context, api *client.API, id int64, nonce string) error {
+	again := time.NewTicker(resyncPoll)
+	defer again.Stop()
+	for {
+		response, err := api.Agents.GetAgent(ctx, connect.NewRequest(&statev1.GetAgentRequest{Id: id}))
+		if err != nil {
+			return err
+		}
+		if last := response.Msg.GetAgent().GetLastResync(); answers(last, nonce) {
+			if err := a.print(last, resyncTable(last)); err != nil {
+				return err
+			}
+			if last.GetOutcome() != resyncComplete {
+				return fault.New(errcode.Unavailable, "the resync did not come in whole: ask again")
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err() //nolint:wrapcheck // Ctrl-C
+		case <-again.C:
+		}
+	}
+}
+
+// Outcomes of a resync.
+const (
+	resyncOpen     = "open"
+	resyncComplete = "complete"
+)
+
+// answers is that a resync is over that was asked for with the nonce, or with one made later: they begin with a time.
+func answers(r *statev1.Resync, nonce string) bool {
+	return r.GetNonce() != "" && r.GetNonce() >= nonce && r.GetOutcome() != resyncOpen
+}
+
+func resyncTable(r *statev1.Resync) table {
+	took := "-"
+	if r.GetEndedAt() != nil {
+		took = r.GetEndedAt().AsTime().Sub(r.GetBegunAt().AsTime()).Round(time.Millisecond).String()
+	}
+	return table{header: []string{"RESYNC", "CAUSE", "OUTCOME", "OBJECTS", "TOOK"}, rows: [][]string{
+		{r.GetId(), r.GetCause(), r.GetOutcome(), strconv.FormatInt(r.GetCount(), 10), took},
+	}}
+}
+
+// agentFields shows an agent whole.
+func agentFields(g *statev1.Agent) table {
+	c := g.GetConfiguration()
+	state := "active"
+	if g.GetRevoked() {
+		state = "revoked"
+	}
+	resync := "none yet"
+	if r := g.GetLastResync(); r != nil {
+		resync = fmt.Sprintf("%s, %d objects, for %s, %s ago", r.GetOutcome(), r.GetCount(), r.GetCause(), age(r.GetBegunAt()))
+	}
+	return table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
+		{"name", g.GetName()},
+		{"id", strconv.FormatInt(g.GetId(), 10)},
+		{"state", state},
+		{"project", strconv.FormatInt(g.GetProjectId(), 10)},
+		{"cluster", g.GetClusterUid()},
+		{"last seen", age(g.GetLastSeenAt())},
+		{"last resync", resync},
+		{"full resync interval", spoken(c.GetFullResyncInterval())},
+		{"unschedulable patience", orNever(c.GetUnschedulablePatience())},
+		{"stop patience", orNever(c.GetStopPatience())},
+		{"max workspaces", orUnlimited(c.GetMaxWorkspaces())},
+		{"max workspaces per user", orUnlimited(c.GetMaxWorkspacesPerUser())},
+		{"stop after running", orNever(c.GetStopAfterRunning())},
+		{"terminate after stopped", orNever(c.GetTerminateAfterStopped())},
+		{"max age", orNever(c.GetMaxAge())},
+		{"expiry warning", orNever(c.GetExpiryWarning())},
+		{"configuration revision", strconv.FormatInt(c.GetRevision(), 10)},
+	}}
+}
+
+func orNever(d *durationpb.Duration) string {
+	if d.AsDuration() == 0 {
+		return "never"
+	}
+	return spoken(d)
+}
+
+// spoken is a duration without its units of zero: 8h for 8h0m0s.
+func spoken(d *durationpb.Duration) string {
+	text := d.AsDuration().String()
+	for _, nothing := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, nothing) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
+
+func orUnlimited(n int32) string {
+	if n < 0 {
+		return "unlimited"
+	}
+	return strconv.FormatInt(int64(n), 10)
+}
+
+// expiry says when and why a workspace ends.
+func expiry(w *statev1.Workspace, now time.Time) string {
+	if w.GetExpiresAt() == nil {
+		return "never"
+	}
+	at := w.GetExpiresAt().AsTime()
+	in := "overdue"
+	if left := at.Sub(now); left > 0 {
+		in = "in " + spoken(durationpb.New(left.Round(time.Second)))
+	}
+	what := "it and its volume are deleted"
+	if w.GetExpiryPolicy() == "stop_after_running" {
+		what = "it is stopped"
+	}
+	return fmt.Sprintf("%s (%s): %s by %s", in, at.Local().Format("2006-01-02 15:04:05"), what, w.GetExpiryPolicy())
+}

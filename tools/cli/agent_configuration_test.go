@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+)
+
+func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args []string
+		want *statev1.AgentConfiguration
+	}{
+		"nothing": {},
+		"zero":    {[]string{"--max-age", "0", "--max-workspaces=0"}, &statev1.AgentConfiguration{MaxAge: durationpb.New(0), MaxWorkspaces: proto.Int32(0)}},
+		"everything": {
+			[]string{
+				"--full-resync-interval", "1h", "--unschedulable-patience", "2m", "--stop-patience", "3m", "--max-workspaces", "-1", "--max-workspaces-per-user", "5",
+				"--stop-after-running", "8h", "--terminate-after-stopped", "720h", "--max-age", "1000h", "--expiry-warning", "15m",
+			},
+			&statev1.AgentConfiguration{
+				FullResyncInterval: durationpb.New(time.Hour), UnschedulablePatience: durationpb.New(2 * time.Minute), StopPatience: durationpb.New(3 * time.Minute),
+				MaxWorkspaces: proto.Int32(-1), MaxWorkspacesPerUser: proto.Int32(5), StopAfterRunning: durationpb.New(8 * time.Hour),
+				TerminateAfterStopped: durationpb.New(720 * time.Hour), MaxAge: durationpb.New(1000 * time.Hour), ExpiryWarning: durationpb.New(15 * time.Minute),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var flags configurationFlags
+			c := &cobra.Command{}
+			c.PersistentFlags().String("other", "", "")
+			flags.add(c)
+			require.NoError(t, c.ParseFlags(append(test.args, "--other", "x")))
+			got, given := flags.change(c)
+			require.Equal(t, test.want != nil, given)
+			if given {
+				require.True(t, proto.Equal(test.want, got), "%v", got)
+			}
+		})
+	}
+}
+
+func TestAnAgentIsFoundByItsName(t *testing.T) {
+	t.Parallel()
+	all := []*statev1.Agent{
+		{Id: 1, Name: "one", ProjectId: 7}, {Id: 2, Name: "two", ProjectId: 7}, {Id: 3, Name: "two", ProjectId: 8}, {Id: 4, Name: "one", ProjectId: 8, Revoked: true},
+		{Id: 5, Name: "gone", ProjectId: 8, Revoked: true},
+	}
+	for name, want := range map[string]int64{"one": 1, "gone": 5} {
+		id, err := agentOf(all, name)
+		require.NoError(t, err)
+		require.Equal(t, want, id)
+	}
+	_, err := agentOf(all, "none")
+	require.True(t, fault.Is(err, errcode.NotFound))
+	_, err = agentOf(all, "two")
+	require.ErrorContains(t, err, "2 (project 7), 3 (project 8)")
+	id, err := agentID(t.Context(), nil, "12")
+	require.NoError(t, err)
+	require.EqualValues(t, 12, id)
+}
+
+func TestWhichResyncAnswers(t *testing.T) {
+	t.Parallel()
+	const earlier, mine, later = "01936f5e-8f3a-7c55-9b1c-0242ac120002/deployment:9", "01936f5e-8f3b-7c55-9b1c-0242ac120002", "01936f5e-8f3c-7c55-9b1c-0242ac120002/pod:1"
+	for want, resyncs := range map[bool][]*statev1.Resync{
+		true:  {{Nonce: mine, Outcome: "complete"}, {Nonce: mine, Outcome: "incomplete"}, {Nonce: later, Outcome: "complete"}},
+		false: {nil, {Outcome: "complete"}, {Nonce: earlier, Outcome: "complete"}, {Nonce: mine, Outcome: "open"}, {Nonce: later, Outcome: "open"}},
+	} {
+		for _, r := range resyncs {
+			require.Equal(t, want, answers(r, mine), "%v", r)
+		}
+	}
+}
+
+func TestExpiryInWords(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	end := func(in time.Duration, policy string) *statev1.Workspace {
+		return &statev1.Workspace{ExpiresAt: timestamppb.New(now.Add(in)), ExpiryPolicy: policy}
+	}
+	require.Equal(t, "never", expiry(&statev1.Workspace{}, now))
+	require.Regexp(t, `^in 8h \(2026-.*\): it is stopped by stop_after_running$`, expiry(end(8*time.Hour, "stop_after_running"), now))
+	require.Regexp(t, `^in 1h30m \(.*\): it and its volume are deleted by max_age$`, expiry(end(90*time.Minute, "max_age"), now))
+	require.Regexp(t, `^overdue \(.*\): it and its volume are deleted by terminate_after_stopped$`, expiry(end(-time.Second, "terminate_after_stopped"), now))
+	require.Equal(t, []string{"never", "10m", "1m30s"}, []string{orNever(durationpb.New(0)), orNever(durationpb.New(10 * time.Minute)), orNever(durationpb.New(90 * time.Second))})
+	require.Equal(t, []string{"unlimited", "0", "3"}, []string{orUnlimited(-1), orUnlimited(0), orUnlimited(3)})
+}

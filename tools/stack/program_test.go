@@ -1,0 +1,94 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/config"
+	libservice "lockstep.internal/libs/service"
+)
+
+type settings struct {
+	libservice.Config `yaml:",inline"`
+
+	Behaviour string `yaml:"behaviour"`
+}
+
+// shell is a program that does what the test says with the configuration file's path in $2.
+func shell(t *testing.T, log *bytes.Buffer, script string) *service {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "program")
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
+	return &service{
+		name: "tested", begin: program{path: path, dir: dir, log: log}.begin,
+		configure: func(map[string]string) configuration {
+			return configuration{settings: &settings{Config: libservice.DefaultConfig("127.0.0.1:0"), Behaviour: "good"}}
+		},
+	}
+}
+
+const saysReady = `echo '{"msg":"` + libservice.ReadyMessage + `","addresses":{"api":"127.0.0.1:7"}}' >&2; `
+
+func TestAProgramIsReadyWhenItsLogSaysSo(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := shell(t, &log, `printf '%s' 'half a line' >&2; echo >&2; grep -q 'behaviour: good' "$2" || exit 9; `+saysReady+`exec sleep 600`)
+	require.NoError(t, s.start(t.Context()))
+	require.Equal(t, "127.0.0.1:7", s.addresses()["api"])
+	require.NoError(t, s.kill())
+	require.NoError(t, s.start(t.Context()), "what was killed is started again")
+	require.NoError(t, s.kill())
+	require.Contains(t, log.String(), "half a line\n")
+}
+
+func TestAProgramIsStoppedInOrder(t *testing.T) {
+	t.Parallel()
+	s := shell(t, new(bytes.Buffer), `trap 'exit 0' TERM; `+saysReady+`while :; do sleep 0.01; done`)
+	require.NoError(t, s.start(t.Context()))
+	require.NoError(t, s.stop())
+	s = shell(t, new(bytes.Buffer), `trap 'exit 3' TERM; `+saysReady+`while :; do sleep 0.01; done`)
+	require.NoError(t, s.start(t.Context()))
+	require.ErrorContains(t, s.stop(), "exit status 3")
+}
+
+func TestAProgramThatEndsByItselfIsNoticed(t *testing.T) {
+	t.Parallel()
+	s := shell(t, new(bytes.Buffer), `exit 3`)
+	require.ErrorIs(t, s.start(t.Context()), ErrStopped)
+	s = shell(t, new(bytes.Buffer), saysReady+`exit 3`)
+	require.NoError(t, s.start(t.Context()))
+	<-s.present().ended
+	require.ErrorIs(t, s.kill(), ErrEnded)
+}
+
+func TestAServiceWithinCannotBeKilled(t *testing.T) {
+	t.Parallel()
+	cfg := libservice.DefaultConfig("127.0.0.1:0")
+	s := &service{name: "tested", begin: inside, configure: func(map[string]string) configuration {
+		return configuration{common: &cfg, main: func(ctx context.Context) error {
+			cfg.OnReady(nil)
+			<-ctx.Done()
+			return nil
+		}}
+	}}
+	require.NoError(t, s.start(t.Context()))
+	require.ErrorIs(t, s.kill(), ErrInside)
+	require.NoError(t, s.stop())
+}
+
+func TestWhatIsWrittenForAProgramIsReadBack(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	written := settings{Config: libservice.DefaultConfig("127.0.0.1:0"), Behaviour: "odd: # yes"}
+	require.NoError(t, writeSettings(file, &written))
+	var read settings
+	_, err := config.Load(&read, config.Program{Name: "tested"}, config.Input{Args: []string{"--config", file}})
+	require.NoError(t, err)
+	require.Equal(t, written, read)
+}
