@@ -74,8 +74,12 @@ func (s *scene) attempts() []attempt {
 	}
 	for _, header := range harmfulHeaders(s) {
 		all = append(all,
-			attempt{"publish on others' subjects with " + header.name, func(i *intruder) { i.eachRefused(s.subjects(), []byte("{}"), header.header) }},
+			attempt{"publish on others' subjects with " + header.name, func(i *intruder) {
+				i.aside = header.header.Get(server.MsgTraceDest)
+				i.eachRefused(s.subjects(), []byte("{}"), header.header)
+			}},
 			attempt{"publish on one's own with " + header.name, func(i *intruder) {
+				i.aside = header.header.Get(server.MsgTraceDest)
 				for _, subject := range ownFacts(i) {
 					i.published(&nats.Msg{Subject: subject, Reply: i.inbox("answer"), Header: header.header, Data: []byte("1")})
 				}
