@@ -25,43 +25,58 @@ import (
 	"lockstep.internal/tools/stack"
 )
 
-// What happens in an hour, as fast as it can.
 const (
-	users             = 5
-	workspacesPerUser = 5
-	changesPerUser    = 50
-	killsPerService   = 4
-	// leadOfUsers is how many changes users may be ahead of the next kill.
+	usersAtOnce     = 5
+	killsPerService = 3
+	// leadOfUsers is how many changes users may be ahead of what befalls the system next.
 	leadOfUsers = 15
-	// longestDelay is between the change after which a service is to be killed and the kill, so that kills come at any moment of what the change sets off.
+	// longestDelay is between the change after which something is due and its coming, so that it comes at any moment of what the change sets off.
 	longestDelay = 400 * time.Millisecond
 )
 
 // seedVariable repeats what a test did by chance.
 const seedVariable = "LOCKSTEP_SEED"
 
-// TestKills has users change workspaces while watcher, dispatcher and state are killed at random moments: what was accepted is done once, and all is told once.
+// TestKills has users make an hour's changes, as fast as they can, while watcher, dispatcher and state are killed at random moments: what was accepted is done
+// once, and all is told once.
 func TestKills(t *testing.T) {
 	t.Parallel()
+	const changesPerUser = 50
 	seed := seedOf(t)
 	s := startPrograms(t, quickLeases)
-	seen := s.volumes()
-
-	dice := rand.New(rand.NewPCG(seed, 0))
-	victims := s.victims(dice)
-	fates := make([]int, len(victims))
-	for i := range fates {
-		fates[i] = dice.IntN(users * changesPerUser)
+	var fates []fate
+	for _, victim := range []string{stack.State, s.watcher(), s.dispatcher()} {
+		for range killsPerService {
+			fates = append(fates, func(ctx context.Context) error { return s.killOne(ctx, victim) })
+		}
 	}
-	slices.Sort(fates)
-	pace := newPace(leadOfUsers, fates)
-	people := make([]*user, users)
+	s.requireUnharmed(seed, changesPerUser, fates)
+}
+
+// fate befalls a system; it returns when the system is back at work.
+type fate func(ctx context.Context) error
+
+// requireUnharmed has users change workspaces, each so many times, while all of this befalls the system, in random order at random moments. Then everything
+// converges, and the whole history is judged.
+func (s *system) requireUnharmed(seed uint64, changesPerUser int, fates []fate) {
+	t := s.t
+	t.Helper()
+	seen := s.volumes()
+	dice := rand.New(rand.NewPCG(seed, 0))
+	dice.Shuffle(len(fates), func(i, j int) { fates[i], fates[j] = fates[j], fates[i] })
+	due := make([]int, len(fates))
+	for i := range due {
+		due[i] = dice.IntN(usersAtOnce * changesPerUser)
+	}
+	slices.Sort(due)
+	pace := newPace(leadOfUsers, due)
+	people := make([]*user, usersAtOnce)
 	group, ctx := errgroup.WithContext(t.Context())
 	for i := range people {
 		people[i] = s.newUser(fmt.Sprintf("user-%d", i), seed, i+1)
 		group.Go(func() error { return people[i].live(ctx, changesPerUser, pace) })
 	}
-	group.Go(func() error { return s.killAll(ctx, dice, victims, pace) })
+	group.Go(func() error { return befall(ctx, dice, fates, pace) })
 	require.NoError(t, group.Wait())
 
 	var calls []history.Call
@@ -73,7 +88,7 @@ func TestKills(t *testing.T) {
 			lost += call.Lost
 		}
 	}
-	t.Logf("%d changes, %d attempts without an answer, %d kills", len(calls), lost, len(victims))
+	t.Logf("%d changes, %d attempts without an answer", len(calls), lost)
 	s.requireConverged()
 	requireSoundHistory(s)
 	told, log := told(s.records(topology.FamilyWorkspace)), told(s.records(topology.FamilyDesiredLog))
@@ -81,6 +96,26 @@ func TestKills(t *testing.T) {
 	require.Empty(t, history.Desired(told, log))
 	s.requireApplied(log)
 	require.Empty(t, history.Kept(seen()))
+}
+
+// befall brings on one fate after the other, each when its moment has come and the one before is over.
+func befall(ctx context.Context, dice *rand.Rand, fates []fate, pace *pace) error {
+	for _, fate := range fates {
+		if due, err := pace.next(ctx); err != nil || !due {
+			return err
+		}
+		delay := time.NewTimer(time.Duration(dice.Int64N(int64(longestDelay))))
+		select {
+		case <-delay.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := fate(ctx); err != nil {
+			return err
+		}
+		pace.fulfilled()
+	}
+	return nil
 }
 
 // requireApplied checks what became of what was sent.
@@ -134,37 +169,6 @@ func (s *system) newUser(name string, seed uint64, stream int) *user {
 		s: s, name: name, api: client.New(&http.Client{Transport: transport}, s.APIURL(), token.Msg.GetValue()),
 		dice: rand.New(rand.NewPCG(seed, uint64(stream))), limit: workspacesPerUser,
 	}
-}
-
-// victims are the services to be killed, in a random order.
-func (s *system) victims(dice *rand.Rand) []string {
-	var all []string
-	for range killsPerService {
-		all = append(all, stack.State, s.watcher(), s.dispatcher())
-	}
-	dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all
-}
-
-// killAll kills one service after the other, each when its moment has come and the one before is back at work.
-func (s *system) killAll(ctx context.Context, dice *rand.Rand, victims []string, pace *pace) error {
-	for _, victim := range victims {
-		due, err := pace.next(ctx)
-		if err != nil || !due {
-			return err
-		}
-		delay := time.NewTimer(time.Duration(dice.Int64N(int64(longestDelay))))
-		select {
-		case <-delay.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if err := s.killOne(ctx, victim); err != nil {
-			return err
-		}
-		pace.fulfilled()
-	}
-	return nil
 }
 
 // killOne kills a service, starts it again and returns when it leads, where one does.

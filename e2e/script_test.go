@@ -23,6 +23,9 @@ import (
 	"lockstep.internal/tools/client"
 )
 
+// workspacesPerUser is how many each creates.
+const workspacesPerUser = 5
+
 // settling is how long a user waits for a workspace before wishing something else. It gives up in silence: whether all converges is judged at the end.
 const settling = 15 * time.Second
 

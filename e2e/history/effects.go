@@ -12,9 +12,9 @@ func Effects(log, observed []Record) Findings {
 	var f Findings
 	changes, last := map[string]int{}, map[string]string{}
 	each(&f, log, events.TypeDesiredWorkspace, func(_ Record, e events.DesiredWorkspace) {
-		if spec, found := deploymentSpec(e); found && spec != last[e.WorkspaceID] {
+		if manifest, found := deployment(e); found && manifest != last[e.WorkspaceID] {
 			changes[e.WorkspaceID]++
-			last[e.WorkspaceID] = spec
+			last[e.WorkspaceID] = manifest
 		}
 	})
 	uids, told := map[string]string{}, map[string]bool{}
@@ -32,17 +32,17 @@ func Effects(log, observed []Record) Findings {
 		}
 		if e.Generation > changes[id] && !told[id] {
 			told[id] = true
-			f.addf("sequence %d: the Deployment of workspace %s has generation %d after %d specs", r.Sequence, id, e.Generation, changes[id])
+			f.addf("sequence %d: the Deployment of workspace %s has generation %d after %d manifests", r.Sequence, id, e.Generation, changes[id])
 		}
 	})
 	return f
 }
 
-// deploymentSpec is that of the Deployment among what is desired, in one spelling.
-func deploymentSpec(e events.DesiredWorkspace) (string, bool) {
+// deployment is the manifest of the Deployment among what is desired, in one spelling: its generation grows with annotations as well as with its spec.
+func deployment(e events.DesiredWorkspace) (string, bool) {
 	for _, manifest := range e.Manifests {
 		if manifest["kind"] == "Deployment" {
-			raw, err := json.Marshal(manifest["spec"])
+			raw, err := json.Marshal(manifest)
 			return string(raw), err == nil
 		}
 	}

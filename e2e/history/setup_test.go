@@ -85,8 +85,19 @@ func (b *book) applied(revision int) *book {
 
 func (b *book) observed(uid string, generation int) *book {
 	b.t.Helper()
-	return b.add(cell.Prefix(topology.FamilyObserved)+".6.deployment.ws-6-w.w", event.AgentSource(string(cell), agent, "watcher"), events.TypeObservedDeployment, "",
-		events.ObservedDeployment{Generation: generation, Object: events.ObjectMeta{WorkspaceID: id, UID: uid}})
+	return b.deployment(events.ObservedDeployment{Generation: generation, Object: events.ObjectMeta{WorkspaceID: id, UID: uid}})
+}
+
+// gone is a Deployment that is being deleted.
+func (b *book) gone(uid string, generation int) {
+	b.t.Helper()
+	at := time.UnixMilli(1).UTC()
+	b.deployment(events.ObservedDeployment{Generation: generation, Object: events.ObjectMeta{WorkspaceID: id, UID: uid, DeletedAt: &at}})
+}
+
+func (b *book) deployment(observed events.ObservedDeployment) *book {
+	b.t.Helper()
+	return b.add(cell.Prefix(topology.FamilyObserved)+".6.deployment.ws-6-w.w", event.AgentSource(string(cell), agent, "watcher"), events.TypeObservedDeployment, "", observed)
 }
 
 // wrongly is a history in which something is wrong, and words of what is found.

@@ -98,7 +98,8 @@ func TestEffects(t *testing.T) {
 	log := (&book{t: t}).desired(1, 1).desired(2, 1).desired(3, 0).desired(4, 1).all
 	requireFound(t, []wrongly{
 		{"sound", func(b *book) { b.observed("u", 1).observed("u", 3) }, ""},
-		{"changed for nothing", func(b *book) { b.observed("u", 1).observed("u", 4).observed("u", 5) }, "has generation 4 after 3 specs"},
+		{"changed for nothing", func(b *book) { b.observed("u", 1).observed("u", 4).observed("u", 5) }, "has generation 4 after 3 manifests"},
+		{"deleted, which counts as a change", func(b *book) { b.observed("u", 3); b.gone("u", 4) }, ""},
 		{"made again", func(b *book) { b.observed("u", 1).observed("v", 1) }, "was made again"},
 	}, func(observed []history.Record) history.Findings { return history.Effects(log, observed) })
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/internal/delay"
@@ -180,22 +179,6 @@ func persist(ctx context.Context, retry delay.Range, attempt func() error, what 
 		if pause.Wait(ctx) != nil {
 			return fmt.Errorf("%s: %w (last answer: %w)", what, context.Cause(ctx), temporary.error)
 		}
-	}
-}
-
-// unreachable says whether the error is of the connection, or of a server that is starting or ending, not of what was asked.
-func unreachable(err error) bool {
-	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) {
-		return true
-	}
-	switch {
-	case strings.HasPrefix(refusal.Code, "08"), // connection exception
-		strings.HasPrefix(refusal.Code, "57P"), // shutdown, crash, cannot connect now
-		refusal.Code == "53300":                // too many connections
-		return true
-	default:
-		return false
 	}
 }
 

@@ -222,3 +222,36 @@ func TestALockHasOneHolderAndPassesOnWhenItDies(t *testing.T) {
 	_ = first.Release(t.Context())
 	require.NoError(t, second.Release(t.Context()))
 }
+
+func TestAnOutageIsToldFromARefusal(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	pool := connect(t, postgres.Config{URL: server.URL()})
+	_, err := pool.Exec(t.Context(), "select 1 / 0")
+	require.Error(t, err)
+	require.False(t, postgres.Outage(err), "%v", err)
+	require.False(t, postgres.Outage(errors.New("anything else")))
+	require.False(t, postgres.Outage(nil))
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = pool.Exec(canceled, "select 1")
+	require.False(t, postgres.Outage(err), "%v", err)
+
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	running := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(context.Background(), "select pg_sleep(600)")
+		running <- err
+	}()
+	require.Eventually(t, func() bool {
+		return scan[int](t, pool, "select count(*) from pg_stat_activity where query = 'select pg_sleep(600)'") == 1
+	}, time.Minute, time.Millisecond)
+	server.Kill()
+	err = <-running
+	require.True(t, postgres.Outage(err), "in the middle: %v", err)
+	err = tx.Commit(t.Context())
+	require.True(t, postgres.Outage(err), "at the end: %v", err)
+	_, err = pool.Exec(t.Context(), "select 1")
+	require.True(t, postgres.Outage(err), "before it is back: %v", err)
+}

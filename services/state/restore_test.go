@@ -2,12 +2,14 @@ package state_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
@@ -16,6 +18,12 @@ import (
 
 // holds says whether a stream has a message on a subject, as an operator sees it.
 func (b *bundle) holds(t *testing.T, stream, subject string) bool {
+	t.Helper()
+	return b.last(t, stream, subject) != ""
+}
+
+// last is the last message on a subject; empty when there is none.
+func (b *bundle) last(t *testing.T, stream, subject string) string {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
@@ -26,12 +34,12 @@ func (b *bundle) holds(t *testing.T, stream, subject string) bool {
 	require.NoError(t, err)
 	s, err := js.Stream(t.Context(), stream)
 	require.NoError(t, err)
-	_, err = s.GetLastMsgForSubject(t.Context(), subject)
+	msg, err := s.GetLastMsgForSubject(t.Context(), subject)
 	if err != nil {
 		require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
-		return false
+		return ""
 	}
-	return true
+	return string(msg.Data)
 }
 
 func TestARestoredNATSIsToldTheTruthAgain(t *testing.T) {
@@ -53,12 +61,22 @@ func TestARestoredNATSIsToldTheTruthAgain(t *testing.T) {
 	require.NoError(t, b.nats.Snapshot(copied))
 	second := create("second")
 	require.Eventually(t, wanted(second), time.Minute, 10*time.Millisecond)
+	call(t, admin.agents.ConfigureAgent, &statev1.ConfigureAgentRequest{
+		Id: agent.GetAgent().GetId(), Configuration: &statev1.AgentConfiguration{FullResyncInterval: durationpb.New(time.Minute)},
+	})
+	configured := func() bool {
+		control := topology.Cell("local").ControlConfig(agent.GetAgent().GetId())
+		return strings.Contains(b.last(t, topology.StreamControl, control), `"full_resync_interval_ms":60000`)
+	}
+	require.Eventually(t, configured, time.Minute, 10*time.Millisecond)
 	stop()
 	require.NoError(t, b.nats.Restore(copied))
 	require.False(t, wanted(second)(), "the copy does not know the second workspace")
+	require.False(t, configured(), "nor what the agent is configured with")
 
 	b.start(t)
 	require.Eventually(t, wanted(second), time.Minute, 10*time.Millisecond)
 	require.Eventually(t, wanted(first), time.Minute, 10*time.Millisecond)
+	require.Eventually(t, configured, time.Minute, 10*time.Millisecond)
 	require.True(t, b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", "1")))
 }

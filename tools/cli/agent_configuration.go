@@ -143,7 +143,7 @@ func (a *app) awaitResync(ctx context.Context, api *client.API, id int64, nonce 
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err() //nolint:wrapcheck // Ctrl-C
+			return ctx.Err()
 		case <-again.C:
 		}
 	}

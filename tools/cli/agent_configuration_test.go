@@ -54,7 +54,10 @@ func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
 func TestAnAgentIsFoundByItsName(t *testing.T) {
 	t.Parallel()
 	all := []*statev1.Agent{
-		{Id: 1, Name: "one", ProjectId: 7}, {Id: 2, Name: "two", ProjectId: 7}, {Id: 3, Name: "two", ProjectId: 8}, {Id: 4, Name: "one", ProjectId: 8, Revoked: true},
+		{Id: 1, Name: "one", ProjectId: 7},
+		{Id: 2, Name: "two", ProjectId: 7},
+		{Id: 3, Name: "two", ProjectId: 8},
+		{Id: 4, Name: "one", ProjectId: 8, Revoked: true},
 		{Id: 5, Name: "gone", ProjectId: 8, Revoked: true},
 	}
 	for name, want := range map[string]int64{"one": 1, "gone": 5} {

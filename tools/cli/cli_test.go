@@ -153,3 +153,19 @@ func TestEventsAreFilteredAndSummarized(t *testing.T) {
 	require.Equal(t, "name=mine from=starting to=failed desired_revision=3 reason=ImagePullBackOff unexpected", summary(raw))
 	require.Empty(t, summary([]byte("no json")))
 }
+
+func TestOrphansAreNamedInFullAndDeletedOnPurpose(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("t\n"), 0o600))
+	for args, says := range map[string]string{
+		"ws adopt 7/mine":                   "must be AGENT/NAMESPACE/NAME",
+		"ws adopt x/ws-7-mine/mine":         "AGENT \"x\" must be a positive number",
+		"ws delete-orphan 7/ws-7-mine/":     "must be AGENT/NAMESPACE/NAME",
+		"ws delete-orphan 7/ws-7-mine/mine": "not confirmed, nothing is done",
+	} {
+		code, _, stderr := run(t, append([]string{"--server", "http://127.0.0.1:1", "--token-file", token}, strings.Fields(args)...)...)
+		require.Equal(t, 2, code, stderr)
+		require.Contains(t, stderr, says)
+	}
+}

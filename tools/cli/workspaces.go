@@ -23,7 +23,8 @@ func (a *app) workspaces() *cobra.Command {
 		a.workspaceDesire("stop", "Stop a workspace; its volume stays", statev1.DesiredState_DESIRED_STATE_STOPPED),
 		a.workspaceDesire("restart", "Stop a workspace and start it again", statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED),
 		a.workspaceDesire("delete", "Terminate a workspace for ever, its volume included", statev1.DesiredState_DESIRED_STATE_TERMINATED),
-		a.workspaceUpdate(), a.workspaceWatch(), a.workspaceEvents())
+		a.workspaceUpdate(), a.workspaceWatch(), a.workspaceEvents(),
+		a.workspaceOrphans(), a.workspaceAdopt(), a.workspaceDeleteOrphan())
 }
 
 // overrides are the flags that change what a workspace is made of.

@@ -82,7 +82,7 @@ func configuration(c domain.AgentConfiguration, revision int64) *statev1.AgentCo
 	}
 }
 
-func limit(n int) int32 { return int32(min(max(n, domain.Unlimited), math.MaxInt32)) } //nolint:gosec // in its bounds
+func limit(n int) int32 { return int32(min(max(n, domain.Unlimited), math.MaxInt32)) }
 
 // settings are what a request gives of a configuration.
 func settings(c *statev1.AgentConfiguration) (domain.AgentSettings, error) {

@@ -37,7 +37,7 @@ type Dependencies struct {
 // NewHandler serves every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	options := connect.WithInterceptors(append(interceptors, NewAuthentication(d.Directory))...)
+	options := connect.WithInterceptors(append(interceptors, NewOutages(), NewAuthentication(d.Directory))...)
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))

@@ -14,15 +14,13 @@ import (
 	"lockstep.internal/services/state/domain"
 )
 
-func set[T any](v T) *T { return &v }
-
 // everything has each setting, none of them the default.
 func everything() domain.AgentSettings {
 	return domain.AgentSettings{
-		FullResyncInterval: set(domain.Milliseconds(time.Minute)), UnschedulablePatience: set(domain.Milliseconds(2 * time.Minute)),
-		StopPatience: set(domain.Milliseconds(0)), MaxWorkspaces: set(0), MaxWorkspacesPerUser: set(3),
-		StopAfterRunning: set(domain.Milliseconds(8 * time.Hour)), TerminateAfterStopped: set(domain.Milliseconds(720 * time.Hour)),
-		MaxAge: set(domain.Milliseconds(9000 * time.Hour)), ExpiryWarning: set(domain.Milliseconds(1500 * time.Millisecond)),
+		FullResyncInterval: new(domain.Milliseconds(time.Minute)), UnschedulablePatience: new(domain.Milliseconds(2 * time.Minute)),
+		StopPatience: new(domain.Milliseconds(0)), MaxWorkspaces: new(0), MaxWorkspacesPerUser: new(3),
+		StopAfterRunning: new(domain.Milliseconds(8 * time.Hour)), TerminateAfterStopped: new(domain.Milliseconds(720 * time.Hour)),
+		MaxAge: new(domain.Milliseconds(9000 * time.Hour)), ExpiryWarning: new(domain.Milliseconds(1500 * time.Millisecond)),
 	}
 }
 
@@ -52,7 +50,7 @@ func TestEverySettingHolds(t *testing.T) {
 	var stored domain.AgentSettings
 	require.NoError(t, json.Unmarshal(raw, &stored))
 	require.Equal(t, everything(), stored)
-	raw, err = json.Marshal(domain.AgentSettings{MaxAge: set(domain.Milliseconds(time.Second))})
+	raw, err = json.Marshal(domain.AgentSettings{MaxAge: new(domain.Milliseconds(time.Second))})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"max_age_ms":1000}`, string(raw), "what is not set is not stored")
 	require.Error(t, json.Unmarshal([]byte(`{"max_age_ms":"1s"}`), &stored))
@@ -70,7 +68,7 @@ func TestAChangeLeavesWhatItDoesNotName(t *testing.T) {
 		require.NotEqual(t, domain.DefaultAgentConfiguration(), change.Configuration(), whole.Type().Field(i).Name)
 	}
 	require.Equal(t, everything(), everything().Merge(domain.AgentSettings{}))
-	require.Equal(t, 7, *everything().Merge(domain.AgentSettings{MaxWorkspaces: set(7)}).MaxWorkspaces)
+	require.Equal(t, 7, *everything().Merge(domain.AgentSettings{MaxWorkspaces: new(7)}).MaxWorkspaces)
 }
 
 func TestEverythingThatIsWrongIsToldAtOnce(t *testing.T) {

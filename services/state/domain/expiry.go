@@ -44,7 +44,7 @@ type ExpiryWarning struct {
 // Expiry returns the next end of the workspace by its agent's policies, if nothing else happens; false where there is none.
 func (w Workspace) Expiry(p AgePolicies) (Expiry, bool) {
 	var next Expiry
-	for _, e := range w.ends(p) {
+	for _, e := range endsOf(&w, p) {
 		if next.At.IsZero() || e.before(next) {
 			next = e.Expiry
 		}
@@ -68,7 +68,7 @@ func (w Workspace) Expire(p AgePolicies, clock time.Time) Workspace {
 		w = w.desireState(e.To, Cause{Kind: events.DesiredStateCause(e.Policy), Message: e.ended(w.Name)}, clock)
 	}
 	w = w.warn(p, clock)
-	for _, e := range w.ends(p) {
+	for _, e := range endsOf(&w, p) {
 		w.ReconsiderAt = earliest(w.ReconsiderAt, instant(e.look()))
 	}
 	return w
@@ -85,8 +85,8 @@ type end struct {
 	warned bool
 }
 
-// ends are what the policies hold for the workspace: one by what is wanted, one by its age.
-func (w *Workspace) ends(p AgePolicies) []end {
+// endsOf are what the policies hold for the workspace: one by what is wanted, one by its age.
+func endsOf(w *Workspace, p AgePolicies) []end {
 	all := make([]end, 0, 2)
 	add := func(policy events.ExpiryPolicy, to DesiredState, since time.Time, lasts time.Duration, told *time.Time) {
 		if lasts <= 0 {
@@ -122,7 +122,7 @@ func (e end) look() time.Time {
 // is warned of again.
 func (w Workspace) warn(p AgePolicies, clock time.Time) Workspace {
 	kept := map[*time.Time]bool{}
-	for _, e := range w.ends(p) {
+	for _, e := range endsOf(&w, p) {
 		if !e.warned && e.warning > 0 && !clock.IsZero() && !clock.Before(e.look()) {
 			if left := clock.Add(e.warning); e.At.Before(left) {
 				e.At = left
@@ -144,7 +144,7 @@ func (w Workspace) warn(p AgePolicies, clock time.Time) Workspace {
 // due is the end that has come, of which the user was warned in time. What ends for ever need not be stopped before.
 func (w Workspace) due(p AgePolicies, clock time.Time) (end, bool) {
 	var found end
-	for _, e := range w.ends(p) {
+	for _, e := range endsOf(&w, p) {
 		if (e.warned || e.warning == 0) && !clock.IsZero() && !clock.Before(e.At) && (found.At.IsZero() || e.To == DesiredTerminated) {
 			found = e
 		}

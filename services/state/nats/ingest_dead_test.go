@@ -66,10 +66,6 @@ func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
 		"a zero byte in a key": {func(a *agent, ide domain.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.UID = "\x00" }))
 		}, "uid: has a zero byte"},
-		"another agent's workspace": {func(a *agent, ide domain.Workspace, _ string) {
-			foreign := a.agent(8)
-			foreign.observe(cell.Observed(8, "deployment", ide.Namespace, ide.Name), "observed.deployment.v1", a.deployment(ide, func(*events.ObservedDeployment) {}))
-		}, "is another agent's, not of agent 8"},
 		"an agent that does not exist":         {func(a *agent, _ domain.Workspace, _ string) { a.agent(99).ticks() }, "agent 99 does not exist"},
 		"applied of another agent's workspace": {func(a *agent, ide domain.Workspace, _ string) { a.agent(8).applies(ide.ID, 1) }, "is another agent's, not of agent 8"},
 		"applied of an unknown workspace":      {func(a *agent, _ domain.Workspace, _ string) { a.applies(uuid.Must(uuid.NewV7()), 1) }, "does not exist"},
@@ -77,6 +73,10 @@ func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
 			a.publish(cell.Applied(7, uuid.NewString()), "applied.terminated.v1", event.AgentSource("local", 7, "dispatcher"), "1",
 				map[string]any{"workspace_id": ide.ID, "desired_revision": 1, "observed_at": a.now})
 		}, "is not that of subject"},
+		"applied of a revision beyond numbers": {func(a *agent, ide domain.Workspace, _ string) { a.applies(ide.ID, 1<<53) }, "is above"},
+		"a cluster's revision beyond numbers": {func(a *agent, ide domain.Workspace, _ string) {
+			a.says("apply_failed", ide.ID, 1, map[string]any{"reason": "Superseded", "message": "m", "attempt": 1, "retry_after_ms": 0, "cluster_revision": 1 << 53})
+		}, "is above"},
 		"applied breaks its schema": {func(a *agent, ide domain.Workspace, _ string) { a.says("applied", ide.ID, 0, nil) }, "/desired_revision"},
 	} {
 		t.Run(name, func(t *testing.T) {

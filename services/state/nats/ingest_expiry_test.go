@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/schemas/gen/events"
@@ -109,9 +110,9 @@ func TestAChangedConfigurationHoldsFromTheNextTick(t *testing.T) {
 	w := setup(t)
 	a, ide, gone := w.agent(7), w.workspace("ide"), w.workspace("gone")
 	w.exec(`update workspaces set actual_state = 'terminated', desired_state = 'terminated' where name = 'gone'`)
-	w.exec(`insert into workspaces (id, name, project_id, agent_id, user_id, template, namespace, spec, desired_state, desired_revision, actual_state, created_at,
-		desired_state_changed_at, actual_state_changed_at, desired_state_since)
-		select gen_random_uuid(), 'others', 4, 8, 9, template, 'ws-8-others', spec, 'running', 1, 'running', created_at, created_at, created_at, created_at from workspaces where name = 'ide'`)
+	others, err := domain.NewWorkspace(domain.Creation{Name: "others", ProjectID: 4, AgentID: 8, UserID: 9, Spec: domain.Spec{Image: "ide:9"}, Now: start()})
+	require.NoError(t, err)
+	w.tx(func(tx pgx.Tx) error { return w.workspaces.Insert(t.Context(), tx, others) })
 	defer w.begin(0)()
 	a.tick(50 * time.Hour)
 	require.Zero(t, w.get(ide.ID).ReconsiderAt, "nothing is to come")
@@ -131,6 +132,7 @@ func TestAChangedConfigurationHoldsFromTheNextTick(t *testing.T) {
 	var behind int
 	require.NoError(t, w.pool.QueryRow(t.Context(), `select count(*) from agents where considered_revision <> configuration_revision`).Scan(&behind))
 	require.Zero(t, behind)
+	require.Equal(t, others.ReconsiderAt, w.get(others.ID).ReconsiderAt, "its agent has not ticked")
 	require.Len(t, w.told("workspace.%.expiry_warning"), 1, "not of another agent's")
 }
 

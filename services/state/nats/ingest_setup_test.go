@@ -294,6 +294,9 @@ type sight struct {
 	uid       string
 	progress  string
 	template  int
+	// generation is 1 unless it is given; label names another workspace, or what is none.
+	generation int
+	label      string
 }
 
 func (a *agent) meta(namespace, name string, version int, deleted bool, resync, workspace string) events.ObjectMeta {
@@ -318,6 +321,10 @@ func (a *agent) sees(s sight) {
 	if s.workspace != uuid.Nil {
 		label = s.workspace.String()
 	}
+	if s.label != "" {
+		label = s.label
+	}
+	generation := max(s.generation, 1)
 	meta := a.meta(namespace, s.name, s.version, s.deleted, s.resync, label)
 	meta.Annotations = map[string]string{domain.AnnotationDesiredRevision: s.revision}
 	if s.uid != "" {
@@ -328,7 +335,7 @@ func (a *agent) sees(s sight) {
 		progress = s.progress
 	}
 	a.observe(cell.Observed(a.id, "deployment", namespace, s.name), "observed.deployment.v1", events.ObservedDeployment{
-		Object: meta, SpecReplicas: &s.spec, HasStatus: true, AvailableReplicas: s.available, Generation: 1, ObservedGeneration: 1, Revision: s.template,
+		Object: meta, SpecReplicas: &s.spec, HasStatus: true, AvailableReplicas: s.available, Generation: generation, ObservedGeneration: generation, Revision: s.template,
 		Conditions: []events.Condition{{Type: "Available", Status: "True", Reason: "MinimumReplicasAvailable"}, {Type: "Progressing", Status: "True", Reason: progress}},
 	})
 }
@@ -382,6 +389,14 @@ func (a *agent) ticks() {
 	a.observe(cell.ObservedTick(a.id), "observed.tick.v1", events.ObservedTick{ClusterUID: a.cluster, ObservedAt: a.now})
 }
 
+// publishApplied says something of what is labelled with any text.
+func (a *agent) publishApplied(label, kind string, revision int) {
+	a.t.Helper()
+	a.events++
+	a.publish(cell.Applied(a.id, label), "applied."+kind+".v1", event.AgentSource("local", a.id, "dispatcher"), strconv.Itoa(a.events),
+		map[string]any{"workspace_id": label, "desired_revision": revision, "observed_at": a.now})
+}
+
 func (a *agent) says(kind string, id uuid.UUID, revision int, more map[string]any) {
 	a.t.Helper()
 	a.events++
@@ -393,6 +408,12 @@ func (a *agent) says(kind string, id uuid.UUID, revision int, more map[string]an
 func (a *agent) applies(id uuid.UUID, revision int) {
 	a.t.Helper()
 	a.says("applied", id, revision, map[string]any{"objects": []any{}})
+}
+
+// leaves says that a revision was applied, and with which generation the Deployment was left.
+func (a *agent) leaves(w domain.Workspace, revision, generation int) {
+	a.t.Helper()
+	a.says("applied", w.ID, revision, map[string]any{"objects": []any{}, "deployment_uid": "uid-" + w.Name, "deployment_generation": generation})
 }
 
 func (a *agent) fails(id uuid.UUID, revision int) {

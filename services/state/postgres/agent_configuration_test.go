@@ -24,8 +24,6 @@ func lasting(d time.Duration) *domain.Milliseconds {
 	return &m
 }
 
-func number(n int) *int { return &n }
-
 func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -38,7 +36,7 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	require.Regexp(t, `^lockstep\.local\.control\.\d+\.config$`, control)
 	require.Equal(t, map[string]any{"config_revision": 1.0, "full_resync_interval_ms": 3600000.0, "unschedulable_patience_ms": 300000.0, "stop_patience_ms": 300000.0}, told[1].Data)
 
-	changed, err := d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{FullResyncInterval: lasting(time.Minute), MaxWorkspaces: number(3)})
+	changed, err := d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{FullResyncInterval: lasting(time.Minute), MaxWorkspaces: new(3)})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, changed.ConfigurationRevision)
 	want := domain.DefaultAgentConfiguration()
@@ -50,14 +48,14 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	require.Equal(t, []any{2.0, 60000.0}, []any{told[0].Data["config_revision"], told[0].Data["full_resync_interval_ms"]})
 
 	for name, nothing := range map[string]domain.AgentSettings{
-		"nothing": {}, "the same": {MaxWorkspaces: number(3)}, "the default, which holds": {StopPatience: lasting(domain.DefaultStopPatience)},
+		"nothing": {}, "the same": {MaxWorkspaces: new(3)}, "the default, which holds": {StopPatience: lasting(domain.DefaultStopPatience)},
 	} {
 		same, err := d.ConfigureAgent(t.Context(), made.ID, nothing)
 		require.NoError(t, err)
 		require.Equal(t, changed, same, name)
 		require.Empty(t, b.outbox(), name)
 	}
-	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxAge: lasting(-1), MaxWorkspaces: number(9), StopPatience: lasting(1)})
+	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxAge: lasting(-1), MaxWorkspaces: new(9), StopPatience: lasting(1)})
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 	require.Len(t, fault.From(err).Details, 2)
 	got, err := d.Agent(t.Context(), made.ID)
@@ -87,7 +85,7 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 
 	_, err = d.RevokeAgent(t.Context(), made.ID)
 	require.NoError(t, err)
-	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxWorkspaces: number(5)})
+	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxWorkspaces: new(5)})
 	require.True(t, fault.Is(err, errcode.FailedPrecondition), err)
 	b.outbox()
 	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.TellAgain(t.Context(), tx) }))
@@ -104,9 +102,9 @@ func TestTwoOperatorsChangesBothHold(t *testing.T) {
 	errs := make([]error, 8)
 	for i := range errs {
 		changing.Go(func() {
-			change := domain.AgentSettings{MaxWorkspaces: number(i)}
+			change := domain.AgentSettings{MaxWorkspaces: new(i)}
 			if i%2 == 0 {
-				change = domain.AgentSettings{MaxWorkspacesPerUser: number(i)}
+				change = domain.AgentSettings{MaxWorkspacesPerUser: new(i)}
 			}
 			_, errs[i] = d.ConfigureAgent(t.Context(), 7, change)
 		})
@@ -130,7 +128,7 @@ func TestTwoOperatorsChangesBothHold(t *testing.T) {
 func TestAQuotaIsNeverExceeded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	_, err := b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: number(3), MaxWorkspacesPerUser: number(2)})
+	_, err := b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: new(3), MaxWorkspacesPerUser: new(2)})
 	require.NoError(t, err)
 	create := func(name string, user int64) error {
 		w, err := domain.NewWorkspace(domain.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: user, Template: "default", Spec: domain.Spec{Image: "ide:9"}, Now: start()})
@@ -170,7 +168,7 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 	require.Error(t, create("y", 9))
 	b.save(found[0].ID, func(w *domain.Workspace) { w.ActualState = actualstate.Terminated })
 	require.Error(t, create("y", 9))
-	_, err = b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: number(domain.Unlimited), MaxWorkspacesPerUser: number(domain.Unlimited)})
+	_, err = b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: new(domain.Unlimited), MaxWorkspacesPerUser: new(domain.Unlimited)})
 	require.NoError(t, err)
 	require.NoError(t, create("y", 9))
 	nobody, err := domain.NewWorkspace(domain.Creation{Name: "z", ProjectID: 4, AgentID: 99, UserID: 9, Spec: domain.Spec{Image: "ide:9"}, Now: start()})

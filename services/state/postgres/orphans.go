@@ -148,11 +148,11 @@ func (s *Observations) Sight(ctx context.Context, db Querier, orphans []domain.O
 	}
 	rows, err := db.Query(ctx, `
 		select coalesce((
-				select c->>'image' from observed_objects p, jsonb_array_elements(p.data->'containers') as c
-				where (p.agent_id, p.namespace) = (n.agent_id, n.namespace) and p.kind = 'pod' and not p.deleted and p.data->>'deployment' = n.name
+				select c->>'image' from observed_objects p, jsonb_array_elements(p.data::jsonb->'containers') as c
+				where (p.agent_id, p.namespace) = (n.agent_id, n.namespace) and p.kind = 'pod' and not p.deleted and p.data::jsonb->>'deployment' = n.name
 					and coalesce(c->>'init', 'false') = 'false' and c->>'image' <> ''
 				order by p.name limit 1), ''),
-			coalesce((d.data->>'spec_replicas')::numeric, 0)::bigint, coalesce(d.data->'object'->'annotations'->>$4, '')
+			coalesce((d.data::jsonb->>'spec_replicas')::numeric, 0)::bigint, coalesce(d.data::jsonb->'object'->'annotations'->>$4, '')
 		from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as n (agent_id, namespace, name, position)
 			left join observed_objects d on (d.agent_id, d.kind, d.namespace, d.name) = (n.agent_id, 'deployment', n.namespace, n.name)
 		order by n.position`, agents, namespaces, names, domain.AnnotationDesiredRevision)

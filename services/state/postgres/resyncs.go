@@ -134,7 +134,7 @@ func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([
 	rows, err := tx.Query(ctx, `
 		select w.id from workspaces w where w.agent_id = $1 and w.actual_state <> 'terminated' and not exists (
 			select from observed_objects o where o.agent_id = w.agent_id and o.kind = 'deployment' and o.namespace = w.namespace and o.name = w.name and not o.deleted
-				and (w.applied_uid = '' or o.uid = w.applied_uid and o.data->'object'->'annotations'->>$2 = w.applied_revision::text))`,
+				and (w.applied_uid = '' or o.uid = w.applied_uid and o.data::jsonb->'object'->'annotations'->>$2 = w.applied_revision::text))`,
 		agentID, domain.AnnotationDesiredRevision)
 	if err != nil {
 		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)

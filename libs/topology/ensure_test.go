@@ -1,0 +1,92 @@
+package topology_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	cell     = topology.Cell("local")
+	patience = time.Minute
+)
+
+func options() topology.Options { return topology.Options{StorageBytes: 100 << 20} }
+
+// TestStreamsOfAnEarlierVersionAreUpdated begins with what version 1 made: streams whose messages stay for ever.
+func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
+	t.Parallel()
+	js := natstest.JetStream(t, natstest.Server(t))
+	ctx := t.Context()
+	for _, stream := range topology.Streams() {
+		cfg := stream.Config(cell, options())
+		cfg.AllowMsgTTL = false
+		cfg.Metadata["lockstep.dev/topology"] = "1"
+		_, err := js.CreateStream(ctx, cfg)
+		require.NoError(t, err)
+	}
+	_, err := js.Publish(ctx, cell.Desired(7, "kept"), nil)
+	require.NoError(t, err)
+	fading := &nats.Msg{Subject: cell.Desired(7, "over"), Data: []byte("terminated"), Header: nats.Header{jetstream.MsgTTLHeader: {"1s"}}}
+	_, err = js.PublishMsg(ctx, fading)
+	require.Error(t, err, "not yet")
+
+	for range 2 {
+		require.NoError(t, topology.Ensure(ctx, js, cell, options()))
+	}
+	for _, stream := range topology.Streams() {
+		s, err := js.Stream(ctx, stream.Name)
+		require.NoError(t, err)
+		require.Equal(t, strconv.Itoa(topology.Version), s.CachedInfo().Config.Metadata["lockstep.dev/topology"], stream.Name)
+		require.Equal(t, stream.Fading, s.CachedInfo().Config.AllowMsgTTL, stream.Name)
+	}
+	_, err = js.Publish(ctx, cell.Desired(7, "over"), []byte("running"))
+	require.NoError(t, err)
+	_, err = js.PublishMsg(ctx, fading)
+	require.NoError(t, err)
+	desired, err := js.Stream(ctx, topology.StreamDesired)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := desired.GetLastMsgForSubject(context.Background(), cell.Desired(7, "over"))
+		return errors.Is(err, jetstream.ErrMsgNotFound)
+	}, patience, 50*time.Millisecond, "nothing of it comes back")
+	_, err = desired.GetLastMsgForSubject(ctx, cell.Desired(7, "kept"))
+	require.NoError(t, err)
+
+	// The history keeps what was said before; that it goes away says nothing new, and is not in it.
+	log, err := js.Stream(ctx, topology.StreamDesiredLog)
+	require.NoError(t, err)
+	last, err := log.GetLastMsgForSubject(ctx, cell.Prefix(topology.FamilyDesiredLog)+".7.over")
+	require.NoError(t, err)
+	require.Equal(t, "running", string(last.Data))
+}
+
+func TestAnOldReplicaDoesNotRevertANewOne(t *testing.T) {
+	t.Parallel()
+	js := natstest.JetStream(t, natstest.Server(t))
+	ctx := t.Context()
+	require.NoError(t, topology.Ensure(ctx, js, cell, options()))
+	s, err := js.Stream(ctx, topology.StreamDesired)
+	require.NoError(t, err)
+	newer := s.CachedInfo().Config
+	newer.Metadata["lockstep.dev/topology"] = strconv.Itoa(topology.Version + 1)
+	newer.Description = "newer"
+	_, err = js.UpdateStream(ctx, newer)
+	require.NoError(t, err)
+	require.NoError(t, topology.Ensure(ctx, js, cell, options()))
+	s, err = js.Stream(ctx, topology.StreamDesired)
+	require.NoError(t, err)
+	require.Equal(t, "newer", s.CachedInfo().Config.Description)
+}

@@ -1,0 +1,278 @@
+package nats_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/domain"
+	store "lockstep.internal/services/state/postgres"
+)
+
+// orphans are the names of those that are there.
+func (w *world) orphans() []string {
+	w.t.Helper()
+	found, err := w.observations.Orphans(w.t.Context(), w.pool, nil, domain.Orphan{}, 100)
+	require.NoError(w.t, err)
+	names := make([]string, 0, len(found))
+	for _, o := range found {
+		names = append(names, o.String())
+	}
+	return names
+}
+
+// orphan is a Deployment of agent 7 that names a workspace which is not known.
+func orphan(name string, version int) sight {
+	return sight{name: name, workspace: uuid.NewSHA1(uuid.NameSpaceDNS, []byte(name)), version: version, spec: 1, available: 1, revision: "5"}
+}
+
+// delete asks for the deletion of an orphan as the API does.
+func (w *world) delete(agentID int64, name string) domain.Orphan {
+	w.t.Helper()
+	var after domain.Orphan
+	w.tx(func(tx pgx.Tx) error {
+		before, err := w.observations.LockOrphan(w.t.Context(), tx, agentID, "ws-7-"+name, name)
+		if err != nil {
+			return err
+		}
+		sightings, err := w.observations.Sight(w.t.Context(), tx, []domain.Orphan{before})
+		if err != nil {
+			return err
+		}
+		highest, _, err := w.observations.OtherDeletions(w.t.Context(), tx, before)
+		if err != nil {
+			return err
+		}
+		after = before.Delete(9, max(highest, sightings[0].Revision))
+		return w.observations.SaveOrphan(w.t.Context(), tx, store.OrphanSaving{Before: before, After: after}, start())
+	})
+	return after
+}
+
+// fading are the revisions of what dispatchers are told with an end.
+func (w *world) fading(subject string) []int {
+	w.t.Helper()
+	rows, err := w.pool.Query(w.t.Context(), `
+		select (convert_from(data, 'UTF8')::jsonb->>'desired_revision')::int from outbox where subject like $1 and header->'Nats-TTL'->>0 = '1h0m0s' order by id`, "lockstep.local."+subject)
+	require.NoError(w.t, err)
+	found, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	require.NoError(w.t, err)
+	return found
+}
+
+func TestAnOrphanIsOneAsLongAsItIsThere(t *testing.T) {
+	t.Parallel()
+	for name, batch := range map[string]int{"one by one": 1, "in one batch": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			a := w.agent(7)
+			deleted, renamed, absent, stays := orphan("deleted", 8), orphan("renamed", 8), orphan("absent", 8), orphan("stays", 8)
+			for _, s := range []sight{deleted, renamed, absent, stays} {
+				a.sees(s)
+			}
+			a.begins("r1", "", 2, 9)
+			a.sees(member(renamed, "r1"))
+			a.sees(member(stays, "r1"))
+			deleted.version, deleted.deleted = 10, true
+			a.sees(deleted)
+			a.ends("r1", 2)
+			ide := w.workspace("renamed")
+			renamed.version, renamed.workspace = 11, ide.ID
+			a.sees(renamed)
+			stays.version, stays.uid = 12, "anew"
+			a.sees(stays)
+			stop := w.begin(batch)
+			defer stop()
+			w.caughtUp()
+			require.Equal(t, []string{"7/ws-7-stays/stays"}, w.orphans())
+			a.sees(stays)
+			w.caughtUp()
+			require.Equal(t, []string{"7/ws-7-stays/stays"}, w.orphans())
+		})
+	}
+}
+
+func TestAnObjectThatNamesAnotherAgentsWorkspaceIsThatAgentsOrphan(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ide, a, foreign := w.workspace("ide"), w.agent(7), w.agent(8)
+	a.sees(running(ide, 8))
+	before := w.get(ide.ID)
+	theirs := sight{name: "copy", workspace: ide.ID, version: 20, spec: 0, revision: "3"}
+	foreign.cluster = "cluster-2"
+	foreign.begins("r8", "", 1, 30)
+	foreign.sees(member(theirs, "r8"))
+	foreign.ends("r8", 1)
+	w.take()
+	require.Empty(t, w.dead())
+	require.Equal(t, "complete", w.outcome("r8"), "it counts")
+	require.Equal(t, []string{"8/ws-8-copy/copy"}, w.orphans())
+	require.Equal(t, []any{"ide"}, []any{before.Name})
+	require.Equal(t, actualstate.Running, w.get(ide.ID).ActualState, "nothing is said of the workspace")
+	require.Len(t, w.told("workspace.0."+ide.ID.String()+".orphaned"), 1)
+}
+
+func TestADeletedOrphanIsGone(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a, s := w.agent(7), orphan("left", 8)
+	defer w.begin(1)()
+	a.sees(s)
+	w.caughtUp()
+	o := w.delete(7, "left")
+	require.EqualValues(t, 6, o.DesiredRevision, "above what it was applied with")
+	desired := w.told("desired.7." + s.workspace.String())
+	require.Len(t, desired, 1)
+	require.Equal(t, "terminated", desired[0]["target"])
+	require.Equal(t, "ws-7-left", desired[0]["namespace"])
+	require.Len(t, desired[0]["manifests"], 8)
+
+	// It fails at first, and says why.
+	a.says("apply_failed", s.workspace, 6, map[string]any{"reason": "Forbidden", "message": "the cluster forbids it", "attempt": 1, "retry_after_ms": 1000})
+	w.caughtUp()
+	found, err := w.observations.Orphans(t.Context(), w.pool, []int64{7}, domain.Orphan{}, 10)
+	require.NoError(t, err)
+	require.Equal(t, "the cluster forbids it", found[0].Message)
+	require.True(t, found[0].IsBeingDeleted())
+
+	// Its cluster has a newer revision: that is gone beyond.
+	a.says("apply_failed", s.workspace, 6, map[string]any{"reason": "Superseded", "message": "m", "attempt": 1, "retry_after_ms": 0, "cluster_revision": 30})
+	w.caughtUp()
+	require.EqualValues(t, 31, w.told("desired.7." + s.workspace.String())[1]["desired_revision"])
+
+	// It is seen gone before the dispatcher says that all of it is.
+	s.deleted, s.version = true, 9
+	a.sees(s)
+	w.caughtUp()
+	require.Len(t, w.orphans(), 1)
+	a.says("terminating", s.workspace, 31, map[string]any{"remaining": []any{}})
+	a.says("terminated", s.workspace, 31, nil)
+	w.caughtUp()
+	require.Empty(t, w.orphans())
+	require.Empty(t, w.told("workspace.0."+s.workspace.String()+".orphan_deleted")[1:])
+	told := w.told("workspace.0." + s.workspace.String() + ".orphan_deleted")[0]
+	require.EqualValues(t, 9, told["user_id"])
+	require.Equal(t, []int{31}, w.fading("desired.7."+s.workspace.String()))
+
+	// What is told twice is known.
+	a.says("terminated", s.workspace, 31, nil)
+	a.says("apply_failed", s.workspace, 6, map[string]any{"reason": "Forbidden", "message": "m", "attempt": 1, "retry_after_ms": 1000})
+	w.caughtUp()
+	require.Empty(t, w.dead())
+
+	// It comes back, and is another one.
+	s.deleted, s.version, s.uid = false, 12, "anew"
+	a.sees(s)
+	w.caughtUp()
+	require.Len(t, w.orphans(), 1)
+	require.EqualValues(t, 32, w.delete(7, "left").DesiredRevision, "above all that were told of the label")
+}
+
+func TestAnOrphanLabelledWithWhatIsNoID(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a := w.agent(7)
+	s := sight{name: "odd", label: "some.body's", version: 8, revision: "none"}
+	a.sees(s)
+	w.take()
+	require.EqualValues(t, 1, w.delete(7, "odd").DesiredRevision)
+	a.publishApplied("some.body's", "terminated", 1)
+	a.publishApplied("nobody's", "terminated", 1)
+	w.take()
+	require.Empty(t, w.orphans())
+	require.Len(t, w.dead(), 1)
+	require.Contains(t, w.dead()[0], `workspace "nobody's" does not exist`)
+}
+
+func TestAnAdoptedOrphanIsAWorkspace(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a, s := w.agent(7), orphan("left", 8)
+	s.spec, s.available = 0, 0
+	defer w.begin(1)()
+	a.sees(s)
+	w.caughtUp()
+	var made domain.Workspace
+	w.tx(func(tx pgx.Tx) error {
+		o, err := w.observations.LockOrphan(t.Context(), tx, 7, "ws-7-left", "left")
+		require.NoError(t, err)
+		sightings, err := w.observations.Sight(t.Context(), tx, []domain.Orphan{o})
+		require.NoError(t, err)
+		made, err = o.Adopt(sightings[0], domain.Creation{ProjectID: 4, UserID: 9, Template: "default", Spec: domain.Spec{Image: "ide:9"}, Now: start()})
+		require.NoError(t, err)
+		require.NoError(t, w.workspaces.Insert(t.Context(), tx, made))
+		return w.observations.DropOrphan(t.Context(), tx, o)
+	})
+	require.Equal(t, s.workspace, made.ID)
+	require.Equal(t, domain.DesiredStopped, made.DesiredState, "as it is")
+	require.EqualValues(t, 6, made.DesiredRevision)
+	created := w.told("workspace.4." + made.ID.String() + ".created")
+	require.Equal(t, true, created[0]["adopted"])
+	require.Empty(t, w.orphans())
+	a.leaves(made, 6, 1)
+	s.version, s.revision = 9, "6"
+	a.sees(s)
+	w.caughtUp()
+	require.Equal(t, actualstate.Stopped, w.get(made.ID).ActualState)
+	require.Empty(t, w.orphans())
+	require.Empty(t, w.causes(made.ID))
+}
+
+func TestWhatIsTerminatedLeavesTheStream(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a, ide, stays := w.agent(7), w.workspace("ide"), w.workspace("stays")
+	defer w.begin(1)()
+	a.applies(ide.ID, 1)
+	w.desire(ide.ID, domain.DesiredTerminated)
+	a.says("terminating", ide.ID, 2, map[string]any{"remaining": []any{}})
+	w.caughtUp()
+	require.Empty(t, w.fading("desired.7.%"))
+	a.says("terminated", ide.ID, 2, nil)
+	a.says("terminated", ide.ID, 2, nil)
+	w.caughtUp()
+	require.Equal(t, actualstate.Terminated, w.get(ide.ID).ActualState)
+	require.Equal(t, []int{2}, w.fading("desired.7."+ide.ID.String()), "once")
+	require.Empty(t, w.fading("desired.7."+stays.ID.String()))
+
+	// A stream that was restored may still say that it shall run.
+	w.tx(func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `update workspaces set actual_state_changed_at = now() - interval '1 day'`)
+		require.NoError(t, err)
+		return w.workspaces.TellAgain(t.Context(), tx)
+	})
+	require.Equal(t, []int{2, 2}, w.fading("desired.7."+ide.ID.String()))
+	require.Len(t, w.told("desired.7."+stays.ID.String()), 2)
+}
+
+func TestWhatWasTerminatedAndIsBackIsAnOrphan(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a, ide := w.agent(7), w.workspace("ide")
+	defer w.begin(1)()
+	a.applies(ide.ID, 1)
+	a.sees(running(ide, 8))
+	w.desire(ide.ID, domain.DesiredTerminated)
+	a.says("terminated", ide.ID, 2, nil)
+	w.caughtUp()
+	a.sees(running(ide, 9)) // which was on its way
+	w.caughtUp()
+	require.Empty(t, w.orphans())
+	a.now = start().Add(time.Hour)
+	a.begins("r1", "", 1, 20)
+	a.sees(member(running(ide, 19), "r1"))
+	a.ends("r1", 1)
+	w.caughtUp()
+	require.Equal(t, []string{"7/ws-7-ide/ide"}, w.orphans())
+	require.Len(t, w.told("workspace.0."+ide.ID.String()+".orphaned"), 1)
+	o := w.delete(7, "ide")
+	a.says("terminated", ide.ID, int(o.DesiredRevision), nil)
+	w.caughtUp()
+	require.Empty(t, w.orphans())
+	require.Empty(t, w.dead())
+}

@@ -1,0 +1,36 @@
+package state_test
+
+import (
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestACallWithoutADatabaseIsUnavailableAndMayBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	database := pgtest.Server(t)
+	b.cfg.Database.URL = config.URL(database.URL())
+	b.start(t)
+	admin := b.as(t, b.admin)
+	who := func() error {
+		_, err := admin.directory.WhoAmI(t.Context(), connect.NewRequest(&statev1.WhoAmIRequest{}))
+		return err
+	}
+	require.NoError(t, who())
+	database.Kill()
+	for range 3 { // connections that were open, and new ones
+		err := who()
+		require.True(t, fault.Is(err, errcode.Unavailable), "%v", err)
+	}
+	require.NoError(t, database.Restart(t.Context()))
+	require.Eventually(t, func() bool { return who() == nil }, time.Minute, 10*time.Millisecond)
+}
