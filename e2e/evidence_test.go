@@ -41,7 +41,10 @@ func (s *scene) may(subject string) bool {
 	own := strconv.FormatInt(s.intruder.AgentID, 10)
 	for _, prefix := range []string{
 		"observed." + own + ".", "applied." + own + ".", "dead.state.observed." + own + ".", "dead.state.applied." + own + ".", "control." + own + ".",
-		"workspace." + strconv.FormatInt(s.project, 10) + ".", fmt.Sprintf("observed.%d.tick", s.bystander),
+		"workspace." + strconv.FormatInt(s.project, 10) + ".",
+		// What it shows as its own and is no workspace of its: orphans, which belong to no project.
+		"workspace.0.",
+		fmt.Sprintf("observed.%d.tick", s.bystander),
 	} {
 		if strings.HasPrefix(rest, prefix) {
 			return true
@@ -78,18 +81,18 @@ func (s *scene) ofStream(found map[string]any, info *jetstream.StreamInfo) {
 	require.NoError(s.t, err)
 	details, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	require.NoError(s.t, err)
-	foreign := 0
 	for subject, count := range details.State.Subjects {
 		if s.may(subject) {
 			continue
 		}
-		foreign++
 		last, err := stream.GetLastMsgForSubject(ctx, subject)
 		require.NoError(s.t, err)
 		found[subject] = fmt.Sprintf("%d messages, the last %d: %v %s", count, last.Sequence, last.Header, last.Data)
 	}
-	if foreign == len(details.State.Subjects) {
+	switch name {
+	case topology.StreamDesired, topology.StreamDesiredLog, topology.StreamDirectory:
 		found["end of "+name] = details.State.LastSeq
+	default:
 	}
 	if details.Config.MaxMsgsPerSubject != 1 {
 		found["holes in "+name] = []any{details.State.FirstSeq, details.State.NumDeleted}
