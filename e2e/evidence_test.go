@@ -119,7 +119,7 @@ func (s *scene) ofStream(found map[string]any, info *jetstream.StreamInfo) {
 }
 
 // principal connects as one of the control plane.
-func (s *scene) principal(name string) *nats.Conn {
+func (s *system) principal(name string) *nats.Conn {
 	s.t.Helper()
 	key, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(s.Dir()+"/nats", name))
 	require.NoError(s.t, err)

@@ -34,6 +34,7 @@ func TestIsolation(t *testing.T) {
 	s.inTurn(
 		promise{"an intruder changes and hears nothing", func(s *system) { intruderChangesAndHearsNothing(sc.in(s.t)) }},
 		promise{"nobody comes in as another", func(s *system) { nobodyComesInAsAnother(sc.in(s.t)) }},
+		promise{"who is revoked is cut off within a second", revokedIsCutOff},
 		promise{"the victim works as if nothing had been", func(s *system) { victimWorksOn(sc.in(s.t)) }},
 	)
 }
@@ -142,10 +143,21 @@ func intruderChangesAndHearsNothing(s *scene) {
 		})
 	}
 	// The evidence would show it.
-	changed := s.workspaces[1].in(s.t)
-	changed.update(&statev1.WorkspaceOverrides{Env: map[string]string{"CHANGED": "1"}})
-	changed.untilRunning()
+	theirs := s.workspaces[0].in(s.t)
+	theirs.start()
+	s.awaitRevision(theirs, theirs.stop().GetDesiredRevision())
 	require.NotEqual(s.t, before, s.evidence())
+}
+
+// awaitRevision returns when the stream of desired states has the workspace's revision.
+func (s *scene) awaitRevision(w *workspace, revision int64) {
+	s.t.Helper()
+	stream, err := s.js.Stream(s.t.Context(), topology.StreamDesired)
+	require.NoError(s.t, err)
+	awaitCluster(s.t, "the wish is told", func(ctx context.Context) (bool, error) {
+		last, err := stream.GetLastMsgForSubject(ctx, stack.Cell.Desired(w.agent, w.id))
+		return err == nil && strings.Contains(string(last.Data), fmt.Sprintf(`"desired_revision":%d`, revision)), err
+	})
 }
 
 // asksForSecretsOf asks on its own subject for the secrets of others' workspaces, by their real names and digests.
