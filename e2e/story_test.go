@@ -24,6 +24,7 @@ import (
 type chapter struct {
 	states []events.ActualState
 	wishes []events.WorkspaceDesiredStateChanged
+	drifts []events.WorkspaceDrifted
 	// warnings are those of ends to come.
 	warnings []events.WorkspaceExpiryWarning
 	// ids are those of all the events.
@@ -69,6 +70,8 @@ func (s *storyteller) through(state events.ActualState) chapter {
 			told.states = append(told.states, decode[events.WorkspaceCreated](t, e).ActualState)
 		case events.TypeWorkspaceDesiredStateChanged:
 			told.wishes = append(told.wishes, decode[events.WorkspaceDesiredStateChanged](t, e))
+		case events.TypeWorkspaceDrifted:
+			told.drifts = append(told.drifts, decode[events.WorkspaceDrifted](t, e))
 		case events.TypeWorkspaceExpiryWarning:
 			told.warnings = append(told.warnings, decode[events.WorkspaceExpiryWarning](t, e))
 		case events.TypeWorkspaceStateChanged:

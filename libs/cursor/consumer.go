@@ -19,8 +19,9 @@ type Consumer[T any] struct {
 
 // hooks are points at which tests hold or end a consumer.
 type hooks struct {
-	committed func() error // between a commit and whatever follows it
-	waiting   func()       // before waiting for the lock
+	committed func() error  // between a commit and whatever follows it
+	waiting   func()        // before waiting for the lock
+	idle      time.Duration // how long a replay waits for a message before it asks whether any is left
 }
 
 // state is what Check reports.
@@ -52,7 +53,7 @@ func New[T any](cfg Config[T]) (*Consumer[T], error) {
 	}
 	return &Consumer[T]{
 		cfg:   cfg.withDefaults(),
-		hooks: hooks{committed: func() error { return nil }, waiting: func() {}},
+		hooks: hooks{committed: func() error { return nil }, waiting: func() {}, idle: idleWait},
 	}, nil
 }
 

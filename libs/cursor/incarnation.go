@@ -13,12 +13,9 @@ import (
 
 // check opens the stream and begins a new epoch when it is not the one that the cursor was in.
 func (s *session[T]) check(ctx context.Context) (jetstream.Stream, error) {
-	if !s.cfg.JetStream.Conn().IsConnected() { // a request would only time out
-		return nil, serverError{errors.New("NATS is not connected")}
-	}
-	stream, err := s.cfg.JetStream.Stream(ctx, s.cfg.Stream)
+	stream, err := openStream(ctx, s.cfg.JetStream, s.cfg.Stream)
 	if err != nil {
-		return nil, serverError{fmt.Errorf("open stream %s: %w", s.cfg.Stream, err)}
+		return nil, err
 	}
 	info := stream.CachedInfo()
 	f := found{created: info.Created.UnixNano(), ends: info.State.LastSeq}
@@ -56,4 +53,16 @@ func (s *session[T]) restart(ctx context.Context, reason string, created int64) 
 	s.cfg.Logger.InfoContext(ctx, "the stream is read from the start", "consumer", s.cfg.Name, "stream", s.cfg.Stream,
 		"epoch", to.epoch, "reason", reason)
 	return nil
+}
+
+// openStream finds the stream. Its errors are of the server.
+func openStream(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
+	if !js.Conn().IsConnected() { // a request would only time out
+		return nil, serverError{errors.New("NATS is not connected")}
+	}
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return nil, serverError{fmt.Errorf("open stream %s: %w", name, err)}
+	}
+	return stream, nil
 }

@@ -77,6 +77,34 @@ func (k cursorKey) move(ctx context.Context, tx pgx.Tx, from, to position) error
 	return nil
 }
 
+// Position is how far a consumer has taken its stream.
+type Position struct {
+	// Epoch of the stream's incarnations; 0 is a consumer that has never read it.
+	Epoch int64
+	// Sequence of the last message taken.
+	Sequence uint64
+}
+
+// Hold returns the consumer's position and keeps it there: until the transaction ends, nothing more is taken into the database, by whichever
+// replica; the reader waits. Whoever holds several consumers does it in the order of their names.
+func (c *Consumer[T]) Hold(ctx context.Context, tx pgx.Tx) (Position, error) {
+	return c.cfg.key().position(ctx, tx, " FOR UPDATE")
+}
+
+// Position returns how far the consumer is; other than Hold, it may be further a moment later.
+func (c *Consumer[T]) Position(ctx context.Context, tx pgx.Tx) (Position, error) {
+	return c.cfg.key().position(ctx, tx, "")
+}
+
+func (k cursorKey) position(ctx context.Context, tx pgx.Tx, lock string) (Position, error) {
+	var p Position
+	err := tx.QueryRow(ctx, `SELECT epoch, sequence FROM stream_cursors WHERE consumer = $1 AND stream = $2`+lock, k.consumer, k.stream).Scan(&p.Epoch, &p.Sequence)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return Position{}, fmt.Errorf("read the cursor of %s: %w", k.consumer, err)
+	}
+	return p, nil
+}
+
 // found is what a stream says about itself.
 type found struct {
 	created int64

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// idleWait is how long one request for the next message stays open.
+	// idleWait is reader.idle, but for tests.
 	idleWait = 30 * time.Second
 	// inactiveAfter is when the server forgets the consumer of a reader that is gone.
 	inactiveAfter = 2 * time.Minute
@@ -37,6 +37,7 @@ type reader[T any] struct {
 	consumer jetstream.Consumer
 	numbered uint64 // by the consumer, of the last message seen
 	out      chan<- *batch[T]
+	idle     time.Duration // how long one request for the next message stays open
 }
 
 // openReader makes the server's consumer. It keeps no state there worth keeping: no acknowledgements, in memory, one replica.
@@ -54,35 +55,51 @@ func openReader[T any](ctx context.Context, cfg Config[T], stream jetstream.Stre
 	if err != nil {
 		return nil, fmt.Errorf("create a consumer from %d on: %w", after+1, err)
 	}
-	return &reader[T]{cfg: cfg, consumer: consumer, out: out}, nil
+	return &reader[T]{cfg: cfg, consumer: consumer, out: out, idle: idleWait}, nil
 }
 
 // run reads until ctx is done or something fails.
 func (r *reader[T]) run(ctx context.Context) error {
 	for {
-		b := &batch[T]{}
-		// Nothing may come for long: wait for one message, then take what is there, and what comes in a moment.
-		if err := r.fetchFirst(ctx, b); err != nil {
+		b, err := r.next(ctx)
+		if err != nil {
 			return err
 		}
 		if b.last.Sequence == 0 {
 			continue
 		}
-		if room := r.cfg.Batch - 1; room > 0 {
-			if err := r.fetch(ctx, b, room, jetstream.FetchMaxWait(r.cfg.Linger), jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
-				return err
-			}
-		}
-		select {
-		case r.out <- b:
-		case <-ctx.Done():
-			return fmt.Errorf("hand on a batch: %w", context.Cause(ctx))
+		if err := r.handOn(ctx, b); err != nil {
+			return err
 		}
 	}
 }
 
+// next is the next batch; empty when nothing has come for long.
+func (r *reader[T]) next(ctx context.Context) (*batch[T], error) {
+	b := &batch[T]{}
+	// Nothing may come for long: wait for one message, then take what is there, and what comes in a moment.
+	if err := r.fetchFirst(ctx, b); err != nil || b.last.Sequence == 0 {
+		return b, err
+	}
+	if room := r.cfg.Batch - 1; room > 0 {
+		if err := r.fetch(ctx, b, room, jetstream.FetchMaxWait(r.cfg.Linger), jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func (r *reader[T]) handOn(ctx context.Context, b *batch[T]) error {
+	select {
+	case r.out <- b:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("hand on a batch: %w", context.Cause(ctx))
+	}
+}
+
 func (r *reader[T]) fetchFirst(ctx context.Context, b *batch[T]) error {
-	bounded, cancel := context.WithTimeout(ctx, idleWait)
+	bounded, cancel := context.WithTimeout(ctx, r.idle)
 	defer cancel()
 	err := r.fetch(ctx, b, 1, jetstream.FetchContext(bounded))
 	if ctx.Err() == nil && bounded.Err() != nil {

@@ -105,10 +105,20 @@ func (s *session[T]) follow(ctx context.Context) error {
 
 // read fills the channel until something fails or the connection changes.
 func (s *session[T]) read(ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status) error {
+	ctx, release := whileUnchanged(ctx, status)
+	defer release()
+	r, err := openReader(ctx, s.cfg, stream, s.position.last.sequence, batches)
+	if err == nil {
+		s.state.clear()
+		err = r.run(ctx)
+	}
+	return serverError{err}
+}
+
+// whileUnchanged gives a context that ends with the first change of the connection. The caller releases it.
+func whileUnchanged(ctx context.Context, status <-chan nats.Status) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	watched := make(chan struct{})
-	defer func() { cancel(nil); <-watched }()
 	go func() {
 		defer close(watched)
 		select {
@@ -117,12 +127,7 @@ func (s *session[T]) read(ctx context.Context, stream jetstream.Stream, batches 
 		case <-ctx.Done():
 		}
 	}()
-	r, err := openReader(ctx, s.cfg, stream, s.position.last.sequence, batches)
-	if err == nil {
-		s.state.clear()
-		err = r.run(ctx)
-	}
-	return serverError{err}
+	return ctx, func() { cancel(nil); <-watched }
 }
 
 // take commits a batch, however often it has to be tried.
@@ -227,11 +232,9 @@ func (s *session[T]) trouble(ctx context.Context, err error) {
 
 // awaitServer pauses after a failure of NATS; the pause ends when the connection is back.
 func (s *session[T]) awaitServer(ctx context.Context, cause error) error {
-	back := s.cfg.JetStream.Conn().StatusChanged(nats.CONNECTED)
-	defer s.cfg.JetStream.Conn().RemoveStatusListener(back)
 	s.trouble(ctx, cause)
-	if err := delay.SleepOr(ctx, s.outage.Next(), back); err != nil {
-		return fmt.Errorf("wait for NATS: %w", err)
+	if err := connected(ctx, s.cfg.JetStream.Conn(), s.outage.Next()); err != nil {
+		return err
 	}
 	// Whoever was waiting for the lock would have got it, had the database ended this session meanwhile.
 	if err := s.conn.Ping(ctx); err != nil {

@@ -36,20 +36,14 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
 	if interval == 0 {
 		interval = 500 * time.Millisecond
 	}
-	held := &Held{}
-	config := pool.Config().ConnConfig
-	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { held.notified = true }
-	conn, err := pgx.ConnectConfig(ctx, config)
+	held, err := l.connect(ctx, pool)
 	if err != nil {
-		return nil, fmt.Errorf("connect for lock %s: %w", l.Name, err)
+		return nil, err
 	}
-	held.conn = conn
 	for {
-		var got bool
-		// Asked again and again rather than waited for in one statement, whose snapshot would keep VACUUM from removing dead rows.
-		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '/' || $1::text, 0))", l.Name).Scan(&got)
+		got, err := l.try(ctx, held.conn)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("ask for lock %s: %w", l.Name, err), held.Release(ctx))
+			return nil, errors.Join(err, held.Release(ctx))
 		}
 		if got {
 			return held, nil
@@ -58,6 +52,41 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
 			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.Release(ctx))
 		}
 	}
+}
+
+// Try is Acquire that does not wait: nil when another session holds the lock.
+func (l Lock) Try(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
+	held, err := l.connect(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	got, err := l.try(ctx, held.conn)
+	if err != nil || !got {
+		return nil, errors.Join(err, held.Release(ctx))
+	}
+	return held, nil
+}
+
+func (l Lock) connect(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
+	held := &Held{}
+	config := pool.Config().ConnConfig
+	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { held.notified = true }
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect for lock %s: %w", l.Name, err)
+	}
+	held.conn = conn
+	return held, nil
+}
+
+func (l Lock) try(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var got bool
+	// Asked again and again rather than waited for in one statement, whose snapshot would keep VACUUM from removing dead rows.
+	err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '/' || $1::text, 0))", l.Name).Scan(&got)
+	if err != nil {
+		return false, fmt.Errorf("ask for lock %s: %w", l.Name, err)
+	}
+	return got, nil
 }
 
 // Conn is the connection that holds the lock: while it works, the lock is held.

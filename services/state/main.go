@@ -70,6 +70,7 @@ type process struct {
 	agents       *nats.Agents
 	background   *background
 	api          service.Part
+	reader       *nats.Ingest
 	ingest       []service.Part
 	secretary    *nats.SecretResponder
 }
@@ -192,15 +193,27 @@ func (p *process) openIngest(context.Context) error {
 		return fmt.Errorf("ingest: %w", err)
 	}
 	p.workspaces.Unexpected = metrics.Unexpected
-	ingest := &nats.Ingest{
+	p.reader = &nats.Ingest{
 		Pool: p.pool, JetStream: js, Cell: p.workspaces.Cell, Logger: p.tel.Logger, Workspaces: p.workspaces, Observations: p.observations,
 		Cursors: cursors, Metrics: metrics,
 	}
-	p.ingest, err = ingest.Parts()
+	p.ingest, err = p.reader.Parts()
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
 	return nil
+}
+
+// rebuild is the API's way to a rebuild.
+func (p *process) rebuild(ctx context.Context, check bool, told func(stream string, sequence, last uint64) error) (connectapi.Rebuilt, error) {
+	r := nats.Rebuild{Ingest: p.reader, Told: func(at nats.RebuildProgress) error { return told(at.Stream, at.Sequence, at.Last) }}
+	began := time.Now()
+	out, err := r.Run(ctx, check)
+	if err != nil {
+		return connectapi.Rebuilt{}, fmt.Errorf("state: %w", err)
+	}
+	p.tel.Logger.InfoContext(ctx, "what is derived from the streams was rebuilt", "check", check, "differences", out.Differences, "seconds", time.Since(began).Seconds())
+	return connectapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, nil
 }
 
 func (p *process) openCallout(context.Context) error {
@@ -239,7 +252,7 @@ func (p *process) openAPI(context.Context) error {
 	}
 	handler := connectapi.NewHandler(connectapi.Dependencies{
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
-		Endpoint: endpoint, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+		Endpoint: endpoint, Rebuild: p.rebuild, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})
 	return nil

@@ -19,11 +19,9 @@ var errHelp = errors.New("the manual is asked for")
 type arguments struct {
 	Size
 
-	list  bool
-	table bool
-	// profile is a file for the profile of this process; empty for none.
-	profile string
-	wanted  []wanted
+	list   bool
+	table  bool
+	wanted []wanted
 }
 
 // wanted is a family to run, and which of its figures to print; nil is all.
@@ -50,8 +48,9 @@ func parseArguments(args []string, all []Family) (arguments, error) {
 	flags.SetOutput(io.Discard)
 	flags.DurationVar(&asked.For, "for", defaultFor, "")
 	flags.Float64Var(&asked.Scale, "scale", 1, "")
+	flags.BoolVar(&asked.Long, "long", false, "")
 	flags.BoolVar(&asked.table, "table", false, "")
-	flags.StringVar(&asked.profile, "cpuprofile", "", "")
+	flags.StringVar(&asked.Profile, "cpuprofile", "", "")
 	names, err := parseMixed(flags, args[1:])
 	if errors.Is(err, flag.ErrHelp) {
 		return arguments{}, errHelp

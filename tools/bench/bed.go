@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
@@ -22,6 +23,8 @@ import (
 
 // bed is what a benchmark stands on. What it opens is closed in reverse order, whatever happens.
 type bed struct {
+	// profile is where children write their CPU profiles, each with its name appended; empty for nowhere.
+	profile string
 	closing []func(ctx context.Context) error
 }
 
@@ -48,7 +51,7 @@ func (b *bed) folder() (string, error) {
 
 // postgres starts a server that makes commits durable as one in production does.
 func (b *bed) postgres(ctx context.Context) (*pg.Server, error) {
-	server, err := pg.Start(ctx, pg.Options{Settings: map[string]string{"fsync": "on", "full_page_writes": "on"}})
+	server, err := pg.Start(ctx, pg.Options{Settings: map[string]string{"fsync": "on", "full_page_writes": "on", "log_min_duration_statement": "2", "logging_collector": "on", "log_directory": "/tmp/benchpglog", "log_file_mode": "0644"}})
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
 	}
@@ -90,7 +93,7 @@ func (b *bed) streams(ctx context.Context, conn *nats.Conn) (jetstream.JetStream
 	return js, nil
 }
 
-// pool opens a schema of the server with these migrations.
+// pool opens a schema of the server, with these migrations if there are any.
 func (b *bed) pool(ctx context.Context, url, schema string, migrations ...postgres.Migrations) (*pgxpool.Pool, error) {
 	pool, err := postgres.Open(postgres.Config{URL: url, Schema: schema})
 	if err != nil {
@@ -100,6 +103,9 @@ func (b *bed) pool(ctx context.Context, url, schema string, migrations ...postgr
 		pool.Close()
 		return nil
 	})
+	if len(migrations) == 0 {
+		return pool, nil
+	}
 	if err := postgres.Migrate(ctx, pool, quiet(), migrations...); err != nil {
 		return nil, fmt.Errorf("make the tables: %w", err)
 	}
@@ -131,3 +137,12 @@ func (b *bed) state(ctx context.Context, url, schema string) (*pgxpool.Pool, err
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// readLine reads a file of one line.
+func readLine(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}

@@ -13,7 +13,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if serveAsChild() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestEveryNameIsListedAndDescribed(t *testing.T) {
 	t.Parallel()

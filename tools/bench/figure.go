@@ -27,8 +27,8 @@ type Figure struct {
 type Aim struct {
 	// Of is what is bounded: ofValue or ofRatio; empty is no aim.
 	Of string
-	// AtLeast or Below, whichever is not zero.
-	AtLeast, Below float64
+	// AtLeast, AtMost or Below, whichever is not zero.
+	AtLeast, AtMost, Below float64
 }
 
 const (
@@ -43,6 +43,8 @@ func (a Aim) String() string {
 		return ""
 	case a.Below != 0:
 		return fmt.Sprintf("%s < %g", a.Of, a.Below)
+	case a.AtMost != 0:
+		return fmt.Sprintf("%s <= %g", a.Of, a.AtMost)
 	default:
 		return fmt.Sprintf("%s >= %g", a.Of, a.AtLeast)
 	}
@@ -56,10 +58,7 @@ func (a Aim) holds(value float64, ratio *float64) *bool {
 	case a.Of == ofRatio:
 		value = *ratio
 	}
-	met := value >= a.AtLeast
-	if a.Below != 0 {
-		met = value < a.Below
-	}
+	met := value >= a.AtLeast && (a.Below == 0 || value < a.Below) && (a.AtMost == 0 || value <= a.AtMost)
 	return &met
 }
 

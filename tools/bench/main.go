@@ -19,6 +19,9 @@ import (
 )
 
 func main() {
+	if serveAsChild() {
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -40,7 +43,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if asked.list {
 		return list(out, all)
 	}
-	return profiled(asked.profile, func() error { return measure(ctx, asked, out, progress) })
+	return profiled(asked.Profile, func() error { return measure(ctx, asked, out, progress) })
 }
 
 // profiled writes what this process does with the CPU into a file, when one is named.

@@ -29,6 +29,10 @@ type Size struct {
 	For time.Duration
 	// Scale multiplies how many messages, workspaces and the like one turn has. Defaults to 1.
 	Scale float64
+	// Long measures also what takes more than a minute.
+	Long bool
+	// Profile is a file for the CPU profile of this process, and the beginning of those of its children; empty for none.
+	Profile string
 	// Figures that are wanted, without the family; nil is all. A family may measure others too.
 	Figures []string
 }
@@ -69,7 +73,7 @@ func beside(value, baseline float64) Measurement {
 
 // families in the order in which they run.
 func families() []Family {
-	return []Family{ingestFamily(), outboxFamily()}
+	return []Family{ingestFamily(), resyncFamily(), watchFamily(), outboxFamily()}
 }
 
 // figures puts what was measured into the order and words of the specs, as far as it is wanted.
@@ -122,8 +126,9 @@ nothing to compare with, aim and met where nothing is aimed at. Values are media
 Flags
   --for D       how long the turns of one comparison may take together, at least three being taken (default %s)
   --scale N     multiplies how many messages or workspaces a turn has (default 1)
+  --long        measure also what takes more than a minute
   --table       print a table at the end instead of lines
-  --cpuprofile FILE   write the CPU profile of this process, for go tool pprof
+  --cpuprofile FILE   write the CPU profile of this process, and of its children with their names appended, for go tool pprof
 
 `
 

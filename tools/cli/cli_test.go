@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/event"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/dead"
 )
 
 // run executes a command line with no configuration but what is given.
@@ -41,6 +42,14 @@ func TestMistakesSayWhatToDoAndExitAsTheirCodeSays(t *testing.T) {
 		{"replay workspace.> --from yesterday", 2, "RFC 3339|2026-01-02T15:04:05Z"},
 		{"--nats-url nats://127.0.0.1:1 replay nothing.>", 13, "cannot be reached"},
 		{"agent revoke x", 2, "no server is configured"},
+		{"rebuild --check", 2, "no server is configured"},
+		{"dead list", 2, "no NATS is configured"},
+		{"dead show", 2, "wants SEQUENCE"},
+		{"dead show x", 2, "must be a positive number"},
+		{"dead retry", 2, "wants either SEQUENCE… or --all"},
+		{"dead retry 1 --all", 2, "wants either SEQUENCE… or --all"},
+		{"dead drop 1 --subject applied.>", 2, "wants either SEQUENCE… or --all"},
+		{"dead drop 0", 2, "must be a positive number"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()
@@ -152,6 +161,34 @@ func TestEventsAreFilteredAndSummarized(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "name=mine from=starting to=failed desired_revision=3 reason=ImagePullBackOff unexpected", summary(raw))
 	require.Empty(t, summary([]byte("no json")))
+}
+
+func TestALetterForPeopleAndForPrograms(t *testing.T) {
+	t.Parallel()
+	l := dead.Letter{
+		Sequence: 3, Stored: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Service: "state", Consumer: "applied", Reason: "no good", Subject: "lockstep.local.applied.7.w",
+		Stream: "APPLIED", StreamSequence: 12, Header: map[string][]string{"ce-id": {"1"}}, Data: []byte(`{"a":1}`),
+	}
+	require.Equal(t, `Sequence     3
+Stored       2026-01-02T03:04:05Z
+Service      state
+Consumer     applied
+Reason       no good
+Subject      lockstep.local.applied.7.w
+Stream       APPLIED, sequence 12
+Header       ce-id: 1
+
+{
+  "a": 1
+}
+`, letterText(l))
+	require.JSONEq(t, `{"a":1}`, string(letterOf(l, true).Data))
+	require.Nil(t, letterOf(l, false).Data)
+	l.Data = []byte("\xff no json")
+	require.Contains(t, letterText(l), `"\xff no json"`)
+	require.Equal(t, l.Data, letterOf(l, true).DataBase64)
+	l.Data, l.Omitted = nil, 99
+	require.Contains(t, letterText(l), "99 bytes of data were too large to be kept")
 }
 
 func TestOrphansAreNamedInFullAndDeletedOnPurpose(t *testing.T) {

@@ -18,6 +18,7 @@ type API struct {
 	Agents     statev1connect.AgentServiceClient
 	Templates  statev1connect.TemplateServiceClient
 	Workspaces statev1connect.WorkspaceServiceClient
+	Operations statev1connect.OperationServiceClient
 }
 
 // New makes an API client at the server's URL for the owner of a personal access token.
@@ -30,6 +31,7 @@ func New(http connect.HTTPClient, server, token string) *API {
 		Agents:     statev1connect.NewAgentServiceClient(http, url, options),
 		Templates:  statev1connect.NewTemplateServiceClient(http, url, options),
 		Workspaces: statev1connect.NewWorkspaceServiceClient(http, url, options),
+		Operations: statev1connect.NewOperationServiceClient(http, url, options),
 	}
 }
 

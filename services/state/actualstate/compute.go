@@ -91,7 +91,7 @@ func Compute(in Input) Result {
 	}
 	pods := judge(in)
 	if pods.trouble != nil {
-		return Result{State: Failed, Reason: pods.trouble.reason, Message: pods.trouble.message}
+		return Result{State: Failed, Reason: pods.trouble.reason, Message: pods.trouble.message, Until: pods.until}
 	}
 	result := row(d, progressing)
 	result.Until = pods.until

@@ -3,6 +3,7 @@ package actualstate_test
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -90,6 +91,31 @@ func FuzzFirstMatchWins(f *testing.F) {
 			}
 			require.Equal(t, want, actualstate.Compute(in).State, "the status of a condition says nothing")
 		}
+	})
+}
+
+// FuzzUntil moves the clock: whoever computes again at Until, and when something is heard, misses nothing in between.
+func FuzzUntil(f *testing.F) {
+	f.Add([]byte{0, 10, 20, 30, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1, 1, 60}, uint8(40))
+	f.Add([]byte("a history of pods that end, and do not"), uint8(90))
+	f.Fuzz(func(t *testing.T, seed []byte, seconds uint8) {
+		in := draw(seed)
+		for i := range in.Pods {
+			in.Pods[i].Object.Name = strconv.Itoa(i)
+			if i < len(seed) {
+				in.Pods[i].Object.CreatedAt = new(time.Unix(int64(seed[i]), 0))
+			}
+		}
+		now := actualstate.Compute(in)
+		later := in
+		later.Clock = in.Clock.Add(time.Duration(seconds) * time.Second)
+		if !now.Until.IsZero() {
+			require.True(t, now.Until.After(in.Clock))
+			if !later.Clock.Before(now.Until) {
+				later.Clock = now.Until.Add(-1)
+			}
+		}
+		require.Equal(t, now, actualstate.Compute(later), "at %s, having been computed at %s", later.Clock, in.Clock)
 	})
 }
 

@@ -128,8 +128,10 @@ func deadlineExceeded(in Input) Result {
 		// At this deadline every patience is over.
 		in.Patience.Unschedulable = -1
 	}
-	if t := judge(in).trouble; t != nil {
-		r.Reason, r.Message = t.reason, t.message
+	pods := judge(in)
+	r.Until = pods.until
+	if pods.trouble != nil {
+		r.Reason, r.Message = pods.trouble.reason, pods.trouble.message
 		return r
 	}
 	if c := conditionOf(in.Deployment.Conditions, replicaFailureType); c != nil && c.Reason != "" {

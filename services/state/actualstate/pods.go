@@ -15,7 +15,7 @@ type trouble struct{ reason, message string }
 type judgement struct {
 	// trouble is nil while all is well.
 	trouble *trouble
-	// until is the earliest deadline that is still to come.
+	// until is the earliest deadline to come that makes another judgement: of a pod before the one in trouble.
 	until time.Time
 }
 
@@ -24,6 +24,9 @@ func judge(in Input) judgement {
 	var j judgement
 	hash := currentHash(in)
 	for _, p := range deploymentPods(in) {
+		if j.trouble != nil {
+			break
+		}
 		if *in.Deployment.SpecReplicas > 0 {
 			if hash != "" && p.PodTemplateHash == hash && p.Object.DeletedAt == nil {
 				j.start(p, in)
@@ -32,16 +35,13 @@ func judge(in Input) judgement {
 			j.deadline(in.Clock, *p.Object.DeletedAt, in.Patience.Stop, func() trouble { return notEnding(p) })
 		}
 	}
-	if j.trouble != nil {
-		j.until = time.Time{}
-	}
 	return j
 }
 
 // start judges a pod that shall run. Containers that cannot start come before a pod without a node.
 func (j *judgement) start(p events.ObservedPod, in Input) {
 	if t := containerTrouble(p); t != nil {
-		j.found(*t)
+		j.trouble = t
 		return
 	}
 	c := conditionOf(p.Conditions, podScheduledType)
@@ -65,18 +65,12 @@ func (j *judgement) deadline(clock, since time.Time, patience time.Duration, t f
 	}
 	at := since.Add(patience)
 	if !clock.IsZero() && !clock.Before(at) {
-		j.found(t())
+		found := t()
+		j.trouble = &found
 		return
 	}
 	if j.until.IsZero() || at.Before(j.until) {
 		j.until = at
-	}
-}
-
-// found keeps the first trouble.
-func (j *judgement) found(t trouble) {
-	if j.trouble == nil {
-		j.trouble = &t
 	}
 }
 

@@ -27,6 +27,7 @@ type Dependencies struct {
 	Streams      jetstream.JetStream
 	Agents       Agents
 	Endpoint     AgentEndpoint
+	Rebuild      Rebuild
 	Cell         topology.Cell
 	Logger       *slog.Logger
 	Now          func() time.Time
@@ -49,5 +50,6 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
 		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
+	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
 	return mux
 }

@@ -144,9 +144,12 @@ func TestExpiring(t *testing.T) {
 				changes = nil
 			}
 			require.Empty(t, changes)
-			if test.look == 0 {
+			switch {
+			case after.DesiredState == domain.DesiredTerminated && before.DesiredState != domain.DesiredTerminated:
+				require.Equal(t, domain.NextTick(), after.ReconsiderAt, "what its cluster shows is read otherwise")
+			case test.look == 0:
 				require.Zero(t, after.ReconsiderAt)
-			} else {
+			default:
 				require.Equal(t, at(test.look), after.ReconsiderAt)
 			}
 		})
@@ -180,7 +183,7 @@ func TestWhoRestartsGetsTheWholeTimeAgain(t *testing.T) {
 
 	restarted, err := w.SetDesired(domain.DesiredRestartRequested, 9, near)
 	require.NoError(t, err)
-	require.Equal(t, near, restarted.ReconsiderAt, "it is looked at with its policies")
+	require.Equal(t, domain.NextTick(), restarted.ReconsiderAt, "it is looked at with its policies")
 	restarted = restarted.Observe(domain.Observation{Clock: at(8 * time.Hour), AgePolicies: policies()}).Expire(policies(), at(8*time.Hour))
 	require.Equal(t, domain.DesiredRestartRequested, restarted.DesiredState)
 	require.Empty(t, restarted.Warnings)

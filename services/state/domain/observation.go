@@ -56,10 +56,10 @@ func (w Workspace) compute(o Observation) Workspace {
 		Deployment: o.Deployment, ReplicaSets: o.ReplicaSets, Pods: o.Pods,
 		Clock: o.Clock, Patience: o.Patience,
 	})
-	if r.State == actualstate.Unknown && !o.Seen && w.ActualState == actualstate.CreationRequested {
-		// Nothing was heard yet, which is no reason to doubt.
-		w.ReconsiderAt = time.Time{}
-		return w
+	if r.State == actualstate.Unknown && !o.Seen {
+		// Nothing was heard yet, which is no reason to doubt. Nor does it matter what was told before, such as an error in applying that is over now: the
+		// state follows from what is known, however that came to be known.
+		r = actualstate.Result{State: actualstate.CreationRequested}
 	}
 	if r.State != w.ActualState || r.Reason != w.Reason {
 		w.ActualStateRevision++

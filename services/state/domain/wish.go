@@ -54,7 +54,7 @@ func NewWorkspace(c Creation) (Workspace, error) {
 		Spec: c.Spec, DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now, DesiredStateSince: now,
 		Cause:       Cause{Kind: events.DesiredStateCauseUser, UserID: c.UserID},
 		ActualState: actualstate.CreationRequested, ActualStateChangedAt: now, Termination: actualstate.TerminationNone,
-		ReconsiderAt: now, // for the policies
+		ReconsiderAt: NextTick(), // for the policies
 	}, nil
 }
 
@@ -75,7 +75,7 @@ func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Wor
 	}
 	w = w.desireState(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
 	// The policies that hold for it are known where it is observed next.
-	w.ReconsiderAt = w.DesiredStateSince
+	w.ReconsiderAt = NextTick()
 	return w, nil
 }
 
@@ -106,7 +106,22 @@ func (w Workspace) Redispatch(now time.Time) Workspace {
 // desireState wants another state from now on.
 func (w Workspace) desireState(to DesiredState, cause Cause, now time.Time) Workspace {
 	w.DesiredState, w.DesiredStateSince, w.ExpiryWarnedOf = to, instant(now), time.Time{}
+	if to == DesiredTerminated {
+		// What its cluster shows is read otherwise from now on.
+		w.ReconsiderAt = NextTick()
+	}
 	return w.desire(cause, now)
+}
+
+// NextTick is a time for ReconsiderAt that every agent's clock has reached.
+func NextTick() time.Time { return time.Unix(0, 0).UTC() }
+
+// WithWishOf is the workspace with everything that is wanted as it is of another version of it, and what its cluster says left alone.
+func (w Workspace) WithWishOf(other Workspace) Workspace {
+	w.Spec, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = other.Spec, other.DesiredState, other.DesiredRevision, other.DesiredStateChangedAt
+	w.DesiredStateSince, w.ExpiryWarnedOf, w.AgeWarnedOf = other.DesiredStateSince, other.ExpiryWarnedOf, other.AgeWarnedOf
+	w.Cause, w.Warnings, w.Drifts = other.Cause, other.Warnings, other.Drifts
+	return w
 }
 
 // desire is the one way to a new revision.

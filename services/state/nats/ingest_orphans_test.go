@@ -154,7 +154,7 @@ func TestADeletedOrphanIsGone(t *testing.T) {
 	a.says("terminated", s.workspace, 31, nil)
 	w.caughtUp()
 	require.Empty(t, w.orphans())
-	require.Empty(t, w.told("workspace.0."+s.workspace.String()+".orphan_deleted")[1:])
+	require.Empty(t, w.told("workspace.0." + s.workspace.String() + ".orphan_deleted")[1:])
 	told := w.told("workspace.0." + s.workspace.String() + ".orphan_deleted")[0]
 	require.EqualValues(t, 9, told["user_id"])
 	require.Equal(t, []int{31}, w.fading("desired.7."+s.workspace.String()))

@@ -94,9 +94,15 @@ func (s *Observations) Put(ctx context.Context, tx pgx.Tx, objects []Object) ([]
 	if len(objects) == 0 {
 		return nil, nil
 	}
+	stamped, err := s.stamp(ctx, tx, objects)
+	if err != nil || len(stamped) == len(objects) {
+		return nil, err
+	}
 	var c objectColumns
 	for i := range objects {
-		c.add(&objects[i])
+		if !stamped[i] {
+			c.add(&objects[i])
+		}
 	}
 	rows, err := tx.Query(ctx, `
 		with put as (
@@ -129,29 +135,40 @@ func (s *Observations) Put(ctx context.Context, tx pgx.Tx, objects []Object) ([]
 	if err != nil {
 		return nil, fmt.Errorf("store %d observations: %w", len(objects), err)
 	}
-	return altered, s.stamp(ctx, tx, objects)
+	return altered, nil
 }
 
-// stamp notes the membership of those that were stored already.
-func (s *Observations) stamp(ctx context.Context, tx pgx.Tx, objects []Object) error {
+// stamp notes the membership of those that bring nothing newer than what is stored, which are nearly all that a full resync has, and tells which they are: one narrow
+// look at each instead of an attempt to store it.
+func (s *Observations) stamp(ctx context.Context, tx pgx.Tx, objects []Object) (map[int]bool, error) {
 	var c objectColumns
+	var members []int
 	for i := range objects {
 		if objects[i].ResyncID != "" {
 			c.add(&objects[i])
+			members = append(members, i)
 		}
 	}
-	if len(c.agents) == 0 {
-		return nil
+	if len(members) == 0 {
+		return nil, nil //nolint:nilnil // none is an answer
 	}
-	_, err := tx.Exec(ctx, `
+	rows, err := tx.Query(ctx, `
 		update observed_objects o set resync_id = n.resync_id
-		from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) as n (agent_id, kind, namespace, name, resync_id)
-		where (o.agent_id, o.kind, o.namespace, o.name) = (n.agent_id, n.kind, n.namespace, n.name) and o.resync_id is distinct from n.resync_id`,
-		c.agents, c.kinds, c.namespaces, c.names, c.resyncs)
+		from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::boolean[], $8::text[], $9::bigint[])
+			as n (agent_id, kind, namespace, name, epoch, version, deleted, resync_id, member)
+		where (o.agent_id, o.kind, o.namespace, o.name) = (n.agent_id, n.kind, n.namespace, n.name)
+			and (n.epoch, n.version::numeric, n.deleted) <= (o.epoch, o.resource_version, o.deleted)
+		returning n.member`,
+		c.agents, c.kinds, c.namespaces, c.names, c.epochs, c.versions, c.deleted, c.resyncs, members)
 	if err != nil {
-		return fmt.Errorf("stamp %d members of resyncs: %w", len(c.agents), err)
+		return nil, fmt.Errorf("stamp %d members of resyncs: %w", len(members), err)
 	}
-	return nil
+	stamped := make(map[int]bool, len(members))
+	var member int
+	if _, err := pgx.ForEachRow(rows, []any{&member}, func() error { stamped[member] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("stamp %d members of resyncs: %w", len(members), err)
+	}
+	return stamped, nil
 }
 
 // objectColumns are the columns of many objects, one array each.

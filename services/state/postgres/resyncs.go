@@ -131,10 +131,18 @@ func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster domain.Clus
 }
 
 func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([]uuid.UUID, error) {
+	// Grouping is never worked out row against row, as a join is when PostgreSQL last looked at its tables before the agent was there.
+	// The revision is found as text: no string of the JSON can hold this, since its quotes would be escaped, and to parse all of them takes longer than all else here.
 	rows, err := tx.Query(ctx, `
-		select w.id from workspaces w where w.agent_id = $1 and w.actual_state <> 'terminated' and not exists (
-			select from observed_objects o where o.agent_id = w.agent_id and o.kind = 'deployment' and o.namespace = w.namespace and o.name = w.name and not o.deleted
-				and (w.applied_uid = '' or o.uid = w.applied_uid and o.data::jsonb->'object'->'annotations'->>$2 = w.applied_revision::text))`,
+		select (array_agg(id) filter (where id is not null))[1] from (
+			select namespace, name, id, applied_uid as uid, applied_revision::text as revision, false as there
+			from workspaces where agent_id = $1 and actual_state <> 'terminated'
+			union all
+			select namespace, name, null, uid, substring(data from '"' || $2 || '":"([0-9]+)"'), true
+			from observed_objects where agent_id = $1 and kind = 'deployment' and not deleted
+		) as both_sides group by namespace, name
+		having count(id) > 0 and (not bool_or(there)
+			or max(uid) filter (where not there) <> '' and (count(distinct uid) > 1 or count(revision) < 2 or count(distinct revision) > 1))`,
 		agentID, domain.AnnotationDesiredRevision)
 	if err != nil {
 		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)

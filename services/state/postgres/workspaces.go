@@ -31,6 +31,8 @@ type Workspaces struct {
 	Render render.Options
 	// Unexpected is called for each change of an actual state that the state diagram does not know. Defaults to nothing.
 	Unexpected func(from, to domain.ActualState)
+	// Derived has SaveAll store what clusters say alone: what is wanted stays, and nobody is told. For Shadow.
+	Derived bool
 }
 
 // Insert stores a new workspace with its first desired revision. The fault already_exists says that a workspace of that name is there that is not
@@ -104,6 +106,9 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	var changed []Saving
 	var rows workspaceRows
 	for _, saving := range savings {
+		if s.Derived {
+			saving.After = saving.After.WithWishOf(saving.Before)
+		}
 		// The cause and the warnings are not stored; with no other difference there is nothing that they would be of.
 		saving.Before.Cause, saving.Before.Warnings = saving.After.Cause, saving.After.Warnings
 		if reflect.DeepEqual(saving.Before, saving.After) {
@@ -119,8 +124,10 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	}
 	var batch pgx.Batch
 	rows.update(&batch)
-	if err := s.tell(ctx, &batch, changed); err != nil {
-		return err
+	if !s.Derived {
+		if err := s.tell(ctx, &batch, changed); err != nil {
+			return err
+		}
 	}
 	return send(ctx, tx, &batch, "save %d workspaces", len(changed))
 }

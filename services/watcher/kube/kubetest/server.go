@@ -2,7 +2,7 @@
 // is refused, a cluster that was restored from a backup.
 //
 // It serves lists and watches of what it is given, and keeps Leases and namespaces as they are written. Lists are of one page and one
-// version, watches send what Send is given. It knows no more of Kubernetes than this.
+// version, but for those of [Server.SetMany], watches send what Send is given. It knows no more of Kubernetes than this.
 package kubetest
 
 import (
@@ -48,6 +48,7 @@ type Server struct {
 type list struct {
 	version int
 	objects []runtime.Object
+	many    *many
 }
 
 type change struct {
@@ -59,6 +60,13 @@ type change struct {
 // Start starts a server that has nothing, at version 1. It ends with the test.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
+	s := New()
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// New is Start for what is no test: who calls it closes the server.
+func New() *Server {
 	s := &Server{
 		lists: make(map[string]list), watches: make(map[string]map[chan change]bool), oldest: make(map[string]int),
 		refused: make(map[string]int), held: make(map[string]*Held), written: make(map[string]map[string]any), version: 1,
@@ -71,26 +79,36 @@ func Start(tb testing.TB) *Server {
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "cluster", "resourceVersion": "1"},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
-	tb.Cleanup(func() {
-		s.Expire(0)
-		s.http.CloseClientConnections()
-		s.http.Close()
-	})
 	return s
+}
+
+// Close ends every watch and the server.
+func (s *Server) Close() {
+	s.Expire(0)
+	s.http.CloseClientConnections()
+	s.http.Close()
 }
 
 // Kubeconfig writes a kubeconfig that leads to the server.
 func (s *Server) Kubeconfig(tb testing.TB) string {
 	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "kubeconfig")
+	if err := s.WriteKubeconfig(path); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// WriteKubeconfig writes a kubeconfig that leads to the server into a file.
+func (s *Server) WriteKubeconfig(path string) error {
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters["c"] = &clientcmdapi.Cluster{Server: s.http.URL}
 	cfg.Contexts["c"] = &clientcmdapi.Context{Cluster: "c"}
 	cfg.CurrentContext = "c"
-	path := filepath.Join(tb.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
-		tb.Fatalf("write the kubeconfig: %v", err)
+		return fmt.Errorf("write the kubeconfig: %w", err)
 	}
-	return path
+	return nil
 }
 
 // Set is what lists of the resource return from now on, and at which version.
@@ -203,6 +221,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 		return
 	}
 	l := s.lists[resource]
+	if l.many != nil {
+		s.mu.Unlock() // they may be many
+		l.many.serve(w, r, l.version)
+		s.mu.Lock()
+		return
+	}
 	apiVersion, kind := "apps/v1", map[string]string{Deployments: "DeploymentList", ReplicaSets: "PartialObjectMetadataList", Pods: "PodList"}[resource]
 	switch {
 	case resource == Pods:

@@ -1,0 +1,232 @@
+package cursor_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+func (b *bundle) replay(c *cursor.Consumer[string], stretch cursor.Stretch, progress func(uint64)) cursor.Replayed {
+	b.t.Helper()
+	done, err := c.Replay(b.t.Context(), b.pool, stretch, progress)
+	require.NoError(b.t, err)
+	done.FirstStored = time.Time{}
+	return done
+}
+
+func nothing(uint64) {}
+
+func TestAReplayHandlesAStretchAndMovesNoCursor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(20)
+	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 7 })
+	var told []uint64
+	require.Equal(t, cursor.Replayed{First: 1, Last: 13, Handled: 13}, b.replay(c, cursor.Stretch{From: 1, To: 13}, func(sequence uint64) { told = append(told, sequence) }))
+	require.Equal(t, numbers(13), b.handled())
+	require.True(t, slices.IsSorted(told))
+	require.Equal(t, uint64(13), told[len(told)-1])
+	require.GreaterOrEqual(t, len(told), 2, "batch by batch")
+	require.Equal(t, cursor.Replayed{First: 14, Last: 20, Handled: 7}, b.replay(c, cursor.Stretch{From: 14, To: 20}, nothing))
+	require.Equal(t, numbers(20), b.handled())
+	require.Equal(t, cursor.Replayed{Last: 20}, b.replay(c, cursor.Stretch{From: 21, To: 20}, nothing), "nothing is a stretch too")
+	epoch, _ := b.cursor()
+	require.Equal(t, int64(-1), epoch, "there is no cursor")
+	stream, err := b.js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	require.LessOrEqual(t, stream.CachedInfo().State.Consumers, 3)
+}
+
+func TestAReplaySkipsWhatIsMalformedOrPoisonousAndPublishesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
+	b.publishText("bad 0")
+	b.publish(5)
+	b.publishText("bad 1")
+	b.publish(3)
+	c := b.consumer(func(c *cursor.Config[string]) {
+		c.Decode = refuseBad
+		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+			if err := handle(ctx, tx, batch); err != nil {
+				return err
+			}
+			for i := range batch {
+				if v := batch[i].Value; v == "3" || v == "8" {
+					return &cursor.Poison{Sequence: batch[i].Sequence, Err: errors.New("violates a rule")}
+				}
+			}
+			return nil
+		}
+	})
+	require.Equal(t, cursor.Replayed{First: 1, Last: 10, Handled: 6, Skipped: 4}, b.replay(c, cursor.Stretch{To: 10}, nothing))
+	require.Equal(t, []string{"1", "2", "4", "5", "6", "7"}, b.handled())
+	dead, err := b.js.Stream(t.Context(), "DEAD")
+	require.NoError(t, err)
+	require.Zero(t, dead.CachedInfo().State.Msgs)
+}
+
+func TestAReplayOfAStreamThatHasLostItsHeadAndItsMiddleAndItsTail(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(20)
+	stream, err := b.js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(6)))
+	for _, sequence := range []uint64{9, 10, 18, 19, 20} {
+		require.NoError(t, stream.DeleteMsg(t.Context(), sequence))
+	}
+	c := b.consumer(nil)
+	done, err := c.Replay(t.Context(), b.pool, cursor.Stretch{To: 20}, nothing)
+	require.NoError(t, err)
+	first, err := stream.GetMsg(t.Context(), 6)
+	require.NoError(t, err)
+	require.True(t, first.Time.Equal(done.FirstStored))
+	require.Equal(t, [3]uint64{6, 17, 10}, [3]uint64{done.First, done.Last, done.Handled})
+	require.Equal(t, []string{"6", "7", "8", "11", "12", "13", "14", "15", "16", "17"}, b.handled())
+
+	require.NoError(t, stream.Purge(t.Context()))
+	require.Equal(t, cursor.Replayed{}, b.replay(c, cursor.Stretch{To: 20}, nothing), "everything has expired")
+}
+
+func TestAReplayGoesOnWhereItWasAfterNATSWasAway(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(100)
+	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 10 })
+	restarts := 0
+	done := b.replay(c, cursor.Stretch{To: 95}, func(sequence uint64) {
+		if restarts < 2 && sequence >= uint64(20+30*restarts) {
+			restarts++
+			require.NoError(t, b.server.Restart())
+		}
+	})
+	require.Equal(t, 2, restarts)
+	require.Equal(t, cursor.Replayed{First: 1, Last: 95, Handled: 95}, done)
+	require.Equal(t, numbers(95), b.handled(), "each once, in order")
+}
+
+func TestAReplayEndsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(5)
+	_, err := b.consumer(nil).Replay(t.Context(), b.pool, cursor.Stretch{To: 6}, nothing)
+	require.ErrorContains(t, err, "restored from an older copy: it ends at 5, before 6")
+
+	failing := b.consumer(func(c *cursor.Config[string]) {
+		c.Batch = 2
+		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+			if err := handle(ctx, tx, batch); err != nil {
+				return err
+			}
+			if batch[len(batch)-1].Sequence >= 5 {
+				return errors.New("the handler's reason")
+			}
+			return nil
+		}
+	})
+	done, err := failing.Replay(t.Context(), b.pool, cursor.Stretch{To: 5}, nothing)
+	require.ErrorContains(t, err, "messages up to 5 cannot be handled: the handler's reason")
+	require.Equal(t, uint64(4), done.Last)
+	require.Equal(t, numbers(4), b.handled())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = b.consumer(func(c *cursor.Config[string]) { c.Batch = 1 }).Replay(ctx, b.pool, cursor.Stretch{To: 5}, func(uint64) { cancel() })
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestAReplayIntoATransactionIsSeenWithItOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(9)
+	poisoned := b.consumer(func(c *cursor.Config[string]) {
+		c.Batch = 4
+		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+			for i := range batch {
+				if batch[i].Value == "6" {
+					return &cursor.Poison{Sequence: batch[i].Sequence, Err: errors.Join(errors.New("no"), handle(ctx, tx, batch))}
+				}
+			}
+			return handle(ctx, tx, batch)
+		}
+	})
+	tx, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	done, err := poisoned.Replay(t.Context(), tx, cursor.Stretch{To: 9}, nothing)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), done.Skipped)
+	require.Empty(t, b.handled())
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, slices.Delete(numbers(9), 5, 6), b.handled(), "what a savepoint had is gone with it")
+}
+
+func TestWhoHoldsAConsumerHasItsPositionAndItWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	c := b.consumer(nil)
+	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
+		at, err := c.Hold(t.Context(), tx)
+		require.Equal(t, cursor.Position{}, at, "it has never read")
+		return err
+	}))
+	b.publish(3)
+	b.run(c)
+	b.cursorAt(1, 3)
+	tx, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	at, err := c.Hold(t.Context(), tx)
+	require.NoError(t, err)
+	require.Equal(t, cursor.Position{Epoch: 1, Sequence: 3}, at)
+	b.publish(2)
+	// The reader waits for the row: the server says so.
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waiting)
+		return err == nil && waiting == 1
+	}, patience, 5*time.Millisecond)
+	at, err = c.Position(t.Context(), tx)
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), at.Sequence)
+	require.Equal(t, numbers(3), b.handled())
+	require.NoError(t, tx.Rollback(t.Context()))
+	b.cursorAt(1, 5)
+	require.Equal(t, numbers(5), b.handled())
+}
+
+// What a stream loses by age while it is replayed was pending, and never comes.
+func TestAReplayEndsThoughWhatWasPendingHasGone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(40)
+	stream, err := natstest.JetStream(t, b.server).Stream(t.Context(), stream)
+	require.NoError(t, err)
+	purged := false
+	c := b.consumer(func(c *cursor.Config[string]) {
+		c.Batch = 1
+		c.Decode = func(m *cursor.Message[string]) error {
+			if m.Sequence == 5 && !purged {
+				purged = true
+				if err := stream.Purge(context.WithoutCancel(t.Context())); err != nil {
+					return err
+				}
+			}
+			m.Value = strconv.FormatUint(m.Sequence, 10)
+			return nil
+		}
+	})
+	c.ImpatientAfter(50 * time.Millisecond)
+	done := b.replay(c, cursor.Stretch{To: 40}, nothing)
+	require.Less(t, done.Last, uint64(40))
+	require.Equal(t, numbers(int(done.Last)), b.handled())
+}

@@ -1,0 +1,564 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/nats"
+	store "lockstep.internal/services/state/postgres"
+)
+
+func silent(nats.RebuildProgress) error { return nil }
+
+func (w *world) tryRebuild(ctx context.Context, check bool, batch int, told func(nats.RebuildProgress) error) (nats.RebuildOutcome, error) {
+	w.t.Helper()
+	r := &nats.Rebuild{Ingest: w.ingest(batch), Told: told}
+	return r.Run(ctx, check)
+}
+
+func (w *world) rebuild(check bool, batch int) nats.RebuildOutcome {
+	w.t.Helper()
+	out, err := w.tryRebuild(w.t.Context(), check, batch, silent)
+	require.NoError(w.t, err)
+	require.Equal(w.t, !check, out.Replaced)
+	return out
+}
+
+// identical is that a rebuild gives what is there, in batches of several sizes.
+func (w *world) identical(what string) {
+	w.t.Helper()
+	for _, batch := range []int{0, 7, 1} {
+		out := w.rebuild(true, batch)
+		require.Empty(w.t, out.Differences, "%s, in batches of %d", what, batch)
+		for _, table := range out.Tables {
+			require.Zero(w.t, table.Different, "%s: %s", what, table.Name)
+		}
+	}
+}
+
+// everything is all rows of all that there is, as text, but how far the outbox is.
+func (w *world) everything() map[string][]string {
+	w.t.Helper()
+	out := map[string][]string{}
+	for _, table := range []string{"agents", "observed_objects", "resyncs", "orphans", "workspaces", "outbox", "stream_cursors", "projects", "users"} {
+		rows, err := w.pool.Query(w.t.Context(), `select t::text from `+table+` t order by 1`)
+		require.NoError(w.t, err)
+		out[table], err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(w.t, err)
+	}
+	return out
+}
+
+// chaos is a random history of two agents, their users, and whoever sends what nobody understands.
+type chaos struct {
+	*world
+
+	random     *rand.Rand
+	agents     []*agent
+	workspaces []domain.Workspace
+	versions   map[int64]int
+	orphans    int
+	// said is the last revision that a workspace's dispatcher spoke of, if it shall never go back.
+	said map[uuid.UUID]int
+}
+
+func (w *world) chaos(seed uint64) *chaos {
+	c := &chaos{world: w, random: rand.New(rand.NewPCG(seed, 7)), agents: []*agent{w.agent(7), w.agent(8)}, versions: map[int64]int{7: 100, 8: 5000}}
+	c.agents[1].cluster = "cluster-8"
+	return c
+}
+
+// seed is another one each time, told so that what was found can be found again.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return seed
+}
+
+func (c *chaos) create() {
+	made, err := domain.NewWorkspace(domain.Creation{
+		Name: fmt.Sprintf("w%d", len(c.workspaces)), ProjectID: 4, AgentID: 7 + int64(c.random.IntN(2)), UserID: 9, Template: "default", Spec: domain.Spec{Image: "ide:9"}, Now: start(),
+	})
+	require.NoError(c.t, err)
+	c.tx(func(tx pgx.Tx) error { return c.world.workspaces.Insert(c.t.Context(), tx, made) })
+	c.workspaces = append(c.workspaces, made)
+}
+
+// live has steps happen, while the state service takes in what is said in batches of any size, and is restarted now and then.
+func (c *chaos) live(steps int) {
+	c.t.Helper()
+	for len(c.workspaces) < 3 {
+		c.create()
+	}
+	for done := 0; done < steps; {
+		stop := c.begin([]int{0, 1, 3, 50}[c.random.IntN(4)])
+		for range 10 + c.random.IntN(60) {
+			c.step()
+			done++
+		}
+		if c.random.IntN(3) == 0 {
+			c.caughtUp()
+		}
+		stop()
+	}
+	c.take()
+}
+
+func (c *chaos) step() {
+	c.t.Helper()
+	ws := c.workspaces[c.random.IntN(len(c.workspaces))]
+	a := c.agents[ws.AgentID-7]
+	a.now = a.now.Add(time.Duration(c.random.IntN(90)) * time.Second)
+	c.versions[a.id]++
+	version := c.versions[a.id]
+	s := running(ws, version)
+	s.spec, s.available, s.template = c.random.IntN(2), c.random.IntN(2), 1
+	switch c.random.IntN(22) {
+	case 0:
+		s.deleted = true
+		a.sees(s)
+	case 1:
+		s.version = max(1, s.version-1-c.random.IntN(40)) // late
+		a.sees(s)
+	case 2:
+		a.replicaSet(ws, version)
+	case 3, 4, 5:
+		c.pod(a, ws, version)
+	case 6, 7, 8:
+		a.ticks()
+	case 9:
+		a.applies(ws.ID, c.revision(ws.ID))
+	case 10:
+		a.fails(ws.ID, c.revision(ws.ID))
+	case 11:
+		c.resync(a, version)
+	case 12:
+		c.want(ws.ID)
+	case 13:
+		if c.get(ws.ID).DesiredState == domain.DesiredTerminated {
+			a.says([]string{"terminating", "terminated"}[c.random.IntN(2)], ws.ID, int(c.get(ws.ID).DesiredRevision), map[string]any{})
+		}
+	case 14:
+		c.nonsense(a, ws)
+	case 15:
+		if len(c.workspaces) < 9 {
+			c.create()
+		}
+	case 16:
+		c.orphan(a, version)
+	case 17:
+		if c.random.IntN(4) == 0 {
+			// The cluster is another one.
+			a.cluster, c.versions[a.id] = a.cluster+"x", 10
+			c.resync(a, 10)
+		}
+	default:
+		a.sees(s)
+	}
+}
+
+// revision is one that a dispatcher speaks of.
+func (c *chaos) revision(id uuid.UUID) int {
+	revision := 1 + c.random.IntN(3)
+	if c.said != nil {
+		c.said[id] += revision / 3
+		revision = c.said[id] + 1
+	}
+	return revision
+}
+
+func (c *chaos) pod(a *agent, ws domain.Workspace, version int) {
+	a.pod(ws, fmt.Sprintf("%s-%d", ws.Name, c.random.IntN(3)), version-c.random.IntN(3), func(p *events.ObservedPod) {
+		created := a.now
+		p.Object.CreatedAt = &created
+		switch c.random.IntN(4) {
+		case 0:
+			p.Object.Verb = events.VerbDeleted
+		case 1:
+			p.Conditions = []events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no node", LastTransitionTime: &created}}
+		case 2:
+			p.Object.DeletedAt = &created
+		default:
+			p.Containers = []events.ContainerState{{Name: "c", State: events.ContainerStatusWaiting, Reason: []string{"", "CrashLoopBackOff", "ErrImagePull"}[c.random.IntN(3)]}}
+		}
+	})
+}
+
+// resync is a full one, whole or not, of which the begin may carry a nonce of ours that the cluster is behind of.
+func (c *chaos) resync(a *agent, version int) {
+	id, nonce := fmt.Sprintf("r%d", a.events), ""
+	if c.random.IntN(4) == 0 {
+		nonce = fmt.Sprintf("%s/deployment:%d", uuid.New(), version-10+c.random.IntN(20))
+	}
+	var members []domain.Workspace
+	for _, ws := range c.workspaces {
+		if ws.AgentID == a.id && c.random.IntN(4) > 0 {
+			members = append(members, ws)
+		}
+	}
+	a.begins(id, nonce, len(members), version-5)
+	for _, ws := range members {
+		if c.random.IntN(12) > 0 {
+			a.sees(member(running(ws, max(1, version-5-c.random.IntN(5))), id))
+		}
+	}
+	if c.random.IntN(8) > 0 {
+		a.ends(id, len(members))
+	}
+}
+
+func (c *chaos) want(id uuid.UUID) {
+	to := []domain.DesiredState{domain.DesiredRunning, domain.DesiredStopped, domain.DesiredRestartRequested, domain.DesiredTerminated}[c.random.IntN(4)]
+	c.change(id, func(was domain.Workspace) (domain.Workspace, error) {
+		if was.DesiredState == domain.DesiredTerminated {
+			return was, nil
+		}
+		return was.SetDesired(to, 9, start())
+	})
+}
+
+// nonsense is for DEAD.
+func (c *chaos) nonsense(a *agent, ws domain.Workspace) {
+	stranger := c.agents[0]
+	if a == stranger {
+		stranger = c.agents[1]
+	}
+	switch c.random.IntN(4) {
+	case 0:
+		a.says("applied", uuid.New(), 1, map[string]any{"objects": []any{}})
+	case 1:
+		stranger.fails(ws.ID, 1)
+	case 2:
+		_, err := c.js.Publish(c.t.Context(), c.ingest(0).Cell.ObservedTick(a.id), []byte("nonsense"))
+		require.NoError(c.t, err)
+	default:
+		c.world.agent(99).ticks()
+	}
+}
+
+// orphan is a Deployment of a workspace that nobody knows.
+func (c *chaos) orphan(a *agent, version int) {
+	c.orphans++
+	id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, c.orphans))
+	a.sees(sight{name: fmt.Sprintf("o%d", c.orphans), workspace: id, version: version, spec: 1, available: 1, revision: "1", uid: fmt.Sprintf("uid-o%d", c.orphans)})
+}
+
+// FuzzARebuildGivesWhatIsThere lets random histories happen.
+func FuzzARebuildGivesWhatIsThere(f *testing.F) {
+	for seed := range uint64(6) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		w := setup(t)
+		w.chaos(seed).live(250)
+		require.NotEmpty(t, w.dead(), "there was something to skip")
+		w.identical("after everything")
+	})
+}
+
+func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.chaos(seed(t))
+	c.live(150)
+	w.identical("before")
+	before := w.everything()
+	dead := len(w.dead())
+	for _, spoil := range []struct{ statement, table, says string }{
+		{`update workspaces set actual_state = 'failed', reason = 'Spoilt' where actual_state <> 'terminated'`, "workspaces", `reason is "Spoilt", by the streams`},
+		{`update workspaces set applied_revision = 99 where actual_state <> 'terminated'`, "workspaces", "applied_revision is 99, by the streams"},
+		{`update workspaces set termination = 'finished' where termination = 'none'`, "workspaces", `termination is "finished", by the streams "none"`},
+		{`delete from observed_objects where kind = 'deployment'`, "observed_objects", "is missing"},
+		{`update observed_objects set deleted = not deleted`, "observed_objects", "deleted is"},
+		{`update observed_objects set data = replace(data, '"has_status":true', '"has_status":false') where kind = 'deployment'`, "observed_objects", "data is"},
+		{`update observed_objects set resource_version = resource_version + 1000`, "observed_objects", "resource_version is"},
+		{`insert into observed_objects select 7, 'pod', 'ws', 'made-up', 'u', 'c', 1, false, null, '{}'`, "observed_objects", "observed_objects 7/pod/ws/made-up: is there, but not by the streams"},
+		{`update resyncs set outcome = 'open', received = 1000`, "resyncs", `outcome is "open", by the streams`},
+		{`delete from resyncs`, "resyncs", "is missing"},
+		{`update agents set epoch = 50, ticked_at = now()`, "agents", "epoch is 50, by the streams"},
+		{`update agents set cluster_uid = 'another'`, "agents", `cluster_uid is "another", by the streams "cluster-`},
+	} {
+		w.exec(spoil.statement)
+		spoilt := w.everything()
+		out := w.rebuild(true, 0)
+		require.Contains(t, strings.Join(out.Differences, "\n"), spoil.says, spoil.statement)
+		at := slices.IndexFunc(out.Tables, func(table store.RebuiltTable) bool { return table.Name == spoil.table })
+		require.Positive(t, out.Tables[at].Different, spoil.statement)
+		require.Equal(t, spoilt, w.everything(), "a check changes nothing")
+
+		replaced := w.rebuild(false, 0)
+		require.Equal(t, out.Tables, replaced.Tables, "what was checked is what is replaced")
+		require.Equal(t, before, w.everything(), "mended: %s", spoil.statement)
+	}
+	require.Len(t, w.dead(), dead)
+	require.Empty(t, w.rebuild(true, 0).Differences)
+	w.exec(`update observed_objects set deleted = not deleted`)
+	w.exec(`insert into observed_objects select 7, 'pod', 'ws', 'made-up-' || n, 'u', 'c', 1, false, null, '{}' from generate_series(1, 200)`)
+	require.Len(t, w.rebuild(false, 0).Differences, 100, "the first hundred")
+}
+
+func TestReadersAndUsersGoOnDuringARebuild(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.chaos(seed(t))
+	c.live(100)
+	stop := w.begin(5)
+	ctx, cancel := context.WithCancel(t.Context())
+	var rebuilding sync.WaitGroup
+	var rebuilds atomic.Int64
+	rebuilding.Go(func() {
+		for ctx.Err() == nil {
+			out, err := w.tryRebuild(t.Context(), rebuilds.Load()%2 == 0, 0, silent)
+			if err != nil {
+				t.Errorf("rebuild: %v", err)
+				return
+			}
+			if len(out.Differences) > 0 {
+				t.Errorf("a rebuild of a living system differs: %q", out.Differences)
+			}
+			rebuilds.Add(1)
+		}
+	})
+	for steps := 0; steps < 100 || rebuilds.Load() < 4 && !t.Failed(); steps++ {
+		c.step()
+		if steps%20 == 0 {
+			w.caughtUp() // or the streams would grow faster than a busy machine reads them
+		}
+	}
+	w.caughtUp()
+	cancel()
+	rebuilding.Wait()
+	stop()
+	require.Empty(t, w.logs.matching("deadlock"))
+	w.identical("after rebuilds of a living system")
+}
+
+func TestACanceledRebuildChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.chaos(seed(t))
+	c.live(100)
+	w.exec(`update workspaces set actual_state = 'failed', reason = 'Spoilt'`)
+	spoilt := w.everything()
+
+	// While it reads.
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := w.tryRebuild(ctx, false, 10, func(p nats.RebuildProgress) error {
+		if p.Stream == topology.StreamObserved && p.Sequence > p.Last/2 {
+			cancel()
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, spoilt, w.everything())
+	_, err = w.tryRebuild(t.Context(), false, 10, func(nats.RebuildProgress) error { return errors.New("the caller is gone") })
+	require.ErrorContains(t, err, "the caller is gone")
+	require.Equal(t, spoilt, w.everything())
+
+	// While it holds the readers, and waits for somebody who changes a workspace.
+	user, err := w.pool.Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = user.Rollback(context.WithoutCancel(t.Context())) })
+	_, err = user.Exec(t.Context(), `select from workspaces for update`)
+	require.NoError(t, err)
+	ctx, cancel = context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := w.tryRebuild(ctx, false, 0, silent)
+		ended <- err
+	}()
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := w.pool.QueryRow(t.Context(), `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting)
+		return err == nil && waiting == 1
+	}, soon, 5*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NoError(t, user.Rollback(t.Context()))
+	require.Equal(t, spoilt, w.everything())
+
+	// Nothing of them is left, and the readers go on.
+	c.agents[0].ticks()
+	w.take()
+	w.rebuild(false, 0)
+	w.identical("mended at last")
+}
+
+func TestOneRebuildAtATime(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.chaos(1).live(20)
+	tried := false
+	_, err := w.tryRebuild(t.Context(), true, 0, func(nats.RebuildProgress) error {
+		if tried {
+			return nil
+		}
+		tried = true
+		_, err := w.tryRebuild(t.Context(), true, 0, silent)
+		require.True(t, fault.Is(err, errcode.Conflict), "%v", err)
+		require.ErrorContains(t, err, "a rebuild is under way already")
+		return nil
+	})
+	require.NoError(t, err)
+	require.True(t, tried)
+	w.identical("and then the next")
+}
+
+// What the streams have forgotten stays, wherever they begin now.
+func TestWhatTheStreamsHaveForgottenStays(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.chaos(seed(t))
+	c.said = map[uuid.UUID]int{}
+	c.live(200)
+	for range 3 {
+		for _, name := range []string{topology.StreamObserved, topology.StreamApplied} {
+			stream, err := w.js.Stream(t.Context(), name)
+			require.NoError(t, err)
+			state := stream.CachedInfo().State
+			require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(state.FirstSeq+state.Msgs/3)))
+		}
+		w.identical("a third is gone")
+		c.live(30)
+		w.identical("and more has come")
+	}
+	for _, name := range []string{topology.StreamObserved, topology.StreamApplied} {
+		stream, err := w.js.Stream(t.Context(), name)
+		require.NoError(t, err)
+		require.NoError(t, stream.Purge(t.Context()))
+	}
+	w.identical("all is gone")
+}
+
+func TestATerminatedWorkspaceStaysSo(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ws := w.workspace("w")
+	a := w.agent(7)
+	a.sees(running(ws, 5))
+	w.desire(ws.ID, domain.DesiredTerminated)
+	a.says("terminated", ws.ID, 2, map[string]any{})
+	w.take()
+	// A stream that was restored does not know of it.
+	stream, err := w.js.Stream(t.Context(), topology.StreamApplied)
+	require.NoError(t, err)
+	require.NoError(t, stream.DeleteMsg(t.Context(), 1))
+	before := w.everything()
+	w.rebuild(false, 0)
+	require.Equal(t, before, w.everything())
+}
+
+// Somebody wants a workspace terminated whose Deployment has gone before: what its cluster shows means something else from then on.
+func TestWhatIsWantedLaterDoesNotMakeADifference(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ws := w.workspace("w")
+	a := w.agent(7)
+	a.sees(running(ws, 5))
+	a.sees(absent(ws, 6))
+	w.take()
+	w.desire(ws.ID, domain.DesiredTerminated)
+	require.Equal(t, "unknown", string(w.get(ws.ID).ActualState))
+	w.identical("until the next tick")
+	a.ticks()
+	w.take()
+	require.Equal(t, "terminating", string(w.get(ws.ID).ActualState))
+	w.identical("after it")
+
+	other := w.workspace("other")
+	a.fails(other.ID, 1)
+	w.take()
+	a.applies(other.ID, 1)
+	w.take()
+	require.Equal(t, "creation_requested", string(w.get(other.ID).ActualState), "as it would be had the error never been heard of")
+	w.identical("an error that is over, and nothing seen")
+	require.Empty(t, w.unexpected)
+}
+
+func TestARebuildTellsHowFarItIs(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.chaos(3).live(40)
+	last := map[string]nats.RebuildProgress{}
+	_, err := w.tryRebuild(t.Context(), true, 4, func(p nats.RebuildProgress) error {
+		require.Greater(t, p.Sequence, last[p.Stream].Sequence)
+		require.LessOrEqual(t, p.Sequence, p.Last)
+		last[p.Stream] = p
+		return nil
+	})
+	require.NoError(t, err)
+	for _, stream := range []string{topology.StreamObserved, topology.StreamApplied} {
+		require.Equal(t, w.sequence(stream), last[stream].Sequence)
+	}
+}
+
+// A NATS that was restored from an older copy lacks some of what is stored; the full resyncs that are asked for then bring it back.
+func TestARebuildAfterTheStreamsWereRestored(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.chaos(seed(t))
+	c.live(80)
+	copied := t.TempDir() + "/copy"
+	require.NoError(t, w.server.Snapshot(copied))
+	w.reconnected()
+	c.live(40)
+	require.NoError(t, w.server.Restore(copied))
+	w.reconnected()
+	_, err := w.tryRebuild(t.Context(), true, 0, silent)
+	require.True(t, fault.Is(err, errcode.Conflict), "%v", err)
+	w.take()
+	for _, a := range c.agents {
+		var members []domain.Workspace
+		for _, ws := range c.workspaces {
+			if ws.AgentID == a.id {
+				members = append(members, ws)
+			}
+		}
+		version := c.versions[a.id] + 10
+		c.versions[a.id] = version
+		a.begins("restored", "", len(members), version)
+		for _, ws := range members {
+			a.sees(member(running(ws, version), "restored"))
+			a.replicaSet(ws, version)
+			revision := max(1, int(w.get(ws.ID).AppliedRevision))
+			if w.get(ws.ID).DesiredState == domain.DesiredTerminated {
+				a.says("terminating", ws.ID, max(revision, int(w.get(ws.ID).DesiredRevision)), map[string]any{})
+			} else {
+				a.applies(ws.ID, max(revision, int(w.get(ws.ID).DesiredRevision)))
+			}
+		}
+		a.ends("restored", len(members))
+		a.ticks()
+	}
+	w.take()
+	w.identical("after the full resyncs")
+}
+
+func (w *world) reconnected() {
+	w.t.Helper()
+	require.NoError(w.t, postgres.InTx(w.t.Context(), w.pool, func(pgx.Tx) error { return nil }))
+	require.Eventually(w.t, func() bool {
+		_, err := w.js.Conn().RTT()
+		return err == nil
+	}, soon, 5*time.Millisecond)
+}

@@ -1,0 +1,10 @@
+package postgres
+
+// DerivedColumns are the columns that a rebuild makes anew, by table.
+func DerivedColumns() map[string][]string {
+	out := map[string][]string{}
+	for _, table := range rebuiltTables() {
+		out[table.name] = table.derived
+	}
+	return out
+}

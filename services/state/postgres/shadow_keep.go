@@ -1,0 +1,130 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Forgotten is what a stream no longer tells.
+type Forgotten struct {
+	// Before is when the oldest message that it has was stored, if it had any before that; zero when it has everything.
+	Before time.Time
+	// Restored is that it was once put back from an older copy, and anything may be missing.
+	Restored bool
+}
+
+// alike are two versions of an object, but for the epoch and the data.
+const alike = `(l.uid, l.cluster_uid, l.resource_version, l.deleted) = (s.uid, s.cluster_uid, s.resource_version, s.deleted)`
+
+func (f Forgotten) nothing() bool { return f.Before.IsZero() && !f.Restored }
+
+// KeepForgotten brings over what the streams have forgotten, from the real tables: nothing can be said against it.
+func (s *Shadow) KeepForgotten(ctx context.Context, tx pgx.Tx, observed, applied Forgotten) error {
+	if err := s.keepOccasions(ctx, tx); err != nil {
+		return fmt.Errorf("keep when objects were observed: %w", err)
+	}
+	if !observed.nothing() {
+		if err := s.keepObserved(ctx, tx, observed); err != nil {
+			return fmt.Errorf("keep what the stream of observations has forgotten: %w", err)
+		}
+	}
+	if !applied.nothing() {
+		if err := s.keepApplied(ctx, tx, applied); err != nil {
+			return fmt.Errorf("keep what the stream of what was applied has forgotten: %w", err)
+		}
+	}
+	return nil
+}
+
+// keepOccasions leaves objects alone that are the same but for when, and on which occasion, their version was observed first: the stream may have forgotten that.
+func (s *Shadow) keepOccasions(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `
+		update `+shadow("observed_objects")+` s set data = l.data from `+s.real("observed_objects")+` l
+		where `+same(objectKey())+` and `+alike+`
+			and l.data <> s.data and `+occasionless("l.data")+` = `+occasionless("s.data"))
+	return err //nolint:wrapcheck // KeepForgotten says what it was doing
+}
+
+// occasionless is the data of an object without when and why it was told. It is taken as text, which it is: it may have been spoilt.
+func occasionless(data string) string {
+	return `replace(regexp_replace(` + data + `, '"((observed_at|update_type|resync_id)":"[^"]*"|first_seen":(true|false)),?', '', 'g'), ',}', '}')`
+}
+
+//nolint:unqueryvet // the shadows were made like the real tables: the columns are the same, whichever there are
+func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error {
+	return s.keep(
+		ctx, tx, f,
+		// Agents that are not heard of any more.
+		`update pg_temp.agents s set cluster_uid = l.cluster_uid, epoch = l.epoch, ticked_at = l.ticked_at, last_seen_at = l.last_seen_at
+			from {agents} l, f where l.id = s.id and s.last_seen_at is null and (f.restored or l.last_seen_at < f.before)`,
+		// Epochs that began in what is forgotten: only their order counts, and they never go back.
+		`, later as (select l.id, l.epoch - s.epoch as by from {agents} l join pg_temp.agents s using (id) where l.epoch > s.epoch),
+			objects as (update pg_temp.observed_objects s set epoch = coalesce((select l.epoch from {objects} l where {same} and {alike} and l.data = s.data), s.epoch + by)
+				from later where id = s.agent_id),
+			resyncs as (update pg_temp.resyncs s set epoch = coalesce((select l.epoch from {resyncs} l where (l.agent_id, l.resync_id) = (s.agent_id, s.resync_id)), s.epoch + by)
+				from later where id = s.agent_id)
+			update pg_temp.agents a set epoch = epoch + by from later where later.id = a.id`,
+		// Membership in resyncs that are not known any more.
+		`update pg_temp.observed_objects s set resync_id = l.resync_id from {objects} l
+			where {same} and s.resync_id is null and not exists (select from pg_temp.resyncs r where (r.agent_id, r.resync_id) = (l.agent_id, l.resync_id))`,
+		// Objects that were observed last before: they are gone, or their agent is; and tombstones of which the stream was restored without.
+		`insert into pg_temp.observed_objects select l.* from {objects} l, f
+			where f.restored and l.deleted or substring(l.data from '"observed_at":"([^"]*)"') < f.stamp on conflict do nothing`,
+		`update pg_temp.observed_objects s set (uid, cluster_uid, epoch, resource_version, workspace_id, resync_id, data)
+				= (l.uid, l.cluster_uid, l.epoch, l.resource_version, l.workspace_id, l.resync_id, l.data)
+			from {objects} l, f where {same} and f.restored and l.deleted and s.deleted and (l.epoch, l.resource_version) > (s.epoch, s.resource_version)`,
+		`delete from pg_temp.observed_objects s using f where f.restored and s.deleted and s.kind <> 'deployment' and not exists (select from {objects} l where {same})`,
+		`insert into pg_temp.resyncs select l.* from {resyncs} l, f where f.restored or l.begun_at < f.before on conflict do nothing`,
+		`insert into pg_temp.orphans select l.* from {orphans} l, f where f.restored or l.seen_at < f.before on conflict do nothing`,
+	)
+}
+
+func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Forgotten) error {
+	return s.keep(
+		ctx, tx, f,
+		// Nothing is heard of it any more.
+		`update pg_temp.workspaces s set apply_error_revision = l.apply_error_revision, apply_error_reason = l.apply_error_reason,
+				apply_error_message = l.apply_error_message, termination = l.termination
+			from {workspaces} l, f where l.id = s.id and s.applied_revision = 0 and s.apply_error_revision is null and s.termination = 'none'
+				and (f.restored or l.applied_at < f.before or l.applied_at is null)`,
+		// What was applied last was so before.
+		`update pg_temp.workspaces s set applied_revision = l.applied_revision, applied_at = l.applied_at, applied_uid = l.applied_uid, applied_generation = l.applied_generation
+			from {workspaces} l, f where l.id = s.id and (f.restored and s.applied_revision < l.applied_revision or s.applied_revision = 0 and l.applied_at < f.before)`,
+	)
+}
+
+// keep runs statements over f, what is forgotten.
+func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ...string) error {
+	names := map[string]string{
+		"agents": s.real("agents"), "objects": s.real("observed_objects"), "resyncs": s.real("resyncs"), "orphans": s.real("orphans"), "workspaces": s.real("workspaces"),
+		"same": same(objectKey()), "alike": alike,
+	}
+	// What objects say of when they were observed is compared as text: no time has to be made of what may have been spoilt.
+	var stamp *string
+	if !f.Before.IsZero() {
+		stamp = nullable(f.Before.UTC().Format("2006-01-02T15:04:05"))
+	}
+	for _, statement := range statements {
+		_, err := tx.Exec(ctx, `with f as (select $1::timestamptz as before, $2::text as stamp, $3::boolean as restored) `+fill(statement, names), nullable(f.Before), stamp, f.Restored)
+		if err != nil {
+			return err //nolint:wrapcheck // KeepForgotten says what it was doing
+		}
+	}
+	return nil
+}
+
+// KeepDue brings over the states of workspaces that are to be computed at their agents' next ticks.
+func (s *Shadow) KeepDue(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, fill(`
+		update pg_temp.workspaces s set actual_state = l.actual_state, reason = l.reason, message = l.message, reconsider_at = l.reconsider_at
+		from {workspaces} l join pg_temp.agents a on a.id = l.agent_id join {agents} c on c.id = l.agent_id
+		where l.id = s.id and (l.reconsider_at <= coalesce(a.ticked_at, 'epoch') or c.considered_revision <> c.configuration_revision)`,
+		map[string]string{"workspaces": s.real("workspaces"), "agents": s.real("agents")}))
+	if err != nil {
+		return fmt.Errorf("keep the states of workspaces that are due: %w", err)
+	}
+	return nil
+}

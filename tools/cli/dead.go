@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/dead"
+)
+
+func (a *app) dead() *cobra.Command {
+	return group("dead", "Messages that a service could not process", a.deadList(), a.deadShow(), a.deadRetry(), a.deadDrop())
+}
+
+// box connects to DEAD for the time of use.
+func (a *app) box(ctx context.Context, use func(dead.Box) error) error {
+	conn, err := a.nats(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave(conn) //nolint:contextcheck // what ends something outlives what began it
+	js, err := conn.JetStream()
+	if err != nil {
+		return fmt.Errorf("dead: %w", err)
+	}
+	return use(dead.Box{JetStream: js, Cell: topology.Cell(a.client.Cell)})
+}
+
+func (a *app) deadList() *cobra.Command {
+	var selection dead.Selection
+	c := &cobra.Command{
+		Use: "list [SUBJECT]", Short: "List dead messages, oldest first", Args: cobra.MaximumNArgs(1),
+		Long: `List messages that a service could not process, all or those that were sent to a subject below lockstep.<cell>., such as applied.7.*.
+With -o json one message a line.`,
+		Example: "  lockstep dead list\n  lockstep dead list 'observed.7.>' --service state -o json",
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				selection.Subject = args[0]
+			}
+			t := table{header: []string{"SEQUENCE", "AGE", "SERVICE", "SUBJECT", "REASON"}}
+			err := a.box(c.Context(), func(box dead.Box) error {
+				return box.Each(c.Context(), selection, func(l dead.Letter) error {
+					if a.output == outputTable {
+						t.rows = append(t.rows, []string{strconv.FormatUint(l.Sequence, 10), age(timestamppb.New(l.Stored)), l.Service, a.below(l.Subject), brief(l.Reason)})
+						return nil
+					}
+					return a.printLetter(l, false)
+				})
+			})
+			if err != nil || a.output != outputTable {
+				return err
+			}
+			return a.printTable(t)
+		},
+	}
+	c.Flags().StringVar(&selection.Service, "service", "", "only those that this service could not process")
+	return c
+}
+
+// brief is as much of a text as fits into a table; show has all of it.
+func brief(text string) string {
+	const most = 120
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
+}
+
+// below is a subject without what all have in common.
+func (a *app) below(subject string) string {
+	return strings.TrimPrefix(subject, topology.Root+"."+a.client.Cell+".")
+}
+
+// letterJSON is a letter for programs.
+type letterJSON struct {
+	Sequence       uint64              `json:"sequence"`
+	Stored         time.Time           `json:"stored"`
+	Service        string              `json:"service"`
+	Consumer       string              `json:"consumer"`
+	Reason         string              `json:"reason"`
+	Subject        string              `json:"subject"`
+	Stream         string              `json:"stream"`
+	StreamSequence uint64              `json:"stream_sequence"`
+	OmittedBytes   int                 `json:"omitted_bytes,omitempty"`
+	Header         map[string][]string `json:"header,omitempty"`
+	// Data is JSON where it is some, and DataBase64 else.
+	Data       json.RawMessage `json:"data,omitempty"`
+	DataBase64 []byte          `json:"data_base64,omitempty"`
+}
+
+func letterOf(l dead.Letter, whole bool) letterJSON {
+	out := letterJSON{
+		Sequence: l.Sequence, Stored: l.Stored.UTC(), Service: l.Service, Consumer: l.Consumer, Reason: l.Reason, Subject: l.Subject,
+		Stream: l.Stream, StreamSequence: l.StreamSequence, OmittedBytes: l.Omitted,
+	}
+	if !whole {
+		return out
+	}
+	out.Header = l.Header
+	if json.Valid(l.Data) {
+		out.Data = l.Data
+	} else {
+		out.DataBase64 = l.Data
+	}
+	return out
+}
+
+// printLetter writes a letter for programs: in a list on one line, the whole of it indented.
+func (a *app) printLetter(l dead.Letter, whole bool) error {
+	raw, err := json.Marshal(letterOf(l, whole))
+	if err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	switch {
+	case a.output == outputYAML && !whole:
+		if err := a.write("---\n"); err != nil {
+			return err
+		}
+		return a.printJSON(raw)
+	case whole:
+		return a.printJSON(raw)
+	default:
+		return a.write(string(raw) + "\n")
+	}
+}
+
+func (a *app) deadShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show SEQUENCE", Short: "Show everything of a dead message", Args: exactly("SEQUENCE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			sequences, err := sequences(args)
+			if err != nil {
+				return err
+			}
+			return a.box(c.Context(), func(box dead.Box) error {
+				return box.Each(c.Context(), dead.Selection{Sequences: sequences}, func(l dead.Letter) error {
+					if a.output != outputTable {
+						return a.printLetter(l, true)
+					}
+					return a.write(letterText(l))
+				})
+			})
+		},
+	}
+}
+
+// letterText is a letter for people.
+func letterText(l dead.Letter) string {
+	var b strings.Builder
+	line := func(name, value string) { fmt.Fprintf(&b, "%-12s %s\n", name, value) }
+	line("Sequence", strconv.FormatUint(l.Sequence, 10))
+	line("Stored", l.Stored.UTC().Format(time.RFC3339Nano))
+	line("Service", l.Service)
+	line("Consumer", l.Consumer)
+	line("Reason", l.Reason)
+	line("Subject", l.Subject)
+	line("Stream", fmt.Sprintf("%s, sequence %d", l.Stream, l.StreamSequence))
+	for _, name := range slices.Sorted(maps.Keys(l.Header)) {
+		for _, value := range l.Header[name] {
+			line("Header", name+": "+value)
+		}
+	}
+	b.WriteString("\n")
+	var pretty bytes.Buffer
+	switch {
+	case l.Omitted > 0:
+		fmt.Fprintf(&b, "%d bytes of data were too large to be kept: this message cannot be retried\n", l.Omitted)
+	case json.Indent(&pretty, l.Data, "", "  ") == nil:
+		b.WriteString(pretty.String() + "\n")
+	default:
+		fmt.Fprintf(&b, "%q\n", l.Data)
+	}
+	return b.String()
+}
+
+// deadFlags select letters by sequences, or all of a subject.
+type deadFlags struct {
+	all              bool
+	subject, service string
+}
+
+func (f *deadFlags) add(c *cobra.Command) {
+	c.Flags().BoolVar(&f.all, "all", false, "all, or all that --subject and --service select")
+	c.Flags().StringVar(&f.subject, "subject", "", "with --all, only those sent to this subject below lockstep.<cell>., such as applied.7.*")
+	c.Flags().StringVar(&f.service, "service", "", "with --all, only those that this service could not process")
+}
+
+func (f *deadFlags) selection(c *cobra.Command, args []string) (dead.Selection, error) {
+	if f.all == (len(args) > 0) || !f.all && f.subject+f.service != "" {
+		return dead.Selection{}, usageError{fmt.Errorf("wants either SEQUENCE… or --all [--subject P] [--service S]: see `%s --help`", c.CommandPath())}
+	}
+	numbers, err := sequences(args)
+	return dead.Selection{Sequences: numbers, Subject: f.subject, Service: f.service}, err
+}
+
+func sequences(args []string) ([]uint64, error) {
+	out := make([]uint64, len(args))
+	for i, arg := range args {
+		n, err := strconv.ParseUint(arg, 10, 64)
+		if err != nil || n == 0 {
+			return nil, fault.New(errcode.InvalidArgument, "SEQUENCE %q must be a positive number, as lockstep dead list shows it", arg)
+		}
+		out[i] = n
+	}
+	return out, nil
+}
+
+func (a *app) deadRetry() *cobra.Command {
+	var flags deadFlags
+	c := &cobra.Command{
+		Use: "retry SEQUENCE… | --all", Short: "Send dead messages once more to where they came from", Args: cobra.ArbitraryArgs,
+		Long: `Publish the originals, with their own headers, to their own subjects, in the order in which they died, and remove each from the dead once it is stored.
+One that cannot be processed this time either comes back under a new sequence. Who interrupts it may find that the last one was published and
+is still there: sent twice, it does no harm. A message whose data was too large to be kept cannot be retried, and stays.`,
+		Example: "  lockstep dead retry 12 13\n  lockstep dead retry --all --subject 'applied.7.*'",
+		RunE: func(c *cobra.Command, args []string) error {
+			selection, err := flags.selection(c, args)
+			if err != nil {
+				return err
+			}
+			retried, refused := 0, 0
+			err = a.box(c.Context(), func(box dead.Box) error {
+				return box.Retry(c.Context(), selection, func(_ dead.Letter, err error) error {
+					if err != nil {
+						refused++
+						return a.note("%s", fault.From(err).Message)
+					}
+					retried++
+					return nil
+				})
+			})
+			if err := a.note("retried: %d", retried); err != nil {
+				return err
+			}
+			if err == nil && refused > 0 {
+				err = fault.New(errcode.FailedPrecondition, "messages that cannot be retried: %d; look at them with lockstep dead show, and drop them", refused)
+			}
+			return err
+		},
+	}
+	flags.add(c)
+	return c
+}
+
+func (a *app) deadDrop() *cobra.Command {
+	var flags deadFlags
+	c := &cobra.Command{
+		Use: "drop SEQUENCE… | --all", Short: "Remove dead messages for ever", Args: cobra.ArbitraryArgs,
+		Example: "  lockstep dead drop 12 13\n  lockstep dead drop --all --subject 'observed.7.>'",
+		RunE: func(c *cobra.Command, args []string) error {
+			selection, err := flags.selection(c, args)
+			if err != nil {
+				return err
+			}
+			dropped := 0
+			err = a.box(c.Context(), func(box dead.Box) error {
+				return box.Drop(c.Context(), selection, func(dead.Letter) error { dropped++; return nil })
+			})
+			if err := a.note("dropped: %d", dropped); err != nil {
+				return err
+			}
+			return err
+		},
+	}
+	flags.add(c)
+	return c
+}

@@ -1,0 +1,218 @@
+package dead_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/tools/dead"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const cell = topology.Cell("local")
+
+// letter is a message as a consumer puts it on DEAD.
+func letter(subject, text string, more ...string) *nats.Msg {
+	m := &nats.Msg{Subject: cell.Dead("state", subject), Data: []byte(text), Header: nats.Header{
+		"ce-id": {"id-" + text}, "Lockstep-Dead-Reason": {"no good"}, "Lockstep-Dead-Consumer": {"applied"}, "Lockstep-Dead-Subject": {subject},
+		"Lockstep-Dead-Stream": {"APPLIED"}, "Lockstep-Dead-Sequence": {"12"}, "Nats-Msg-Id": {"applied/" + text},
+	}}
+	for i := 0; i+1 < len(more); i += 2 {
+		m.Header.Set(more[i], more[i+1])
+	}
+	return m
+}
+
+func read(m *nats.Msg) dead.Letter {
+	return dead.Read(cell, 3, time.Unix(5, 0), m.Subject, m.Header, m.Data)
+}
+
+func TestALetterAndItsOriginal(t *testing.T) {
+	t.Parallel()
+	subject := cell.Applied(7, "w")
+	l := read(letter(subject, "x"))
+	require.Equal(t, dead.Letter{
+		Sequence: 3, Stored: time.Unix(5, 0), Service: "state", Consumer: "applied", Reason: "no good", Subject: subject, Stream: "APPLIED", StreamSequence: 12,
+		Header: nats.Header{"ce-id": {"id-x"}}, Data: []byte("x"),
+	}, l)
+	original, err := l.Original(cell)
+	require.NoError(t, err)
+	require.Equal(t, &nats.Msg{Subject: subject, Header: nats.Header{"ce-id": {"id-x"}}, Data: []byte("x")}, original)
+
+	bare := dead.Read(cell, 3, time.Unix(5, 0), cell.Dead("state", subject), nil, nil)
+	require.Equal(t, subject, bare.Subject, "a letter without its headers still says where it came from")
+
+	for name, m := range map[string]*nats.Msg{
+		"12 bytes of data were too large":                     letter(subject, "", "Lockstep-Dead-Omitted", "12"),
+		"it does not say which subject of this cell it came":  letter("lockstep.another.applied.7.w", "x"),
+		"does not say which subject of this cell it came fro": letter(cell.Dead("state", subject), "x"),
+		"not say which subject of this cell it came from":     letter("$SYS.REQ.SERVER.PING", "x"),
+	} {
+		_, err := read(m).Original(cell)
+		require.Equal(t, errcode.FailedPrecondition, fault.CodeOf(err))
+		require.ErrorContains(t, err, name)
+	}
+}
+
+func FuzzReadNeverPanics(f *testing.F) {
+	f.Add("lockstep.local.dead.state.applied.7.w", "lockstep.local.applied.7.w", "1", "x")
+	f.Add("", "", "", "")
+	f.Fuzz(func(t *testing.T, subject, original, number, other string) {
+		l := dead.Read(cell, 1, time.Time{}, subject, nats.Header{
+			"Lockstep-Dead-Subject": {original}, "Lockstep-Dead-Sequence": {number}, "Lockstep-Dead-Omitted": {number}, other: {other},
+		}, nil)
+		if m, err := l.Original(cell); err == nil {
+			parsed, err := topology.Parse(m.Subject)
+			require.NoError(t, err)
+			require.Equal(t, cell, parsed.Cell)
+		}
+	})
+}
+
+// box has six letters of two agents in turn, the third without its data.
+func box(t *testing.T) dead.Box {
+	t.Helper()
+	js := natstest.JetStream(t, natstest.Server(t))
+	require.NoError(t, topology.Ensure(t.Context(), js, cell, topology.Options{StorageBytes: 1 << 28}))
+	for i := range 6 {
+		m := letter(cell.Applied(int64(7+i%2), "w"), strconv.Itoa(i+1))
+		if i == 2 {
+			m.Header.Set("Lockstep-Dead-Omitted", "99")
+		}
+		_, err := js.PublishMsg(t.Context(), m)
+		require.NoError(t, err)
+	}
+	return dead.Box{JetStream: js, Cell: cell}
+}
+
+func list(t *testing.T, b dead.Box, s dead.Selection) string {
+	t.Helper()
+	out := ""
+	require.NoError(t, b.Each(t.Context(), s, func(l dead.Letter) error { out += string(l.Data); return nil }))
+	return out
+}
+
+// applied is what is on APPLIED, in order.
+func applied(t *testing.T, b dead.Box) string {
+	t.Helper()
+	stream, err := b.JetStream.Stream(t.Context(), topology.StreamApplied)
+	require.NoError(t, err)
+	out := ""
+	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
+		m, err := stream.GetMsg(t.Context(), sequence)
+		require.NoError(t, err)
+		maps.DeleteFunc(m.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Nats-") }) // the server's own
+		require.Equal(t, nats.Header{"ce-id": {"id-" + string(m.Data)}}, m.Header, "its own headers and no others")
+		out += string(m.Data)
+	}
+	return out
+}
+
+func TestSelecting(t *testing.T) {
+	t.Parallel()
+	b := box(t)
+	for want, s := range map[string]dead.Selection{
+		"123456": {},
+		"135":    {Subject: "applied.7.*"},
+		"246":    {Subject: "applied.8.>", Service: "state"},
+		"":       {Service: "runners"},
+		"25":     {Sequences: []uint64{5, 2, 5}},
+	} {
+		require.Equal(t, want, list(t, b, s), "%+v", s)
+	}
+	err := b.Each(t.Context(), dead.Selection{Sequences: []uint64{99}}, nil)
+	require.Equal(t, errcode.NotFound, fault.CodeOf(err))
+	for _, s := range []dead.Selection{{Subject: "applied..7"}, {Service: "a.b"}, {Subject: "a b"}} {
+		require.Equal(t, errcode.InvalidArgument, fault.CodeOf(b.Each(t.Context(), s, nil)), "%+v", s)
+	}
+}
+
+func TestARetryPublishesTheOriginalsInOrderAndRemovesThem(t *testing.T) {
+	t.Parallel()
+	b := box(t)
+	var told []string
+	require.NoError(t, b.Retry(t.Context(), dead.Selection{Sequences: []uint64{6, 1}}, func(l dead.Letter, err error) error {
+		told = append(told, fmt.Sprint(l.Sequence, err))
+		return nil
+	}))
+	require.Equal(t, []string{"1 <nil>", "6 <nil>"}, told)
+	require.Equal(t, "16", applied(t, b))
+	require.Equal(t, "2345", list(t, b, dead.Selection{}))
+
+	refused := 0
+	require.NoError(t, b.Retry(t.Context(), dead.Selection{}, func(l dead.Letter, err error) error {
+		if err != nil {
+			refused++
+			require.Equal(t, uint64(3), l.Sequence)
+			require.ErrorContains(t, err, "99 bytes of data were too large")
+		}
+		return nil
+	}))
+	require.Equal(t, 1, refused)
+	require.Equal(t, "16245", applied(t, b), "in the order in which they came")
+	require.Equal(t, "3", list(t, b, dead.Selection{}), "what cannot be retried stays")
+}
+
+func TestDropping(t *testing.T) {
+	t.Parallel()
+	b := box(t)
+	dropped := 0
+	count := func(dead.Letter) error { dropped++; return nil }
+	require.NoError(t, b.Drop(t.Context(), dead.Selection{Subject: "applied.7.>"}, count))
+	require.Equal(t, 3, dropped)
+	require.Equal(t, "246", list(t, b, dead.Selection{}))
+	require.NoError(t, b.Drop(t.Context(), dead.Selection{}, count))
+	require.Equal(t, 6, dropped)
+	require.Empty(t, list(t, b, dead.Selection{}))
+	require.Empty(t, applied(t, b))
+}
+
+// Somebody who gave up between publishing and removing publishes twice.
+func TestARetryThatIsInterruptedLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := box(t)
+	enough := errors.New("enough")
+	err := b.Retry(t.Context(), dead.Selection{Subject: "applied.8.>"}, func(l dead.Letter, _ error) error {
+		if l.Sequence == 2 {
+			return enough
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, enough)
+	require.Equal(t, "2", applied(t, b))
+	require.Equal(t, "13456", list(t, b, dead.Selection{}))
+
+	// Two at once: the other has removed it already.
+	stream, err := b.JetStream.Stream(t.Context(), topology.StreamDead)
+	require.NoError(t, err)
+	require.NoError(t, b.Drop(t.Context(), dead.Selection{Sequences: []uint64{4}}, func(dead.Letter) error { return nil }))
+	_, err = stream.GetMsg(t.Context(), 4)
+	require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
+	removed := false
+	require.NoError(t, b.Each(t.Context(), dead.Selection{Sequences: []uint64{5}}, func(dead.Letter) error {
+		require.NoError(t, stream.DeleteMsg(t.Context(), 5))
+		return nil
+	}))
+	require.NoError(t, b.Drop(t.Context(), dead.Selection{}, func(l dead.Letter) error {
+		if !removed {
+			removed = true
+			require.NoError(t, stream.DeleteMsg(t.Context(), 6))
+		}
+		return nil
+	}))
+	require.Empty(t, list(t, b, dead.Selection{}))
+}
