@@ -22,51 +22,51 @@ const evil = "evil"
 // attempt is one thing that an intruder tries. It fails the test where the server takes what it must refuse; whether anything has changed is looked at after it.
 type attempt struct {
 	name string
-	do   func(i *intruder)
+	do   func(i *attacker)
 }
 
 // attempts are everything that is tried. One more is one more line.
 func (s *scene) attempts() []attempt {
 	all := []attempt{
-		{"publish on everything that is stored", func(i *intruder) { i.eachRefused(s.targets(), []byte("{}"), nil) }},
-		{"publish what would be a valid event", func(i *intruder) { i.eachRefused(s.subjects(), s.copied(), s.copiedHeader()) }},
-		{"subscribe to everything that is stored", func(i *intruder) { i.eachDeaf(s.targets(), "") }},
-		{"subscribe in the queues of services", func(i *intruder) {
+		{"publish on everything that is stored", func(i *attacker) { i.eachRefused(s.targets(), []byte("{}"), nil) }},
+		{"publish what would be a valid event", func(i *attacker) { i.eachRefused(s.subjects(), s.copied(), s.copiedHeader()) }},
+		{"subscribe to everything that is stored", func(i *attacker) { i.eachDeaf(s.targets(), "") }},
+		{"subscribe in the queues of services", func(i *attacker) {
 			for _, queue := range []string{"state", "callout", "auth", "lockstep"} {
 				i.eachDeaf(services(s.victim.AgentID), queue)
 			}
 		}},
-		{"subscribe to wildcards", func(i *intruder) {
+		{"subscribe to wildcards", func(i *attacker) {
 			i.eachDeaf(wildcards(s.victim.AgentID), "")
 			i.eachDeaf(wildcards(s.victim.AgentID), "q")
 		}},
-		{"publish to wildcards", func(i *intruder) { i.eachRefused(wildcards(s.victim.AgentID), nil, nil) }},
-		{"publish to inboxes of others", func(i *intruder) { i.eachRefused(s.inboxes(), []byte("forged"), nil) }},
-		{"publish to what belongs to servers and buckets", func(i *intruder) { i.eachRefused(serverSubjects(), []byte("{}"), nil) }},
-		{"subscribe to what belongs to servers and buckets", func(i *intruder) { i.eachDeaf(serverSubjects(), "") }},
-		{"answer in place of the secrets' keeper", func(i *intruder) { i.deaf(stack.Cell.Secret(s.victim.AgentID, "*"), "state") }},
-		{"ask for another's secrets as oneself", func(i *intruder) { i.asksForSecretsOf(s.workspaces, s.victim.AgentID) }},
-		{"lie about who one is in one's own events", func(i *intruder) { i.lies(s) }},
-		{"acknowledge what another is to take", func(i *intruder) { i.eachRefused(s.acks(s.victim.AgentID), []byte("+ACK"), nil) }},
-		{"reject what another is to take", func(i *intruder) { i.eachRefused(s.acks(s.victim.AgentID), []byte("+TERM"), nil) }},
-		{"have another's next message sent to oneself", func(i *intruder) { i.eachRefused(s.acks(s.victim.AgentID), []byte(`+NXT {"batch":9}`), nil) }},
-		{"have one's next message sent as another's truth", func(i *intruder) {
+		{"publish to wildcards", func(i *attacker) { i.eachRefused(wildcards(s.victim.AgentID), nil, nil) }},
+		{"publish to inboxes of others", func(i *attacker) { i.eachRefused(s.inboxes(), []byte("forged"), nil) }},
+		{"publish to what belongs to servers and buckets", func(i *attacker) { i.eachRefused(serverSubjects(), []byte("{}"), nil) }},
+		{"subscribe to what belongs to servers and buckets", func(i *attacker) { i.eachDeaf(serverSubjects(), "") }},
+		{"answer in place of the secrets' keeper", func(i *attacker) { i.deaf(stack.Cell.Secret(s.victim.AgentID, "*"), "state") }},
+		{"ask for another's secrets as oneself", func(i *attacker) { i.asksForSecretsOf(s.workspaces, s.victim.AgentID) }},
+		{"lie about who one is in one's own events", func(i *attacker) { i.lies(s) }},
+		{"acknowledge what another is to take", func(i *attacker) { i.eachRefused(s.acks(s.victim.AgentID), []byte("+ACK"), nil) }},
+		{"reject what another is to take", func(i *attacker) { i.eachRefused(s.acks(s.victim.AgentID), []byte("+TERM"), nil) }},
+		{"have another's next message sent to oneself", func(i *attacker) { i.eachRefused(s.acks(s.victim.AgentID), []byte(`+NXT {"batch":9}`), nil) }},
+		{"have one's next message sent as another's truth", func(i *attacker) {
 			i.eachPull(s.acks(i.own.AgentID), s.replies(), []byte(`+NXT {"batch":1,"no_wait":true}`))
 		}},
-		{"have acknowledgements of one's acknowledgements stored", func(i *intruder) { i.eachReply(s.acks(i.own.AgentID), s.replies(), []byte("+ACK")) }},
-		{"have receipts of one's events stored", func(i *intruder) { i.eachReply(ownFacts(i), s.replies(), []byte("{}")) }},
-		{"have answers about secrets stored", func(i *intruder) {
+		{"have acknowledgements of one's acknowledgements stored", func(i *attacker) { i.eachReply(s.acks(i.own.AgentID), s.replies(), []byte("+ACK")) }},
+		{"have receipts of one's events stored", func(i *attacker) { i.eachReply(ownFacts(i), s.replies(), []byte("{}")) }},
+		{"have answers about secrets stored", func(i *attacker) {
 			i.eachReply([]string{stack.Cell.Secret(i.own.AgentID, i.workspace)}, s.replies(), []byte(`{"name":"x","digest":"y"}`))
 		}},
-		{"have pulled messages stored", func(i *intruder) {
+		{"have pulled messages stored", func(i *attacker) {
 			i.eachPull(ownRequests(i, "MSG.NEXT"), s.replies(), []byte(`{"batch":1,"no_wait":true}`))
 		}},
-		{"have pulls that end stored", func(i *intruder) {
+		{"have pulls that end stored", func(i *attacker) {
 			i.eachReply(ownRequests(i, "MSG.NEXT"), s.replies(), []byte(`{"batch":5,"expires":1000000}`))
 		}},
-		{"have what consumers are stored", func(i *intruder) { i.eachReply(ownRequests(i, "INFO"), s.replies(), nil) }},
-		{"have what a reset says stored", func(i *intruder) { i.eachReply(ownRequests(i, "RESET"), s.replies(), []byte(`{"seq":1}`)) }},
-		{"have what the API cannot read stored", func(i *intruder) {
+		{"have what consumers are stored", func(i *attacker) { i.eachReply(ownRequests(i, "INFO"), s.replies(), nil) }},
+		{"have what a reset says stored", func(i *attacker) { i.eachReply(ownRequests(i, "RESET"), s.replies(), []byte(`{"seq":1}`)) }},
+		{"have what the API cannot read stored", func(i *attacker) {
 			for _, verb := range []string{"MSG.NEXT", "INFO", "RESET"} {
 				i.eachReply(ownRequests(i, verb), s.replies(), []byte("{"))
 			}
@@ -74,11 +74,11 @@ func (s *scene) attempts() []attempt {
 	}
 	for _, header := range harmfulHeaders(s) {
 		all = append(all,
-			attempt{"publish on others' subjects with " + header.name, func(i *intruder) {
+			attempt{"publish on others' subjects with " + header.name, func(i *attacker) {
 				i.aside = header.header.Get(server.MsgTraceDest)
 				i.eachRefused(s.subjects(), []byte("{}"), header.header)
 			}},
-			attempt{"publish on one's own with " + header.name, func(i *intruder) {
+			attempt{"publish on one's own with " + header.name, func(i *attacker) {
 				i.aside = header.header.Get(server.MsgTraceDest)
 				for _, subject := range ownFacts(i) {
 					i.published(&nats.Msg{Subject: subject, Reply: i.inbox("answer"), Header: header.header, Data: []byte("1")})
@@ -86,7 +86,7 @@ func (s *scene) attempts() []attempt {
 			}})
 	}
 	for _, request := range s.apiRequests() {
-		all = append(all, attempt{"ask JetStream to " + request.name, func(i *intruder) {
+		all = append(all, attempt{"ask JetStream to " + request.name, func(i *attacker) {
 			for _, subject := range request.subjects {
 				if !i.mayAsk(subject) {
 					i.refused(subject, request.body, nil)
@@ -98,7 +98,7 @@ func (s *scene) attempts() []attempt {
 }
 
 // eachRefused publishes on all of the subjects.
-func (i *intruder) eachRefused(subjects []string, data []byte, header nats.Header) {
+func (i *attacker) eachRefused(subjects []string, data []byte, header nats.Header) {
 	i.t.Helper()
 	require.NotEmpty(i.t, subjects)
 	for _, subject := range subjects {
@@ -107,7 +107,7 @@ func (i *intruder) eachRefused(subjects []string, data []byte, header nats.Heade
 }
 
 // eachDeaf subscribes to all of the subjects.
-func (i *intruder) eachDeaf(subjects []string, queue string) {
+func (i *attacker) eachDeaf(subjects []string, queue string) {
 	i.t.Helper()
 	require.NotEmpty(i.t, subjects)
 	for _, subject := range subjects {
@@ -116,7 +116,7 @@ func (i *intruder) eachDeaf(subjects []string, queue string) {
 }
 
 // eachReply publishes on what is the intruder's own with answers to what is not.
-func (i *intruder) eachReply(carriers, replies []string, data []byte) {
+func (i *attacker) eachReply(carriers, replies []string, data []byte) {
 	i.t.Helper()
 	require.NotEmpty(i.t, replies)
 	for _, carrier := range carriers {
@@ -137,7 +137,7 @@ func reserved(reply string) bool {
 }
 
 // eachPull is eachReply with something to be sent on each of the intruder's consumers, again and again.
-func (i *intruder) eachPull(carriers, replies []string, data []byte) {
+func (i *attacker) eachPull(carriers, replies []string, data []byte) {
 	i.t.Helper()
 	for _, reply := range replies {
 		for _, consumer := range topology.AgentConsumers(stack.Cell, i.own.AgentID) {
@@ -149,11 +149,11 @@ func (i *intruder) eachPull(carriers, replies []string, data []byte) {
 }
 
 // mayAsk says what of JetStream's API is for agents to ask about their own consumers.
-func (i *intruder) mayAsk(subject string) bool {
+func (i *attacker) mayAsk(subject string) bool {
 	return slices.Contains(slices.Concat(ownRequests(i, "MSG.NEXT"), ownRequests(i, "INFO"), ownRequests(i, "RESET")), subject)
 }
 
-func ownRequests(i *intruder, verb string) []string {
+func ownRequests(i *attacker, verb string) []string {
 	var all []string
 	for _, consumer := range topology.AgentConsumers(stack.Cell, i.own.AgentID) {
 		all = append(all, "$JS.API.CONSUMER."+verb+"."+consumer.Stream+"."+consumer.Config.Durable)
@@ -161,7 +161,7 @@ func ownRequests(i *intruder, verb string) []string {
 	return all
 }
 
-func ownFacts(i *intruder) []string {
+func ownFacts(i *attacker) []string {
 	return []string{
 		stack.Cell.Observed(i.own.AgentID, "deployment", "ws", "a"), stack.Cell.ObservedResync(i.own.AgentID), stack.Cell.Applied(i.own.AgentID, i.workspace),
 	}

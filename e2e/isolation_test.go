@@ -161,7 +161,7 @@ func (s *scene) awaitRevision(w *workspace, revision int64) {
 }
 
 // asksForSecretsOf asks on its own subject for the secrets of others' workspaces, by their real names and digests.
-func (i *intruder) asksForSecretsOf(workspaces []*workspace, victim int64) {
+func (i *attacker) asksForSecretsOf(workspaces []*workspace, victim int64) {
 	i.t.Helper()
 	for _, w := range workspaces {
 		for _, digest := range append(i.s.digests(w), "", "x") {
@@ -199,7 +199,7 @@ func (s *system) digests(w *workspace) []string {
 }
 
 // lies repeats on its own subjects what the victim's services have said, and has it end where nobody believes it.
-func (i *intruder) lies(s *scene) {
+func (i *attacker) lies(s *scene) {
 	victim, own := strconv.FormatInt(s.victim.AgentID, 10), strconv.FormatInt(i.own.AgentID, 10)
 	told := 0
 	for _, family := range []string{topology.FamilyObserved, topology.FamilyApplied} {

@@ -27,8 +27,8 @@ func connectAgent(c natsauth.AgentCredentials, options ...nats.Option) (*nats.Co
 	return nats.Connect(c.ServerURLs[0], append(base, options...)...)
 }
 
-// intruder is an agent that means harm, with its own real credentials.
-type intruder struct {
+// attacker is an agent that means harm, with its own real credentials.
+type attacker struct {
 	t    *testing.T
 	s    *system
 	conn *nats.Conn
@@ -45,9 +45,9 @@ type intruder struct {
 }
 
 // intrude connects an agent that means harm.
-func (s *system) intrude(own natsauth.AgentCredentials, workspace string) *intruder {
+func (s *system) intrude(own natsauth.AgentCredentials, workspace string) *attacker {
 	s.t.Helper()
-	i := &intruder{t: s.t, s: s, own: own, workspace: workspace, complaints: make(chan error, 100)}
+	i := &attacker{t: s.t, s: s, own: own, workspace: workspace, complaints: make(chan error, 100)}
 	var err error
 	i.conn, err = connectAgent(own, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { i.complaints <- err }))
 	require.NoError(s.t, err)
@@ -59,12 +59,12 @@ func (s *system) intrude(own natsauth.AgentCredentials, workspace string) *intru
 	return i
 }
 
-func (i *intruder) inbox(rest string) string {
+func (i *attacker) inbox(rest string) string {
 	return natsauth.InboxPrefix(strconv.FormatInt(i.own.AgentID, 10)) + "." + rest
 }
 
 // in is the intruder for a subtest.
-func (i *intruder) in(t *testing.T) *intruder {
+func (i *attacker) in(t *testing.T) *attacker {
 	t.Helper()
 	here := *i
 	here.t, here.s = t, i.s.in(t)
@@ -72,7 +72,7 @@ func (i *intruder) in(t *testing.T) *intruder {
 }
 
 // hears waits for the next complaint that the server makes.
-func (i *intruder) hears(about string) {
+func (i *attacker) hears(about string) {
 	i.t.Helper()
 	select {
 	case complaint := <-i.complaints:
@@ -85,17 +85,17 @@ func (i *intruder) hears(about string) {
 	}
 }
 
-func (i *intruder) isAside(complaint error) bool {
+func (i *attacker) isAside(complaint error) bool {
 	return i.aside != "" && strings.Contains(complaint.Error(), strconv.Quote(i.aside))
 }
 
-func (i *intruder) flush() {
+func (i *attacker) flush() {
 	i.t.Helper()
 	require.NoError(i.t, i.conn.FlushTimeout(patience))
 }
 
 // refused publishes what the server must not take, and must complain of.
-func (i *intruder) refused(subject string, data []byte, header nats.Header) {
+func (i *attacker) refused(subject string, data []byte, header nats.Header) {
 	i.t.Helper()
 	msg := &nats.Msg{Subject: subject, Reply: i.inbox("loot." + strconv.Itoa(len(subject))), Header: header, Data: data}
 	require.NoError(i.t, i.conn.PublishMsg(msg), subject)
@@ -104,13 +104,13 @@ func (i *intruder) refused(subject string, data []byte, header nats.Header) {
 }
 
 // published publishes what the server takes, since the subject is the intruder's own.
-func (i *intruder) published(msg *nats.Msg) {
+func (i *attacker) published(msg *nats.Msg) {
 	i.t.Helper()
 	require.NoError(i.t, i.conn.PublishMsg(msg), msg.Subject)
 }
 
 // deaf subscribes to what the server must not let it hear.
-func (i *intruder) deaf(subject, queue string) {
+func (i *attacker) deaf(subject, queue string) {
 	i.t.Helper()
 	subscription, err := i.conn.QueueSubscribeSync(subject, queue)
 	require.NoError(i.t, err)
@@ -121,7 +121,7 @@ func (i *intruder) deaf(subject, queue string) {
 
 // settle returns when everything published before has had the effect that it will have: on each way across the border an honest exchange
 // comes after it.
-func (i *intruder) settle() {
+func (i *attacker) settle() {
 	i.t.Helper()
 	ctx := i.t.Context()
 	_, err := i.js.Publish(ctx, stack.Cell.ObservedTick(i.own.AgentID), []byte("honest"))
@@ -137,7 +137,7 @@ func (i *intruder) settle() {
 }
 
 // ask asks until there is an answer: who asks too much at once is left without.
-func (i *intruder) ask(subject string, data []byte) *nats.Msg {
+func (i *attacker) ask(subject string, data []byte) *nats.Msg {
 	i.t.Helper()
 	answer, err := backoff.Retry(i.t.Context(), func() (*nats.Msg, error) { return i.conn.Request(subject, data, askPause) },
 		backoff.WithBackOff(backoff.NewConstantBackOff(retryPause)), backoff.WithMaxElapsedTime(patience))
@@ -149,7 +149,7 @@ func (i *intruder) ask(subject string, data []byte) *nats.Msg {
 const askPause = 2 * time.Second
 
 // hasNothing checks that the intruder has got no answer that it must not have, and that nothing was refused that nobody expected.
-func (i *intruder) hasNothing() {
+func (i *attacker) hasNothing() {
 	i.t.Helper()
 	pending, _, err := i.loot.Pending()
 	require.NoError(i.t, err)
