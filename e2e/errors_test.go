@@ -21,7 +21,9 @@ func secretsAreNotQuotedInErrors(s *system) {
 	w := s.createAs(&statev1.CreateWorkspaceRequest{Name: "quoted", Overrides: &statev1.WorkspaceOverrides{
 		Image: goodImage, SecretEnv: map[string]string{"TOKEN": value}, SecretFiles: map[string][]byte{"key": []byte(value)},
 	}})
-	failed := w.until("Error", func(now *statev1.Workspace) bool { return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_ERROR })
+	failed := w.until("Error", func(now *statev1.Workspace) bool {
+		return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_ERROR
+	})
 	require.NotEmpty(t, failed.GetMessage())
 	require.Empty(t, s.secrets.findIn([]byte(failed.GetMessage())))
 	require.NoError(t, s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), quoting, metav1.DeleteOptions{}))

@@ -28,6 +28,7 @@ func (s *scene) revokedAgent() natsauth.AgentCredentials {
 	conn.Close()
 	_, err = s.api.Agents.RevokeAgent(s.t.Context(), connect.NewRequest(&statev1.RevokeAgentRequest{Id: credentials.AgentID}))
 	require.NoError(s.t, err)
+	s.awaitTold()
 	return credentials
 }
 

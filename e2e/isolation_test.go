@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
@@ -33,6 +34,7 @@ func TestIsolation(t *testing.T) {
 	sc := s.scene()
 	s.inTurn(
 		promise{"an intruder changes and hears nothing", func(s *system) { intruderChangesAndHearsNothing(sc.in(s.t)) }},
+		promise{"who asks too much takes nobody's place", func(s *system) { whoAsksTooMuchTakesNobodysPlace(sc.in(s.t)) }},
 		promise{"nobody comes in as another", func(s *system) { nobodyComesInAsAnother(sc.in(s.t)) }},
 		promise{"who is revoked is cut off within a second", revokedIsCutOff},
 		promise{"the victim works as if nothing had been", func(s *system) { victimWorksOn(sc.in(s.t)) }},
@@ -76,6 +78,7 @@ func (s *system) scene() *scene {
 	require.NoError(t, s.StopService(stack.DispatcherOf(victim.Name)))
 	// Something waits for the victim, and something else it has taken and not yet acknowledged.
 	theirs.stop()
+	sc.awaitTold()
 	sc.leaveUnacknowledged()
 	sc.awaitQuiet()
 	sc.listen()
@@ -97,6 +100,19 @@ func (s *scene) leaveUnacknowledged() {
 	require.NoError(t, err)
 	require.NotNil(t, <-batch.Messages())
 	require.NoError(t, batch.Error())
+}
+
+// awaitTold returns when nothing that the state service has decided is still to be told.
+func (s *system) awaitTold() {
+	s.t.Helper()
+	conn, err := pgx.Connect(s.t.Context(), s.Database().URL())
+	require.NoError(s.t, err)
+	defer conn.Close(s.t.Context())
+	awaitCluster(s.t, "everything is told", func(ctx context.Context) (bool, error) {
+		var waiting int
+		err := conn.QueryRow(ctx, "SELECT count(*) FROM state.outbox").Scan(&waiting)
+		return waiting == 0, err
+	})
 }
 
 // awaitQuiet returns when nothing is left of what the victim's services asked for before they ended.
@@ -145,19 +161,9 @@ func intruderChangesAndHearsNothing(s *scene) {
 	// The evidence would show it.
 	theirs := s.workspaces[0].in(s.t)
 	theirs.start()
-	s.awaitRevision(theirs, theirs.stop().GetDesiredRevision())
+	theirs.stop()
+	s.awaitTold()
 	require.NotEqual(s.t, before, s.evidence())
-}
-
-// awaitRevision returns when the stream of desired states has the workspace's revision.
-func (s *scene) awaitRevision(w *workspace, revision int64) {
-	s.t.Helper()
-	stream, err := s.js.Stream(s.t.Context(), topology.StreamDesired)
-	require.NoError(s.t, err)
-	awaitCluster(s.t, "the wish is told", func(ctx context.Context) (bool, error) {
-		last, err := stream.GetLastMsgForSubject(ctx, stack.Cell.Desired(w.agent, w.id))
-		return err == nil && strings.Contains(string(last.Data), fmt.Sprintf(`"desired_revision":%d`, revision)), err
-	})
 }
 
 // asksForSecretsOf asks on its own subject for the secrets of others' workspaces, by their real names and digests.
@@ -175,6 +181,25 @@ func (i *attacker) asksForSecretsOf(workspaces []*workspace, victim int64) {
 			i.refused(stack.Cell.Secret(victim, w.id), body, nil)
 		}
 	}
+}
+
+// whoAsksTooMuchTakesNobodysPlace has the victim ask once while the intruder asks without waiting for answers.
+func whoAsksTooMuchTakesNobodysPlace(s *scene) {
+	i := s.intrude(s.intruder, s.own.id)
+	victim, err := connectAgent(s.victim)
+	require.NoError(s.t, err)
+	defer victim.Close()
+	body, err := json.Marshal(map[string]string{"name": s.workspaces[0].name + "-env", "digest": s.digests(s.workspaces[0])[0]})
+	require.NoError(s.t, err)
+	for range 5000 {
+		i.published(&nats.Msg{Subject: stack.Cell.Secret(i.own.AgentID, i.workspace), Reply: i.inbox("answers"), Data: []byte(`{"name":"x","digest":"y"}`)})
+	}
+	i.flush()
+	answer, err := victim.Request(stack.Cell.Secret(s.victim.AgentID, s.workspaces[0].id), body, patience)
+	require.NoError(s.t, err, "asked once")
+	require.NotContains(s.t, string(answer.Data), "error")
+	i.settle()
+	i.hasNothing()
 }
 
 // digests of a workspace's secrets, as a desired event has them.

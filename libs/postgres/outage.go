@@ -13,8 +13,7 @@ import (
 // Outage says whether an error means that the database was away or went away in the middle, so that whoever asked may ask again: what was asked may
 // have been done. It is false for what the database refused, and for errors that are not of a connection.
 func Outage(err error) bool {
-	var refusal *pgconn.PgError
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return passing(refusal.Code)
 	}
 	var connecting *pgconn.ConnectError

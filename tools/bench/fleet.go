@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -85,9 +86,7 @@ func (f *fleet) id(kind string, i int) uuid.UUID {
 // identify gives an object of workspace i its names; it replaces every map that it changes, since copies share them.
 func (f *fleet) identify(m *metav1.ObjectMeta, kind string, i, version int) {
 	labels := make(map[string]string, len(m.Labels))
-	for key, value := range m.Labels {
-		labels[key] = value
-	}
+	maps.Copy(labels, m.Labels)
 	labels[domain.LabelAgent] = strconv.FormatInt(f.agent, 10)
 	labels[domain.LabelWorkspaceName] = f.name(i)
 	switch {

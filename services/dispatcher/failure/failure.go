@@ -51,7 +51,7 @@ const (
 
 // Passes tells a reason that usually passes by itself, and of which the user's workspace may not suffer.
 func (r Reason) Passes() bool {
-	switch r { //nolint:exhaustive // all others do not
+	switch r {
 	case NamespaceTerminating, NamespaceMissing, ObjectTerminating, AdmissionUnavailable, SecretUnavailable, Unauthorized, Throttled, Timeout, Unreachable, Internal:
 		return true
 	default:

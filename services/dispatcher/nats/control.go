@@ -72,7 +72,7 @@ func (c Control) reset(ctx context.Context, js jetstream.JetStream) (time.Time, 
 		}
 		c.Logger.DebugContext(ctx, "cannot read what the agent is told, trying on", slog.String("error", err.Error()))
 		return time.Time{}, err
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0)) //nolint:wrapcheck // wrapped above
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
 }
 
 func (c Control) handle(ctx context.Context, message jetstream.Msg, since time.Time) {

@@ -108,7 +108,7 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 		`insert into {shadow} select * from {real} where desired_revision > 0
 			on conflict (agent_id, uid) do update set desired_revision = excluded.desired_revision, workspace = excluded.workspace`,
 	} {
-		if _, err := tx.Exec(ctx, fill(statement, names)); err != nil { //nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
+		if _, err := tx.Exec(ctx, fill(statement, names)); err != nil {
 			return fmt.Errorf("bring over the orphans that shall be deleted: %w", err)
 		}
 	}
