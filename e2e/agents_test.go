@@ -1,15 +1,19 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 	"testing"
 
+	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/stack"
@@ -27,6 +31,11 @@ func agentsOfOneClusterKeepToTheirOwn(s *system) {
 	})
 	theirs.untilRunning()
 	before := mine.podUID()
+
+	// A name is one workspace's in the whole cell, until it ends.
+	namesake := &statev1.CreateWorkspaceRequest{Name: mine.name, ProjectId: project, AgentId: second.ID}
+	_, err = s.api.Workspaces.CreateWorkspace(t.Context(), connect.NewRequest(namesake))
+	require.True(t, fault.Is(err, errcode.AlreadyExists), "%v", err)
 
 	// Without its own dispatcher nobody applies what is desired of it.
 	require.NoError(t, s.StopService(stack.DispatcherOf(second.Name)))
@@ -59,9 +68,40 @@ func agentsOfOneClusterKeepToTheirOwn(s *system) {
 			require.NotContains(t, held.Name, w.id)
 		}
 	}
+	s.requireOwnNamespaces(mine.agent, theirs.agent)
 	theirs.terminate()
 	theirs.untilTerminated()
 	theirs.requireGone()
+	again := s.createAs(&statev1.CreateWorkspaceRequest{Name: theirs.name, Overrides: &statev1.WorkspaceOverrides{Image: goodImage}})
+	again.untilRunning()
+	require.Equal(t, mine.agent, again.agent)
+}
+
+// requireOwnNamespaces checks that all that was told in the agents' names is about namespaces of their own, whoever's workspaces are in them.
+func (s *system) requireOwnNamespaces(agents ...int64) {
+	s.t.Helper()
+	for _, agent := range agents {
+		own := "ws-" + strconv.FormatInt(agent, 10) + "-"
+		told := 0
+		for _, r := range s.records(topology.FamilyObserved + "." + strconv.FormatInt(agent, 10)) {
+			var about struct {
+				Object events.ObjectMeta `json:"object"`
+			}
+			require.NoError(s.t, json.Unmarshal(r.data, &about))
+			if about.Object.Namespace != "" {
+				require.True(s.t, strings.HasPrefix(about.Object.Namespace, own), "agent %d tells of %s/%s", agent, about.Object.Namespace, about.Object.Name)
+				told++
+			}
+		}
+		require.NotZero(s.t, told)
+		for _, r := range s.records(topology.FamilyApplied + "." + strconv.FormatInt(agent, 10)) {
+			var about events.Applied
+			require.NoError(s.t, json.Unmarshal(r.data, &about))
+			for _, object := range about.Objects {
+				require.True(s.t, strings.HasPrefix(object.Namespace+object.Name, own), "agent %d applies %v", agent, object)
+			}
+		}
+	}
 }
 
 // requireOnlyOf checks that whatever names the workspace is on a subject of its agent.

@@ -79,10 +79,7 @@ func (w *workspace) breakPod(fault string) {
 	if fault != "" {
 		value = fault
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{faultAnnotation: value}}})
-	require.NoError(w.t, err)
-	_, err = w.s.kube.CoreV1().Pods(w.namespace).Patch(w.t.Context(), w.pod().Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	require.NoError(w.t, err)
+	w.patchPod(w.pod().Name, map[string]any{"annotations": map[string]any{faultAnnotation: value}})
 }
 
 // deleteDeployment is what somebody does behind the system's back.

@@ -133,7 +133,7 @@ func TestDead(t *testing.T) {
 		}},
 		{stack.Cell.Applied(s.agent, theirs.id), "workspace " + theirs.id + " is another agent's", func(subject string) { bad.says(subject, dispatcher, events.TypeApplied, applied(theirs.id)) }},
 		{stack.Cell.Applied(s.agent, healthy.id), "is not that of subject", func(subject string) { bad.says(subject, dispatcher, events.TypeApplied, applied(theirs.id)) }},
-		{stack.Cell.Applied(s.agent, unknown), "workspace " + unknown + " does not exist", func(subject string) { bad.says(subject, dispatcher, events.TypeApplied, applied(unknown)) }},
+		{stack.Cell.Applied(s.agent, unknown), fmt.Sprintf("workspace %q does not exist", unknown), func(subject string) { bad.says(subject, dispatcher, events.TypeApplied, applied(unknown)) }},
 		{observedTick, "data: ", func(subject string) { // as large as a message may be
 			bad.says(subject, watcher, events.TypeObservedTick, map[string]any{"cluster_uid": strings.Repeat("x", topology.MaxMessageSize-1000)})
 		}},

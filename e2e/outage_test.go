@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/stack"
@@ -35,14 +37,37 @@ func dispatcherCatchesUp(s *system) {
 	t := s.t
 	w := s.createRunning("dispatcher-away")
 	var born *workspace
+	var last *statev1.Workspace
 	s.without([]string{s.dispatcher()}, func() {
 		w.stop()
+		w.update(&statev1.WorkspaceOverrides{Image: missingImage})
+		w.start()
+		w.update(&statev1.WorkspaceOverrides{Image: goodImage})
+		last = w.stop()
 		born = s.create("born-without-dispatcher", goodImage)
 		require.Equal(t, statev1.ActualState_ACTUAL_STATE_RUNNING, w.get().GetActualState())
 		require.Len(t, w.pods(), 1)
 	})
 	w.untilStopped()
 	born.untilRunning()
+	require.Equal(t, []int{1, int(last.GetDesiredRevision())}, s.appliedRevisions(w), "what was wanted in between is never applied")
+}
+
+// appliedRevisions are the revisions of a workspace that were applied, each once, in order.
+func (s *system) appliedRevisions(w *workspace) []int {
+	s.t.Helper()
+	var revisions []int
+	for _, r := range s.records(topology.FamilyApplied) {
+		e, err := event.Decode(r.header, r.data)
+		require.NoError(s.t, err)
+		if e.Type() != events.TypeApplied {
+			continue
+		}
+		if applied := decode[events.Applied](s.t, e); applied.WorkspaceID == w.id {
+			revisions = append(revisions, applied.DesiredRevision)
+		}
+	}
+	return slices.Compact(revisions)
 }
 
 func watcherCatchesUp(s *system) {

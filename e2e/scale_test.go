@@ -22,6 +22,7 @@ func TestScale(t *testing.T) {
 	s := startWith(t, stack.Options{Nodes: 4}) // a node has room for 110 pods
 	s.inTurn(
 		promise{"a crowd over several agents converges", crowdConverges},
+		promise{"a thousand in trouble delay nobody", thousandInTroubleDelayNobody},
 		promise{"the history is sound", requireSoundHistory},
 	)
 }

@@ -14,10 +14,12 @@ import (
 // TestWorkspaces is one system at work, as its users see it.
 func TestWorkspaces(t *testing.T) {
 	t.Parallel()
+	now := &aheadClock{}
 	s := start(t, func(service string, config any) {
 		if service == stack.Watcher {
 			config.(*watcher.Config).TickInterval = time.Second
 		}
+		now.of(patientAgent)(service, config)
 	})
 	s.configure(s.agent, &statev1.AgentConfiguration{UnschedulablePatience: durationpb.New(time.Second)})
 	s.together(
@@ -29,6 +31,8 @@ func TestWorkspaces(t *testing.T) {
 		promise{"a missing image fails readably and is mended", missingImageFailsReadablyAndIsMended},
 		promise{"a crashing image fails readably and is mended", crashingImageFailsReadablyAndIsMended},
 		promise{"what was complete once still fails", whatWasCompleteOnceStillFails},
+		promise{"what is refused is tried again, ever less", refusedIsTriedAgainEverLess},
+		promise{"patience ends by the agent's clock", patienceEndsByTheAgentsClock(now)},
 		promise{"unschedulable fails past patience", unschedulableFailsPastPatience},
 		promise{"quotas hold", quotasHold},
 		promise{"age policies end what nobody ends", agePoliciesEndWhatNobodyEnds},

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"github.com/stretchr/testify/require"
@@ -128,5 +129,41 @@ func (w *workspace) forbidServices() func() {
 	return func() {
 		w.t.Helper()
 		require.NoError(w.t, quotas.Delete(w.t.Context(), "no-services", metav1.DeleteOptions{}))
+	}
+}
+
+// refusedIsTriedAgainEverLess has a quota refuse a change again and again, until it is lifted.
+func refusedIsTriedAgainEverLess(s *system) {
+	t := s.t
+	w := s.createAs(&statev1.CreateWorkspaceRequest{Name: "refused", Overrides: &statev1.WorkspaceOverrides{Image: goodImage}})
+	w.untilRunning()
+	story := w.follow()
+	story.through(events.ActualStateRunning)
+
+	for _, number := range []int32{8080, 8081} {
+		lift := w.forbidServices()
+		w.update(&statev1.WorkspaceOverrides{Ports: []*statev1.Port{{Name: "web", Number: number}}})
+		refused := w.untilError("QuotaExceeded")
+		require.Contains(t, refused.GetMessage(), "the quota no-services leaves no room for Service "+w.namespace+"/"+w.name)
+		var failures []attempt
+		awaitCluster(t, "it is tried a fourth time", func(context.Context) (bool, error) {
+			failures = slices.DeleteFunc(s.failures(w.agent)[w.id], func(a attempt) bool { return int64(a.DesiredRevision) != refused.GetDesiredRevision() })
+			return len(failures) > 3, nil
+		})
+		requireBackOff(t, failures) // which begins anew, since the one before succeeded in the end
+		for _, failed := range failures {
+			require.Equal(t, "QuotaExceeded", failed.Reason)
+			require.Equal(t, refused.GetMessage(), failed.Message)
+			require.Equal(t, &events.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: w.namespace, Name: w.name}, failed.Object)
+		}
+		lift()
+		mended := w.untilRunning()
+		require.Equal(t, refused.GetDesiredRevision(), mended.GetDesiredRevision(), "nobody had to ask for it again")
+		require.Empty(t, mended.GetReason())
+		require.Empty(t, mended.GetMessage())
+		story.through(events.ActualStateError)
+		require.NotContains(t, story.through(events.ActualStateRunning).states[1:], events.ActualStateError, "that it is tried again is no news of the workspace")
+		// A Service that is there needs no room.
+		require.NoError(t, s.kube.CoreV1().Services(w.namespace).Delete(t.Context(), w.name, metav1.DeleteOptions{}))
 	}
 }

@@ -29,7 +29,7 @@ func TestAWorkspacesWholeLife(t *testing.T) {
 	require.Equal(t, 1, applied.DesiredRevision)
 	require.Equal(t, 1, applied.Attempt)
 	require.Len(t, applied.Objects, 3)
-	require.Equal(t, "1", p.value(w, "files"))
+	require.Equal(t, "1", p.value(w))
 	secret, err := p.kube.CoreV1().Secrets(w.Namespace).Get(ctx, "variables", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "hunter2", string(secret.Data["TOKEN"]))
@@ -106,7 +106,7 @@ func TestANewLeaderIsToldEverythingAnew(t *testing.T) {
 		seen[next[events.Applied](p, "applied").WorkspaceID] = true
 	}
 	require.Equal(t, map[string]bool{w.WorkspaceID: true, other.WorkspaceID: true}, seen)
-	require.Equal(t, "1", p.value(w, "files"))
+	require.Equal(t, "1", p.value(w))
 
 	// One that stands by takes over.
 	p.start(p.config())
@@ -173,7 +173,7 @@ func TestWhatIsAppliedIsTold(t *testing.T) {
 	p := newPlane(t)
 	p.start(p.config())
 	w := p.workspace()
-	w.Manifests = []map[string]any{p.deployment(w, 0)}
+	w.Manifests = []map[string]any{p.deployment(w)}
 	p.desire(w)
 	applied := next[events.Applied](p, "applied")
 	live, err := p.kube.AppsV1().Deployments(w.Namespace).Get(p.context(), "w", metav1.GetOptions{})
@@ -218,7 +218,7 @@ func TestEverythingIsRepairedWhenAFullResyncIsAskedFor(t *testing.T) {
 	repaired := next[events.Applied](p, "applied")
 	require.Equal(t, changed.WorkspaceID, repaired.WorkspaceID)
 	require.Equal(t, []events.ObjectReference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: changed.Namespace, Name: "files"}}, repaired.Repaired)
-	require.Equal(t, "mine", p.value(changed, "files"))
+	require.Equal(t, "mine", p.value(changed))
 	require.Equal(t, "1", repairs())
 
 	// The interval is followed live; nobody else is told of.
@@ -226,7 +226,7 @@ func TestEverythingIsRepairedWhenAFullResyncIsAskedFor(t *testing.T) {
 	p.control(cell.ControlConfig(p.agent), events.TypeAgentConfig, events.AgentConfig{ConfigRevision: 1, FullResyncIntervalMs: 1000, UnschedulablePatienceMs: 1})
 	repaired = next[events.Applied](p, "applied")
 	require.Equal(t, all[4].WorkspaceID, repaired.WorkspaceID)
-	require.Equal(t, "mine", p.value(all[4], "files"))
+	require.Equal(t, "mine", p.value(all[4]))
 }
 
 func TestARefusedRevisionKeepsNoLowerOneOut(t *testing.T) {
@@ -243,7 +243,7 @@ func TestARefusedRevisionKeepsNoLowerOneOut(t *testing.T) {
 	w.DesiredRevision, w.Manifests = 2, good
 	p.desire(w)
 	require.Equal(t, 2, next[events.Applied](p, "applied").DesiredRevision)
-	require.Equal(t, "1", p.value(w, "files"))
+	require.Equal(t, "1", p.value(w))
 }
 
 func TestOnlyAllowedKindsAreApplied(t *testing.T) {
@@ -253,7 +253,7 @@ func TestOnlyAllowedKindsAreApplied(t *testing.T) {
 	cfg.AllowedKinds = []string{"Namespace", "ConfigMap"}
 	p.start(cfg)
 	w := p.workspace()
-	w.Manifests = []map[string]any{p.configMap(w, "files", "1"), p.deployment(w, 0)}
+	w.Manifests = []map[string]any{p.configMap(w, "files", "1"), p.deployment(w)}
 	p.desire(w)
 	failed := next[events.ApplyFailed](p, "apply_failed")
 	require.Equal(t, "NotAllowed", failed.Reason)
@@ -264,10 +264,10 @@ func TestOnlyAllowedKindsAreApplied(t *testing.T) {
 	w.DesiredRevision, w.Manifests = 2, w.Manifests[:1]
 	p.desire(w)
 	next[events.Applied](p, "applied")
-	w.DesiredRevision, w.Manifests = 3, []map[string]any{p.configMap(w, "files", "2"), p.deployment(w, 0)}
+	w.DesiredRevision, w.Manifests = 3, []map[string]any{p.configMap(w, "files", "2"), p.deployment(w)}
 	p.desire(w)
 	next[events.ApplyFailed](p, "apply_failed")
-	require.Equal(t, "1", p.value(w, "files"), "nothing of it is touched")
+	require.Equal(t, "1", p.value(w), "nothing of it is touched")
 }
 
 func TestASupersededRevisionTellsTheClustersOwn(t *testing.T) {

@@ -110,12 +110,12 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator})
 	require.Len(t, next[events.Applied](p, "applied").Repaired, 1)
 	refused := p.workspace()
-	refused.Manifests = []map[string]any{p.deployment(refused, 0)}
+	refused.Manifests = []map[string]any{p.deployment(refused)}
 	p.desire(refused)
 	require.Equal(t, "NotAllowed", next[events.ApplyFailed](p, "apply_failed").Reason)
 	// Of an orphan, only what is allowed is looked at.
 	w.DesiredRevision, w.Target = 2, events.DesiredTargetTerminated
-	w.Manifests = []map[string]any{p.deployment(w, 0), p.configMap(w, "files", "1")}
+	w.Manifests = []map[string]any{p.deployment(w), p.configMap(w, "files", "1")}
 	p.desire(w)
 	require.Equal(t, 2, until[events.Terminated](p, "terminated").DesiredRevision)
 }

@@ -302,13 +302,14 @@ func (p *plane) configMap(w events.DesiredWorkspace, name, value string) map[str
 	}
 }
 
-func (p *plane) deployment(w events.DesiredWorkspace, replicas int) map[string]any {
+// deployment is one without pods.
+func (p *plane) deployment(w events.DesiredWorkspace) map[string]any {
 	match := map[string]any{"app": "w"}
 	manifest := p.configMap(w, "w", "")
 	delete(manifest, "data")
 	manifest["apiVersion"], manifest["kind"] = "apps/v1", "Deployment"
 	manifest["spec"] = map[string]any{
-		"replicas": replicas, "selector": map[string]any{"matchLabels": match},
+		"replicas": 0, "selector": map[string]any{"matchLabels": match},
 		"template": map[string]any{
 			"metadata": map[string]any{"labels": match},
 			"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": "registry.example/ide:1"}}},
@@ -384,8 +385,9 @@ func (p *plane) start(cfg dispatcher.Config) (map[string]string, func()) {
 	return addrs, stop
 }
 
-func (p *plane) value(w events.DesiredWorkspace, name string) string {
-	object, err := p.kube.CoreV1().ConfigMaps(w.Namespace).Get(p.context(), name, metav1.GetOptions{})
+// value is that of the ConfigMap files.
+func (p *plane) value(w events.DesiredWorkspace) string {
+	object, err := p.kube.CoreV1().ConfigMaps(w.Namespace).Get(p.context(), "files", metav1.GetOptions{})
 	require.NoError(p.t, err)
 	return object.Data["key"]
 }

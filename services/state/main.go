@@ -176,6 +176,8 @@ func (p *process) restored(ctx context.Context, tx pgx.Tx, r outbox.Restoration)
 	if err := p.workspaces.TellAgain(ctx, tx); err != nil {
 		return fmt.Errorf("tell workspaces again: %w", err)
 	}
+	// Agents registered after the copy was taken have lost the consumers that they read with.
+	p.agents.AdmitAgain()
 	return nil
 }
 
@@ -226,7 +228,7 @@ func (p *process) openCallout(context.Context) error {
 		return fmt.Errorf("agents: %w", err)
 	}
 	cell := topology.Cell(p.cfg.Cell.Name)
-	p.agents = &nats.Agents{Streams: js, Kicker: &natsauth.Kicker{Conn: p.system.Conn}, Cell: cell, Logger: p.tel.Logger, Background: p.background.run}
+	p.agents = &nats.Agents{Streams: js, Kicker: &natsauth.Kicker{Conn: p.system.Conn}, Cell: cell, Logger: p.tel.Logger, Background: p.background.run, Again: make(chan struct{}, 1)}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
 		Authenticator: &nats.Authenticator{Directory: p.directory},

@@ -85,6 +85,26 @@ func TestOrphansAreDecidedUponByThoseWhoManageTheAgent(t *testing.T) {
 	refused(t, errcode.NotFound, adas.workspaces.AdoptOrphan, &statev1.AdoptOrphanRequest{Orphan: ref})
 }
 
+func TestADeletedOrphanGoesBeyondTheWorkspaceThatItWas(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	_, registered := admin.project()
+	agent := registered.GetAgent().GetId()
+	w := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "back"}).GetWorkspace()
+	ref := b.orphan(t, agent, w.GetNamespace(), w.GetName(), w.GetId(), "")
+	refused(t, errcode.FailedPrecondition, admin.workspaces.DeleteOrphan, &statev1.DeleteOrphanRequest{Orphan: ref})
+	b.exec(t, `update workspaces set actual_state = 'terminated', desired_state = 'terminated', desired_revision = 9 where id = $1`, w.GetId())
+	require.True(t, call(t, admin.workspaces.DeleteOrphan, &statev1.DeleteOrphanRequest{Orphan: ref}).GetOrphan().GetDeleting())
+	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	var revision int64
+	require.NoError(t, conn.QueryRow(t.Context(), `select desired_revision from state.orphans where workspace = $1`, w.GetId()).Scan(&revision))
+	require.EqualValues(t, 10, revision, "the dispatcher takes none that is not above what it had of the workspace")
+}
+
 func TestWhatCannotBeAdoptedSaysWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

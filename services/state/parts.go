@@ -69,8 +69,23 @@ func (p *process) migrate(ctx context.Context, _ *service.Self) error {
 	return nil
 }
 
-// admitAgents makes sure of every agent's consumers, which a restored NATS may lack.
-func (p *process) admitAgents(ctx context.Context, _ *service.Self) error {
+// admitAgents makes sure of every agent's consumers, which a restored NATS may lack, and one that was away when an agent was registered: when the service begins, and
+// whenever that has happened.
+func (p *process) admitAgents(ctx context.Context, self *service.Self) error {
+	for {
+		if err := p.admitAll(ctx); err != nil {
+			return err
+		}
+		self.Ready()
+		select {
+		case <-p.agents.Again:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (p *process) admitAll(ctx context.Context) error {
 	for page := (postgres.Page{Size: 500}); ; {
 		found, err := p.directory.Agents(ctx, nil, page)
 		if err != nil {

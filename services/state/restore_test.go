@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,4 +80,49 @@ func TestARestoredNATSIsToldTheTruthAgain(t *testing.T) {
 	require.Eventually(t, wanted(first), time.Minute, 10*time.Millisecond)
 	require.Eventually(t, configured, time.Minute, 10*time.Millisecond)
 	require.True(t, b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", "1")))
+}
+
+// consumes says whether an agent's dispatcher has the consumer that it reads with.
+func (b *bundle) consumes(t *testing.T, agent int64) bool {
+	t.Helper()
+	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
+	require.NoError(t, err)
+	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)))
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.Consumer(t.Context(), topology.StreamDesired, topology.DispatcherConsumer(agent))
+	if err != nil {
+		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
+		return false
+	}
+	return true
+}
+
+func TestAnAgentThatARestoredNATSHasForgottenIsLetInAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	copied := filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, b.nats.Snapshot(copied))
+	_, agent := b.as(t, b.admin).project()
+	id := agent.GetAgent().GetId()
+	consumes := func() bool { return b.consumes(t, id) }
+	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond, "NATS may have been away when the agent was registered")
+	// Only what has been acknowledged can be missed.
+	directory := topology.Cell("local").Directory("agent", strconv.FormatInt(id, 10))
+	require.Eventually(t, func() bool { return b.holds(t, topology.StreamDirectory, directory) }, time.Minute, 10*time.Millisecond)
+	require.NoError(t, b.nats.Restore(copied))
+	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond)
+}
+
+func TestAnAgentRegisteredWhileNATSIsAwayIsLetInLater(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	b.nats.Down()
+	_, agent := b.as(t, b.admin).project()
+	require.NoError(t, b.nats.Restart())
+	require.Eventually(t, func() bool { return b.consumes(t, agent.GetAgent().GetId()) }, time.Minute, 10*time.Millisecond)
 }

@@ -61,7 +61,9 @@ func serveAsChild() bool {
 	say := func(r reply) {
 		mu.Lock()
 		defer mu.Unlock()
-		_ = json.NewEncoder(os.Stdout).Encode(r) // who does not hear it has ended
+		if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+			fmt.Fprintln(os.Stderr, err) // who does not hear it has ended
+		}
 	}
 	signals := make(chan os.Signal, 1)
 	go answer(os.Stdin, say, func() { signals <- syscall.SIGTERM })

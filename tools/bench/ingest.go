@@ -68,7 +68,7 @@ type ingestBed struct {
 func ingestFigures(ctx context.Context, size Size) (measured Measured, err error) {
 	parts := &bed{}
 	defer parts.close(ctx, &err)
-	b, err := newIngestBed(ctx, parts)
+	b, err := newIngestBed(ctx, parts, size.of(ingestWorkspaces))
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func ingestFigures(ctx context.Context, size Size) (measured Measured, err error
 			return b.observations(anonymous, round*objects/2, objects, true)
 		},
 		"workspace_rows_per_s": func(round int) ([]observation, error) {
-			return b.observations(known, 0, min(size.of(ingestWorkspaces), len(b.workspaces)), round%2 == 0)
+			return b.observations(known, 0, len(b.workspaces), round%2 == 0)
 		},
 	} {
 		if !size.wants(name) {
@@ -106,7 +106,7 @@ func ingestFigures(ctx context.Context, size Size) (measured Measured, err error
 	return measured, b.steady(ctx, measured, known, size)
 }
 
-func newIngestBed(ctx context.Context, parts *bed) (*ingestBed, error) {
+func newIngestBed(ctx context.Context, parts *bed, workspaces int) (*ingestBed, error) {
 	database, err := parts.postgres(ctx)
 	if err != nil {
 		return nil, err
@@ -132,13 +132,13 @@ func newIngestBed(ctx context.Context, parts *bed) (*ingestBed, error) {
 	if b.cursor, err = watchCursor(ctx, parts, b.ours); err != nil {
 		return nil, err
 	}
-	return b, b.makeWorkspaces(ctx)
+	return b, b.makeWorkspaces(ctx, workspaces)
 }
 
-func (b *ingestBed) makeWorkspaces(ctx context.Context) error {
+func (b *ingestBed) makeWorkspaces(ctx context.Context, n int) error {
 	workspaces := &store.Workspaces{Cell: benchCell}
 	err := postgres.InTx(ctx, b.ours, func(tx pgx.Tx) error {
-		for i := range ingestWorkspaces {
+		for i := range n {
 			w, err := domain.NewWorkspace(domain.Creation{
 				Name: fmt.Sprintf("w%06d", i), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default",
 				Spec: domain.Spec{Image: "registry.example.com/ide:9"}, Now: time.Now(),
@@ -281,7 +281,7 @@ func (b *ingestBed) steady(ctx context.Context, measured Measured, f *fleet, siz
 	_, _, err = takeTurns(ctx, size.For,
 		func(ctx context.Context, round int) (float64, error) {
 			spell := make([]observation, 0, steadyRate)
-			for range steadyRate {
+			for range size.of(steadyRate) {
 				kind := kube.Kinds()[next%len(kube.Kinds())]
 				b.version++
 				o, err := f.observe(kind, f.object(kind, next/len(kube.Kinds())%len(b.workspaces), b.version, round%2 == 0), time.Now())
@@ -295,7 +295,7 @@ func (b *ingestBed) steady(ctx context.Context, measured Measured, f *fleet, siz
 			return 0, err
 		},
 		func(ctx context.Context, _ int) (float64, error) {
-			for range steadyRate / 4 {
+			for range size.of(steadyRate / 4) {
 				b.version++
 				id := uuid.New().String()
 				took, err := b.bare.put(ctx, []row{{kind: "pod", namespace: "bare", name: id, uid: id, version: strconv.Itoa(b.version), data: "{}"}})

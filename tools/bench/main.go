@@ -51,7 +51,7 @@ func profiled(path string, fn func() error) (err error) {
 	if path == "" {
 		return fn()
 	}
-	file, err := os.Create(path)
+	file, err := os.Create(path) //nolint:gosec // the file that is asked for
 	if err != nil {
 		return fmt.Errorf("open the profile: %w", err)
 	}

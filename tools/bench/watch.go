@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -178,7 +177,7 @@ func resyncEnded(ctx context.Context, js jetstream.JetStream, agent int64) (*end
 	}
 	e := &ending{told: make(chan struct{}, 1)}
 	e.consumer, err = consumer.Consume(func(m jetstream.Msg) {
-		if nats.Header(m.Headers()).Get("ce-type") == events.TypeObservedResyncEnded {
+		if m.Headers().Get("ce-type") == events.TypeObservedResyncEnded {
 			select {
 			case e.told <- struct{}{}:
 			default:

@@ -31,7 +31,7 @@ func applied(entries []metav1.ManagedFieldsEntry) []byte {
 	for i := range entries {
 		e := &entries[i]
 		if e.Manager == FieldManager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" && e.FieldsV1 != nil {
-			return e.FieldsV1.Raw
+			return e.FieldsV1.GetRawBytes()
 		}
 	}
 	return nil
@@ -46,7 +46,7 @@ func intact(live *metav1.PartialObjectMetadata) bool {
 	for i := range live.ManagedFields {
 		e := &live.ManagedFields[i]
 		ours := e.Manager == FieldManager && e.Operation == metav1.ManagedFieldsOperationApply
-		if !ours && e.FieldsV1 != nil && len(dataOf(e.FieldsV1.Raw)) > 0 {
+		if !ours && e.FieldsV1 != nil && len(dataOf(e.FieldsV1.GetRawBytes())) > 0 {
 			return false
 		}
 	}

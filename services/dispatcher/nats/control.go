@@ -58,7 +58,7 @@ func (c Control) reset(ctx context.Context, js jetstream.JetStream) (time.Time, 
 	wait.InitialInterval = 100 * time.Millisecond
 	wait.MaxInterval = 5 * time.Second
 	consumer := topology.DispatcherConsumer(c.Agent)
-	return backoff.Retry(ctx, func() (time.Time, error) {
+	since, err := backoff.Retry(ctx, func() (time.Time, error) {
 		_, err := js.ResetConsumerToSequence(ctx, topology.StreamControl, consumer, 1)
 		if err == nil {
 			var reader jetstream.Consumer
@@ -73,6 +73,7 @@ func (c Control) reset(ctx context.Context, js jetstream.JetStream) (time.Time, 
 		c.Logger.DebugContext(ctx, "cannot read what the agent is told, trying on", slog.String("error", err.Error()))
 		return time.Time{}, err
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
+	return since, err //nolint:wrapcheck // wrapped above
 }
 
 func (c Control) handle(ctx context.Context, message jetstream.Msg, since time.Time) {

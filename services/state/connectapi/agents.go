@@ -24,6 +24,8 @@ import (
 type Agents interface {
 	// Admit prepares what an agent needs before it connects, such as its consumers. It may be called again.
 	Admit(ctx context.Context, agent int64) error
+	// AdmitAgain has Admit called again for every agent, until it succeeds.
+	AdmitAgain()
 	// Expel cuts an agent's live connections.
 	Expel(ctx context.Context, agent int64) error
 }
@@ -70,9 +72,10 @@ func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[sta
 	if err != nil {
 		return nil, err
 	}
-	// The agent is made whether or not NATS answers now: what it needs there is made again before it is let in.
+	// The agent is made whether or not NATS answers now.
 	if err := s.agents.Admit(ctx, a.ID); err != nil {
-		s.logger.WarnContext(ctx, "prepare NATS for the new agent: it is tried again when the agent connects", "agent", a.ID, "error", err)
+		s.logger.WarnContext(ctx, "prepare NATS for the new agent: it is tried again", "agent", a.ID, "error", err)
+		s.agents.AdmitAgain()
 	}
 	return connect.NewResponse(&statev1.RegisterAgentResponse{Agent: agent(a), Token: value, NatsUrls: s.endpoint.URLs, Cell: s.endpoint.Cell, NatsCa: s.endpoint.CA, SealerPublicKey: s.sealerKey}), nil
 }

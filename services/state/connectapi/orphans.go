@@ -145,7 +145,8 @@ func (s *workspaceService) DeleteOrphan(ctx context.Context, r *connect.Request[
 		if before, sighting, err = s.lockOrphan(ctx, tx, r.Msg.GetOrphan()); err != nil {
 			return err
 		}
-		if err := s.refuseInUse(ctx, tx, before); err != nil {
+		ended, err := s.endedRevision(ctx, tx, before)
+		if err != nil {
 			return err
 		}
 		highest, deleting, err := s.observations.OtherDeletions(ctx, tx, before)
@@ -155,7 +156,7 @@ func (s *workspaceService) DeleteOrphan(ctx context.Context, r *connect.Request[
 		if deleting {
 			return fault.New(errcode.FailedPrecondition, "another orphan of agent %d that names workspace %q is being deleted: wait until it is gone", before.AgentID, before.Label)
 		}
-		after = before.Delete(caller(ctx).ID, max(highest, sighting.Revision))
+		after = before.Delete(caller(ctx).ID, max(highest, ended, sighting.Revision))
 		return s.observations.SaveOrphan(ctx, tx, postgres.OrphanSaving{Before: before, After: after}, s.now())
 	})
 	if err != nil {
@@ -164,22 +165,25 @@ func (s *workspaceService) DeleteOrphan(ctx context.Context, r *connect.Request[
 	return connect.NewResponse(&statev1.DeleteOrphanResponse{Orphan: orphan(after, sighting)}), nil
 }
 
-// refuseInUse keeps a living workspace from being deleted as an orphan.
-func (s *workspaceService) refuseInUse(ctx context.Context, tx pgx.Tx, o domain.Orphan) error {
+// endedRevision is the last revision of the terminated workspace that the orphan's label names, since the dispatcher takes none that is not above
+// it; 0 where it names none. It keeps a living workspace from being deleted as an orphan.
+func (s *workspaceService) endedRevision(ctx context.Context, tx pgx.Tx, o domain.Orphan) (int64, error) {
 	id, err := uuid.Parse(o.Label)
 	if err != nil {
-		return nil //nolint:nilerr // a label that is no id names no workspace
+		return 0, nil //nolint:nilerr // a label that is no id names no workspace
 	}
 	w, err := s.workspaces.Get(ctx, tx, postgres.WorkspaceReference{ID: id})
 	switch {
 	case fault.Is(err, errcode.NotFound):
-		return nil
+		return 0, nil
 	case err != nil:
-		return err
-	case w.AgentID == o.AgentID && w.ActualState != actualstate.Terminated:
-		return fault.New(errcode.FailedPrecondition, "%s is no orphan: its label names workspace %q", o, w.Name)
+		return 0, err
+	case w.AgentID != o.AgentID:
+		return 0, nil
+	case w.ActualState != actualstate.Terminated:
+		return 0, fault.New(errcode.FailedPrecondition, "%s is no orphan: its label names workspace %q", o, w.Name)
 	default:
-		return nil
+		return w.DesiredRevision, nil
 	}
 }
 

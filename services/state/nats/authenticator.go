@@ -48,6 +48,16 @@ type Agents struct {
 	Logger  *slog.Logger
 	// Background runs work that outlives the call, and is waited for when the service stops.
 	Background func(func(ctx context.Context))
+	// Again has room for one element: that all agents are to be admitted anew.
+	Again chan struct{}
+}
+
+// AdmitAgain has all agents admitted anew, by whoever receives from Again.
+func (a *Agents) AdmitAgain() {
+	select {
+	case a.Again <- struct{}{}:
+	default: // that is to be done already
+	}
 }
 
 // Admit makes the consumers that the agent reads with.

@@ -26,16 +26,16 @@ func (w *world) orphans() []string {
 }
 
 // orphan is a Deployment of agent 7 that names a workspace which is not known.
-func orphan(name string, version int) sight {
-	return sight{name: name, workspace: uuid.NewSHA1(uuid.NameSpaceDNS, []byte(name)), version: version, spec: 1, available: 1, revision: "5"}
+func orphan(name string) sight {
+	return sight{name: name, workspace: uuid.NewSHA1(uuid.NameSpaceDNS, []byte(name)), version: 8, spec: 1, available: 1, revision: "5"}
 }
 
-// delete asks for the deletion of an orphan as the API does.
-func (w *world) delete(agentID int64, name string) domain.Orphan {
+// delete asks for the deletion of an orphan of agent 7 as the API does.
+func (w *world) delete(name string) domain.Orphan {
 	w.t.Helper()
 	var after domain.Orphan
 	w.tx(func(tx pgx.Tx) error {
-		before, err := w.observations.LockOrphan(w.t.Context(), tx, agentID, "ws-7-"+name, name)
+		before, err := w.observations.LockOrphan(w.t.Context(), tx, 7, "ws-7-"+name, name)
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func TestAnOrphanIsOneAsLongAsItIsThere(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			a := w.agent(7)
-			deleted, renamed, absent, stays := orphan("deleted", 8), orphan("renamed", 8), orphan("absent", 8), orphan("stays", 8)
+			deleted, renamed, absent, stays := orphan("deleted"), orphan("renamed"), orphan("absent"), orphan("stays")
 			for _, s := range []sight{deleted, renamed, absent, stays} {
 				a.sees(s)
 			}
@@ -120,11 +120,11 @@ func TestAnObjectThatNamesAnotherAgentsWorkspaceIsThatAgentsOrphan(t *testing.T)
 func TestADeletedOrphanIsGone(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	a, s := w.agent(7), orphan("left", 8)
+	a, s := w.agent(7), orphan("left")
 	defer w.begin(1)()
 	a.sees(s)
 	w.caughtUp()
-	o := w.delete(7, "left")
+	o := w.delete("left")
 	require.EqualValues(t, 6, o.DesiredRevision, "above what it was applied with")
 	desired := w.told("desired.7." + s.workspace.String())
 	require.Len(t, desired, 1)
@@ -170,7 +170,7 @@ func TestADeletedOrphanIsGone(t *testing.T) {
 	a.sees(s)
 	w.caughtUp()
 	require.Len(t, w.orphans(), 1)
-	require.EqualValues(t, 32, w.delete(7, "left").DesiredRevision, "above all that were told of the label")
+	require.EqualValues(t, 32, w.delete("left").DesiredRevision, "above all that were told of the label")
 }
 
 func TestAnOrphanLabelledWithWhatIsNoID(t *testing.T) {
@@ -180,7 +180,7 @@ func TestAnOrphanLabelledWithWhatIsNoID(t *testing.T) {
 	s := sight{name: "odd", label: "some.body's", version: 8, revision: "none"}
 	a.sees(s)
 	w.take()
-	require.EqualValues(t, 1, w.delete(7, "odd").DesiredRevision)
+	require.EqualValues(t, 1, w.delete("odd").DesiredRevision)
 	a.publishApplied("some.body's", "terminated", 1)
 	a.publishApplied("nobody's", "terminated", 1)
 	w.take()
@@ -192,7 +192,7 @@ func TestAnOrphanLabelledWithWhatIsNoID(t *testing.T) {
 func TestAnAdoptedOrphanIsAWorkspace(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	a, s := w.agent(7), orphan("left", 8)
+	a, s := w.agent(7), orphan("left")
 	s.spec, s.available = 0, 0
 	defer w.begin(1)()
 	a.sees(s)
@@ -270,7 +270,7 @@ func TestWhatWasTerminatedAndIsBackIsAnOrphan(t *testing.T) {
 	w.caughtUp()
 	require.Equal(t, []string{"7/ws-7-ide/ide"}, w.orphans())
 	require.Len(t, w.told("workspace.0."+ide.ID.String()+".orphaned"), 1)
-	o := w.delete(7, "ide")
+	o := w.delete("ide")
 	a.says("terminated", ide.ID, int(o.DesiredRevision), nil)
 	w.caughtUp()
 	require.Empty(t, w.orphans())

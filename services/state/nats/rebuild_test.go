@@ -133,7 +133,7 @@ func (c *chaos) step() {
 	version := c.versions[a.id]
 	s := running(ws, version)
 	s.spec, s.available, s.template = c.random.IntN(2), c.random.IntN(2), 1
-	switch c.random.IntN(22) {
+	switch c.random.IntN(26) {
 	case 0:
 		s.deleted = true
 		a.sees(s)
@@ -166,7 +166,11 @@ func (c *chaos) step() {
 		}
 	case 16:
 		c.orphan(a, version)
-	case 17:
+	case 17, 18:
+		c.decide(a)
+	case 19:
+		c.configure(a)
+	case 20:
 		if c.random.IntN(4) == 0 {
 			// The cluster is another one.
 			a.cluster, c.versions[a.id] = a.cluster+"x", 10
@@ -259,8 +263,44 @@ func (c *chaos) nonsense(a *agent, ws domain.Workspace) {
 // orphan is a Deployment of a workspace that nobody knows.
 func (c *chaos) orphan(a *agent, version int) {
 	c.orphans++
-	id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, c.orphans))
-	a.sees(sight{name: fmt.Sprintf("o%d", c.orphans), workspace: id, version: version, spec: 1, available: 1, revision: "1", uid: fmt.Sprintf("uid-o%d", c.orphans)})
+	a.sees(sight{name: fmt.Sprintf("o%d", c.orphans), workspace: orphanID(c.orphans), version: version, spec: 1, available: 1, revision: "1", uid: fmt.Sprintf("uid-o%d", c.orphans)})
+}
+
+func orphanID(number int) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, number)) }
+
+// decide has an operator ask for the deletion of an orphan, and its dispatcher speak of it; or the orphan goes by itself.
+func (c *chaos) decide(a *agent) {
+	if c.orphans == 0 {
+		return
+	}
+	number := 1 + c.random.IntN(c.orphans)
+	id, name := orphanID(number), fmt.Sprintf("o%d", number)
+	switch c.random.IntN(4) {
+	case 0:
+		c.tx(func(tx pgx.Tx) error {
+			before, err := c.observations.LockOrphan(c.t.Context(), tx, a.id, fmt.Sprintf("ws-%d-%s", a.id, name), name)
+			if fault.Is(err, errcode.NotFound) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return c.observations.SaveOrphan(c.t.Context(), tx, store.OrphanSaving{Before: before, After: before.Delete(9, 1)}, a.now)
+		})
+	case 1:
+		a.fails(id, 2)
+	case 2:
+		a.says("terminated", id, 2, map[string]any{})
+	default:
+		c.versions[a.id]++
+		a.sees(sight{name: name, workspace: id, version: c.versions[a.id], spec: 1, available: 1, revision: "1", uid: "uid-" + name, deleted: true})
+	}
+}
+
+// configure has an operator change how long workspaces run, and how long what is stuck is waited for.
+func (c *chaos) configure(a *agent) {
+	c.exec(fmt.Sprintf(`update agents set configuration_revision = configuration_revision + 1, configuration = '{"stop_after_running_ms": %d, "unschedulable_patience_ms": %d}' where id = %d`,
+		3_600_000*(1+c.random.IntN(4)), 60_000*(1+c.random.IntN(10)), a.id))
 }
 
 // FuzzARebuildGivesWhatIsThere lets random histories happen.
@@ -284,6 +324,7 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 	w.identical("before")
 	before := w.everything()
 	dead := len(w.dead())
+	const madeUp = `insert into observed_objects (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted, data) `
 	for _, spoil := range []struct{ statement, table, says string }{
 		{`update workspaces set actual_state = 'failed', reason = 'Spoilt' where actual_state <> 'terminated'`, "workspaces", `reason is "Spoilt", by the streams`},
 		{`update workspaces set applied_revision = 99 where actual_state <> 'terminated'`, "workspaces", "applied_revision is 99, by the streams"},
@@ -292,7 +333,7 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 		{`update observed_objects set deleted = not deleted`, "observed_objects", "deleted is"},
 		{`update observed_objects set data = replace(data, '"has_status":true', '"has_status":false') where kind = 'deployment'`, "observed_objects", "data is"},
 		{`update observed_objects set resource_version = resource_version + 1000`, "observed_objects", "resource_version is"},
-		{`insert into observed_objects select 7, 'pod', 'ws', 'made-up', 'u', 'c', 1, false, null, '{}'`, "observed_objects", "observed_objects 7/pod/ws/made-up: is there, but not by the streams"},
+		{madeUp + `values (7, 'pod', 'ws', 'made-up', 'u', 'c', 2, 1, false, '{}')`, "observed_objects", "observed_objects 7/pod/ws/made-up: is there, but not by the streams"},
 		{`update resyncs set outcome = 'open', received = 1000`, "resyncs", `outcome is "open", by the streams`},
 		{`delete from resyncs`, "resyncs", "is missing"},
 		{`update agents set epoch = 50, ticked_at = now()`, "agents", "epoch is 50, by the streams"},
@@ -313,7 +354,7 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 	require.Len(t, w.dead(), dead)
 	require.Empty(t, w.rebuild(true, 0).Differences)
 	w.exec(`update observed_objects set deleted = not deleted`)
-	w.exec(`insert into observed_objects select 7, 'pod', 'ws', 'made-up-' || n, 'u', 'c', 1, false, null, '{}' from generate_series(1, 200)`)
+	w.exec(madeUp + `select 7, 'pod', 'ws', 'made-up-' || n, 'u', 'c', 2, 1, false, '{}' from generate_series(1, 200) n`)
 	require.Len(t, w.rebuild(false, 0).Differences, 100, "the first hundred")
 }
 

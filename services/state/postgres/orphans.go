@@ -129,7 +129,7 @@ func (s *Observations) LockOrphan(ctx context.Context, tx pgx.Tx, agentID int64,
 func (s *Observations) LockDeleting(ctx context.Context, tx pgx.Tx, agentIDs []int64, labels []string) ([]domain.Orphan, error) {
 	rows, err := tx.Query(ctx, `
 		select `+orphanColumns+` from orphans o
-		where o.desired_revision > 0 and (o.agent_id, o.workspace) in (select * from unnest($1::bigint[], $2::text[])) order by o.agent_id, o.uid for update`, agentIDs, labels)
+		where o.desired_revision > 0 and (o.agent_id, o.workspace) in (select n.agent_id, n.workspace from unnest($1::bigint[], $2::text[]) as n (agent_id, workspace)) order by o.agent_id, o.uid for update`, agentIDs, labels)
 	if err != nil {
 		return nil, fmt.Errorf("lock orphans: %w", err)
 	}

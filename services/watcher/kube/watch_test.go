@@ -211,6 +211,33 @@ func TestTheLeaseIsGivenBackAfterTheWorkIsDone(t *testing.T) {
 	require.NoError(t, first.Err())
 }
 
+func TestTheLeaseAndItsNamespaceAreMadeAnewWhereTheyAreGone(t *testing.T) {
+	t.Parallel()
+	server := kubetest.Start(t)
+	lease := kube.LeaseConfig{Duration: 2 * time.Second, RenewDeadline: time.Second, RetryPeriod: 50 * time.Millisecond}
+	rewound := make(chan struct{}, 10)
+	elector := newClient(t, server).NewElector(lease, kube.Candidacy{
+		Namespace: "ns", Name: "watcher", Identity: "one", Rewound: func() { rewound <- struct{}{} },
+	})
+	leading := make(chan struct{}, 10)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- elector.Run(ctx, func(ctx context.Context, _ bool) {
+			leading <- struct{}{}
+			<-ctx.Done()
+		})
+	}()
+	receive(t, leading)
+	require.Empty(t, rewound)
+	server.Rewind(0)
+	server.Forget() // a new cluster, in which nothing was written
+	receive(t, rewound)
+	require.NotEmpty(t, elector.Holder())
+	stop()
+	require.NoError(t, receive(t, ended))
+}
+
 func receive[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {

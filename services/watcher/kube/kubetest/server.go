@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -31,6 +32,9 @@ const (
 	Pods        = "pods"
 )
 
+// systemNamespace is the path of the namespace whose UID is the cluster's.
+const systemNamespace = "/api/v1/namespaces/kube-system"
+
 // Server is an API server. Its methods may be called from any goroutine.
 type Server struct {
 	http *httptest.Server
@@ -43,6 +47,7 @@ type Server struct {
 	held    map[string]*Held
 	written map[string]map[string]any
 	version int
+	extra   func(w http.ResponseWriter, r *http.Request) bool
 }
 
 type list struct {
@@ -75,7 +80,7 @@ func New() *Server {
 		s.lists[resource] = list{version: 1}
 		s.watches[resource] = make(map[chan change]bool)
 	}
-	s.written["/api/v1/namespaces/kube-system"] = map[string]any{
+	s.written[systemNamespace] = map[string]any{
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "cluster", "resourceVersion": "1"},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
@@ -123,6 +128,13 @@ func (s *Server) Rewind(version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version = version
+}
+
+// Forget forgets what was written, except what cluster this is.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.written, func(path string, _ map[string]any) bool { return path != systemNamespace })
 }
 
 // Refuse has lists of the resource fail with an HTTP status, 0 for none.
@@ -195,7 +207,21 @@ func (s *Server) Expire(oldest int) {
 	}
 }
 
+// Handle has requests offered to a function first, which answers those that it returns true for: for who needs more of an API server than this package
+// plays. It may be called from any number of goroutines.
+func (s *Server) Handle(extra func(w http.ResponseWriter, r *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.extra = extra
+}
+
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	extra := s.extra
+	s.mu.Unlock()
+	if extra != nil && extra(w, r) {
+		return
+	}
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	s.mu.Lock()
 	_, listed := s.lists[resource]
@@ -297,6 +323,13 @@ func (s *Server) keep(w http.ResponseWriter, r *http.Request) {
 	}
 	meta, _ := object["metadata"].(map[string]any)
 	if r.Method == http.MethodPost {
+		if _, after, found := strings.Cut(path, "/namespaces/"); found {
+			name, _, _ := strings.Cut(after, "/")
+			if s.written["/api/v1/namespaces/"+name] == nil {
+				reply(w, http.StatusNotFound, status(http.StatusNotFound, metav1.StatusReasonNotFound))
+				return
+			}
+		}
 		path += "/" + fmt.Sprint(meta["name"])
 	}
 	s.version++
