@@ -19,15 +19,15 @@ import (
 // evil is in the name of everything that an intruder tries to make.
 const evil = "evil"
 
-// attempt is one thing that an intruder tries. It fails the test where the server takes what it must refuse; whether anything has changed is looked at after it.
-type attempt struct {
+// intrusion is one thing that an intruder tries. It fails the test where the server takes what it must refuse; whether anything has changed is looked at after it.
+type intrusion struct {
 	name string
 	do   func(i *attacker)
 }
 
 // attempts are everything that is tried. One more is one more line.
-func (s *scene) attempts() []attempt {
-	all := []attempt{
+func (s *scene) attempts() []intrusion {
+	all := []intrusion{
 		{"publish on everything that is stored", func(i *attacker) { i.eachRefused(s.targets(), []byte("{}"), nil) }},
 		{"publish what would be a valid event", func(i *attacker) { i.eachRefused(s.subjects(), s.copied(), s.copiedHeader()) }},
 		{"subscribe to everything that is stored", func(i *attacker) { i.eachDeaf(s.targets(), "") }},
@@ -74,11 +74,11 @@ func (s *scene) attempts() []attempt {
 	}
 	for _, header := range harmfulHeaders(s) {
 		all = append(all,
-			attempt{"publish on others' subjects with " + header.name, func(i *attacker) {
+			intrusion{"publish on others' subjects with " + header.name, func(i *attacker) {
 				i.aside = header.header.Get(server.MsgTraceDest)
 				i.eachRefused(s.subjects(), []byte("{}"), header.header)
 			}},
-			attempt{"publish on one's own with " + header.name, func(i *attacker) {
+			intrusion{"publish on one's own with " + header.name, func(i *attacker) {
 				i.aside = header.header.Get(server.MsgTraceDest)
 				for _, subject := range ownFacts(i) {
 					i.published(&nats.Msg{Subject: subject, Reply: i.inbox("answer"), Header: header.header, Data: []byte("1")})
@@ -86,7 +86,7 @@ func (s *scene) attempts() []attempt {
 			}})
 	}
 	for _, request := range s.apiRequests() {
-		all = append(all, attempt{"ask JetStream to " + request.name, func(i *attacker) {
+		all = append(all, intrusion{"ask JetStream to " + request.name, func(i *attacker) {
 			for _, subject := range request.subjects {
 				if !i.mayAsk(subject) {
 					i.refused(subject, request.body, nil)
