@@ -64,6 +64,7 @@ func (s *Shadow) keepRevenants(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, fmt.Sprintf(`delete from pg_temp.orphans s where `+ofTerminated, "s")); err != nil {
 		return err //nolint:wrapcheck // KeepForgotten says what it was doing
 	}
+	//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
 	_, err := tx.Exec(ctx, `insert into pg_temp.orphans select l.* from `+s.real("orphans")+` l where `+fmt.Sprintf(ofTerminated, "l")+` and exists (
 		select from pg_temp.observed_objects o
 		where (o.agent_id, o.kind, o.namespace, o.name, o.uid) = (l.agent_id, 'deployment', l.namespace, l.name, l.uid) and not o.deleted)`)
