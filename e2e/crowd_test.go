@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
@@ -73,11 +72,10 @@ func (c crowd) desire(t *testing.T, state statev1.DesiredState) {
 	})
 }
 
-// until watches all of them at once until each is as wanted, and returns how long that took.
-func (c crowd) until(wanted string, is func(*statev1.Workspace) bool) time.Duration {
+// until watches all of them at once until each is as wanted.
+func (c crowd) until(wanted string, is func(*statev1.Workspace) bool) {
 	s, t := c[0].s, c[0].t
 	t.Helper()
-	begun := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	stream, err := s.api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{
@@ -102,5 +100,4 @@ func (c crowd) until(wanted string, is func(*statev1.Workspace) bool) time.Durat
 	for _, last := range missing {
 		require.FailNow(t, fmt.Sprintf("%d of %d workspaces did not become %s", len(missing), len(c), wanted), "%v\none was last seen as: %v", stream.Err(), last)
 	}
-	return time.Since(begun)
 }
