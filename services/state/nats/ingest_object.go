@@ -123,7 +123,7 @@ func (k observable) read(e said) (*events.ObjectMeta, string, string, error) {
 		return &events.ObjectMeta{
 			ClusterUID: of(pathClusterUID), Namespace: of(pathNamespace), Name: of(pathName), UID: of(pathUID), ResourceVersion: of(pathVersion),
 			Verb: events.Verb(of(pathVerb)), ObservedAt: at, ResyncID: of(pathResyncID), WorkspaceID: of(pathWorkspaceID),
-		}, of(k.owner), text, err //nolint:wrapcheck // said by object
+		}, of(k.owner), text, err
 	}
 	if err := events.Validate(e.Type(), e.Data()); err != nil {
 		return nil, "", "", err
