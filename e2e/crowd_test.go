@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
@@ -76,8 +77,11 @@ func (c crowd) desire(t *testing.T, state statev1.DesiredState) {
 func (c crowd) until(wanted string, is func(*statev1.Workspace) bool) {
 	s, t := c[0].s, c[0].t
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	// Patience is for each next one: how long all of them take says how fast the machine is.
+	deadline := time.AfterFunc(patience, cancel)
+	defer deadline.Stop()
 	stream, err := s.api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{
 		Filter: &statev1.WorkspaceFilter{ProjectId: c[0].project, IncludeTerminated: true},
 	}))
@@ -93,6 +97,7 @@ func (c crowd) until(wanted string, is func(*statev1.Workspace) bool) {
 		case !ours:
 		case is(now):
 			delete(missing, now.GetId())
+			deadline.Reset(patience)
 		default:
 			missing[now.GetId()] = now
 		}
