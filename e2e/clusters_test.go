@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
@@ -129,29 +131,35 @@ func restoredClusterIsCaughtUpWith(now *aheadClock) func(r *region) {
 		started.untilRunning()
 		kept.untilRunning()
 		kept.breakingIsNoticed()
-		r.deleteOrphan(ended)
+		r.endAgain(ended)
 	}
 }
 
-// deleteOrphan deletes what the cluster has of a workspace that ended, once that is known.
-func (r *region) deleteOrphan(w *workspace) {
+// endAgain has what the cluster has again of a workspace that ended go. A dispatcher that is told all that is desired sees to it; where it knows that the
+// workspace has ended, what is there is an orphan, and somebody's decision.
+func (r *region) endAgain(w *workspace) {
 	r.t.Helper()
 	var found *statev1.Orphan
-	awaitCluster(r.t, "what has ended and is there again is an orphan", func(ctx context.Context) (bool, error) {
+	gone := func(ctx context.Context) bool {
+		_, err := r.kube.CoreV1().Namespaces().Get(ctx, w.namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}
+	awaitCluster(r.t, "what has ended is gone again, or an orphan", func(ctx context.Context) (bool, error) {
 		listed, err := r.api.Workspaces.ListOrphans(ctx, connect.NewRequest(&statev1.ListOrphansRequest{AgentId: r.agent}))
-		if err != nil || len(listed.Msg.GetOrphans()) != 1 {
-			return false, err
+		if err != nil || len(listed.Msg.GetOrphans()) == 0 {
+			return gone(ctx), err
 		}
 		found = listed.Msg.GetOrphans()[0]
 		return true, nil
 	})
-	require.Equal(r.t, w.id, found.GetWorkspaceId())
-	_, err := r.api.Workspaces.DeleteOrphan(r.t.Context(), connect.NewRequest(&statev1.DeleteOrphanRequest{Orphan: found.GetReference()}))
-	require.NoError(r.t, err)
-	awaitCluster(r.t, "the orphan is gone", func(ctx context.Context) (bool, error) {
-		_, err := r.kube.CoreV1().Namespaces().Get(ctx, w.namespace, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), nil
-	})
+	if found != nil {
+		require.Equal(r.t, w.id, found.GetWorkspaceId())
+		_, err := r.api.Workspaces.DeleteOrphan(r.t.Context(), connect.NewRequest(&statev1.DeleteOrphanRequest{Orphan: found.GetReference()}))
+		if !fault.Is(err, errcode.NotFound) { // the dispatcher was first
+			require.NoError(r.t, err)
+		}
+	}
+	awaitCluster(r.t, "it is gone again", func(ctx context.Context) (bool, error) { return gone(ctx), nil })
 	require.Equal(r.t, statev1.ActualState_ACTUAL_STATE_TERMINATED, w.get().GetActualState())
 }
 

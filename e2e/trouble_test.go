@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"context"
-	"slices"
 	"strconv"
 
 	"github.com/stretchr/testify/require"
@@ -145,11 +144,7 @@ func refusedIsTriedAgainEverLess(s *system) {
 		w.update(&statev1.WorkspaceOverrides{Ports: []*statev1.Port{{Name: "web", Number: number}}})
 		refused := w.untilError("QuotaExceeded")
 		require.Contains(t, refused.GetMessage(), "the quota no-services leaves no room for Service "+w.namespace+"/"+w.name)
-		var failures []attempt
-		awaitCluster(t, "it is tried a fourth time", func(context.Context) (bool, error) {
-			failures = slices.DeleteFunc(s.failures(w.agent)[w.id], func(a attempt) bool { return int64(a.DesiredRevision) != refused.GetDesiredRevision() })
-			return len(failures) > 3, nil
-		})
+		failures := w.untilAttempt(4, refused.GetDesiredRevision())
 		requireBackOff(t, failures) // which begins anew, since the one before succeeded in the end
 		for _, failed := range failures {
 			require.Equal(t, "QuotaExceeded", failed.Reason)

@@ -73,8 +73,12 @@ func (w Workspace) Terminating(revision int64, at time.Time) Workspace {
 	return w.catchUp(revision, at)
 }
 
-// Terminated takes in that all of the workspace's objects are gone.
+// Terminated takes in that all of the workspace's objects are gone. It may be told of a revision, and then of the one with which it was asked whether they are.
 func (w Workspace) Terminated(revision int64, at time.Time) Workspace {
+	if w.Termination == actualstate.TerminationFinished && w.AppliedRevision < revision && revision <= w.DesiredRevision {
+		w.AppliedRevision, w.AppliedAt = revision, instant(at)
+		return w
+	}
 	if w.outdated(revision) {
 		return w
 	}

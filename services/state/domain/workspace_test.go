@@ -230,6 +230,13 @@ func TestTermination(t *testing.T) {
 	} {
 		require.Equal(t, gone, later, name)
 	}
+
+	askedAgain := going.Redispatch(start()).Terminated(2, start()).Observe(seen(nil))
+	require.Equal(t, actualstate.Terminated, askedAgain.ActualState)
+	require.EqualValues(t, 2, askedAgain.AppliedRevision)
+	answered := askedAgain.Terminated(3, start())
+	require.EqualValues(t, 3, answered.AppliedRevision, "nothing is left to be applied")
+	require.Equal(t, answered, answered.Terminated(4, start()), "nobody asked for that")
 }
 
 func TestWhatTheDispatcherSaysOfLowerRevisionsIsOld(t *testing.T) {

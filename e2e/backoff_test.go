@@ -2,12 +2,14 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -99,11 +101,47 @@ func (s *system) failures(agent int64) map[string][]attempt {
 		e, err := event.Decode(r.header, r.data)
 		require.NoError(s.t, err)
 		if e.Type() == events.TypeApplyFailed {
-			failed := attempt{decode[events.ApplyFailed](s.t, e), e.ID()[strings.LastIndex(e.ID(), "/")+1:]}
+			failed := attemptOf(s.t, e)
 			found[failed.WorkspaceID] = append(found[failed.WorkspaceID], failed)
 		}
 	}
 	return found
+}
+
+func attemptOf(t *testing.T, e event.Event) attempt {
+	t.Helper()
+	return attempt{decode[events.ApplyFailed](t, e), e.ID()[strings.LastIndex(e.ID(), "/")+1:]}
+}
+
+// untilAttempt follows what the dispatcher tells of the workspace until so many attempts at a revision have failed, and returns all of them.
+func (w *workspace) untilAttempt(number int, revision int64) []attempt {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	stream, err := w.s.js.Stream(ctx, topology.StreamApplied)
+	require.NoError(w.t, err)
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{stack.Cell.Applied(w.agent, w.id)}})
+	require.NoError(w.t, err)
+	messages, err := consumer.Messages()
+	require.NoError(w.t, err)
+	defer messages.Stop()
+	var failures []attempt
+	for len(failures) == 0 || failures[len(failures)-1].Attempt < number {
+		msg, err := messages.Next(jetstream.NextContext(ctx))
+		if errors.Is(err, jetstream.ErrNoHeartbeat) {
+			continue
+		}
+		require.NoError(w.t, err, "attempt %d at workspace %s", number, w.name)
+		e, err := event.Decode(msg.Headers(), msg.Data())
+		require.NoError(w.t, err)
+		if e.Type() != events.TypeApplyFailed {
+			continue
+		}
+		if failed := attemptOf(w.t, e); int64(failed.DesiredRevision) == revision {
+			failures = append(failures, failed)
+		}
+	}
+	return failures
 }
 
 // What the dispatcher's pauses are by default.
