@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strconv"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/require"
@@ -13,12 +14,18 @@ import (
 
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/tools/stack"
 )
 
 // TestBehindTheSystemsBack is one system whose cluster others change too.
 func TestBehindTheSystemsBack(t *testing.T) {
 	t.Parallel()
-	s := start(t, nil)
+	s := start(t, func(service string, config any) {
+		if service == stack.Watcher {
+			config.(*watcher.Config).TickInterval = time.Second
+		}
+	})
 	s.together(
 		promise{"an edited Deployment is applied again at once", editedDeploymentIsAppliedAgain},
 		promise{"a Deployment edited while nobody looked is applied again", editUnseenIsAppliedAgain},

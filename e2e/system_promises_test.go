@@ -39,6 +39,7 @@ func TestWorkspaces(t *testing.T) {
 		promise{"configuration is followed", configurationIsFollowed},
 		promise{"others' trouble is not one's own", othersTroubleIsNotOnesOwn},
 		promise{"secrets reach the cluster only", secretsReachTheClusterOnly},
+		promise{"secrets are not quoted in errors", secretsAreNotQuotedInErrors},
 		promise{"a devfile becomes a workspace", devfileBecomesAWorkspace},
 		promise{"agents of one cluster keep to their own", agentsOfOneClusterKeepToTheirOwn},
 		promise{"the command line does all of it", commandLineDoesAllOfIt},

@@ -39,6 +39,8 @@ type system struct {
 	agent   int64
 	// secrets are values that nobody but the cluster may have in the clear.
 	secrets *secrets
+	// traces are what all services tell of their work.
+	traces *traces
 }
 
 // start starts a system for the test, and at the end stops it.
@@ -58,14 +60,17 @@ func startWith(t *testing.T, opts stack.Options) *system {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	opts.Progress = t.Output()
+	collected := collectTraces(t)
+	opts.Configure = collected.with(opts.Configure)
 	running, err := stack.Start(ctx, opts)
 	require.NoError(t, err)
-	s := &system{Stack: running, t: t, secrets: &secrets{}}
+	s := &system{Stack: running, t: t, secrets: &secrets{}, traces: collected}
 	t.Cleanup(func() {
 		if t.Failed() {
 			s.keepLog()
 		}
 		require.NoError(t, running.Stop(), "the system ends in order")
+		require.Empty(t, s.secrets.findIn(collected.all()), "traces, to the last")
 	})
 	s.openAPI()
 	s.kube = clusterClient(t, s.Kubeconfig())

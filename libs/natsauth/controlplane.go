@@ -50,6 +50,7 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 		Pub: jwt.Permission{
 			Allow: jwt.StringList{
 				cell.All(topology.FamilyDesired),
+				cell.All(topology.FamilyDesiredLog),
 				cell.All(topology.FamilyControl),
 				cell.All(topology.FamilyWorkspace),
 				cell.All(topology.FamilyDirectory),

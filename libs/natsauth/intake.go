@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,9 @@ import (
 // reconnect, or while it happened, is given up, which makes the server drop it at once where it leads the consumer itself;
 // where another server of the cluster does, that one cannot see inboxes, and drops the request when it expires, soon.
 // nats.go's own Consume and Messages ask again from a goroutine of theirs, at times for an inbox that is gone already.
+//
+// A message that another consumer delivered is dropped: whoever shares the account and knew the name of an inbox could have
+// its own sent there.
 //
 // Messages are handled one at a time, in the order of the stream except for those delivered again: what is under way
 // when the connection breaks, or comes in the ten seconds after it in a cluster, may be late by AckWait.
@@ -133,6 +137,9 @@ func (i *Intake) read(ctx context.Context, consumer jetstream.Consumer, status <
 	}
 }
 
+// acknowledgements is how the subjects begin on which messages of the consumer are acknowledged; only the server makes replies of that kind.
+func (i *Intake) acknowledgements() string { return "$JS.ACK." + i.Stream + "." + i.Consumer + "." }
+
 // request is one pull request: it handles messages as they arrive and returns when it is used up or has expired.
 func (i *Intake) request(ctx context.Context, consumer jetstream.Consumer) error {
 	expiry := i.Expiry
@@ -149,6 +156,13 @@ func (i *Intake) request(ctx context.Context, consumer jetstream.Consumer) error
 	}
 
 	for message := range batch.Messages() {
+		if !strings.HasPrefix(message.Reply(), i.acknowledgements()) {
+			i.Logger.WarnContext(ctx, "intake drops a message that is not for it",
+				slog.String("consumer", i.Consumer), slog.String("subject", message.Subject()), slog.String("reply", message.Reply()))
+
+			continue
+		}
+
 		i.Handle(message)
 	}
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -188,4 +189,52 @@ func TestEmptyMessageEndsAnAnswer(t *testing.T) {
 	}
 
 	require.Equal(t, 2, arrived)
+}
+
+// TestIntakeDropsWhatAnotherConsumerDelivers gives the other agent what it could never guess: the inbox of a request.
+func TestIntakeDropsWhatAnotherConsumerDelivers(t *testing.T) {
+	t.Parallel()
+
+	c := startCell(t)
+	agent := c.agent(t, agentOne)
+	in := startIntake(t, agent.Conn, "CONTROL", "watcher-17", 50*time.Second)
+	in.log.await(t, "intake reads")
+
+	_, err := c.js.Publish(testContext(t), "lockstep.local.control.18.config", []byte("another's"))
+	require.NoError(t, err)
+
+	other := c.agent(t, agentTwo)
+	inbox := leakedInbox(t, c, "17")
+	require.NoError(t, other.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.CONTROL.watcher-18", inbox, []byte(`{"batch":1}`)))
+	in.log.await(t, "intake drops")
+
+	_, err = c.js.Publish(testContext(t), "lockstep.local.control.17.config", []byte("its own"))
+	require.NoError(t, err)
+	require.Equal(t, "its own", string(receive(t, in.received).Data()))
+	in.stop()
+}
+
+// leakedInbox is where a user's connection awaits the answer to a pull request, as only the system account can see.
+func leakedInbox(t *testing.T, c *cell, user string) string {
+	t.Helper()
+
+	var found string
+
+	require.Eventually(t, func() bool {
+		list, err := c.server.Connz(&server.ConnzOptions{Username: true, User: user, Account: string(natsauth.AccountAgents), Subscriptions: true})
+		require.NoError(t, err)
+
+		for _, conn := range list.Conns {
+			for _, subject := range conn.Subs {
+				// The one with a wildcard is for answers to requests of another kind.
+				if strings.HasPrefix(subject, "_INBOX_"+user+".") && !strings.Contains(subject, "*") {
+					found = subject
+				}
+			}
+		}
+
+		return found != ""
+	}, patience, time.Millisecond)
+
+	return found
 }

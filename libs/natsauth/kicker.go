@@ -17,6 +17,9 @@ const (
 
 	// connectionPage is how many connections of one user a server lists at once.
 	connectionPage = 1024
+	// firstSettlePause is until the second sweep; the pauses after it double. Who is admitted on old knowledge is so cut after about as long
+	// as it took to be admitted.
+	firstSettlePause = 50 * time.Millisecond
 	// sweepTimeout bounds one sweep. Servers that do not answer in it are reported as an error.
 	sweepTimeout = 2 * time.Second
 )
@@ -35,35 +38,48 @@ type Kicker struct {
 // on until their time is over. Kick again.
 var ErrIncompleteKick = errors.New("not all servers answered")
 
-// Kick cuts the principal's connections now, within a second, and once more after Settle, so that one that was being
-// admitted on old knowledge meanwhile does not slip through. It returns after the second time, with the number of
-// connections it cut; call it from a place that can wait, or use [Kicker.Sweep].
+// Kick cuts the principal's connections now, within a second, and again and again until Settle is over, so that one that
+// was being admitted on old knowledge meanwhile does not slip through. It returns after the last time, with the number of
+// connections it cut; call it from a place that can wait, or use [Kicker.Sweep]. When the first time fails it returns at once,
+// when a later one does it goes on, and returns what the last said.
 func (k *Kicker) Kick(ctx context.Context, principal Principal) (int, error) {
-	first, err := k.Sweep(ctx, principal)
+	kicked, err := k.Sweep(ctx, principal)
 	if err != nil {
-		return first, err
+		return kicked, err
 	}
 
-	settle := k.Settle
-	if settle == 0 {
-		settle = authTimeout + time.Second
+	left := k.Settle
+	if left == 0 {
+		left = authTimeout + time.Second
 	}
 
-	timer := time.NewTimer(settle)
-	defer timer.Stop()
+	for pause := firstSettlePause; left > 0; pause *= 2 {
+		// What would be left over is shorter than the pause before it.
+		if left < pause+pause/2 {
+			pause = left
+		}
 
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return first, fmt.Errorf("wait for admissions under way: %w", context.Cause(ctx))
+		left -= pause
+		timer := time.NewTimer(pause)
+
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+
+			return kicked, fmt.Errorf("wait for admissions under way: %w", context.Cause(ctx))
+		}
+
+		var more int
+
+		more, err = k.Sweep(ctx, principal)
+		kicked += more
 	}
 
-	second, err := k.Sweep(ctx, principal)
-
-	return first + second, err
+	return kicked, err
 }
 
-// Sweep cuts the connections that the principal has at this moment and returns how many they were.
+// Sweep cuts the connections that the principal has at this moment, however many, and returns how many they were.
 func (k *Kicker) Sweep(ctx context.Context, principal Principal) (int, error) {
 	if err := principal.Validate(); err != nil {
 		return 0, err
@@ -72,19 +88,22 @@ func (k *Kicker) Sweep(ctx context.Context, principal Principal) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 
-	connections, err := k.connections(ctx, principal)
-	kicked := 0
+	for kicked := 0; ; {
+		connections, more, err := k.connections(ctx, principal)
 
-	for _, c := range connections {
-		kickErr := k.kick(ctx, c)
-		if kickErr == nil {
-			kicked++
+		for _, c := range connections {
+			kickErr := k.kick(ctx, c)
+			if kickErr == nil {
+				kicked++
+			}
+
+			err = errors.Join(err, kickErr)
 		}
 
-		err = errors.Join(err, kickErr)
+		if err != nil || !more {
+			return kicked, err
+		}
 	}
-
-	return kicked, err
 }
 
 type connection struct {
@@ -117,58 +136,58 @@ type serverError struct {
 	Description string `json:"description"`
 }
 
-// connections asks all servers and waits until as many have answered as one of them says there are.
-func (k *Kicker) connections(ctx context.Context, principal Principal) ([]connection, error) {
+// connections asks all servers and waits until as many have answered as one of them says there are. There are more where a
+// server has told of a whole page.
+func (k *Kicker) connections(ctx context.Context, principal Principal) (found []connection, more bool, err error) {
 	servers, err := k.activeServers(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 
 	query, err := json.Marshal(connectionQuery{
 		Auth: true, Account: string(principal.Account()), User: principal.User(), Limit: connectionPage,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("encode connection query: %w", err)
+		return nil, false, fmt.Errorf("encode connection query: %w", err)
 	}
 
 	inbox := k.Conn.NewInbox()
 
 	answers, err := k.Conn.SubscribeSync(inbox)
 	if err != nil {
-		return nil, fmt.Errorf("subscribe to connection lists: %w", err)
+		return nil, false, fmt.Errorf("subscribe to connection lists: %w", err)
 	}
 	defer answers.Unsubscribe() //nolint:errcheck // fails only on a closed connection
 
 	if err := k.Conn.PublishRequest(pingConnectionsSubject, inbox, query); err != nil {
-		return nil, fmt.Errorf("ask for connections: %w", err)
+		return nil, false, fmt.Errorf("ask for connections: %w", err)
 	}
-
-	var found []connection
 
 	answered := make(map[string]bool)
 	for len(answered) < servers {
 		message, err := answers.NextMsgWithContext(ctx)
 		if err != nil {
-			return found, fmt.Errorf("%w: %d of %d: %w", ErrIncompleteKick, len(answered), servers, err)
+			return found, more, fmt.Errorf("%w: %d of %d: %w", ErrIncompleteKick, len(answered), servers, err)
 		}
 
 		var answer connectionAnswer
 		if err := json.Unmarshal(message.Data, &answer); err != nil {
-			return found, fmt.Errorf("decode connection list: %w", err)
+			return found, more, fmt.Errorf("decode connection list: %w", err)
 		}
 
 		if answer.Error != nil {
-			return found, fmt.Errorf("%w: server %s: %s", ErrIncompleteKick, answer.Server.ID, answer.Error.Description)
+			return found, more, fmt.Errorf("%w: server %s: %s", ErrIncompleteKick, answer.Server.ID, answer.Error.Description)
 		}
 
 		answered[answer.Server.ID] = true
+		more = more || len(answer.Data.Connections) == connectionPage
 
 		for _, c := range answer.Data.Connections {
 			found = append(found, connection{answer.Server.ID, c.ID})
 		}
 	}
 
-	return found, nil
+	return found, more, nil
 }
 
 // activeServers asks any server how many there are in the cluster, itself included.

@@ -8,7 +8,7 @@ import (
 )
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only a higher one.
-const Version = 2
+const Version = 3
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -54,8 +54,9 @@ type Stream struct {
 	Duplicates time.Duration
 	// Fading lets a message name how long it stays (header Nats-TTL): what is over goes away by itself.
 	Fading bool
-	// RepublishTo is the family the server copies every stored message to.
-	RepublishTo string
+	// CopyOf is the family whose messages are copied here by their writer, but those that say nothing new. The server's own copying would not do: it leaves
+	// the sequence that the original expected in the copy, which then is refused as soon as the two streams have counted differently.
+	CopyOf string
 }
 
 // Streams returns every stream there is.
@@ -67,12 +68,12 @@ func Streams() []Stream {
 		},
 		{
 			Name: StreamDesired, Family: FamilyDesired, Writer: "state", Share: 15, LastPerSubject: true, DiscardNew: true, Duplicates: 2 * time.Minute,
-			RepublishTo: FamilyDesiredLog, Fading: true,
+			Fading:      true,
 			Description: "What each workspace shall be, one message per workspace: the whole truth for a starting dispatcher. What is gone for good leaves it.",
 		},
 		{
-			Name: StreamDesiredLog, Family: FamilyDesiredLog, Writer: "server", MaxAge: 30 * day, Share: 15, Duplicates: time.Second,
-			Description: "History of DESIRED, copied by the server, for people: DESIRED is the truth.",
+			Name: StreamDesiredLog, Family: FamilyDesiredLog, Writer: "state", MaxAge: 30 * day, Share: 15, Duplicates: time.Second, CopyOf: FamilyDesired,
+			Description: "History of DESIRED, for people: DESIRED is the truth.",
 		},
 		{
 			Name: StreamApplied, Family: FamilyApplied, Writer: "dispatcher", MaxAge: 30 * day, Share: 8, Duplicates: time.Second,
@@ -144,9 +145,6 @@ func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 	}
 	if s.DiscardNew {
 		cfg.Discard = jetstream.DiscardNew
-	}
-	if s.RepublishTo != "" {
-		cfg.RePublish = &jetstream.RePublish{Source: cell.All(s.Family), Destination: cell.All(s.RepublishTo)}
 	}
 	return cfg
 }

@@ -69,6 +69,11 @@ func (c Cell) Desired(agent int64, workspace string) string {
 	return c.agent(FamilyDesired, agent) + "." + Escape(workspace)
 }
 
+// DesiredLog is the subject of the history of one workspace's desired truth.
+func (c Cell) DesiredLog(agent int64, workspace string) string {
+	return c.agent(FamilyDesiredLog, agent) + "." + Escape(workspace)
+}
+
 // DesiredAgent matches the desired truth of every workspace of one agent.
 func (c Cell) DesiredAgent(agent int64) string { return c.agent(FamilyDesired, agent) + ".*" }
 

@@ -172,6 +172,8 @@ func TestBadInputIsRefusedWholeAndChangesNothing(t *testing.T) {
 		"long":     {Name: "a123456789012345678901234567890123456789x", ProjectId: project},
 		"quantity": {Name: "w", ProjectId: project, Overrides: &statev1.WorkspaceOverrides{Cpu: "much"}},
 		"port":     {Name: "w", ProjectId: project, Overrides: &statev1.WorkspaceOverrides{Ports: []*statev1.Port{{Name: "http", Number: 70000}}}},
+		"secret":   {Name: "w", ProjectId: project, Overrides: &statev1.WorkspaceOverrides{SecretEnv: map[string]string{"A-B": "x"}}},
+		"file":     {Name: "w", ProjectId: project, Overrides: &statev1.WorkspaceOverrides{SecretFiles: map[string][]byte{"../up": []byte("x")}}},
 		"key":      {Name: "w", ProjectId: project, IdempotencyKey: string(make([]byte, 65))},
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, errcode.InvalidArgument, admin.workspaces.CreateWorkspace, request) })

@@ -135,7 +135,7 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 		case <-ctx.Done():
 			return nil
 		case msg := <-messages:
-			// The copy that the server makes for the history would show every desired state twice.
+			// The copy for the history would show every desired state twice.
 			if strings.HasPrefix(msg.Subject, cell.Prefix(topology.FamilyDesiredLog)+".") && subject == ">" {
 				continue
 			}

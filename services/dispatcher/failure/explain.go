@@ -3,6 +3,7 @@ package failure
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -24,6 +25,9 @@ func Explain(err error, object events.ObjectReference) *Failure {
 	if object.Name != "" {
 		about = &object
 	}
+	if object.Kind == "Secret" {
+		err = withheld{err}
+	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return explainTransport(err, about, Describe(object))
@@ -31,6 +35,21 @@ func Explain(err error, object events.ObjectReference) *Failure {
 	reason, message := explainStatus(status.Status(), Describe(object), object.Kind == "Secret")
 	return Wrap(err, reason, about, "%s", message)
 }
+
+// withheld is the cause of a failure about a Secret. What refuses it may quote what is in it, so its words stay out of logs and traces.
+type withheld struct{ cause error }
+
+// Error says what kind of error it is.
+func (w withheld) Error() string {
+	var status apierrors.APIStatus
+	if errors.As(w.cause, &status) {
+		return fmt.Sprintf("withheld, since it may quote the Secret: %s (%d)", status.Status().Reason, status.Status().Code)
+	}
+	return fmt.Sprintf("withheld, since it may quote the Secret: %T", w.cause)
+}
+
+// Unwrap returns the cause.
+func (w withheld) Unwrap() error { return w.cause }
 
 // explainTransport is for errors that the API server did not make.
 func explainTransport(err error, about *events.ObjectReference, what string) *Failure {

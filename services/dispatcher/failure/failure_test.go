@@ -113,6 +113,8 @@ func TestWhatIsSaidOfASecretIsNotRepeated(t *testing.T) {
 	} {
 		f := failure.Explain(err, secret)
 		require.NotContains(t, f.Message, "hunter2")
+		require.NotContains(t, f.Unwrap().Error(), "hunter2", "the cause is logged")
+		require.ErrorIs(t, f, err, "and known all the same")
 		require.Contains(t, f.Message, "Secret ws-7-blog/variables")
 	}
 }

@@ -56,9 +56,6 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 		return nil, err
 	}
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		for kind, values := range secrets {
-			w.Spec = describe(w.Spec, kind, values, s.secrets.Vault.Digest(values))
-		}
 		if err := s.workspaces.Admit(ctx, tx, w); err != nil {
 			return err
 		}
@@ -129,6 +126,9 @@ func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorksp
 		c.Spec = t.Spec
 	}
 	c.Spec = override(c.Spec, m.GetOverrides())
+	for kind, values := range secrets {
+		c.Spec = describe(c.Spec, kind, values, s.secrets.Vault.Digest(values))
+	}
 	return c, secrets, nil
 }
 

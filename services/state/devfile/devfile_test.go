@@ -228,7 +228,7 @@ func TestHarmfulInputIsRefused(t *testing.T) {
 
 // bomb is a few lines that stand for ten to the ninth words.
 func bomb() string {
-	text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	text := "a0: &a0 [a, b, c, d, e, f, g, h, i, j]\n"
 	for i := 1; i < 9; i++ {
 		text += fmt.Sprintf("a%d: &a%d [%s*a%d]\n", i, i, strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 9), i-1)
 	}

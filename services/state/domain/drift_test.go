@@ -85,6 +85,20 @@ func TestDrift(t *testing.T) {
 	}
 }
 
+func TestWhoFightsForADeploymentIsAnsweredAfterAPause(t *testing.T) {
+	t.Parallel()
+	w := workspace(t, func(w *domain.Workspace) {
+		w.AppliedRevision, w.AppliedAt, w.AppliedUID, w.AppliedGeneration = 1, start(), "ours", 2
+	})
+	o := seen(deployment(1, "1"))
+	o.Deployment.Object.UID, o.At = "ours", start().Add(time.Second)
+	after := w.Observe(o)
+	require.EqualValues(t, 1, after.DesiredRevision)
+	require.Equal(t, start().Add(5*time.Second), after.ReconsiderAt, "a tick brings it up again")
+	o.At = after.ReconsiderAt
+	require.EqualValues(t, 2, after.Observe(o).DesiredRevision)
+}
+
 func TestWhatIsRepairedIsTold(t *testing.T) {
 	t.Parallel()
 	policy := events.ObjectReference{ApiVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: "ws-7-ide", Name: "ide"}
@@ -224,6 +238,12 @@ func (f *fabric) settle(t *testing.T) {
 		moved = f.takeObserved() || moved
 		if f.inventory < f.w.DesiredRevision {
 			f.apply()
+			moved = true
+		}
+		if at := f.w.ReconsiderAt; !at.IsZero() {
+			if !f.now.Before(at) {
+				f.observe(f.w, domain.Observation{})
+			}
 			moved = true
 		}
 		if !moved {

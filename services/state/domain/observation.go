@@ -44,10 +44,15 @@ func (w Workspace) Observe(o Observation) Workspace {
 	case w.lost(o):
 		return w.Redispatch(o.At)
 	}
-	if message, drifted := w.drift(o); drifted {
+	switch message, from := w.drift(o); {
+	case message == "":
+		return w
+	case o.At.Before(from) && o.Clock.Before(from):
+		w.ReconsiderAt = earliest(w.ReconsiderAt, from)
+		return w
+	default:
 		return w.answer(w.deploymentReference(), message, o.At)
 	}
-	return w
 }
 
 func (w Workspace) compute(o Observation) Workspace {

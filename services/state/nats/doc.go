@@ -24,7 +24,9 @@
 //     numbers of epochs, of which only the order counts. Once a stream was put back from an older copy, also tombstones and resyncs that it lacks; the
 //     rest is mended by the full resyncs that are asked for then, so that "identical" holds from their ends on.
 //   - When and on which occasion an object's version was observed first, which its data says: the first who told it may be forgotten.
-//   - The state of a workspace that is due to be computed at its agent's next tick, because its termination was wished for.
+//   - Orphans whose deletion was asked for, and those that are left of a terminated workspace, of which two streams tell.
+//   - The state of a workspace that is due to be computed at its agent's next tick, because something was wished for, or its
+//     agent configured.
 //
 // A message about an agent or a workspace that did not exist when it was first read, and does now, counts in a rebuild, as it does when it is retried from DEAD.
 package nats

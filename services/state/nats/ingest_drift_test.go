@@ -22,7 +22,17 @@ func TestWhatSomebodyElseChangesIsAnsweredOnce(t *testing.T) {
 			a.leaves(ide, 1, 1)
 			a.sees(running(ide, 8))
 			w.caughtUp()
+			a.now = start().Add(time.Minute)
 			a.sees(scaled(ide))
+		},
+		"seen right after it was applied": func(w *world, a *agent, ide domain.Workspace) {
+			a.leaves(ide, 1, 1)
+			a.sees(running(ide, 8))
+			a.sees(scaled(ide))
+			w.caughtUp()
+			require.Empty(w.t, w.causes(ide.ID), "not yet")
+			a.now = start().Add(time.Minute)
+			a.ticks()
 		},
 		"seen before it is heard that it was applied": func(w *world, a *agent, ide domain.Workspace) {
 			a.sees(running(ide, 8))
@@ -30,6 +40,9 @@ func TestWhatSomebodyElseChangesIsAnsweredOnce(t *testing.T) {
 			w.caughtUp()
 			require.Empty(w.t, w.causes(ide.ID))
 			a.leaves(ide, 1, 1)
+			w.caughtUp()
+			a.now = start().Add(time.Minute)
+			a.ticks()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
-	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/seal"
@@ -22,14 +22,15 @@ import (
 )
 
 const (
-	secretQueue      = "state"
-	secretBuffer     = 256
+	secretQueue = "state"
+	// How many requests of one agent wait; a dispatcher asks for a few at a time, and again when it gets no answer.
+	secretLine       = 64
 	secretConcurrent = 8
 	subscribeTimeout = 5 * time.Second
 )
 
 // SecretResponder answers dispatchers that ask for the values of a Secret: sealed to the agent of the subject, which is who asks, and only for a
-// workspace of that agent. Any number may run.
+// workspace of that agent. Agents take turns, and what one asks beyond its line is dropped. Any number may run.
 type SecretResponder struct {
 	Conn       *nats.Conn
 	Cell       topology.Cell
@@ -42,8 +43,8 @@ type SecretResponder struct {
 
 // Run answers until ctx is done. ready is called once requests arrive.
 func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
-	requests := make(chan *nats.Msg, secretBuffer)
-	sub, err := r.Conn.ChanQueueSubscribe(r.Cell.Prefix(topology.FamilySecret)+".*.*", secretQueue, requests)
+	requests := newTurns(secretLine)
+	sub, err := r.Conn.QueueSubscribe(r.Cell.Prefix(topology.FamilySecret)+".*.*", secretQueue, func(msg *nats.Msg) { r.queue(ctx, requests, msg) })
 	if err != nil {
 		return fmt.Errorf("subscribe to requests for secrets: %w", err)
 	}
@@ -54,18 +55,34 @@ func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("subscribe to requests for secrets: %w", err)
 	}
 	ready()
-	var working errgroup.Group
-	working.SetLimit(secretConcurrent)
-	defer working.Wait() //nolint:errcheck // answers report their own errors
+	var working sync.WaitGroup
+	for range secretConcurrent {
+		working.Go(func() { r.serve(ctx, requests) })
+	}
+	working.Wait()
+	return nil
+}
+
+func (r *SecretResponder) queue(ctx context.Context, requests *turns, msg *nats.Msg) {
+	var agent int64 // whoever has no id shares one line, to be told so
+	if subject, err := topology.Parse(msg.Subject); err == nil {
+		agent, _ = subject.Agent()
+	}
+	if !requests.join(agent, msg) {
+		r.Logger.DebugContext(ctx, "an agent asks for more secrets at once than are given", "agent", agent)
+	}
+}
+
+// serve answers one request after the other.
+func (r *SecretResponder) serve(ctx context.Context, requests *turns) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case msg := <-requests:
-			working.Go(func() error {
+			return
+		case <-requests.some:
+			if msg, ok := requests.take(); ok {
 				r.answer(ctx, msg)
-				return nil
-			})
+			}
 		}
 	}
 }

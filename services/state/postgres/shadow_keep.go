@@ -26,6 +26,9 @@ func (s *Shadow) KeepForgotten(ctx context.Context, tx pgx.Tx, observed, applied
 	if err := s.keepOccasions(ctx, tx); err != nil {
 		return fmt.Errorf("keep when objects were observed: %w", err)
 	}
+	if err := s.keepRevenants(ctx, tx); err != nil {
+		return fmt.Errorf("keep what has come back of terminated workspaces: %w", err)
+	}
 	if !observed.nothing() {
 		if err := s.keepObserved(ctx, tx, observed); err != nil {
 			return fmt.Errorf("keep what the stream of observations has forgotten: %w", err)
@@ -51,6 +54,20 @@ func (s *Shadow) keepOccasions(ctx context.Context, tx pgx.Tx) error {
 // occasionless is the data of an object without when and why it was told. It is taken as text, which it is: it may have been spoilt.
 func occasionless(data string) string {
 	return `replace(regexp_replace(` + data + `, '"((observed_at|update_type|resync_id)":"[^"]*"|first_seen":(true|false)),?', '', 'g'), ',}', '}')`
+}
+
+// keepRevenants brings over orphans of terminated workspaces whose Deployments are there. They are judged by resyncs that end after the termination, and that one
+// is told on another stream: which came first, neither says.
+func (s *Shadow) keepRevenants(ctx context.Context, tx pgx.Tx) error {
+	const ofTerminated = `%[1]s.desired_revision = 0 and exists (
+		select from pg_temp.workspaces w where w.agent_id = %[1]s.agent_id and w.id::text = %[1]s.workspace and w.actual_state = 'terminated')`
+	if _, err := tx.Exec(ctx, fmt.Sprintf(`delete from pg_temp.orphans s where `+ofTerminated, "s")); err != nil {
+		return err //nolint:wrapcheck // KeepForgotten says what it was doing
+	}
+	_, err := tx.Exec(ctx, `insert into pg_temp.orphans select l.* from `+s.real("orphans")+` l where `+fmt.Sprintf(ofTerminated, "l")+` and exists (
+		select from pg_temp.observed_objects o
+		where (o.agent_id, o.kind, o.namespace, o.name, o.uid) = (l.agent_id, 'deployment', l.namespace, l.name, l.uid) and not o.deleted)`)
+	return err //nolint:wrapcheck // KeepForgotten says what it was doing
 }
 
 //nolint:unqueryvet // the shadows were made like the real tables: the columns are the same, whichever there are

@@ -52,7 +52,8 @@ func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, 
 		if err != nil {
 			return nil, err
 		}
-		messages = append(messages, desired)
+		logged := &nats.Msg{Subject: s.Cell.DesiredLog(after.AgentID, after.ID.String()), Header: desired.Header, Data: desired.Data}
+		messages = append(messages, desired, logged)
 	}
 	if after.ActualState == actualstate.Terminated && (before == nil || before.ActualState != actualstate.Terminated) {
 		desired, err := s.desired(ctx, after)

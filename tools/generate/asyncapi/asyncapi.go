@@ -67,7 +67,7 @@ func Generate(c catalog.Catalog, examples fs.FS) ([]byte, error) {
 // addStream adds the channels of a stream that no event names: copies of another stream, and dead letters.
 func (d *spec) addStream(s topology.Stream, c catalog.Catalog) error {
 	for _, e := range c.Events {
-		if e.Stream.RepublishTo == s.Family {
+		if s.CopyOf != "" && e.Stream.Family == s.CopyOf {
 			if err := d.add(s, s.Family+strings.TrimPrefix(e.Subject, e.Stream.Family), e.Title); err != nil {
 				return err
 			}
