@@ -105,7 +105,7 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 		}
 	}
 	var err error
-	if in.clusters, err = in.Observations.LockClusters(ctx, in.tx, agents); err != nil {
+	if in.clusters, in.owners, err = in.Observations.Identify(ctx, in.tx, agents, distinct(batch, (*Observed).workspaceID)); err != nil {
 		return err
 	}
 	if len(in.clusters) < len(agents) {
@@ -114,9 +114,6 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 				return &cursor.Poison{Sequence: batch[m].Sequence, Err: fmt.Errorf("agent %d does not exist", batch[m].Value.AgentID)}
 			}
 		}
-	}
-	if in.owners, err = in.Observations.Owners(ctx, in.tx, distinct(batch, (*Observed).workspaceID)); err != nil {
-		return err
 	}
 	for m := range batch {
 		o := &batch[m].Value

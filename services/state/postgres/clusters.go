@@ -19,24 +19,40 @@ import (
 
 // LockClusters locks the clusters of agents and returns those of agents that exist.
 func (s *Observations) LockClusters(ctx context.Context, tx pgx.Tx, agentIDs []int64) (map[int64]*domain.Cluster, error) {
-	rows, err := tx.Query(ctx, `
-		select id, coalesce(cluster_uid, ''), epoch, ticked_at, last_seen_at from agents where id = any($1) order by id for no key update`, agentIDs)
-	if err != nil {
-		return nil, fmt.Errorf("lock the clusters of %d agents: %w", len(agentIDs), err)
-	}
-	clusters := make(map[int64]*domain.Cluster, len(agentIDs))
-	var c domain.Cluster
-	var ticked, seen *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &seen}, func() error {
-		cluster := c
-		cluster.TickedAt, cluster.LastSeenAt = fromNullable(ticked), fromNullable(seen)
-		clusters[c.AgentID] = &cluster
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("lock the clusters of %d agents: %w", len(agentIDs), err)
+	var batch pgx.Batch
+	clusters := queueClusters(&batch, agentIDs)
+	if err := send(ctx, tx, &batch, "lock the clusters of %d agents", len(agentIDs)); err != nil {
+		return nil, err
 	}
 	return clusters, nil
+}
+
+// Identify is LockClusters and then Owners, in one way to the database and back.
+func (s *Observations) Identify(ctx context.Context, tx pgx.Tx, agentIDs []int64, workspaces []uuid.UUID) (map[int64]*domain.Cluster, map[uuid.UUID]int64, error) {
+	var batch pgx.Batch
+	clusters, owners := queueClusters(&batch, agentIDs), queueOwners(&batch, workspaces)
+	if err := send(ctx, tx, &batch, "lock the clusters of %d agents and read whose %d workspaces are", len(agentIDs), len(workspaces)); err != nil {
+		return nil, nil, err
+	}
+	return clusters, owners, nil
+}
+
+// queueClusters has the batch lock clusters; what it returns is filled when the batch is sent.
+func queueClusters(batch *pgx.Batch, agentIDs []int64) map[int64]*domain.Cluster {
+	clusters := make(map[int64]*domain.Cluster, len(agentIDs))
+	batch.Queue(`
+		select id, coalesce(cluster_uid, ''), epoch, ticked_at, last_seen_at from agents where id = any($1) order by id for no key update`, agentIDs).Query(func(rows pgx.Rows) error {
+		var c domain.Cluster
+		var ticked, seen *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &seen}, func() error {
+			cluster := c
+			cluster.TickedAt, cluster.LastSeenAt = fromNullable(ticked), fromNullable(seen)
+			clusters[c.AgentID] = &cluster
+			return nil
+		})
+		return err //nolint:wrapcheck // who sends the batch says what it asked for
+	})
+	return clusters
 }
 
 // SaveClusters stores locked clusters.
@@ -60,20 +76,30 @@ func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map
 
 // Owners returns the agents of those workspaces that exist.
 func (s *Observations) Owners(ctx context.Context, tx pgx.Tx, ids []uuid.UUID) (map[uuid.UUID]int64, error) {
-	owners := make(map[uuid.UUID]int64, len(ids))
-	if len(ids) == 0 {
+	var batch pgx.Batch
+	owners := queueOwners(&batch, ids)
+	if batch.Len() == 0 {
 		return owners, nil
 	}
-	rows, err := tx.Query(ctx, `select id, agent_id from workspaces where id = any($1)`, ids)
-	if err != nil {
-		return nil, fmt.Errorf("read the agents of %d workspaces: %w", len(ids), err)
-	}
-	var id uuid.UUID
-	var agentID int64
-	if _, err := pgx.ForEachRow(rows, []any{&id, &agentID}, func() error { owners[id] = agentID; return nil }); err != nil {
-		return nil, fmt.Errorf("read the agents of %d workspaces: %w", len(ids), err)
+	if err := send(ctx, tx, &batch, "read the agents of %d workspaces", len(ids)); err != nil {
+		return nil, err
 	}
 	return owners, nil
+}
+
+// queueOwners has the batch read the agents of workspaces, if there are any; what it returns is filled when the batch is sent.
+func queueOwners(batch *pgx.Batch, ids []uuid.UUID) map[uuid.UUID]int64 {
+	owners := make(map[uuid.UUID]int64, len(ids))
+	if len(ids) == 0 {
+		return owners
+	}
+	batch.Queue(`select id, agent_id from workspaces where id = any($1)`, ids).Query(func(rows pgx.Rows) error {
+		var id uuid.UUID
+		var agentID int64
+		_, err := pgx.ForEachRow(rows, []any{&id, &agentID}, func() error { owners[id] = agentID; return nil })
+		return err //nolint:wrapcheck // who sends the batch says what it asked for
+	})
+	return owners
 }
 
 // Due returns the workspaces of ticked agents that are to be looked at by now: those whose time has come, and all of an agent that was configured since its last tick.

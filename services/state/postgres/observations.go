@@ -231,10 +231,11 @@ func (s *Observations) LockAndObserve(ctx context.Context, tx pgx.Tx, ids []uuid
 		})
 		return err //nolint:wrapcheck // said below
 	})
+	queueClocks(&batch, ids, observations)
 	if err := send(ctx, tx, &batch, "lock %d workspaces and read what clusters said of them", len(ids)); err != nil {
 		return nil, nil, err
 	}
-	return workspaces, observations, s.clocks(ctx, tx, ids, observations)
+	return workspaces, observations, nil
 }
 
 func take(o *domain.Observation, kind string, deleted bool, data []byte) error {
@@ -258,32 +259,30 @@ func take(o *domain.Observation, kind string, deleted bool, data []byte) error {
 	}
 }
 
-// clocks gives each workspace its agent's time and what the agent is configured with. It is read once the workspaces are locked, so that nobody who looked
-// at them later has known more.
-func (s *Observations) clocks(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, out map[uuid.UUID]*domain.Observation) error {
-	rows, err := tx.Query(ctx, `
-		select a.ticked_at, a.configuration, array_agg(w.id) from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) group by a.id`, ids)
-	if err != nil {
-		return fmt.Errorf("read the clocks of agents: %w", err)
-	}
+// queueClocks has the batch give each workspace its agent's time and what the agent is configured with. It is read once the workspaces are locked, so that
+// nobody who looked at them later has known more.
+func queueClocks(batch *pgx.Batch, ids []uuid.UUID, out map[uuid.UUID]*domain.Observation) {
 	type agent struct {
 		ticked     *time.Time
 		settings   domain.AgentSettings
 		workspaces []uuid.UUID
 	}
-	agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent, error) {
-		var a agent
-		err := row.Scan(&a.ticked, &a.settings, &a.workspaces)
-		return a, err //nolint:wrapcheck // clocks says what it asked for
-	})
-	if err != nil {
-		return fmt.Errorf("read the clocks of agents: %w", err)
-	}
-	for _, a := range agents {
-		c := a.settings.Configuration()
-		for _, id := range a.workspaces {
-			out[id].Clock, out[id].Patience, out[id].AgePolicies = fromNullable(a.ticked).UTC(), c.Patience(), c.AgePolicies()
+	batch.Queue(`
+		select a.ticked_at, a.configuration, array_agg(w.id) from workspaces w join agents a on a.id = w.agent_id where w.id = any($1) group by a.id`, ids).Query(func(rows pgx.Rows) error {
+		agents, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (agent, error) {
+			var a agent
+			err := row.Scan(&a.ticked, &a.settings, &a.workspaces)
+			return a, err //nolint:wrapcheck // said below
+		})
+		if err != nil {
+			return fmt.Errorf("read the clocks of agents: %w", err)
 		}
-	}
-	return nil
+		for _, a := range agents {
+			c := a.settings.Configuration()
+			for _, id := range a.workspaces {
+				out[id].Clock, out[id].Patience, out[id].AgePolicies = fromNullable(a.ticked).UTC(), c.Patience(), c.AgePolicies()
+			}
+		}
+		return nil
+	})
 }
