@@ -272,7 +272,7 @@ func (u *user) settle(ctx context.Context, w *owned) error {
 	waiting, cancel := context.WithTimeout(ctx, settling)
 	defer cancel()
 	_, err := u.s.await(waiting, u.api, w.reference(), w.expects)
-	if err != nil && waiting.Err() == nil {
+	if err != nil && waiting.Err() == nil && !fault.Is(err, errcode.DeadlineExceeded) { // which the server may notice first
 		return fmt.Errorf("follow %s: %w", w.name, err)
 	}
 	if err == nil {

@@ -35,8 +35,11 @@ func TestCalls(t *testing.T) {
 		{"answered twice, done twice", restartedTwice, []history.Call{made, {Workspace: id, Revision: 5, Sure: true, Repeats: true, Lost: 1}}, ""},
 		{"done twice for one answer", restartedTwice, []history.Call{made, {Workspace: id, What: "restart", Revision: 5, Sure: true, Repeats: true}}, "users changed it 2 times, not 1 to 1"},
 		{"accepted and lost", func(b *book) { b.created().wished(2, running, running, system) }, []history.Call{made, stop}, "users changed it 0 times, not 1 to 1"},
-		{"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.wished(3, stopped, stopped, user) },
-			[]history.Call{made, {Workspace: id, What: "update", Revision: 3, Sure: true, Lost: 3}}, "users changed it 2 times, not 1 to 1"},
+		{
+			"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.wished(3, stopped, stopped, user) },
+			[]history.Call{made, {Workspace: id, What: "update", Revision: 3, Sure: true, Lost: 3}},
+			"users changed it 2 times, not 1 to 1",
+		},
 		{"never told", func(b *book) { b.created() }, []history.Call{made, {Workspace: id, What: "stop", Revision: 2}}, "answered with revision 2, which is not told"},
 		{"refused and done", stoppedOnce, []history.Call{made, {Workspace: id, Refused: true}}, "by a user, whom nobody heard asking"},
 		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user, whom nobody heard asking"},

@@ -26,13 +26,10 @@ type book struct {
 	all []history.Record
 }
 
-// add puts an event at the end; an empty id becomes one of its own.
-func (b *book) add(subject, source, kind, eventID string, data any) *book {
+// add puts an event at the end.
+func (b *book) add(subject, source, kind string, data any) *book {
 	b.t.Helper()
-	if eventID == "" {
-		eventID = strconv.Itoa(len(b.all) + 1)
-	}
-	e, err := event.New(event.Attributes{Type: kind, Source: source, Subject: id, ID: eventID, Time: time.UnixMilli(1)}, data)
+	e, err := event.New(event.Attributes{Type: kind, Source: source, Subject: id, ID: strconv.Itoa(len(b.all) + 1), Time: time.UnixMilli(1)}, data)
 	require.NoError(b.t, err)
 	message, err := event.Encode(e, subject)
 	require.NoError(b.t, err)
@@ -42,7 +39,7 @@ func (b *book) add(subject, source, kind, eventID string, data any) *book {
 
 func (b *book) told(kind, name string, data any) *book {
 	b.t.Helper()
-	return b.add(cell.Workspace(1, id, name), event.ServiceSource(string(cell), "state"), kind, "", data)
+	return b.add(cell.Workspace(1, id, name), event.ServiceSource(string(cell), "state"), kind, data)
 }
 
 func (b *book) created() *book {
@@ -60,17 +57,18 @@ func (b *book) wished(revision int, from, to events.DesiredState, cause events.D
 	})
 }
 
-func (b *book) became(from, to events.ActualState, reason string, unexpected bool) *book {
+// became has no reason, which is no matter but for who is in trouble.
+func (b *book) became(from, to events.ActualState, unexpected bool) *book {
 	b.t.Helper()
 	return b.told(events.TypeWorkspaceStateChanged, "state_changed", events.WorkspaceStateChanged{
 		WorkspaceID: id, Name: "w", ProjectID: 1, AgentID: int(agent), From: from, To: to, DesiredState: events.DesiredStateRunning,
-		Reason: reason, Message: reason, Unexpected: unexpected,
+		Unexpected: unexpected,
 	})
 }
 
 func (b *book) desired(revision, replicas int) *book {
 	b.t.Helper()
-	return b.add(cell.Desired(agent, id), event.ServiceSource(string(cell), "state"), events.TypeDesiredWorkspace, "", events.DesiredWorkspace{
+	return b.add(cell.Desired(agent, id), event.ServiceSource(string(cell), "state"), events.TypeDesiredWorkspace, events.DesiredWorkspace{
 		WorkspaceID: id, Name: "w", Namespace: "ws-6-w", DesiredRevision: revision, Target: events.DesiredTargetRunning,
 		Manifests: []map[string]any{{"kind": "Deployment", "spec": map[string]any{"replicas": replicas}}},
 	})
@@ -78,7 +76,7 @@ func (b *book) desired(revision, replicas int) *book {
 
 func (b *book) applied(revision int) *book {
 	b.t.Helper()
-	return b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, "", events.Applied{
+	return b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, events.Applied{
 		WorkspaceID: id, DesiredRevision: revision, ObservedAt: time.UnixMilli(1).UTC(), Objects: []events.ObjectReference{},
 	})
 }
@@ -97,7 +95,7 @@ func (b *book) gone(uid string, generation int) {
 
 func (b *book) deployment(observed events.ObservedDeployment) *book {
 	b.t.Helper()
-	return b.add(cell.Prefix(topology.FamilyObserved)+".6.deployment.ws-6-w.w", event.AgentSource(string(cell), agent, "watcher"), events.TypeObservedDeployment, "", observed)
+	return b.add(cell.Prefix(topology.FamilyObserved)+".6.deployment.ws-6-w.w", event.AgentSource(string(cell), agent, "watcher"), events.TypeObservedDeployment, observed)
 }
 
 // wrongly is a history in which something is wrong, and words of what is found.

@@ -28,15 +28,15 @@ func TestEvents(t *testing.T) {
 			b.all = append(b.all, history.Record{Subject: "lockstep.local.applied.6." + id, Data: []byte("{}")})
 		}, "is no event"},
 		{"not as its schema says", func(b *book) {
-			b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, "", map[string]any{})
+			b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, map[string]any{})
 		}, "is not what its schema says"},
 		{"another's subject", func(b *book) {
-			b.add(cell.Desired(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, "", good)
+			b.add(cell.Desired(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, good)
 		}, "is no subject of"},
 		{"another agent's", func(b *book) {
-			b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent+1, "dispatcher"), events.TypeApplied, "", good)
+			b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent+1, "dispatcher"), events.TypeApplied, good)
 		}, "is written by"},
-		{"another service's", func(b *book) { b.add(cell.Applied(agent, id), state, events.TypeApplied, "", good) }, "is written by"},
+		{"another service's", func(b *book) { b.add(cell.Applied(agent, id), state, events.TypeApplied, good) }, "is written by"},
 		{"down again", func(b *book) { b.applied(2).applied(1) }, "goes down from 2 to 1"},
 	})
 	requireEvents(topology.StreamWorkspaces, []wrongly{
@@ -53,17 +53,17 @@ func TestWorkspaces(t *testing.T) {
 	)
 	requireFound(t, []wrongly{
 		{"sound", func(b *book) {
-			b.created().became(requested, events.ActualStateStarting, "", false).wished(2, running, stopped, user).wished(3, stopped, stopped, user).
-				became(events.ActualStateStarting, events.ActualStateStopped, "", false)
+			b.created().became(requested, events.ActualStateStarting, false).wished(2, running, stopped, user).wished(3, stopped, stopped, user).
+				became(events.ActualStateStarting, events.ActualStateStopped, false)
 		}, ""},
 		{"created twice", func(b *book) { b.created().created() }, "is created twice"},
 		{"never created", func(b *book) { b.wished(2, running, stopped, user) }, "changes before it is created"},
 		{"a change is lost", func(b *book) { b.created().wished(3, running, stopped, user) }, "from revision 1 to 3"},
 		{"a change is told twice", func(b *book) { b.created().wished(2, running, running, user).wished(2, running, running, user) }, "from revision 2 to 2"},
 		{"a wish from nowhere", func(b *book) { b.created().wished(2, stopped, running, user) }, "is no longer wanted stopped, but was wanted running"},
-		{"a state from nowhere", func(b *book) { b.created().became(events.ActualStateStopped, events.ActualStateStarting, "", false) }, "is no longer stopped, but was creation_requested"},
-		{"no path", func(b *book) { b.created().became(requested, events.ActualStateStarting, "", true) }, "no path leads"},
-		{"trouble without a reason", func(b *book) { b.created().became(requested, events.ActualStateError, "", false) }, "does not know why"},
+		{"a state from nowhere", func(b *book) { b.created().became(events.ActualStateStopped, events.ActualStateStarting, false) }, "is no longer stopped, but was creation_requested"},
+		{"no path", func(b *book) { b.created().became(requested, events.ActualStateStarting, true) }, "no path leads"},
+		{"trouble without a reason", func(b *book) { b.created().became(requested, events.ActualStateError, false) }, "does not know why"},
 		{"garbage", func(b *book) { b.created(); b.all[0].Data = []byte("{") }, "unexpected end"},
 	}, history.Workspaces)
 }
