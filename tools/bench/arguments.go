@@ -84,7 +84,7 @@ func parseMixed(flags *flag.FlagSet, args []string) ([]string, error) {
 func choose(names []string, all []Family) ([]wanted, error) {
 	chosen := make(map[string][]string, len(all))
 	for _, name := range names {
-		family, figure, single := strings.Cut(name, ".")
+		family, _, single := strings.Cut(name, ".")
 		i := slices.IndexFunc(all, func(f Family) bool { return f.Name == family })
 		if i < 0 {
 			return nil, fmt.Errorf("there is no benchmark %q: there are %s", name, strings.Join(familyNames(all), ", "))
@@ -93,11 +93,12 @@ func choose(names []string, all []Family) ([]wanted, error) {
 			chosen[family] = nil
 			continue
 		}
-		if !slices.Contains(all[i].names(), name) {
+		figures := all[i].matching(name)
+		if len(figures) == 0 {
 			return nil, fmt.Errorf("benchmark %s has no figure %q: it has %s", family, name, strings.Join(all[i].names(), ", "))
 		}
 		if before, there := chosen[family]; !there || before != nil {
-			chosen[family] = append(before, figure)
+			chosen[family] = append(before, figures...)
 		}
 	}
 	var out []wanted

@@ -42,7 +42,7 @@ func TestEveryNameIsListedAndDescribed(t *testing.T) {
 }
 
 func two() []Family {
-	return []Family{{Name: "a", Specs: []Spec{{Name: "x"}, {Name: "y"}}}, {Name: "b", Specs: []Spec{{Name: "z"}}}}
+	return []Family{{Name: "a", Specs: []Spec{{Name: "x"}, {Name: "y"}}}, {Name: "b", Specs: []Spec{{Name: "z"}}}, {Name: "c", Specs: []Spec{{Name: "x.one"}, {Name: "x.two"}}}}
 }
 
 func TestArguments(t *testing.T) {
@@ -51,9 +51,10 @@ func TestArguments(t *testing.T) {
 		args []string
 		want map[string][]string
 	}{
-		"nothing is all":                   {[]string{"run"}, map[string][]string{"a": nil, "b": nil}},
+		"nothing is all":                   {[]string{"run"}, map[string][]string{"a": nil, "b": nil, "c": nil}},
 		"a family":                         {[]string{"run", "b"}, map[string][]string{"b": nil}},
 		"a figure":                         {[]string{"run", "a.y"}, map[string][]string{"a": {"y"}}},
+		"the parts of a figure":            {[]string{"run", "c.x"}, map[string][]string{"c": {"x.one", "x.two"}}},
 		"figures of one family":            {[]string{"run", "a.y", "a.x"}, map[string][]string{"a": {"y", "x"}}},
 		"a figure does not narrow":         {[]string{"run", "a", "a.x"}, map[string][]string{"a": nil}},
 		"a family widens":                  {[]string{"run", "a.x", "a"}, map[string][]string{"a": nil}},
@@ -179,7 +180,7 @@ func TestFiguresSayWhatTheyAreBeside(t *testing.T) {
 // little is as little of a family as shows that it works. What needs a kubelab, or a flag, is left out.
 func little(family string) Size {
 	return Size{For: time.Millisecond, Scale: 0.01, Figures: map[string][]string{
-		"dispatch": {"p50_ms", "p99_ms"}, "resync": {"1k_s", "10k_s", "watcher_peak_mb", "state_peak_mb", "growth"},
+		"dispatch": {"p50_ms", "p99_ms"}, "resync": {"1k_s", "10k_s", "peak_mb.watcher", "peak_mb.state", "growth"},
 	}[family]}
 }
 

@@ -105,6 +105,17 @@ func (f Family) names() []string {
 	return names
 }
 
+// matching are the family's own names of the figures that a name means: one, or all parts of one, such as resync.peak_mb.
+func (f Family) matching(name string) []string {
+	var figures []string
+	for i, full := range f.names() {
+		if full == name || strings.HasPrefix(full, name+".") {
+			figures = append(figures, f.Specs[i].Name)
+		}
+	}
+	return figures
+}
+
 // list prints every name that run takes.
 func list(out io.Writer, all []Family) error {
 	for _, f := range all {

@@ -39,8 +39,8 @@ func resyncFamily() Family {
 			{Name: "1k_s", Unit: "s", About: fmt.Sprintf(took, "1,000")},
 			{Name: "10k_s", Unit: "s", About: fmt.Sprintf(took, "10,000")},
 			{Name: "50k_s", Unit: "s", About: fmt.Sprintf(took, "50,000")},
-			{Name: "watcher_peak_mb", Unit: "MB", About: "most memory that the watcher of the most workspaces has held"},
-			{Name: "state_peak_mb", Unit: "MB", About: "most memory that the state service has held"},
+			{Name: "peak_mb.watcher", Unit: "MB", About: "most memory that the watcher of the most workspaces has held"},
+			{Name: "peak_mb.state", Unit: "MB", About: "most memory that the state service has held"},
 			{
 				Name: "growth", Unit: "ms", About: "time per workspace of the largest resync",
 				Baseline: "that of 1,000 workspaces", Aim: Aim{Of: ofRatio, AtMost: 1.2},
@@ -86,14 +86,14 @@ func resyncFigures(ctx context.Context, size Size) (measured Measured, err error
 			return nil, fmt.Errorf("a resync of %d workspaces: %w", count, err)
 		}
 		measured[s.name] = Measurement{Value: took}
-		measured["watcher_peak_mb"] = Measurement{Value: peak, Note: fmt.Sprintf("of %d workspaces", count)}
+		measured["peak_mb.watcher"] = Measurement{Value: peak, Note: fmt.Sprintf("of %d workspaces", count)}
 		perWorkspace = append(perWorkspace, took*1000/float64(count))
 		growth := beside(perWorkspace[len(perWorkspace)-1], perWorkspace[0])
 		growth.Note = fmt.Sprintf("%d workspaces over %d", count, size.of(resyncSmall))
 		measured["growth"] = growth
 	}
 	peak, err := b.state.ask(ctx, askPeak)
-	measured["state_peak_mb"] = Measurement{Value: peak / (1 << 20), Note: measured["watcher_peak_mb"].Note}
+	measured["peak_mb.state"] = Measurement{Value: peak / (1 << 20), Note: measured["peak_mb.watcher"].Note}
 	return measured, err
 }
 

@@ -31,3 +31,5 @@ replace (
 	lockstep.internal/libs => ../../libs
 	lockstep.internal/schemas/gen => ../../schemas/gen
 )
+
+replace lockstep.internal/tools/testkit => ../testkit
