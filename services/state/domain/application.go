@@ -73,8 +73,12 @@ func (w Workspace) Terminating(revision int64, at time.Time) Workspace {
 	return w.catchUp(revision, at)
 }
 
-// Terminated takes in that all of the workspace's objects are gone.
+// Terminated takes in that all of the workspace's objects are gone. One that had been asked for again, before the first was heard of, is heard of too.
 func (w Workspace) Terminated(revision int64, at time.Time) Workspace {
+	if w.Termination == actualstate.TerminationFinished && revision > w.AppliedRevision && revision <= w.DesiredRevision {
+		w.AppliedRevision, w.AppliedAt = revision, instant(at)
+		return w
+	}
 	if w.outdated(revision) {
 		return w
 	}
