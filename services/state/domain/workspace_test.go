@@ -239,6 +239,22 @@ func TestTermination(t *testing.T) {
 	require.Equal(t, answered, answered.Terminated(4, start()), "nobody asked for that")
 }
 
+// TestATerminationThatWasAskedForTwiceIsOver has a full resync find nothing, and ask again, while the first answer is under way.
+func TestATerminationThatWasAskedForTwiceIsOver(t *testing.T) {
+	t.Parallel()
+	asked, err := workspace(t, func(w *domain.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running }).SetDesired(domain.DesiredTerminated, 9, start())
+	require.NoError(t, err)
+	again := asked.Observe(domain.Observation{Seen: true, Listed: start().Add(time.Minute), At: start().Add(time.Minute)})
+	require.EqualValues(t, 3, again.DesiredRevision)
+	gone := again.Terminated(2, start()).Observe(seen(nil))
+	require.Equal(t, actualstate.Terminated, gone.ActualState)
+	over := gone.Terminated(3, start().Add(time.Hour))
+	require.EqualValues(t, 3, over.AppliedRevision)
+	require.Equal(t, actualstate.Terminated, over.Observe(seen(nil)).ActualState)
+	require.Equal(t, over, over.Terminated(2, start()), "what is older is old")
+	require.Equal(t, gone, gone.Terminated(4, start()), "nobody is to be overtaken any more")
+}
+
 func TestWhatTheDispatcherSaysOfLowerRevisionsIsOld(t *testing.T) {
 	t.Parallel()
 	w := workspace(t, func(w *domain.Workspace) { w.DesiredRevision = 9 }).Applied(5, start())
