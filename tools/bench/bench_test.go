@@ -42,7 +42,7 @@ func TestEveryNameIsListedAndDescribed(t *testing.T) {
 }
 
 func two() []Family {
-	return []Family{{Name: "a", Specs: []Spec{{Name: "x"}, {Name: "y"}}}, {Name: "b", Specs: []Spec{{Name: "z"}}}, {Name: "c", Specs: []Spec{{Name: "x.one"}, {Name: "x.two"}}}}
+	return []Family{{Name: "a", Specs: []Spec{{Name: "x"}, {Name: "y"}}}, {Name: "b", Specs: []Spec{{Name: "z"}}}, {Name: "p", Specs: []Spec{{Name: "x.one"}, {Name: "x.two"}}}}
 }
 
 func TestArguments(t *testing.T) {
@@ -51,10 +51,10 @@ func TestArguments(t *testing.T) {
 		args []string
 		want map[string][]string
 	}{
-		"nothing is all":                   {[]string{"run"}, map[string][]string{"a": nil, "b": nil, "c": nil}},
+		"nothing is all":                   {[]string{"run"}, map[string][]string{"a": nil, "b": nil, "p": nil}},
 		"a family":                         {[]string{"run", "b"}, map[string][]string{"b": nil}},
 		"a figure":                         {[]string{"run", "a.y"}, map[string][]string{"a": {"y"}}},
-		"the parts of a figure":            {[]string{"run", "c.x"}, map[string][]string{"c": {"x.one", "x.two"}}},
+		"the parts of a figure":            {[]string{"run", "p.x"}, map[string][]string{"p": {"x.one", "x.two"}}},
 		"figures of one family":            {[]string{"run", "a.y", "a.x"}, map[string][]string{"a": {"y", "x"}}},
 		"a figure does not narrow":         {[]string{"run", "a", "a.x"}, map[string][]string{"a": nil}},
 		"a family widens":                  {[]string{"run", "a.x", "a"}, map[string][]string{"a": nil}},

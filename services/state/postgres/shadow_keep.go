@@ -78,6 +78,8 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 		// Agents that are not heard of any more.
 		`update pg_temp.agents s set cluster_uid = l.cluster_uid, epoch = l.epoch, ticked_at = l.ticked_at, last_seen_at = l.last_seen_at
 			from {agents} l, f where l.id = s.id and s.last_seen_at is null and (f.restored or l.last_seen_at < f.before)`,
+		// Clocks that told a later time before; they never go back.
+		`update pg_temp.agents s set ticked_at = l.ticked_at from {agents} l, f where l.id = s.id and (s.ticked_at is null or s.ticked_at < l.ticked_at)`,
 		// Epochs that began in what is forgotten: only their order counts, and they never go back.
 		`, later as (select l.id, l.epoch - s.epoch as by from {agents} l join pg_temp.agents s using (id) where l.epoch > s.epoch),
 			objects as (update pg_temp.observed_objects s set epoch = coalesce((select l.epoch from {objects} l where {same} and {alike} and l.data = s.data), s.epoch + by)
