@@ -189,7 +189,7 @@ func (c *Conn) Part() service.Part {
 			self.Ready()
 			select {
 			case <-ctx.Done():
-				return c.Shutdown(self.Finish()) //nolint:contextcheck // outlives ctx on purpose
+				return c.Shutdown(self.Finish())
 			case <-c.closed:
 				return service.Permanent(fmt.Errorf("the connection to NATS is closed: %s", errorText(c.reason())))
 			}

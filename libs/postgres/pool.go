@@ -130,7 +130,7 @@ func validName(name string) bool {
 
 // Connect opens a pool and waits until the database answers, however long that takes; ctx ends the wait.
 func Connect(ctx context.Context, cfg Config, logger *slog.Logger) (*pgxpool.Pool, error) {
-	pool, err := Open(cfg) //nolint:contextcheck // the pool outlives ctx
+	pool, err := Open(cfg)
 	if err != nil {
 		return nil, err
 	}

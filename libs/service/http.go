@@ -106,7 +106,7 @@ func (s *httpServer) run(ctx context.Context, self *Self) error {
 		return Permanent(fmt.Errorf("cannot serve: %w", err))
 	case <-draining:
 	}
-	err = server.Shutdown(self.Finish()) //nolint:contextcheck // outlives ctx on purpose
+	err = server.Shutdown(self.Finish())
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were cut: %w", err), server.Close())
 	}

@@ -142,7 +142,7 @@ func newLatencyBed(ctx context.Context, parts *bed) (*latencyBed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the system: %w", err)
 	}
-	parts.onClose(func(context.Context) error { return system.Stop() }) //nolint:contextcheck // what ends something outlives what began it
+	parts.onClose(func(context.Context) error { return system.Stop() })
 	token, err := readLine(filepath.Join(system.Dir(), "keys", "admin.token"))
 	if err != nil {
 		return nil, err

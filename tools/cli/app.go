@@ -29,7 +29,7 @@ type app struct {
 // Run executes the command line and returns the exit code.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version string) int {
 	a := &app{stdout: stdout, stderr: stderr, logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
-	root := a.root(version) //nolint:contextcheck // each command runs with its own
+	root := a.root(version)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	switch {

@@ -30,7 +30,7 @@ func (a *app) box(ctx context.Context, use func(dead.Box) error) error {
 	if err != nil {
 		return err
 	}
-	defer leave(conn) //nolint:contextcheck // what ends something outlives what began it
+	defer leave(conn)
 	js, err := conn.JetStream()
 	if err != nil {
 		return fmt.Errorf("dead: %w", err)

@@ -51,7 +51,7 @@ func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
 	defer cancel()
 	if err := conn.FlushWithContext(wait); err != nil {
 		why := conn.Check(ctx)
-		leave(conn) //nolint:contextcheck // what ends something outlives what began it
+		leave(conn)
 		return nil, fault.Wrap(err, errcode.Unavailable, "NATS at %s cannot be reached: %v", a.client.NATSURL, errors.Join(why, err))
 	}
 	return conn, nil
@@ -119,7 +119,7 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 	if err != nil {
 		return err
 	}
-	defer leave(conn) //nolint:contextcheck // what ends something outlives what began it
+	defer leave(conn)
 	cell := topology.Cell(a.client.Cell)
 	messages := make(chan *nats.Msg, tailBuffer)
 	sub, err := conn.ChanSubscribe(topology.Root+"."+a.client.Cell+"."+subject, messages)
@@ -251,7 +251,7 @@ func (a *app) printHistory(ctx context.Context, opts replay.Options, positions b
 	if err != nil {
 		return err
 	}
-	defer leave(conn) //nolint:contextcheck // what ends something outlives what began it
+	defer leave(conn)
 	js, err := conn.JetStream()
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)

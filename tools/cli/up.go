@@ -56,7 +56,7 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err 
 		}
 		return err
 	}
-	defer func() { //nolint:contextcheck // what ends something outlives what began it
+	defer func() {
 		_ = a.note("stopping …") // the reason may be that nobody reads any more
 		err = errors.Join(err, s.Stop())
 	}()

@@ -62,7 +62,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 		if log := s.logTail(); log != "" && !errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("%w\nthe services' log ends with:\n%s", err, log)
 		}
-		return nil, errors.Join(err, s.Stop()) //nolint:contextcheck // what ends something outlives what began it
+		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
