@@ -8,7 +8,7 @@ import (
 )
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only a higher one.
-const Version = 3
+const Version = 4
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -21,6 +21,7 @@ const (
 	StreamApplied    = "APPLIED"
 	StreamControl    = "CONTROL"
 	StreamWorkspaces = "WORKSPACES"
+	StreamDeploys    = "DEPLOYS"
 	StreamDirectory  = "DIRECTORY"
 	StreamDead       = "DEAD"
 )
@@ -72,7 +73,7 @@ func Streams() []Stream {
 			Description: "What each workspace shall be, one message per workspace: the whole truth for a starting dispatcher. What is gone for good leaves it.",
 		},
 		{
-			Name: StreamDesiredLog, Family: FamilyDesiredLog, Writer: "state", MaxAge: 30 * day, Share: 15, Duplicates: time.Second, CopyOf: FamilyDesired,
+			Name: StreamDesiredLog, Family: FamilyDesiredLog, Writer: "state", MaxAge: 30 * day, Share: 10, Duplicates: time.Second, CopyOf: FamilyDesired,
 			Description: "History of DESIRED, for people: DESIRED is the truth.",
 		},
 		{
@@ -84,8 +85,12 @@ func Streams() []Stream {
 			Description: "What agents are told: their configuration, and requests for full resyncs.",
 		},
 		{
-			Name: StreamWorkspaces, Family: FamilyWorkspace, Writer: "state", MaxAge: 400 * day, Share: 15, Record: true, Duplicates: 2 * time.Minute,
+			Name: StreamWorkspaces, Family: FamilyWorkspace, Writer: "state", MaxAge: 400 * day, Share: 10, Record: true, Duplicates: 2 * time.Minute,
 			Description: "The public history of workspaces.",
+		},
+		{
+			Name: StreamDeploys, Family: FamilyDeploy, Writer: "deploys", MaxAge: 400 * day, Share: 10, Record: true, Duplicates: 2 * time.Minute,
+			Description: "The public history of rollouts: when each began, how it ended, once.",
 		},
 		{
 			Name: StreamDirectory, Family: FamilyDirectory, Writer: "state", Share: 3, LastPerSubject: true, DiscardNew: true, Duplicates: 2 * time.Minute,

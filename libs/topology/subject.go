@@ -18,10 +18,15 @@ const (
 	FamilyApplied    = "applied"
 	FamilyControl    = "control"
 	FamilyWorkspace  = "workspace"
+	FamilyDeploy     = "deploy"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"
 )
+
+// TokenWorkload follows the agent in the subjects of workloads whose rollouts are followed: other than those of workspaces, so that nobody need
+// read both.
+const TokenWorkload = "workload"
 
 // Cell builds the subjects of one cell: one NATS system and one PostgreSQL. It is a DNS label, see [ValidateCell].
 type Cell string
@@ -48,6 +53,11 @@ func (c Cell) All(family string) string { return c.Prefix(family) + ".>" }
 // Observed is the subject of observations of one object. Pods and ReplicaSets travel under their owner's subject. A cluster-scoped object has namespace "".
 func (c Cell) Observed(agent int64, kind, namespace, name string) string {
 	return c.agent(FamilyObserved, agent) + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
+}
+
+// ObservedWorkload is the subject of observations of one workload whose rollouts are followed, and of what keeps its revisions.
+func (c Cell) ObservedWorkload(agent int64, kind, namespace, name string) string {
+	return c.agent(FamilyObserved, agent) + "." + TokenWorkload + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
 }
 
 // ObservedResync is the subject of an agent's resync begins and ends.
@@ -107,6 +117,20 @@ func (c Cell) Workspace(project int64, workspace, event string) string {
 // WorkspaceAll matches every event of one workspace.
 func (c Cell) WorkspaceAll(project int64, workspace string) string {
 	return c.Prefix(FamilyWorkspace) + "." + strconv.FormatInt(project, 10) + "." + Escape(workspace) + ".*"
+}
+
+// Deploy is the subject of one kind of fact, such as completed, about one workload of a cluster.
+func (c Cell) Deploy(cluster, namespace, kind, name, fact string) string {
+	return c.deploy(cluster, namespace, kind, name) + "." + Escape(fact)
+}
+
+// DeployAll matches every fact about one workload of a cluster.
+func (c Cell) DeployAll(cluster, namespace, kind, name string) string {
+	return c.deploy(cluster, namespace, kind, name) + ".*"
+}
+
+func (c Cell) deploy(cluster, namespace, kind, name string) string {
+	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + Escape(kind) + "." + Escape(name)
 }
 
 // Directory is the subject of one entry of the directory, such as kind "user".

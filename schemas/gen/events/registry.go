@@ -22,6 +22,9 @@ const (
 	// TypeResyncRequested is an event whose data is [ResyncRequested], on stream CONTROL at control.{agent}.resync: Asks an agent's watcher for
 	// a full resync.
 	TypeResyncRequested = "dev.lockstep.control.resync.v1"
+	// TypeDeployFact is an event whose data is [DeployFact], on stream DEPLOYS at deploy.{cluster}.{namespace}.{kind}.{name}.{fact}: What
+	// Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a workload or an environment: its customData.
+	TypeDeployFact = "dev.lockstep.deploy.fact.v1"
 	// TypeDesiredWorkspace is an event whose data is [DesiredWorkspace], on stream DESIRED at desired.{agent}.{workspace}: The whole truth
 	// about one workspace for the dispatcher of its agent: apply exactly this.
 	TypeDesiredWorkspace = "dev.lockstep.desired.workspace.v1"
@@ -63,6 +66,15 @@ const (
 	// TypeObservedTick is an event whose data is [ObservedTick], on stream OBSERVED at observed.{agent}.tick: Time as the agent's stream knows
 	// it, every 15 s: the only clock of decisions over observations.
 	TypeObservedTick = "dev.lockstep.observed.tick.v1"
+	// TypeObservedWorkload is an event whose data is [ObservedWorkload], on stream OBSERVED at
+	// observed.{agent}.workload.{kind}.{namespace}.{name}: A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the watcher
+	// saw it. Absent counts are 0. Fields are named as in a Deployment; where another kind has them under other names, the description says
+	// which.
+	TypeObservedWorkload = "dev.lockstep.observed.workload.v1"
+	// TypeObservedWorkloadRevision is an event whose data is [ObservedWorkloadRevision], on stream OBSERVED at
+	// observed.{agent}.workload.{kind}.{namespace}.{name}: Metadata of a ReplicaSet, or a ControllerRevision, told on the subject of the
+	// workload that owns it.
+	TypeObservedWorkloadRevision = "dev.lockstep.observed.workload_revision.v1"
 	// TypeWorkspaceCreated is an event whose data is [WorkspaceCreated], on stream WORKSPACES at workspace.{project}.{workspace}.created: A
 	// user asked for a workspace.
 	TypeWorkspaceCreated = "dev.lockstep.workspace.created.v1"
@@ -114,6 +126,10 @@ func Types() []Type {
 		{
 			Name: TypeResyncRequested, Title: "ResyncRequested", Stream: "CONTROL", Subject: "control.{agent}.resync",
 			Description: "Asks an agent's watcher for a full resync.",
+		},
+		{
+			Name: TypeDeployFact, Title: "DeployFact", Stream: "DEPLOYS", Subject: "deploy.{cluster}.{namespace}.{kind}.{name}.{fact}",
+			Description: "What Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a workload or an environment: its customData.",
 		},
 		{
 			Name: TypeDesiredWorkspace, Title: "DesiredWorkspace", Stream: "DESIRED", Subject: "desired.{agent}.{workspace}",
@@ -172,6 +188,14 @@ func Types() []Type {
 			Description: "Time as the agent's stream knows it, every 15 s: the only clock of decisions over observations.",
 		},
 		{
+			Name: TypeObservedWorkload, Title: "ObservedWorkload", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
+			Description: "A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the watcher saw it. Absent counts are 0. Fields are named as in a Deployment; where another kind has them under other names, the description says which.",
+		},
+		{
+			Name: TypeObservedWorkloadRevision, Title: "ObservedWorkloadRevision", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
+			Description: "Metadata of a ReplicaSet, or a ControllerRevision, told on the subject of the workload that owns it.",
+		},
+		{
 			Name: TypeWorkspaceCreated, Title: "WorkspaceCreated", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.created",
 			Description: "A user asked for a workspace.",
 		},
@@ -217,6 +241,8 @@ func New(name string) (any, bool) {
 		return new(AgentConfig), true
 	case TypeResyncRequested:
 		return new(ResyncRequested), true
+	case TypeDeployFact:
+		return new(DeployFact), true
 	case TypeDesiredWorkspace:
 		return new(DesiredWorkspace), true
 	case TypeDirectoryAgent:
@@ -245,6 +271,10 @@ func New(name string) (any, bool) {
 		return new(ObservedResyncEnded), true
 	case TypeObservedTick:
 		return new(ObservedTick), true
+	case TypeObservedWorkload:
+		return new(ObservedWorkload), true
+	case TypeObservedWorkloadRevision:
+		return new(ObservedWorkloadRevision), true
 	case TypeWorkspaceCreated:
 		return new(WorkspaceCreated), true
 	case TypeWorkspaceDesiredStateChanged:
