@@ -17,6 +17,8 @@ type Input struct {
 	Epoch int
 	// KnownBefore says that an earlier full resync of the same agent with the same selection was complete: what is not known then is new, not a baseline.
 	KnownBefore bool
+	// KnownAt is when that resync was complete, if it is known: a workload that was created before it came to be followed later, and is a baseline.
+	KnownAt time.Time
 
 	// Workload is an observation of the workload itself.
 	Workload *events.ObservedWorkload
@@ -30,4 +32,6 @@ type Input struct {
 type Absence struct {
 	// ListVersion is the resourceVersion of the list of the workload's kind.
 	ListVersion string
+	// Unselected says that the watcher follows other workloads than at its last complete full resync: what is absent is no longer followed, and may be there.
+	Unselected bool
 }

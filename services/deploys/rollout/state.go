@@ -6,6 +6,8 @@ import "time"
 // readers only.
 type State struct {
 	Key Key `json:"key"`
+	// Serial grows by 1 with each input that changed the state: a state of the same serial need not be stored again.
+	Serial int `json:"serial,omitempty"`
 	// Sequence of the last fact told.
 	Sequence int `json:"sequence,omitempty"`
 }
