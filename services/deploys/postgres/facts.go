@@ -152,3 +152,16 @@ func (s *Store) Locate(ctx context.Context, db Executor, positions map[string]in
 
 // Missing says whether an error is that there is no such fact.
 func Missing(err error) bool { return errors.Is(err, ErrNoFact) }
+
+// FirstSince is the position on the stream of the first fact that was recorded at a time or later; ErrNoFact when none was.
+func (s *Store) FirstSince(ctx context.Context, db Querier, since time.Time) (int64, error) {
+	var position *int64
+	err := db.QueryRow(ctx, `select min(stream_sequence) from facts where stream_sequence > 0 and recorded_at >= $1`, since).Scan(&position)
+	if err != nil {
+		return 0, fmt.Errorf("look for the first fact since %s: %w", since, err)
+	}
+	if position == nil {
+		return 0, ErrNoFact
+	}
+	return *position, nil
+}

@@ -28,15 +28,14 @@ type Sink struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// github, slack, bigquery, webhook, and the like.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// Position on the stream DEPLOYS of the last fact that it is done with, and how many come after it.
-	StreamSequence uint64                 `protobuf:"varint,3,opt,name=stream_sequence,json=streamSequence,proto3" json:"stream_sequence,omitempty"`
-	Pending        uint64                 `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
-	DeliveredAt    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=delivered_at,json=deliveredAt,proto3" json:"delivered_at,omitempty"`
-	// Why it waits; empty while it works.
-	Trouble   string `protobuf:"bytes,6,opt,name=trouble,proto3" json:"trouble,omitempty"`
-	Delivered int64  `protobuf:"varint,7,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	// Given up, on DEAD.
-	Dead          int64 `protobuf:"varint,8,opt,name=dead,proto3" json:"dead,omitempty"`
+	// Position on the stream DEPLOYS of the first fact that it is not done with; 0 while it has not begun.
+	NextSequence uint64 `protobuf:"varint,3,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
+	// Facts that it has not taken yet, and those that it has taken and is not done with.
+	Pending uint64 `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
+	Waiting int64  `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Why it does not get through, and since when; empty while it does. Some seconds old.
+	Trouble       string                 `protobuf:"bytes,6,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	TroubleSince  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=trouble_since,json=troubleSince,proto3" json:"trouble_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,9 +84,9 @@ func (x *Sink) GetType() string {
 	return ""
 }
 
-func (x *Sink) GetStreamSequence() uint64 {
+func (x *Sink) GetNextSequence() uint64 {
 	if x != nil {
-		return x.StreamSequence
+		return x.NextSequence
 	}
 	return 0
 }
@@ -99,11 +98,11 @@ func (x *Sink) GetPending() uint64 {
 	return 0
 }
 
-func (x *Sink) GetDeliveredAt() *timestamppb.Timestamp {
+func (x *Sink) GetWaiting() int64 {
 	if x != nil {
-		return x.DeliveredAt
+		return x.Waiting
 	}
-	return nil
+	return 0
 }
 
 func (x *Sink) GetTrouble() string {
@@ -113,18 +112,11 @@ func (x *Sink) GetTrouble() string {
 	return ""
 }
 
-func (x *Sink) GetDelivered() int64 {
+func (x *Sink) GetTroubleSince() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Delivered
+		return x.TroubleSince
 	}
-	return 0
-}
-
-func (x *Sink) GetDead() int64 {
-	if x != nil {
-		return x.Dead
-	}
-	return 0
+	return nil
 }
 
 type ListSinksRequest struct {
@@ -261,9 +253,7 @@ func (x *BackfillSinkRequest) GetSince() *timestamppb.Timestamp {
 }
 
 type BackfillSinkResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Facts that are to be delivered now.
-	Pending       uint64 `protobuf:"varint,1,opt,name=pending,proto3" json:"pending,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -296,13 +286,6 @@ func (x *BackfillSinkResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use BackfillSinkResponse.ProtoReflect.Descriptor instead.
 func (*BackfillSinkResponse) Descriptor() ([]byte, []int) {
 	return file_lockstep_deploys_v1_sink_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *BackfillSinkResponse) GetPending() uint64 {
-	if x != nil {
-		return x.Pending
-	}
-	return 0
 }
 
 type ResendFactRequest struct {
@@ -397,24 +380,22 @@ var File_lockstep_deploys_v1_sink_proto protoreflect.FileDescriptor
 
 const file_lockstep_deploys_v1_sink_proto_rawDesc = "" +
 	"\n" +
-	"\x1elockstep/deploys/v1/sink.proto\x12\x13lockstep.deploys.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n" +
+	"\x1elockstep/deploys/v1/sink.proto\x12\x13lockstep.deploys.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe2\x01\n" +
 	"\x04Sink\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04type\x18\x02 \x01(\tR\x04type\x12'\n" +
-	"\x0fstream_sequence\x18\x03 \x01(\x04R\x0estreamSequence\x12\x18\n" +
-	"\apending\x18\x04 \x01(\x04R\apending\x12=\n" +
-	"\fdelivered_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vdeliveredAt\x12\x18\n" +
-	"\atrouble\x18\x06 \x01(\tR\atrouble\x12\x1c\n" +
-	"\tdelivered\x18\a \x01(\x03R\tdelivered\x12\x12\n" +
-	"\x04dead\x18\b \x01(\x03R\x04dead\"\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12#\n" +
+	"\rnext_sequence\x18\x03 \x01(\x04R\fnextSequence\x12\x18\n" +
+	"\apending\x18\x04 \x01(\x04R\apending\x12\x18\n" +
+	"\awaiting\x18\x05 \x01(\x03R\awaiting\x12\x18\n" +
+	"\atrouble\x18\x06 \x01(\tR\atrouble\x12?\n" +
+	"\rtrouble_since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\ftroubleSince\"\x12\n" +
 	"\x10ListSinksRequest\"D\n" +
 	"\x11ListSinksResponse\x12/\n" +
 	"\x05sinks\x18\x01 \x03(\v2\x19.lockstep.deploys.v1.SinkR\x05sinks\"[\n" +
 	"\x13BackfillSinkRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"0\n" +
-	"\x14BackfillSinkResponse\x12\x18\n" +
-	"\apending\x18\x01 \x01(\x04R\apending\"@\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x16\n" +
+	"\x14BackfillSinkResponse\"@\n" +
 	"\x11ResendFactRequest\x12\x12\n" +
 	"\x04sink\x18\x01 \x01(\tR\x04sink\x12\x17\n" +
 	"\afact_id\x18\x02 \x01(\tR\x06factId\"\x14\n" +
@@ -449,7 +430,7 @@ var file_lockstep_deploys_v1_sink_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_lockstep_deploys_v1_sink_proto_depIdxs = []int32{
-	7, // 0: lockstep.deploys.v1.Sink.delivered_at:type_name -> google.protobuf.Timestamp
+	7, // 0: lockstep.deploys.v1.Sink.trouble_since:type_name -> google.protobuf.Timestamp
 	0, // 1: lockstep.deploys.v1.ListSinksResponse.sinks:type_name -> lockstep.deploys.v1.Sink
 	7, // 2: lockstep.deploys.v1.BackfillSinkRequest.since:type_name -> google.protobuf.Timestamp
 	1, // 3: lockstep.deploys.v1.SinkService.ListSinks:input_type -> lockstep.deploys.v1.ListSinksRequest
