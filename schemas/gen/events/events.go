@@ -1046,6 +1046,7 @@ type TimeSource string
 
 const TimeSourceCondition TimeSource = "condition"
 const TimeSourceCreationTimestamp TimeSource = "creation_timestamp"
+const TimeSourceDeletionTimestamp TimeSource = "deletion_timestamp"
 const TimeSourceManagedFields TimeSource = "managed_fields"
 const TimeSourceObservation TimeSource = "observation"
 
