@@ -75,7 +75,7 @@ func cause(v View) events.Cause {
 	switch {
 	case v.Restored:
 		return events.CauseClusterRestored
-	case v.First:
+	case v.First, v.Absent:
 		return events.CauseWatcherDown
 	default:
 		return events.CauseVersionsSkipped

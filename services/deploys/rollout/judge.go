@@ -108,6 +108,11 @@ func (p *step) end(v View, reason, message string) {
 		at, source = v.DeletedAt, timeDeletion
 	}
 	counts := s.View.Counts
+	if s.InFlight() && v.blind() { // it may well have been completed before
+		gap := events.Gap{Revisions: []int{s.Rollout.Revision}, Since: s.View.At, Until: v.At, Cause: cause(v)}
+		p.gap(gap)
+		p.unknown(gap, at)
+	}
 	if s.InFlight() {
 		s.Rollout.End = events.FactCancelled
 		f := p.about(s.Rollout, events.FactCancelled, at, source)
