@@ -55,6 +55,8 @@ type Ingest struct {
 
 // hooks are points at which tests hold or end the reader.
 type hooks struct {
+	// concluded is called when it is known what a batch means, before anything is told.
+	concluded func() error
 	// published is called between the publishing of a batch's facts and the writing of the database.
 	published func() error
 }
@@ -71,6 +73,9 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 		i.Cached = defaultCached
 	}
 	i.known = newMemory(i.Cached)
+	if i.hooks.concluded == nil {
+		i.hooks.concluded = func() error { return nil }
+	}
 	if i.hooks.published == nil {
 		i.hooks.published = func() error { return nil }
 	}
@@ -115,6 +120,9 @@ func (i *Ingest) handle(ctx context.Context, tx pgx.Tx, batch []cursor.Message[O
 		}
 	}
 	if err := in.conclude(ctx); err != nil {
+		return err
+	}
+	if err := i.hooks.concluded(); err != nil {
 		return err
 	}
 	if err := in.tell(ctx); err != nil {

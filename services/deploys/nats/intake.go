@@ -261,7 +261,10 @@ func (in *intake) advance(w *workload, input rollout.Input) {
 	after, facts := rollout.Advance(before, input)
 	w.state = after
 	if after.Serial != before.Serial {
-		w.agentID, w.changed = input.AgentID, true
+		w.changed = true
+		if w.agentID = after.AgentID; w.agentID == 0 {
+			w.agentID = input.AgentID
+		}
 	}
 	for i := range facts {
 		w.facts = append(w.facts, &telling{fact: facts[i], trace: in.trace})

@@ -30,21 +30,21 @@ func (in *intake) resolve(ctx context.Context, c *chain) error {
 		left := c.left()
 		if len(left) > 0 && left[0].same(&tail[i]) {
 			left[0].fact, left[0].position = tail[i].fact, tail[i].position
+			*c.told = tail[i].position
 			c.next++
 			// Whoever told it may have counted differently: what is left counts on from there.
 			c.renumber(tail[i].fact.Sequence + 1)
 		}
+	}
+	left := c.left()
+	if len(left) == 0 {
+		return nil // what comes after them on the stream is what comes next
 	}
 	last := told{}
 	if len(tail) > 0 {
 		last = tail[len(tail)-1]
 	} else if last, err = p.last(ctx, c.filter(in.Cell)); err != nil {
 		return err
-	}
-	left := c.left()
-	if len(left) == 0 {
-		*c.told = last.position
-		return nil
 	}
 	if last.fact.Sequence >= left[0].fact.Sequence {
 		in.Logger.WarnContext(ctx, "the stream knows facts that the database does not: it was restored from an older copy, or read what the stream no longer has",

@@ -157,6 +157,8 @@ func (in *intake) absent(a *postgres.Agent, w *workload, at time.Time) {
 		return
 	}
 	input := in.input(a, at)
+	// It may speak in the place of another.
+	input.AgentID = w.agentID
 	input.Absence = &rollout.Absence{ListVersion: listed, Unselected: a.Complete != nil && *a.Complete != a.Selection}
 	in.advance(w, input)
 }
