@@ -23,6 +23,7 @@ import (
 	"lockstep.internal/services/state/connectapi"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/signing"
 	"lockstep.internal/services/state/vault"
 )
 
@@ -62,6 +63,7 @@ type process struct {
 	observations *postgres.Observations
 	secrets      *postgres.Secrets
 	changes      *postgres.Changes
+	keyring      *signing.Keyring
 	conn         *natsconn.Conn
 	callout      *natsconn.Conn
 	system       *natsconn.Conn
@@ -115,6 +117,9 @@ func (p *process) openDatabase(context.Context) error {
 	p.observations = &postgres.Observations{Cell: cell}
 	p.secrets = &postgres.Secrets{Vault: v}
 	p.changes = postgres.NewChanges(p.pool)
+	p.keyring = &signing.Keyring{
+		Store: &postgres.SigningKeys{Directory: p.directory, Vault: v, Logger: p.tel.Logger}, Cell: cell, Logger: p.tel.Logger, Now: time.Now,
+	}
 	return nil
 }
 
@@ -254,7 +259,7 @@ func (p *process) openAPI(context.Context) error {
 	}
 	handler := connectapi.NewHandler(connectapi.Dependencies{
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
-		Endpoint: endpoint, Rebuild: p.rebuild, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+		Endpoint: endpoint, Rebuild: p.rebuild, Issuer: p.keyring, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})
 	return nil

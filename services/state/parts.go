@@ -33,6 +33,9 @@ func (p *process) parts() []service.Part {
 		{Name: "changes", After: []string{"database"}, Run: func(ctx context.Context, self *service.Self) error {
 			return p.changes.Run(ctx, self.Ready)
 		}},
+		{Name: "keys", After: []string{"bootstrap"}, Run: func(ctx context.Context, self *service.Self) error {
+			return p.keyring.Run(ctx, self.Ready)
+		}},
 		// Agents come in when their consumers are there.
 		{Name: "callout", After: []string{"agents", "nats-callout"}, Run: ready(p.responder.Run)},
 		{Name: "secrets", After: []string{"database", "nats"}, Run: func(ctx context.Context, self *service.Self) error {
@@ -46,7 +49,7 @@ func (p *process) parts() []service.Part {
 // openedAPI serves calls from the moment that there is something to read and write.
 func (p *process) openedAPI() service.Part {
 	api := p.api
-	api.After = []string{"bootstrap", "changes"}
+	api.After = []string{"bootstrap", "changes", "keys"}
 	return api
 }
 

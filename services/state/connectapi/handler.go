@@ -28,6 +28,7 @@ type Dependencies struct {
 	Agents       Agents
 	Endpoint     AgentEndpoint
 	Rebuild      Rebuild
+	Issuer       Issuer
 	Cell         topology.Cell
 	Logger       *slog.Logger
 	Now          func() time.Time
@@ -42,7 +43,7 @@ func NewHandler(d Dependencies) http.Handler {
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))
-	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, now: d.Now}, options))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, issuer: d.Issuer, now: d.Now}, options))
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
 		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
 	}, options))
