@@ -23,6 +23,7 @@ const (
 	FamilyControl    = "control"
 	FamilyWorkspace  = "workspace"
 	FamilyDeploy     = "deploy"
+	FamilyDeployLive = "deploy_live"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"
