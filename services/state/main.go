@@ -70,6 +70,7 @@ type process struct {
 	publisher    *outbox.Publisher
 	responder    *natsauth.Responder
 	agents       *nats.Agents
+	subscribers  *nats.Subscribers
 	background   *background
 	api          service.Part
 	reader       *nats.Ingest
@@ -233,7 +234,9 @@ func (p *process) openCallout(context.Context) error {
 		return fmt.Errorf("agents: %w", err)
 	}
 	cell := topology.Cell(p.cfg.Cell.Name)
-	p.agents = &nats.Agents{Streams: js, Kicker: &natsauth.Kicker{Conn: p.system.Conn}, Cell: cell, Logger: p.tel.Logger, Background: p.background.run, Again: make(chan struct{}, 1)}
+	kicker := &natsauth.Kicker{Conn: p.system.Conn}
+	p.subscribers = &nats.Subscribers{Streams: js, Kicker: kicker, Logger: p.tel.Logger, Background: p.background.run}
+	p.agents = &nats.Agents{Streams: js, Kicker: kicker, Cell: cell, Logger: p.tel.Logger, Background: p.background.run, Again: make(chan struct{}, 1)}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
 		Authenticator: &nats.Authenticator{Directory: p.directory},
@@ -258,7 +261,7 @@ func (p *process) openAPI(context.Context) error {
 		return err
 	}
 	handler := connectapi.NewHandler(connectapi.Dependencies{
-		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
+		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents, Subscribers: p.subscribers,
 		Endpoint: endpoint, Rebuild: p.rebuild, Issuer: p.keyring, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})

@@ -26,6 +26,7 @@ type Dependencies struct {
 	Changes      *postgres.Changes
 	Streams      jetstream.JetStream
 	Agents       Agents
+	Subscribers  Subscribers
 	Endpoint     AgentEndpoint
 	Rebuild      Rebuild
 	Issuer       Issuer
@@ -52,5 +53,8 @@ func NewHandler(d Dependencies) http.Handler {
 		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
+	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
+		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,
+	}, options))
 	return mux
 }
