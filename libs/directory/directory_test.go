@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/tools/testkit/natsd"
@@ -50,9 +52,14 @@ func (b *bundle) makeStream() {
 // follow runs a copy with a connection of its own until the test ends.
 func (b *bundle) follow() {
 	b.t.Helper()
+	b.followWith(natstest.Connect(b.t, b.server))
+}
+
+func (b *bundle) followWith(conn *nats.Conn) {
+	b.t.Helper()
 	var err error
 	b.copy, err = directory.New(directory.Config{
-		Conn: natstest.Connect(b.t, b.server), Cell: cell, Logger: slog.New(slog.NewTextHandler(b.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Probe: 20 * time.Millisecond,
+		Conn: conn, Cell: cell, Logger: slog.New(slog.NewTextHandler(b.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Probe: 20 * time.Millisecond,
 	})
 	require.NoError(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -235,6 +242,43 @@ func TestWhatAStreamMadeAnewDoesNotTellIsForgotten(t *testing.T) {
 		return !known && b.role() == directory.RoleReader
 	}, "the copy keeps what the stream before told")
 	require.True(t, b.copy.Ready())
+}
+
+// TestAServiceNeedsNoOtherPermissionsThanThese runs a copy as a service that may do nothing else.
+func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
+		Name: "deploys", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
+			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("deploys") + ".>"}},
+		},
+	}}})
+	require.NoError(t, err)
+	server := natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: t.TempDir()})
+	as := func(name string) *nats.Conn {
+		seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, name))
+		require.NoError(t, err)
+		return natstest.Connect(t, server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)))
+	}
+	b := &bundle{t: t, server: server, ready: make(chan struct{})}
+	b.js, err = jetstream.New(as(natsauth.PrincipalState))
+	require.NoError(t, err)
+	b.makeStream()
+	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
+	denied := make(chan error, 100)
+	conn := as("deploys")
+	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err })
+	b.followWith(conn)
+	b.awaitReady()
+	for _, role := range []directory.Role{"developer", "owner"} {
+		require.NoError(t, server.Restart())
+		natstest.Reconnected(t, b.js.Conn())
+		b.tell(member(10, directory.Group, 2, role))
+		b.until(func() bool { return b.role() == role }, "the copy does not follow")
+	}
+	for len(denied) > 0 {
+		require.NotErrorIs(t, <-denied, nats.ErrPermissionViolation)
+	}
 }
 
 func TestConfigurations(t *testing.T) {

@@ -147,6 +147,20 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
+// ReadDirectory are the subjects that a control-plane service publishes to in order to keep its copy of the directory, for its permissions.
+func ReadDirectory() jwt.StringList {
+	return jwt.StringList{
+		"$JS.API.STREAM.INFO." + topology.StreamDirectory,
+		"$JS.API.STREAM.MSG.GET." + topology.StreamDirectory,
+		"$JS.API.DIRECT.GET." + topology.StreamDirectory,
+		"$JS.API.DIRECT.GET." + topology.StreamDirectory + ".>",
+		"$JS.API.CONSUMER.CREATE." + topology.StreamDirectory + ".>",
+		"$JS.API.CONSUMER.INFO." + topology.StreamDirectory + ".*",
+		"$JS.API.CONSUMER.DELETE." + topology.StreamDirectory + ".*",
+		"$JS.API.CONSUMER.MSG.NEXT." + topology.StreamDirectory + ".*",
+	}
+}
+
 func calloutPermissions() jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{Deny: jwt.StringList{">"}},

@@ -24,6 +24,7 @@ const (
 	FamilyWorkspace  = "workspace"
 	FamilyDeploy     = "deploy"
 	FamilySink       = "sink"
+	FamilyDeployLive = "deploy_live"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"
