@@ -79,7 +79,7 @@ func startWatch(t *testing.T, server *kubetest.Server) (*kube.Watch, calls) {
 	t.Helper()
 	told := make(calls, 100)
 	ctx, cancel := context.WithCancel(t.Context())
-	watch, err := newClient(t, server).Watch(ctx, "lockstep.dev/agent=1", told)
+	watch, err := newClient(t, server).Watch(ctx, kube.Workspaces("lockstep.dev/agent=1"), told)
 	require.NoError(t, err)
 	t.Cleanup(watch.Wait)
 	t.Cleanup(cancel)
@@ -153,7 +153,7 @@ func TestListIsTrimmedAndTakesWhatIsHeld(t *testing.T) {
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5), deployment("b", "2", 6))
 	held := deployment("b", "2", 6)
-	listing, err := newClient(t, server).List(t.Context(), kube.Deployment, "", func(o metav1.Object) metav1.Object {
+	listing, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), kube.Deployment, func(o metav1.Object) metav1.Object {
 		if o.GetName() == "b" {
 			return held
 		}
