@@ -1,6 +1,7 @@
 package watcher
 
 import (
+	"iter"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,7 +40,8 @@ func (owned) Sift(listings []Listed) []Sighting {
 // is seen first; it waits at the gate then, and as long as its workload is not followed.
 //
 //   - A workload that is there and comes to be followed is told as found: nobody saw it come to be. So is what waited for it.
-//   - One that is told and is no longer followed is told once more, as deleted and unselected, and its revisions as deleted.
+//   - One that is told and is no longer followed is told once more, as deleted and unselected. Its revisions go without a word: were they told as deleted in
+//     the version they have, they could not be told alive in it again.
 //   - A full resync is judged by what it listed alone, which the watch may lag behind.
 type Gate struct {
 	known  func(Key) bool // alive, as far as the ledger knows
@@ -104,10 +106,9 @@ func (g *Gate) leave(s Sighting, w *workload) []Sighting {
 	s.Verb, s.Unselected, s.Occasion = events.VerbDeleted, true, Changed
 	out := []Sighting{s}
 	for _, r := range w.revisions {
-		if gone := of(r.object, s); g.known(gone.Key) {
-			gone.Verb, gone.Occasion = events.VerbDeleted, Missed
-			out = append(out, gone)
-		}
+		left := of(r.object, s)
+		left.Occasion = Left
+		out = append(out, left)
 	}
 	return out
 }
@@ -188,25 +189,41 @@ func (g *Gate) forget(uid string) {
 
 // Sift implements [Filter].
 func (g *Gate) Sift(listings []Listed) []Sighting {
-	var left []Sighting
-	followed := make(map[string]bool)
-	for _, listed := range listings {
-		for _, s := range listed.Members {
-			o, isWorkload := s.Object.(*kube.Workload)
-			switch {
-			case !isWorkload:
-			case o.Followed:
-				followed[s.UID] = true
-			case g.known(s.Key):
-				s.Verb, s.Unselected = events.VerbDeleted, true
-				left = append(left, s)
-			}
+	var others []Sighting
+	followed := make(map[string]bool) // of the workloads that are listed
+	for s := range members(listings) {
+		if o, isWorkload := s.Object.(*kube.Workload); isWorkload {
+			followed[s.UID] = o.Followed
 		}
+	}
+	for s := range members(listings) {
+		if follow, listed := followed[workloadUID(s.Object)]; follow || !listed || !g.known(s.Key) {
+			continue
+		}
+		if _, isWorkload := s.Object.(*kube.Workload); isWorkload {
+			s.Verb, s.Unselected = events.VerbDeleted, true
+		} else {
+			s.Occasion = Left
+		}
+		others = append(others, s)
 	}
 	for i := range listings {
 		listings[i].Members = slices.DeleteFunc(listings[i].Members, func(s Sighting) bool { return !followed[workloadUID(s.Object)] })
 	}
-	return left
+	return others
+}
+
+// members of all listings.
+func members(listings []Listed) iter.Seq[Sighting] {
+	return func(yield func(Sighting) bool) {
+		for i := range listings {
+			for _, s := range listings[i].Members {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // workloadUID is that of the workload that an object is or belongs to.

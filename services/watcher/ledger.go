@@ -43,6 +43,7 @@ type entry struct {
 	toldVerb events.Verb
 	baseline bool // and nothing of it acknowledged yet
 	held     bool // a baseline that waits for the first resync
+	left     bool // told no more, once it was sent as a member
 	member   bool // owed to the running resync
 	refused  string
 
@@ -70,6 +71,8 @@ func (l *Ledger) Enter(s Sighting) {
 		l.Baseline(s)
 	case Missed:
 		l.Vanished(s)
+	case Left:
+		l.Drop(s.Key)
 	case Changed, Found:
 		l.Observe(s)
 	}
@@ -90,7 +93,10 @@ func (l *Ledger) Baseline(s Sighting) {
 func (l *Ledger) Observe(s Sighting) {
 	l.raise(s)
 	e := l.entries[s.Key]
-	current := s.newerThan(l.floor[s.Kind], events.VerbDeleted)
+	current := s.Occasion == Found || s.newerThan(l.floor[s.Kind], events.VerbDeleted)
+	if e != nil {
+		e.left = false
+	}
 	switch {
 	case e == nil && current:
 		e = &entry{latest: s, baseline: s.Occasion == Found}
@@ -111,6 +117,23 @@ func (l *Ledger) Vanished(s Sighting) {
 		s.Version = later(s.Version, e.latest.Version)
 	}
 	l.Observe(s)
+}
+
+// Drop forgets an object that is there and told no more. What was announced as a member is still sent.
+func (l *Ledger) Drop(key Key) {
+	e := l.entries[key]
+	switch {
+	case e == nil:
+	case e.member:
+		e.left = true
+	default:
+		l.forget(key, e)
+	}
+}
+
+func (l *Ledger) forget(key Key, e *entry) {
+	l.waiting -= len(e.backlog)
+	delete(l.entries, key)
 }
 
 func (l *Ledger) raise(s Sighting) { l.highest[s.Kind] = later(s.Version, l.highest[s.Kind]) }
@@ -172,6 +195,10 @@ func (l *Ledger) Join(id string, listings []Listed, now time.Time) {
 		}
 	}
 	for key, e := range l.entries {
+		if e.left && !e.member {
+			l.forget(key, e)
+			continue
+		}
 		above := e.latest.newerThan(l.floor[key.Kind], events.VerbDeleted)
 		if e.member || above || e.latest.Verb == events.VerbDeleted {
 			continue
@@ -203,7 +230,7 @@ func (l *Ledger) join(s Sighting, now time.Time) {
 		e.member = true
 		l.outstanding++
 	}
-	e.held = false
+	e.held, e.left = false, false
 	l.schedule(e, now)
 }
 
@@ -283,7 +310,7 @@ func (l *Ledger) Acked(d Delivery, now time.Time) {
 		e.owedSinceIsKnown = false
 		l.schedule(e, now)
 	case e.latest.Verb == events.VerbDeleted:
-		delete(l.entries, d.Key)
+		l.forget(d.Key, e)
 	default:
 		e.owedSinceIsKnown = false
 	}

@@ -52,6 +52,8 @@ const (
 	Found
 	// Missed: it went at some version that is not known, so the last known one stands for it.
 	Missed
+	// Left: it is there and told no more, which what it belongs to tells.
+	Left
 )
 
 // newerThan tells whether a sighting supersedes one of the same object: by version, and a deletion supersedes life at the
