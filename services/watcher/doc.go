@@ -13,7 +13,7 @@
 // stored nothing else is sent, so that no earlier event has a version above those that the begin names. A member is sent in the latest version
 // known, which may be its deletion; a member too large to send is a rejected fact. All of them carry the resync's id and count; the end
 // follows when all are acknowledged. So what the listings lack and is not above their versions is gone, and what
-// was created later is above them.
+// was created later is above them. A listing may be ahead of the watch: where every version counts, the watch is waited for before the begin.
 //
 // Failure modes. NATS away: observations wait, and readiness says so; of what there is no room for, the next one says how much it was. Kubernetes away: watches resume; what
 // vanished is reported then. One scope that cannot be read, for want of permission: the other is reported, and readiness says so. The cluster restored from a backup: versions go back, those of the Lease at the latest, the term is abandoned and a new one knows nothing. Two leaders for

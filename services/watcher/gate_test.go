@@ -197,7 +197,7 @@ func TestARevisionThatIsAMemberAndLeavesIsSentAllTheSame(t *testing.T) {
 		{Kind: kube.ReplicaSet, Version: "9", Members: []watcher.Sighting{first}}, {Kind: kube.Deployment, Version: "9", Members: []watcher.Sighting{web}},
 	}, epoch())
 	g.sees(workloadSeen("web", 10, false))
-	require.ElementsMatch(t, []string{"web@10 deleted unselected of r", "web-1@4 of r"}, g.tells(), "what was announced comes")
+	require.ElementsMatch(t, []string{"web@10 deleted of r unselected", "web-1@4 of r"}, g.tells(), "what was announced comes")
 	require.Zero(t, g.ledger.Outstanding())
 	require.Empty(t, g.resyncs("s", 11, first, workloadSeen("web", 10, false)))
 	require.Zero(t, g.ledger.Size())

@@ -210,6 +210,40 @@ func (l *Ledger) Join(id string, listings []Listed, now time.Time) {
 	}
 }
 
+// Lag is how many objects the listings of a full resync know better than the watch, which is to tell of every version that led there. Nothing lags where only the
+// latest version counts, nor does what keeps revisions: a version of it that says nothing new is never told.
+func (l *Ledger) Lag(listings []Listed) int {
+	if l.bounds.PerObject == 0 {
+		return 0
+	}
+	behind := 0
+	versions := make(map[kube.Kind]string)
+	listed := make(map[Key]bool)
+	for _, of := range listings {
+		if of.Kind == kube.ReplicaSet || of.Kind == kube.ControllerRevision {
+			continue
+		}
+		versions[of.Kind] = of.Version
+		for _, s := range of.Members {
+			listed[s.Key] = true
+			known := l.highest[s.Kind] // what went before that is gone and forgotten
+			if e := l.entries[s.Key]; e != nil {
+				known = e.latest.Version
+			}
+			if s.newerThan(known, events.VerbDeleted) {
+				behind++
+			}
+		}
+	}
+	for key, e := range l.entries {
+		version, of := versions[key.Kind]
+		if of && !listed[key] && e.latest.Verb == events.VerbUpserted && !e.latest.newerThan(version, events.VerbDeleted) {
+			behind++
+		}
+	}
+	return behind
+}
+
 // Listed is one kind as a full resync found it.
 type Listed struct {
 	Kind    kube.Kind

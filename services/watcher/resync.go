@@ -111,7 +111,11 @@ func (sc *scope) begin(ctx context.Context, resync *Resync) error {
 		return err
 	}
 	sc.mu.Lock()
-	for _, other := range sc.filter.Sift(listings) {
+	others := sc.filter.Sift(listings)
+	sc.mu.Unlock()
+	sc.catchUp(ctx, listings)
+	sc.mu.Lock()
+	for _, other := range others {
 		sc.ledger.Enter(other)
 	}
 	sc.mu.Unlock()
@@ -131,6 +135,30 @@ func (sc *scope) begin(ctx context.Context, resync *Resync) error {
 	defer sc.mu.Unlock()
 	sc.ledger.Join(resync.ID, listings, sc.clock.Now())
 	return nil
+}
+
+// catchUp waits until the watch has told of what led to the listings, but not for ever: it may have lost its place.
+func (sc *scope) catchUp(ctx context.Context, listings []Listed) {
+	patience := time.NewTimer(catchingUp)
+	defer patience.Stop()
+	look := time.NewTicker(catchingUp / 200)
+	defer look.Stop()
+	for {
+		sc.mu.Lock()
+		lag := sc.ledger.Lag(listings)
+		sc.mu.Unlock()
+		if lag == 0 {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-patience.C:
+			sc.logger.WarnContext(ctx, "the watch lags behind a full resync, versions in between may be lost", slog.Int("objects", lag))
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (sc *scope) resume() {

@@ -22,6 +22,8 @@ const (
 	maxDelay = 30 * time.Second
 	// hearing is how long a term waits for the agent's configuration before it begins without.
 	hearing = 5 * time.Second
+	// catchingUp is how long a full resync waits for a watch that lags behind its listing.
+	catchingUp = 2 * time.Second
 )
 
 // errRewound ends a term: everything it knows is of a history that the cluster no longer has.
