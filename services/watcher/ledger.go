@@ -113,6 +113,7 @@ func (l *Ledger) Observe(s Sighting) {
 
 // Vanished enters an object whose deletion was missed: it is gone at some version that is not known, so the last known one stands for it.
 func (l *Ledger) Vanished(s Sighting) {
+	s.Occasion = Missed
 	if e := l.entries[s.Key]; e != nil {
 		s.Version = later(s.Version, e.latest.Version)
 	}
@@ -258,7 +259,7 @@ func (l *Ledger) join(s Sighting, now time.Time) {
 		e = &entry{latest: s}
 		l.entries[s.Key] = e
 	} else if s.newerThan(e.latest.Version, e.latest.Verb) {
-		l.supersede(e, s)
+		l.outdo(e, s)
 	}
 	if !e.member {
 		e.member = true
@@ -266,6 +267,18 @@ func (l *Ledger) join(s Sighting, now time.Time) {
 	}
 	e.held, e.left = false, false
 	l.schedule(e, now)
+}
+
+// outdo makes what was listed the latest of its object. Where every version counts nothing comes back that went: it was listed before it went then.
+func (l *Ledger) outdo(e *entry, s Sighting) {
+	if l.bounds.PerObject == 0 || e.latest.Verb != events.VerbDeleted || e.latest.Occasion != Missed {
+		l.supersede(e, s)
+		return
+	}
+	gone := e.latest
+	gone.Version = s.Version
+	e.latest = s
+	l.supersede(e, gone)
 }
 
 // Outstanding is how many members of the running resync are not acknowledged.
