@@ -238,7 +238,9 @@ func TestNoVersionOfAWorkloadIsLostWhileNATSIsDown(t *testing.T) {
 		s.note(t, "web", fmt.Sprint(i))
 	}
 	require.NoError(t, c.server.Restart())
-	read := tape.until(t, "the last note", func(h heard) bool { return h.Object.Annotations["lockstep.dev/note"] == "4" })
+	read := tape.until(t, "the last note", func(h heard) bool {
+		return h.Type == events.TypeObservedWorkload && h.Object.Annotations["lockstep.dev/note"] == "4"
+	})
 	notes, version := []string{}, 0
 	for _, h := range of(read, events.TypeObservedWorkload, "web") {
 		require.Zero(t, h.Skipped)

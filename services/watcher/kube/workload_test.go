@@ -214,7 +214,8 @@ func TestARevisionIsToldWhenItSaysSomethingNew(t *testing.T) {
 		d := deployment("web-1", "r", version)
 		d.Annotations["deployment.kubernetes.io/revision"] = revision
 		d.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: owner, UID: "u", Controller: new(true)}}
-		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}, ObjectMeta: d.ObjectMeta}
+		// As the API server says in watches.
+		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: d.ObjectMeta}
 	}
 	server.Set(kubetest.ReplicaSets, 10, set(5, "web", "1"))
 	_, told := watchScope(t, server, follow())
