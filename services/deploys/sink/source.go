@@ -85,6 +85,12 @@ var commitPattern = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
 // Find gives what the fact tells; false unless it names a commit and a repository that may be written to. Of an environment the run is the commit where
 // nothing else tells it.
 func (f *Finder) Find(fact events.DeployFact) (Source, bool) {
+	s, ok := f.Repository(fact)
+	return s, ok && s.Commit != ""
+}
+
+// Repository is Find for facts that need not tell a commit; it is empty then.
+func (f *Finder) Repository(fact events.DeployFact) (Source, bool) {
 	commit, repository := f.lookup(fact, f.cfg.CommitKeys), f.lookup(fact, f.cfg.RepositoryKeys)
 	if f.pattern != nil && fact.Rollout != nil {
 		for _, image := range fact.Rollout.Images {
@@ -96,7 +102,10 @@ func (f *Finder) Find(fact events.DeployFact) (Source, bool) {
 	}
 	s, ok := parseRepository(firstOf(repository, f.cfg.Repository), f.host)
 	s.Commit = strings.ToLower(strings.TrimSpace(commit))
-	if !ok || !commitPattern.MatchString(s.Commit) || !matches(f.cfg.Repositories, s.Repository()) {
+	if !commitPattern.MatchString(s.Commit) {
+		s.Commit = ""
+	}
+	if !ok || !matches(f.cfg.Repositories, s.Repository()) {
 		return Source{}, false
 	}
 	return s, true

@@ -39,6 +39,10 @@ type View struct {
 	Group, Run, URL string
 	Members         []string // namespace/name of the workloads
 
+	// Of messages that are edited as it goes.
+	Ready   string // run of the environment that was ready last
+	Drained bool   // the old pods are gone
+
 	Owner, Repository, Commit string // as the sink's source says; Repository is owner/name
 
 	Whole events.DeployFact
