@@ -72,7 +72,7 @@ func (p *step) fly(r *Rollout, before, v View) {
 	r.Newest = v.Counts
 	p.verdict(r, v)
 	p.blocked(r, v)
-	if v.complete(p.s.Key.Kind) {
+	if v.complete(p.s.Key.Kind) && (p.s.Key.Kind != Deployment || !r.Template.known() || v.Template.same(r.Template)) {
 		p.completed(r, v)
 		return
 	}

@@ -124,6 +124,7 @@ type Revision struct {
 	Deleted     bool      `json:"deleted,omitempty"`
 	CreatedAt   time.Time `json:"created_at,omitzero"`
 	SeenAt      time.Time `json:"seen_at,omitzero"`
+	History     []int     `json:"history,omitempty"`
 }
 
 // Pending is a revision that was seen and not yet accounted for.
@@ -131,6 +132,7 @@ type Pending struct {
 	WorkloadUID string    `json:"workload_uid"`
 	Revision    int       `json:"revision"`
 	Name        string    `json:"name"`
+	Version     string    `json:"version"`
 	Hash        string    `json:"hash,omitempty"`
 	CreatedAt   time.Time `json:"created_at,omitzero"`
 	SeenAt      time.Time `json:"seen_at,omitzero"`
