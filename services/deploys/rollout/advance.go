@@ -256,12 +256,19 @@ func (p *step) number(v View) (int, bool) {
 	case most > 0 && (v.current() || v.Update != s.Name || !own):
 		return most, true
 	case own && v.Update == s.Name:
-		return last, true
+		return last, !v.current() || !p.passed(v)
 	case least > 0:
 		return least, true
 	default:
 		return 0, false
 	}
+}
+
+// passed says that revisions came after the last one before the view was written, so that the view cannot mean the last one.
+func (p *step) passed(v View) bool {
+	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == v.UID && k.Revision > p.s.Last && compareVersions(k.Version, v.Version) < 0
+	})
 }
 
 func (p *step) find(uid string, revision int) *Pending {

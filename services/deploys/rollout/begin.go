@@ -215,6 +215,8 @@ func (p *step) template(v View, newest bool) Template {
 		return v.Template
 	case s.Key.Kind == Deployment && !v.blind() && (s.View == nil || s.View.Revision != v.Revision):
 		return v.Template
+	case v.blind() && !v.Template.same(s.Template):
+		return v.Template
 	default:
 		return p.templateAt(v.Observed)
 	}

@@ -288,6 +288,12 @@ func (p *step) regress(v View, to int, impatient bool) {
 	r, there := p.highest()
 	if to == s.Last {
 		twin := p.twin(v)
+		if twin == nil && impatient { // no other ReplicaSet: the template was taken for another
+			s.Template = v.Template
+			if s.InFlight() {
+				s.Rollout.Template = v.Template
+			}
+		}
 		if twin == nil {
 			return
 		}
