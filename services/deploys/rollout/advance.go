@@ -29,6 +29,7 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 		return s, nil
 	}
 	p.s.Serial++
+	p.s.At = clean(in.ObservedAt)
 	return p.s, p.facts
 }
 

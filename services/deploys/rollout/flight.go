@@ -240,7 +240,7 @@ func (p *step) completed(r *Rollout, v View) {
 	if !template.known() {
 		template = v.Template
 	}
-	p.complete(Completed{Revision: r.Revision, Name: r.Name, Hash: r.Hash, Template: template})
+	p.complete(Finished{Revision: r.Revision, Name: r.Name, Hash: r.Hash, Template: template})
 	p.s.Template = template
 }
 

@@ -204,12 +204,12 @@ func (p *step) baseline(v View, to int) {
 	}
 	if v.current() && !v.Paused && (v.Strategy != recreate || v.complete(s.Key.Kind)) {
 		s.Template = v.Template
-		p.complete(Completed{Revision: to, Name: s.Name, Hash: s.Hash, Template: v.Template})
+		p.complete(Finished{Revision: to, Name: s.Name, Hash: s.Hash, Template: v.Template})
 	}
 	p.settle(v.UID, to)
 }
 
-func (p *step) complete(c Completed) {
+func (p *step) complete(c Finished) {
 	s := &p.s
 	s.Completed = append(s.Completed, c)
 	s.Completed = s.Completed[max(0, len(s.Completed)-maxCompleted):]
