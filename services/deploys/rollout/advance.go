@@ -29,6 +29,7 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 		return s, nil
 	}
 	p.s.Serial++
+	p.s.At = clean(in.ObservedAt)
 	return p.s, p.facts
 }
 
@@ -186,6 +187,11 @@ func (p *step) ready(v View) bool {
 	switch {
 	case !known:
 		return false
+	case last == s.Last && to > 0 && to < last && s.Key.Kind == Deployment:
+		highest, there := p.highest()
+		return there && highest.Revision == to || p.corrected(v)
+	case last == s.Last && to == last && p.twinned(v):
+		return p.twin(v) != nil
 	case to <= last || p.overtaken(to):
 		return true
 	default:
@@ -197,6 +203,13 @@ func (p *step) ready(v View) bool {
 func (p *step) overtaken(to int) bool {
 	return p.s.Key.Kind == Deployment && slices.ContainsFunc(p.s.Waiting, func(w View) bool {
 		return w.UID == p.s.Waiting[0].UID && w.Revision > 0 && w.Revision < to
+	})
+}
+
+// corrected says that somebody wrote a lower revision into the annotation, and the controller put it right.
+func (p *step) corrected(v View) bool {
+	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == v.UID && w.Revision >= p.s.Last && w.Template.same(v.Template)
 	})
 }
 
@@ -216,17 +229,17 @@ func (p *step) target(v View) (int, bool) {
 	return v.Revision, true
 }
 
-// number of the ControllerRevision that the view names as the newest. The same one may have borne several: each takes an edit of the workload, so the
-// generation bounds which one it can be.
+// number of the ControllerRevision that the view names as the newest. The same one may bear several, one after the other; which one the view means
+// tell the resource versions of the two, which one store gave.
 func (p *step) number(v View) (int, bool) {
 	s := &p.s
 	if v.Update == "" {
 		return 0, true
 	}
 	own := v.UID == s.UID && s.View != nil
-	last, base := 0, 0
+	last := 0
 	if own {
-		last, base = s.Last, s.Generation
+		last = s.Last
 	}
 	least, most := 0, 0
 	for _, k := range s.Pending {
@@ -236,20 +249,27 @@ func (p *step) number(v View) (int, bool) {
 		if least == 0 {
 			least = k.Revision
 		}
-		if v.current() && v.Generation >= base+k.Revision-last {
+		if compareVersions(k.Version, v.Version) < 0 {
 			most = k.Revision
 		}
 	}
 	switch {
-	case most > 0:
+	case most > 0 && (v.current() || v.Update != s.Name || !own):
 		return most, true
 	case own && v.Update == s.Name:
-		return last, true
+		return last, !v.current() || !p.passed(v)
 	case least > 0:
 		return least, true
 	default:
 		return 0, false
 	}
+}
+
+// passed says that revisions came after the last one before the view was written, so that the view cannot mean the last one.
+func (p *step) passed(v View) bool {
+	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == v.UID && k.Revision > p.s.Last && compareVersions(k.Version, v.Version) < 0
+	})
 }
 
 func (p *step) find(uid string, revision int) *Pending {

@@ -209,9 +209,13 @@ func (p *step) template(v View, newest bool) Template {
 		return Template{}
 	case !newest:
 		return p.between(v.Template)
+	case v.blind() && s.Key.Kind == Deployment && (v.Paused || v.Strategy == recreate) && v.Counts.Updated == 0 && v.Counts.Desired > 0:
+		return Template{} // one that is yet to begin may stand there
 	case v.current() || s.Key.Kind == DaemonSet:
 		return v.Template
 	case s.Key.Kind == Deployment && !v.blind() && (s.View == nil || s.View.Revision != v.Revision):
+		return v.Template
+	case v.blind() && !v.Template.same(s.Template):
 		return v.Template
 	default:
 		return p.templateAt(v.Observed)

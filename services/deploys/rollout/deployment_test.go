@@ -131,12 +131,9 @@ func TestWhatHappensToADeployment(t *testing.T) {
 			d.edit("web:3")
 			d.run()
 			d.deleteSet()
-			d.truth[2].known = false // it is made with revision 1
-			d.sets = nil
-			d.truth = d.truth[:2]
-			d.truth[1].hash = d.tpl.hash()
-			d.revision = 1
 			d.run()
+			require.Equal(d.t, 1, d.revision)
+			require.Empty(d.t, d.said()[6:])
 			d.edit("web:4")
 			d.run()
 		}, []string{"started 2", "completed 2", "started 3", "completed 3", "started 2", "completed 2"}},

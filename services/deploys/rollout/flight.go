@@ -72,7 +72,7 @@ func (p *step) fly(r *Rollout, before, v View) {
 	r.Newest = v.Counts
 	p.verdict(r, v)
 	p.blocked(r, v)
-	if v.complete(p.s.Key.Kind) {
+	if v.complete(p.s.Key.Kind) && (p.s.Key.Kind != Deployment || !r.Template.known() || v.Template.same(r.Template)) {
 		p.completed(r, v)
 		return
 	}
@@ -240,7 +240,7 @@ func (p *step) completed(r *Rollout, v View) {
 	if !template.known() {
 		template = v.Template
 	}
-	p.complete(Completed{Revision: r.Revision, Name: r.Name, Hash: r.Hash, Template: template})
+	p.complete(Finished{Revision: r.Revision, Name: r.Name, Hash: r.Hash, Template: template})
 	p.s.Template = template
 }
 

@@ -204,12 +204,12 @@ func (p *step) baseline(v View, to int) {
 	}
 	if v.current() && !v.Paused && (v.Strategy != recreate || v.complete(s.Key.Kind)) {
 		s.Template = v.Template
-		p.complete(Completed{Revision: to, Name: s.Name, Hash: s.Hash, Template: v.Template})
+		p.complete(Finished{Revision: to, Name: s.Name, Hash: s.Hash, Template: v.Template})
 	}
 	p.settle(v.UID, to)
 }
 
-func (p *step) complete(c Completed) {
+func (p *step) complete(c Finished) {
 	s := &p.s
 	s.Completed = append(s.Completed, c)
 	s.Completed = s.Completed[max(0, len(s.Completed)-maxCompleted):]
@@ -229,8 +229,8 @@ func (p *step) follow(v View, impatient bool) {
 	switch {
 	case known && to > s.Last || !known && impatient:
 		p.catchUp(v, to, known, impatient)
-	case to > 0 && to < s.Last:
-		p.regress(v, to)
+	case to > 0 && (to < s.Last || p.twinned(v)):
+		p.regress(v, to, impatient)
 	}
 	s.View = &v
 	p.weigh(before, v)
@@ -243,16 +243,16 @@ func (p *step) reconsider() {
 	p.provenance = events.ProvenanceObserved
 	v.First, v.Skipped, v.Restored = false, false, false
 	to, known := p.target(v)
-	last := s.Last
+	last, epoch := s.Last, s.RevisionEpoch
 	switch {
 	case !known:
 		return
 	case to > last && p.accounted(s.UID, last, to):
 		p.catchUp(v, to, true, false)
-	case to > 0 && to < last:
-		p.regress(v, to)
+	case to > 0 && (to < last || p.twinned(v)):
+		p.regress(v, to, false)
 	}
-	if s.Last != last {
+	if s.Last != last || s.RevisionEpoch != epoch {
 		s.View = &v
 		p.weigh(v, v)
 	}
@@ -276,29 +276,80 @@ func (p *step) rewound(v View) bool {
 	return true
 }
 
-// regress follows revisions that began anew: every object that bore a higher one is gone.
-func (p *step) regress(v View, to int) {
+// regress follows revisions that began anew: every object that bore this one or a higher one is gone.
+func (p *step) regress(v View, to int, impatient bool) {
 	s := &p.s
-	r, there := p.highest()
 	if s.Key.Kind == DaemonSet {
 		s.RevisionEpoch++
 		s.Last = to - 1
 		p.catchUp(v, to, true, true)
 		return
 	}
+	r, there := p.highest()
+	if to == s.Last {
+		twin := p.twin(v)
+		if twin == nil && impatient { // no other ReplicaSet: the template was taken for another
+			s.Template = v.Template
+			if s.InFlight() {
+				s.Rollout.Template = v.Template
+			}
+		}
+		if twin == nil {
+			return
+		}
+		r, there = *twin, true
+	}
+	if impatient && v.blind() && (!there || r.Revision != to) { // objects that went away unseen are still taken for there
+		r, there = p.bearer(to)
+	}
 	if !there || r.Revision != to {
 		return // somebody wrote the annotation; the controller puts it right
 	}
 	s.RevisionEpoch++
-	if r.Hash == s.Hash || s.Hash == "" {
+	same := r.Hash == s.Hash || s.Hash == ""
+	if same {
 		s.Last, s.Name = to, r.Name // the same template: a ReplicaSet was deleted by hand
-		p.settle(s.UID, s.Last)
-		return
+	} else {
+		s.Last = to - 1
 	}
-	s.Last = to - 1
-	p.settle(s.UID, s.Last)
-	p.pend(r, nil)
-	p.catchUp(v, to, true, true)
+	s.Pending = slices.DeleteFunc(s.Pending, func(k Pending) bool { return k.WorkloadUID == s.UID && compareVersions(k.Version, r.Version) < 0 })
+	for _, known := range slices.Clone(s.Revisions) {
+		if known.WorkloadUID == s.UID && compareVersions(known.Version, r.Version) >= 0 {
+			p.pend(known)
+		}
+	}
+	if !same {
+		p.catchUp(v, to, true, true)
+	}
+}
+
+// bearer of the revision that was seen last.
+func (p *step) bearer(revision int) (Revision, bool) {
+	var of Revision
+	for _, r := range p.s.Revisions {
+		if r.WorkloadUID == p.s.UID && r.Revision == revision && !r.Deleted && compareVersions(r.Version, of.Version) > 0 {
+			of = r
+		}
+	}
+	return of, of.UID != ""
+}
+
+// twinned says that the view has pods of another template than the one that is accounted for, under the same revision: its ReplicaSet was deleted by
+// hand, and the next one got its number.
+func (p *step) twinned(v View) bool {
+	s := &p.s
+	return s.Key.Kind == Deployment && v.Revision == s.Last && v.current() && v.Counts.Updated > 0 && s.Hash != "" &&
+		v.Template.known() && s.Template.known() && !v.Template.same(s.Template)
+}
+
+// twin is the ReplicaSet that took the number.
+func (p *step) twin(v View) *Revision {
+	for _, r := range p.s.Revisions {
+		if r.WorkloadUID == p.s.UID && r.Revision == p.s.Last && !r.Deleted && r.Hash != p.s.Hash && compareVersions(r.Version, v.Version) < 0 {
+			return &r
+		}
+	}
+	return nil
 }
 
 // see remembers the view's template, and since when it could take effect.

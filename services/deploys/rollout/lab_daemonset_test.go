@@ -91,10 +91,12 @@ func (d *daemonSet) spec(change func()) {
 	d.write()
 }
 
-func (d *daemonSet) edit(image string) { d.spec(func() { d.tpl.image = image; d.tpl.restartedAt = "" }) }
-func (d *daemonSet) restart()          { d.spec(func() { d.tpl.restartedAt = d.now.Format(time.RFC3339Nano) }) }
-func (d *daemonSet) addNode()          { d.nodes = append(d.nodes, nodePod{gone: true}) }
-func (d *daemonSet) loseNode()         { d.nodes = d.nodes[:len(d.nodes)-1] }
+func (d *daemonSet) edit(image string) {
+	d.spec(func() { d.tpl.image = image; d.tpl.restartedAt = "" })
+}
+func (d *daemonSet) restart()  { d.spec(func() { d.tpl.restartedAt = d.now.Format(time.RFC3339Nano) }) }
+func (d *daemonSet) addNode()  { d.nodes = append(d.nodes, nodePod{gone: true}) }
+func (d *daemonSet) loseNode() { d.nodes = d.nodes[:len(d.nodes)-1] }
 
 func (d *daemonSet) delete() {
 	d.there = false

@@ -66,7 +66,7 @@ type deployment struct {
 	slow       bool // pods do not become ready
 	late       bool // the progress deadline has passed
 	keep       int  // revisionHistoryLimit
-	unselected bool
+	epochs     int  // how often revisions began anew
 	hasStatus  bool
 }
 
@@ -83,7 +83,7 @@ func (d *deployment) create(replicas int, image string) {
 	d.there, d.uid_, d.created = true, d.uid("d"), d.second()
 	d.generation, d.observed, d.replicas, d.revision, d.paused = 1, 0, replicas, 0, false
 	d.tpl, d.written, d.sets, d.status, d.progress = template{image: image}, d.second(), nil, events.Counts{}, events.Condition{}
-	d.hasStatus, d.late = false, false
+	d.hasStatus, d.late, d.epochs = false, false, 0
 	d.write()
 }
 
@@ -156,7 +156,9 @@ func (d *deployment) spec(change func()) {
 	d.write()
 }
 
-func (d *deployment) edit(image string) { d.spec(func() { d.tpl.image = image; d.tpl.restartedAt = "" }) }
+func (d *deployment) edit(image string) {
+	d.spec(func() { d.tpl.image = image; d.tpl.restartedAt = "" })
+}
 func (d *deployment) setEnv(env string) { d.spec(func() { d.tpl.env = env }) }
 func (d *deployment) restart()          { d.spec(func() { d.tpl.restartedAt = d.now.Format(time.RFC3339Nano) }) }
 func (d *deployment) scale(n int)       { d.spec(func() { d.replicas = n }) }
@@ -233,15 +235,26 @@ func (d *deployment) sync() {
 		hash := d.tpl.hash()
 		current = &replicaSet{name: "web-" + hash, uid: d.uid("rs"), tpl: d.tpl, created: d.second(), revision: highest + 1}
 		d.sets = append(d.sets, current)
-		if n := len(d.truth); n > 0 && d.truth[n-1].hash == hash && d.truth[n-1].known && d.revision == current.revision {
+		if n := len(d.truth); n > 0 && d.truth[n-1].hash == hash && uidOf(d.truth[n-1].id) == d.uid_ {
 			d.writeSet(current) // made anew
 		} else {
+			twin := d.revision == current.revision
+			if twin {
+				d.epochs++
+			}
 			d.begin(current)
+			d.newest().known = twin
 		}
 	}
 	if current != nil && d.revision != current.revision {
 		if d.rng.IntN(12) == 0 && d.held {
 			return // the write conflicts, and comes to nothing
+		}
+		if current.revision < d.revision {
+			d.epochs++
+			if d.newest().hash != current.tpl.hash() {
+				d.began(d.id(current), current.revision, current.tpl.hash())
+			}
 		}
 		d.revision = current.revision
 		d.newest().known = true
@@ -253,8 +266,16 @@ func (d *deployment) sync() {
 }
 
 func (d *deployment) begin(r *replicaSet) {
-	d.began(fmt.Sprintf("cluster/%s/%d/%s", d.uid_, r.revision, r.tpl.hash()), r.revision, r.tpl.hash())
+	d.began(d.id(r), r.revision, r.tpl.hash())
 	d.writeSet(r)
+}
+
+func (d *deployment) id(r *replicaSet) string {
+	id := fmt.Sprintf("cluster/%s/%d/%s", d.uid_, r.revision, r.tpl.hash())
+	if d.epochs > 0 {
+		id += fmt.Sprintf("/e%d", d.epochs)
+	}
+	return id
 }
 
 // size scales the ReplicaSets by one step.

@@ -111,8 +111,12 @@ func (s *statefulSet) spec(change func()) {
 	s.write()
 }
 
-func (s *statefulSet) edit(image string)   { s.spec(func() { s.tpl.image = image; s.tpl.restartedAt = "" }) }
-func (s *statefulSet) restart()            { s.spec(func() { s.tpl.restartedAt = s.now.Format(time.RFC3339Nano) }) }
+func (s *statefulSet) edit(image string) {
+	s.spec(func() { s.tpl.image = image; s.tpl.restartedAt = "" })
+}
+func (s *statefulSet) restart() {
+	s.spec(func() { s.tpl.restartedAt = s.now.Format(time.RFC3339Nano) })
+}
 func (s *statefulSet) scale(n int)         { s.spec(func() { s.replicas = n }) }
 func (s *statefulSet) partition(n int)     { s.spec(func() { s.cut = n }) }
 func (s *statefulSet) killPod(ordinal int) { s.pods[ordinal] = ordinal_(s.wanted(ordinal)) }

@@ -164,7 +164,7 @@ func (l *lab) run() {
 func (l *lab) began(id string, revision int, hash string) {
 	if n := len(l.truth); n > 0 && l.truth[n-1].end == "" {
 		l.truth[n-1].end = events.FactSuperseded
-		for i := n - 1; i >= 0; i-- {
+		for i := n - 1; i >= 0 && uidOf(l.truth[i].id) == uidOf(id); i-- {
 			if l.truth[i].end == events.FactCompleted {
 				if l.truth[i].hash == hash {
 					l.truth[n-1].end = events.FactCancelled

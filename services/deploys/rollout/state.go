@@ -27,6 +27,8 @@ type State struct {
 	// Sequence of the last fact told.
 	Sequence int `json:"sequence,omitempty"`
 
+	// At is the time of the last input that changed the state.
+	At time.Time `json:"at,omitzero"`
 	// AgentID that told the newest observation.
 	AgentID int64 `json:"agent_id,omitempty"`
 	// Epoch and Version of the newest observation that was taken in; Tombstone says that it was a deletion.
@@ -65,7 +67,7 @@ type State struct {
 	// Templates seen lately, by generation.
 	Templates []SeenTemplate `json:"templates,omitempty"`
 	// Completed rollouts, the newest last, a silent baseline among them.
-	Completed []Completed `json:"completed,omitempty"`
+	Completed []Finished `json:"completed,omitempty"`
 	// Revisions that are known, the highest last.
 	Revisions []Revision `json:"revisions,omitempty"`
 	// Pending are revisions above Last that are not accounted for, in order.
@@ -105,8 +107,8 @@ type SeenTemplate struct {
 	Template   Template `json:"template"`
 }
 
-// Completed is a rollout that came to its end.
-type Completed struct {
+// Finished is a rollout that came to its end.
+type Finished struct {
 	Revision int      `json:"revision,omitempty"`
 	Name     string   `json:"name,omitempty"`
 	Hash     string   `json:"hash,omitempty"`
@@ -124,6 +126,7 @@ type Revision struct {
 	Deleted     bool      `json:"deleted,omitempty"`
 	CreatedAt   time.Time `json:"created_at,omitzero"`
 	SeenAt      time.Time `json:"seen_at,omitzero"`
+	History     []int     `json:"history,omitempty"`
 }
 
 // Pending is a revision that was seen and not yet accounted for.
@@ -131,6 +134,7 @@ type Pending struct {
 	WorkloadUID string    `json:"workload_uid"`
 	Revision    int       `json:"revision"`
 	Name        string    `json:"name"`
+	Version     string    `json:"version"`
 	Hash        string    `json:"hash,omitempty"`
 	CreatedAt   time.Time `json:"created_at,omitzero"`
 	SeenAt      time.Time `json:"seen_at,omitzero"`

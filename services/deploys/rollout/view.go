@@ -17,6 +17,7 @@ const (
 // View is what is kept of one observation of a workload.
 type View struct {
 	UID       string    `json:"uid"`
+	Version   string    `json:"version,omitempty"`
 	At        time.Time `json:"at"`
 	CreatedAt time.Time `json:"created_at,omitzero"`
 
@@ -80,7 +81,7 @@ func (c Condition) names(name string) bool {
 func viewOf(in Input) View {
 	w := in.Workload
 	v := View{
-		UID: w.Object.UID, At: clean(in.ObservedAt), CreatedAt: cleanPointer(w.Object.CreatedAt),
+		UID: w.Object.UID, Version: w.Object.ResourceVersion, At: clean(in.ObservedAt), CreatedAt: cleanPointer(w.Object.CreatedAt),
 		First: w.Object.FirstSeen, Skipped: w.SkippedVersions > 0,
 		Known:   in.KnownBefore && (in.KnownAt.IsZero() || w.Object.CreatedAt == nil || !w.Object.CreatedAt.Before(in.KnownAt.Truncate(time.Second))),
 		Deleted: w.Object.Verb == events.VerbDeleted || w.Object.DeletedAt != nil, DeletedAt: cleanPointer(w.Object.DeletedAt), Unselected: w.Unselected,
