@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -205,9 +206,9 @@ func (l *lab) since(mark int) []string { return l.said()[mark:] }
 
 // last fact of a name.
 func (l *lab) last(fact events.Fact) events.DeployFact {
-	for i := len(l.facts) - 1; i >= 0; i-- {
-		if l.facts[i].Fact == fact {
-			return l.facts[i]
+	for _, v := range slices.Backward(l.facts) {
+		if v.Fact == fact {
+			return v
 		}
 	}
 	l.t.Fatalf("no %s among %v", fact, l.said())
@@ -230,4 +231,5 @@ func again(t testing.TB, f events.DeployFact) events.DeployFact {
 	return back
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
