@@ -83,9 +83,15 @@ func FuzzARebuildGivesWhatIsThere(f *testing.F) {
 
 func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 	t.Parallel()
+	corrupted(t, seed(t))
+}
+
+func corrupted(t *testing.T, seed uint64) {
+	t.Helper()
 	w := setup(t)
-	c := w.chaos(seed(t))
+	c := w.chaos(seed)
 	c.live(150)
+	c.settle()
 	w.identical("before")
 	before := w.everything()
 	dead := len(w.dead())
@@ -125,8 +131,13 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 
 func TestReadersAndUsersGoOnDuringARebuild(t *testing.T) {
 	t.Parallel()
+	goOn(t, seed(t))
+}
+
+func goOn(t *testing.T, seed uint64) {
+	t.Helper()
 	w := setup(t)
-	c := w.chaos(seed(t))
+	c := w.chaos(seed)
 	c.live(100)
 	stop := w.begin(5)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -233,8 +244,13 @@ func TestOneRebuildAtATime(t *testing.T) {
 // What the streams have forgotten stays, wherever they begin now.
 func TestWhatTheStreamsHaveForgottenStays(t *testing.T) {
 	t.Parallel()
+	forgotten(t, seed(t))
+}
+
+func forgotten(t *testing.T, seed uint64) {
+	t.Helper()
 	w := setup(t)
-	c := w.chaos(seed(t))
+	c := w.chaos(seed)
 	c.said = map[uuid.UUID]int{}
 	c.live(150)
 	for range 3 {
@@ -254,6 +270,93 @@ func TestWhatTheStreamsHaveForgottenStays(t *testing.T) {
 		require.NoError(t, stream.Purge(t.Context()))
 	}
 	w.identical("all is gone")
+}
+
+// What a dispatcher said before the first message that the stream still has counts together with what it has said since.
+func TestATerminationGoesOnThatTheStreamHasForgotten(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	failing, repeated, waiting := w.workspace("failing"), w.workspace("repeated"), w.workspace("waiting")
+	a := w.agent(7)
+	for _, ws := range []domain.Workspace{failing, repeated, waiting} {
+		a.applies(ws.ID, 1)
+	}
+	w.take()
+	for _, ws := range []domain.Workspace{failing, repeated} {
+		w.desire(ws.ID, domain.DesiredTerminated)
+		a.says("terminating", ws.ID, 2, map[string]any{})
+	}
+	w.forget(topology.StreamApplied, 6)
+	a.fails(failing.ID, 2)
+	a.applies(repeated.ID, 2)
+	w.take()
+	require.Equal(t, "in_progress", string(w.get(failing.ID).Termination))
+	require.Equal(t, "error", string(w.get(failing.ID).ActualState))
+	require.Equal(t, "terminating", string(w.get(repeated.ID).ActualState))
+	w.identical("terminations that began in what is forgotten")
+
+	// One that was asked for since cannot have begun there.
+	w.change(waiting.ID, func(was domain.Workspace) (domain.Workspace, error) {
+		return was.SetDesired(domain.DesiredTerminated, 9, time.Now().Add(time.Hour))
+	})
+	a.ticks()
+	w.take()
+	before := w.everything()
+	w.exec(`update workspaces set termination = 'in_progress'`)
+	require.Contains(t, strings.Join(w.rebuild(false, 0).Differences, "\n"), waiting.ID.String()+`: termination is "in_progress", by the streams "none"`)
+	require.Equal(t, before, w.everything())
+}
+
+// What comes late is not taken for news where the stream has forgotten what it came after.
+func TestWhatCameLateIsStillLateWhenTheRestIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ws := w.workspace("w")
+	a := w.agent(7)
+	a.sees(running(ws, 50))
+	w.forget(topology.StreamObserved, 2)
+	a.sees(absent(ws, 40))
+	a.ticks()
+	w.take()
+	require.Equal(t, "running", string(w.get(ws.ID).ActualState))
+	w.identical("an older version came late")
+
+	before := w.everything()
+	w.exec(`update observed_objects set resource_version = 1000`)
+	require.Len(t, w.rebuild(false, 0).Differences, 1, "the row is not what was observed")
+	require.Equal(t, before, w.everything())
+}
+
+// A rebuild cannot know whether a state was computed before or after something was wished for, and so leaves it to the tick that computes it anew.
+func TestTheStateOfWhatIsDueIsMendedByTheNextTick(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	wished, configured := w.workspace("wished"), w.workspace("configured")
+	a := w.agent(7)
+	for _, ws := range []domain.Workspace{wished, configured} {
+		a.sees(running(ws, 5))
+		a.applies(ws.ID, 1)
+	}
+	a.ticks()
+	w.take()
+	for _, due := range []struct {
+		id   uuid.UUID
+		make func()
+	}{
+		{wished.ID, func() { w.desire(wished.ID, domain.DesiredStopped) }},
+		{configured.ID, func() { w.exec(`update agents set configuration_revision = configuration_revision + 1 where id = 7`) }},
+	} {
+		due.make()
+		w.exec(`update workspaces set actual_state = 'failed', reason = 'Spoilt' where id = '` + due.id.String() + `'`)
+		w.identical("as it is stored")
+		a.ticks()
+		w.take()
+		require.Equal(t, "running", string(w.get(due.id).ActualState))
+		w.identical("as it is")
+		w.exec(`update workspaces set actual_state = 'failed', reason = 'Spoilt' where id = '` + due.id.String() + `'`)
+		require.Len(t, w.rebuild(false, 0).Differences, 1, "it is not due any more")
+		require.Equal(t, "running", string(w.get(due.id).ActualState))
+	}
 }
 
 func TestATerminatedWorkspaceStaysSo(t *testing.T) {
@@ -321,8 +424,13 @@ func TestARebuildTellsHowFarItIs(t *testing.T) {
 // A NATS that was restored from an older copy lacks some of what is stored; the full resyncs that are asked for then bring it back.
 func TestARebuildAfterTheStreamsWereRestored(t *testing.T) {
 	t.Parallel()
+	restored(t, seed(t))
+}
+
+func restored(t *testing.T, seed uint64) {
+	t.Helper()
 	w := setup(t)
-	c := w.chaos(seed(t))
+	c := w.chaos(seed)
 	c.live(80)
 	copied := t.TempDir() + "/copy"
 	require.NoError(t, w.server.Snapshot(copied))
@@ -358,6 +466,15 @@ func TestARebuildAfterTheStreamsWereRestored(t *testing.T) {
 	}
 	w.take()
 	w.identical("after the full resyncs")
+}
+
+// forget has everything taken in, and a stream lose all before a sequence.
+func (w *world) forget(stream string, before uint64) {
+	w.t.Helper()
+	w.take()
+	s, err := w.js.Stream(w.t.Context(), stream)
+	require.NoError(w.t, err)
+	require.NoError(w.t, s.Purge(w.t.Context(), jetstream.WithPurgeSequence(before)))
 }
 
 func (w *world) reconnected() {
