@@ -1,6 +1,10 @@
 package stack
 
-import "io"
+import (
+	"io"
+
+	"lockstep.internal/services/watcher"
+)
 
 // Options of a stack. The zero value is a temporary one on free ports.
 type Options struct {
@@ -18,6 +22,8 @@ type Options struct {
 	NATSPort int
 	// Image of the template default. Defaults to the state service's own.
 	Image string
+	// Workloads that the watchers tell of besides workspaces. Defaults to none; who enables them and names no annotations gets the watcher's own.
+	Workloads watcher.Workloads
 	// Programs is a folder with the binaries state, watcher and dispatcher, which then run as programs of their own, each with a configuration
 	// file, and can be killed. Defaults to none: services run in this process.
 	Programs string

@@ -134,6 +134,10 @@ func (s *Stack) watcher(name string, agent Agent, kubeconfig string) *service {
 		cfg.Telemetry = s.telemetry()
 		cfg.CredentialsFile = agent.CredentialsFile
 		cfg.Kubernetes.Kubeconfig = kubeconfig
+		annotations := cfg.Workloads.Annotations
+		if cfg.Workloads = s.opts.Workloads; cfg.Workloads.Annotations == nil {
+			cfg.Workloads.Annotations = annotations
+		}
 		s.opts.Configure(Watcher, &cfg)
 		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return watcher.Main(ctx, cfg) }}
 	}
