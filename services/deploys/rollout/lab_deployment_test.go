@@ -64,6 +64,7 @@ type deployment struct {
 	progress   events.Condition
 	quota      bool // no more pods
 	slow       bool // pods do not become ready
+	lingering  bool // pods take their time to terminate
 	late       bool // the progress deadline has passed
 	keep       int  // revisionHistoryLimit
 	epochs     int  // how often revisions began anew
@@ -397,7 +398,7 @@ func (d *deployment) kubelets() {
 		if r.pending > 0 && !d.slow {
 			r.pending--
 			r.ready++
-		} else if r.terminating > 0 {
+		} else if r.terminating > 0 && !d.lingering {
 			r.terminating--
 		}
 		if r.pods() != before.pods() || r.ready != before.ready {

@@ -273,7 +273,7 @@ func (c *cluster) replay() {
 	require.Equal(c.t, encode(c.t, c.state), encode(c.t, s))
 }
 
-const runs = 20
+const runs = 12
 
 // While the watcher is down rollouts may be lost, or their ends: then a gap names them. What is told is true.
 func TestWhatNobodySawIsNamed(t *testing.T) {
