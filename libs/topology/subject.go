@@ -10,6 +10,10 @@ import (
 // Root is the first token of every subject.
 const Root = "lockstep"
 
+// RevisionHeader is the header of what a service tells of things it owns: a decimal number that grows with each message of a subject, whatever becomes of the
+// stream or of the service's database.
+const RevisionHeader = "Lockstep-Revision"
+
 // Families of subjects: the token after the cell.
 const (
 	FamilyObserved   = "observed"
@@ -19,6 +23,8 @@ const (
 	FamilyControl    = "control"
 	FamilyWorkspace  = "workspace"
 	FamilyDeploy     = "deploy"
+	FamilySink       = "sink"
+	FamilyDeployLive = "deploy_live"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"
@@ -128,6 +134,14 @@ func (c Cell) Deploy(cluster, namespace, kind, name, fact string) string {
 func (c Cell) DeployAll(cluster, namespace, kind, name string) string {
 	return c.deploy(cluster, namespace, kind, name) + ".*"
 }
+
+// Sink is where a fact about a deploy is put that one sink shall deliver again: the subject of the fact below sink.<name>.
+func (c Cell) Sink(name, subject string) string {
+	return c.Prefix(FamilySink) + "." + Escape(name) + "." + strings.TrimPrefix(subject, Root+"."+string(c)+".")
+}
+
+// SinkAll matches all that one sink shall deliver again.
+func (c Cell) SinkAll(name string) string { return c.Prefix(FamilySink) + "." + Escape(name) + ".>" }
 
 func (c Cell) deploy(cluster, namespace, kind, name string) string {
 	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + Escape(kind) + "." + Escape(name)

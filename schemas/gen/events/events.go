@@ -339,6 +339,28 @@ type DirectoryGroup struct {
 	ParentGroupID int `json:"parent_group_id,omitempty"`
 }
 
+// A key that access tokens are signed with: its public part.
+type DirectoryKey struct {
+	// Algorithm of the signatures. A token of a key whose algorithm the reader does
+	// not know is refused.
+	Algorithm KeyAlgorithm `json:"algorithm"`
+
+	// It is void.
+	Deleted bool `json:"deleted,omitempty"`
+
+	// The key, as tokens name it in their header kid.
+	KeyID string `json:"key_id"`
+
+	// When the last token that it signed is over.
+	NotAfter time.Time `json:"not_after"`
+
+	// When it was made: no token that it signed was issued before.
+	NotBefore time.Time `json:"not_before"`
+
+	// The public key in base64url without padding; of EdDSA the 32 bytes of Ed25519.
+	PublicKey string `json:"public_key"`
+}
+
 // A user's role in an organization, a group or a project; inherited downward.
 type DirectoryMembership struct {
 	// It was removed.
@@ -474,6 +496,10 @@ type Image struct {
 	// Image reference.
 	Image string `json:"image"`
 }
+
+type KeyAlgorithm string
+
+const KeyAlgorithmEdDSA KeyAlgorithm = "EdDSA"
 
 // Version at which one kind was listed.
 type ListVersion struct {

@@ -88,7 +88,7 @@ func (p *step) absence(in Input) bool {
 	if n := len(s.Waiting); n > 0 {
 		uid = s.Waiting[n-1].UID
 	}
-	p.enqueue(View{UID: uid, At: clean(in.ObservedAt), Deleted: true, Absent: true})
+	p.enqueue(View{UID: uid, At: clean(in.ObservedAt), Deleted: !in.Absence.Unselected, Unselected: in.Absence.Unselected, Absent: true})
 	p.drain(false)
 	return true
 }

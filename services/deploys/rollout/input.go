@@ -32,4 +32,6 @@ type Input struct {
 type Absence struct {
 	// ListVersion is the resourceVersion of the list of the workload's kind.
 	ListVersion string
+	// Unselected says that the watcher follows other workloads than at its last complete full resync: what is absent is no longer followed, and may be there.
+	Unselected bool
 }
