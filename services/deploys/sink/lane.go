@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
@@ -20,7 +21,8 @@ type place struct {
 type entry struct {
 	place  place
 	order  uint64 // of arrival
-	msg    jetstream.Msg
+	stored nats.Msg      // the subject, headers and data, as they are stored
+	msg    jetstream.Msg // to be acknowledged: another one once it was delivered again
 	key    string
 	fact   events.DeployFact
 	event  event.Event
