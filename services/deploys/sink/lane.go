@@ -20,7 +20,7 @@ type place struct {
 // entry is one fact that is not done with.
 type entry struct {
 	place  place
-	order  uint64 // of arrival
+	order  uint64        // of arrival
 	stored nats.Msg      // the subject, headers and data, as they are stored
 	msg    jetstream.Msg // to be acknowledged: another one once it was delivered again
 	key    string
