@@ -21,7 +21,7 @@ import (
 
 const (
 	cellName = topology.Cell("local")
-	patience = 20 * time.Second
+	patience = 2 * time.Minute
 	agentOne = int64(17)
 	agentTwo = int64(18)
 )
@@ -30,12 +30,17 @@ const (
 type directory struct {
 	mu     sync.Mutex
 	tokens map[int64]string
-	broken error
-	asked  int
+	// readers are the filters of subscribers by name.
+	readers map[string]string
+	broken  error
+	asked   int
 }
 
 func newDirectory() *directory {
-	return &directory{tokens: map[int64]string{agentOne: "token-one", agentTwo: "token-two"}}
+	return &directory{
+		tokens:  map[int64]string{agentOne: "token-one", agentTwo: "token-two"},
+		readers: map[string]string{"reader": "lockstep.local.deploy.>", "shop": "lockstep.local.deploy.*.shop.>"},
+	}
 }
 
 func (d *directory) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
@@ -48,8 +53,13 @@ func (d *directory) Authenticate(_ context.Context, c natsauth.Credentials) (nat
 		return natsauth.Principal{}, d.broken
 	}
 
-	if c.User == "reader" && c.Password == "reader-token" {
-		return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader"}, nil
+	name, listens := natsauth.SubscriberOfUser(c.User)
+	if filter, known := d.readers[name]; known && c.Password == name+"-token" {
+		if listens {
+			return natsauth.Principal{Kind: natsauth.KindListener, Name: name, Filter: filter}, nil
+		}
+
+		return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name}, nil
 	}
 
 	id, err := strconv.ParseInt(c.User, 10, 64)
@@ -79,6 +89,13 @@ func (d *directory) admit(id int64, token string) {
 	defer d.mu.Unlock()
 
 	d.tokens[id] = token
+}
+
+func (d *directory) revokeReader(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	delete(d.readers, name)
 }
 
 func (d *directory) revoke(id int64) {
@@ -165,6 +182,10 @@ func createStreams(t *testing.T, js jetstream.JetStream) {
 
 	for _, id := range []int64{agentOne, agentTwo} {
 		require.NoError(t, topology.EnsureAgent(testContext(t), js, cellName, id))
+	}
+
+	for name, filter := range newDirectory().readers {
+		require.NoError(t, topology.EnsureSubscriber(testContext(t), js, topology.Subscriber{Name: name, Filter: filter}))
 	}
 }
 

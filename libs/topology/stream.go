@@ -56,6 +56,9 @@ type Stream struct {
 	Duplicates time.Duration
 	// Fading lets a message name how long it stays (header Nats-TTL): what is over goes away by itself.
 	Fading bool
+	// Echo is the family on which the server says each message again once it is stored, to whoever listens at that moment: what the stream has refused is not
+	// heard there. With the message goes its place on the stream (Nats-Sequence, Nats-Last-Sequence of its subject). No stream captures it.
+	Echo string
 	// CopyOf is the family whose messages are copied here by their writer, but those that say nothing new. The server's own copying would not do: it leaves
 	// the sequence that the original expected in the copy, which then is refused as soon as the two streams have counted differently.
 	CopyOf string
@@ -91,6 +94,7 @@ func Streams() []Stream {
 		},
 		{
 			Name: StreamDeploys, Family: FamilyDeploy, Writer: "deploys", MaxAge: 400 * day, Share: 9, Record: true, Duplicates: 2 * time.Minute,
+			Echo:        FamilyDeployLive,
 			Description: "The public history of rollouts: when each began, how it ended, once.",
 		},
 		{
@@ -152,6 +156,9 @@ func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 	}
 	if s.LastPerSubject {
 		cfg.MaxMsgsPerSubject = 1
+	}
+	if s.Echo != "" {
+		cfg.RePublish = &jetstream.RePublish{Source: cell.All(s.Family), Destination: cell.All(s.Echo)}
 	}
 	if s.DiscardNew {
 		cfg.Discard = jetstream.DiscardNew

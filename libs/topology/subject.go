@@ -10,6 +10,10 @@ import (
 // Root is the first token of every subject.
 const Root = "lockstep"
 
+// RevisionHeader is the header of what a service tells of things it owns: a decimal number that grows with each message of a subject, whatever becomes of the
+// stream or of the service's database.
+const RevisionHeader = "Lockstep-Revision"
+
 // Families of subjects: the token after the cell.
 const (
 	FamilyObserved   = "observed"
@@ -20,6 +24,7 @@ const (
 	FamilyWorkspace  = "workspace"
 	FamilyDeploy     = "deploy"
 	FamilySink       = "sink"
+	FamilyDeployLive = "deploy_live"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"

@@ -228,6 +228,10 @@ type DeployFact struct {
 	// from 1; 0 for facts that happen once.
 	Ordinal int `json:"ordinal,omitempty"`
 
+	// Of partition_reached: the partition of the StatefulSet; pods with a lower
+	// ordinal keep the old template.
+	Partition *int `json:"partition,omitempty"`
+
 	// Whether it was seen happening, or concluded afterwards from what was left of
 	// it.
 	Provenance Provenance `json:"provenance"`
@@ -333,6 +337,28 @@ type DirectoryGroup struct {
 
 	// Group it is in; 0 directly in the organization.
 	ParentGroupID int `json:"parent_group_id,omitempty"`
+}
+
+// A key that access tokens are signed with: its public part.
+type DirectoryKey struct {
+	// Algorithm of the signatures. A token of a key whose algorithm the reader does
+	// not know is refused.
+	Algorithm KeyAlgorithm `json:"algorithm"`
+
+	// It is void.
+	Deleted bool `json:"deleted,omitempty"`
+
+	// The key, as tokens name it in their header kid.
+	KeyID string `json:"key_id"`
+
+	// When the last token that it signed is over.
+	NotAfter time.Time `json:"not_after"`
+
+	// When it was made: no token that it signed was issued before.
+	NotBefore time.Time `json:"not_before"`
+
+	// The public key in base64url without padding; of EdDSA the 32 bytes of Ed25519.
+	PublicKey string `json:"public_key"`
 }
 
 // A user's role in an organization, a group or a project; inherited downward.
@@ -470,6 +496,10 @@ type Image struct {
 	// Image reference.
 	Image string `json:"image"`
 }
+
+type KeyAlgorithm string
+
+const KeyAlgorithmEdDSA KeyAlgorithm = "EdDSA"
 
 // Version at which one kind was listed.
 type ListVersion struct {
@@ -1042,6 +1072,7 @@ type TimeSource string
 
 const TimeSourceCondition TimeSource = "condition"
 const TimeSourceCreationTimestamp TimeSource = "creation_timestamp"
+const TimeSourceDeletionTimestamp TimeSource = "deletion_timestamp"
 const TimeSourceManagedFields TimeSource = "managed_fields"
 const TimeSourceObservation TimeSource = "observation"
 

@@ -34,6 +34,9 @@ const (
 	// TypeDirectoryGroup is an event whose data is [DirectoryGroup], on stream DIRECTORY at directory.group.{id}: A group of projects and
 	// groups.
 	TypeDirectoryGroup = "dev.lockstep.directory.group.v1"
+	// TypeDirectoryKey is an event whose data is [DirectoryKey], on stream DIRECTORY at directory.key.{id}: A key that access tokens are signed
+	// with: its public part.
+	TypeDirectoryKey = "dev.lockstep.directory.key.v1"
 	// TypeDirectoryMembership is an event whose data is [DirectoryMembership], on stream DIRECTORY at directory.membership.{id}: A user's role
 	// in an organization, a group or a project; inherited downward.
 	TypeDirectoryMembership = "dev.lockstep.directory.membership.v1"
@@ -144,6 +147,10 @@ func Types() []Type {
 			Description: "A group of projects and groups.",
 		},
 		{
+			Name: TypeDirectoryKey, Title: "DirectoryKey", Stream: "DIRECTORY", Subject: "directory.key.{id}",
+			Description: "A key that access tokens are signed with: its public part.",
+		},
+		{
 			Name: TypeDirectoryMembership, Title: "DirectoryMembership", Stream: "DIRECTORY", Subject: "directory.membership.{id}",
 			Description: "A user's role in an organization, a group or a project; inherited downward.",
 		},
@@ -249,6 +256,8 @@ func New(name string) (any, bool) {
 		return new(DirectoryAgent), true
 	case TypeDirectoryGroup:
 		return new(DirectoryGroup), true
+	case TypeDirectoryKey:
+		return new(DirectoryKey), true
 	case TypeDirectoryMembership:
 		return new(DirectoryMembership), true
 	case TypeDirectoryOrganization:

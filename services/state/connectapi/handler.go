@@ -26,8 +26,10 @@ type Dependencies struct {
 	Changes      *postgres.Changes
 	Streams      jetstream.JetStream
 	Agents       Agents
+	Subscribers  Subscribers
 	Endpoint     AgentEndpoint
 	Rebuild      Rebuild
+	Issuer       Issuer
 	Cell         topology.Cell
 	Logger       *slog.Logger
 	Now          func() time.Time
@@ -42,7 +44,7 @@ func NewHandler(d Dependencies) http.Handler {
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))
-	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, now: d.Now}, options))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, issuer: d.Issuer, now: d.Now}, options))
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
 		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
 	}, options))
@@ -51,5 +53,8 @@ func NewHandler(d Dependencies) http.Handler {
 		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
+	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
+		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,
+	}, options))
 	return mux
 }

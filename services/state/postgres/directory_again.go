@@ -8,6 +8,7 @@ import (
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/signing"
 )
 
 // TellAgain puts the whole directory into the outbox, and with it what every agent is configured with, for streams that were restored from an older copy. Whoever keeps a copy takes the last word on each entry,
@@ -53,6 +54,11 @@ func (d *Directory) TellAgain(ctx context.Context, tx pgx.Tx) error {
 					return err
 				}
 				return d.tellConfiguration(ctx, tx, a)
+			})
+		},
+		func() error {
+			return again(ctx, tx, `select `+signingKeyColumns+` from token_signing_keys order by id for no key update`, scanSigningKey, func(k signing.Key) error {
+				return d.tellSigningKey(ctx, tx, k, false)
 			})
 		},
 	} {
