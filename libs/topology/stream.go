@@ -22,6 +22,7 @@ const (
 	StreamControl    = "CONTROL"
 	StreamWorkspaces = "WORKSPACES"
 	StreamDeploys    = "DEPLOYS"
+	StreamSinks      = "SINKS"
 	StreamDirectory  = "DIRECTORY"
 	StreamDead       = "DEAD"
 )
@@ -92,9 +93,13 @@ func Streams() []Stream {
 			Description: "The public history of workspaces.",
 		},
 		{
-			Name: StreamDeploys, Family: FamilyDeploy, Writer: "deploys", MaxAge: 400 * day, Share: 10, Record: true, Duplicates: 2 * time.Minute,
+			Name: StreamDeploys, Family: FamilyDeploy, Writer: "deploys", MaxAge: 400 * day, Share: 9, Record: true, Duplicates: 2 * time.Minute,
 			Echo:        FamilyDeployLive,
 			Description: "The public history of rollouts: when each began, how it ended, once.",
+		},
+		{
+			Name: StreamSinks, Family: FamilySink, Writer: "deploys", MaxAge: 30 * day, Share: 1, Duplicates: time.Second,
+			Description: "Facts about deploys that one sink shall deliver again, because somebody asked for it.",
 		},
 		{
 			Name: StreamDirectory, Family: FamilyDirectory, Writer: "state", Share: 3, LastPerSubject: true, DiscardNew: true, Duplicates: 2 * time.Minute,

@@ -23,6 +23,7 @@ const (
 	FamilyControl    = "control"
 	FamilyWorkspace  = "workspace"
 	FamilyDeploy     = "deploy"
+	FamilySink       = "sink"
 	FamilyDeployLive = "deploy_live"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
@@ -133,6 +134,14 @@ func (c Cell) Deploy(cluster, namespace, kind, name, fact string) string {
 func (c Cell) DeployAll(cluster, namespace, kind, name string) string {
 	return c.deploy(cluster, namespace, kind, name) + ".*"
 }
+
+// Sink is where a fact about a deploy is put that one sink shall deliver again: the subject of the fact below sink.<name>.
+func (c Cell) Sink(name, subject string) string {
+	return c.Prefix(FamilySink) + "." + Escape(name) + "." + strings.TrimPrefix(subject, Root+"."+string(c)+".")
+}
+
+// SinkAll matches all that one sink shall deliver again.
+func (c Cell) SinkAll(name string) string { return c.Prefix(FamilySink) + "." + Escape(name) + ".>" }
 
 func (c Cell) deploy(cluster, namespace, kind, name string) string {
 	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + Escape(kind) + "." + Escape(name)

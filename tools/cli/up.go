@@ -41,6 +41,9 @@ other kubeconfig is ever touched.`,
 	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "where the API listens; port 0 takes a free one")
 	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 takes a free one")
 	f.StringVar(&opts.Image, "image", "", "image of the template default")
+	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "follow the rollouts of what else is in the cluster")
+	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces whose workloads are followed; default: all")
+	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of the workloads that are followed; default: all")
 	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running")
 	return c
 }

@@ -228,6 +228,10 @@ type DeployFact struct {
 	// from 1; 0 for facts that happen once.
 	Ordinal int `json:"ordinal,omitempty"`
 
+	// Of partition_reached: the partition of the StatefulSet; pods with a lower
+	// ordinal keep the old template.
+	Partition *int `json:"partition,omitempty"`
+
 	// Whether it was seen happening, or concluded afterwards from what was left of
 	// it.
 	Provenance Provenance `json:"provenance"`
@@ -1068,6 +1072,7 @@ type TimeSource string
 
 const TimeSourceCondition TimeSource = "condition"
 const TimeSourceCreationTimestamp TimeSource = "creation_timestamp"
+const TimeSourceDeletionTimestamp TimeSource = "deletion_timestamp"
 const TimeSourceManagedFields TimeSource = "managed_fields"
 const TimeSourceObservation TimeSource = "observation"
 

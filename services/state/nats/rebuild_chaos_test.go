@@ -75,6 +75,19 @@ func (c *chaos) live(steps int) {
 	c.take()
 }
 
+// settle has the agents' clocks tick once more, so that no workspace is due: the state of one that is would be kept as it is stored.
+func (c *chaos) settle() {
+	c.t.Helper()
+	for _, a := range c.agents {
+		a.ticks()
+	}
+	c.take()
+	var due int
+	require.NoError(c.t, c.pool.QueryRow(c.t.Context(), `
+		select count(*) from workspaces w join agents a on a.id = w.agent_id where w.reconsider_at <= a.ticked_at or a.considered_revision <> a.configuration_revision`).Scan(&due))
+	require.Zero(c.t, due)
+}
+
 func (c *chaos) step() {
 	c.t.Helper()
 	ws := c.workspaces[c.random.IntN(len(c.workspaces))]
@@ -107,7 +120,7 @@ func (c *chaos) step() {
 		c.want(ws.ID)
 	case 13:
 		if c.get(ws.ID).DesiredState == domain.DesiredTerminated {
-			a.says([]string{"terminating", "terminated"}[c.random.IntN(2)], ws.ID, int(c.get(ws.ID).DesiredRevision), map[string]any{})
+			a.says([]string{"terminating", "terminated"}[c.random.IntN(2)], ws.ID, c.last(ws.ID), map[string]any{})
 		}
 	case 14:
 		c.nonsense(a, ws)
@@ -138,6 +151,16 @@ func (c *chaos) revision(id uuid.UUID) int {
 	if c.said != nil {
 		c.said[id] += revision / 3
 		revision = c.said[id] + 1
+	}
+	return revision
+}
+
+// last is the revision that the dispatcher shall have a workspace terminated with.
+func (c *chaos) last(id uuid.UUID) int {
+	revision := int(c.get(id).DesiredRevision)
+	if c.said != nil {
+		revision = max(revision, c.said[id]+1)
+		c.said[id] = revision - 1
 	}
 	return revision
 }

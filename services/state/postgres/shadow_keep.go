@@ -87,6 +87,10 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 			resyncs as (update pg_temp.resyncs s set epoch = coalesce((select l.epoch from {resyncs} l where (l.agent_id, l.resync_id) = (s.agent_id, s.resync_id)), s.epoch + by)
 				from later where id = s.agent_id)
 			update pg_temp.agents a set epoch = epoch + by from later where later.id = a.id`,
+		// Objects of which the stream tells older versions only, which came late. Their version is taken from what was observed, in case that the row has another one.
+		`update pg_temp.observed_objects s set (uid, cluster_uid, resource_version, deleted, workspace_id, data) = (l.uid, l.cluster_uid, told, l.deleted, l.workspace_id, l.data)
+			from (select *, substring(data from '"resource_version":"([0-9]{1,39})"')::numeric as told from {objects}) l, f
+			where {same} and l.epoch = s.epoch and told > s.resource_version and substring(l.data from '"observed_at":"([^"]*)"') < f.stamp`,
 		// Membership in resyncs that are not known any more.
 		`update pg_temp.observed_objects s set resync_id = l.resync_id from {objects} l
 			where {same} and s.resync_id is null and not exists (select from pg_temp.resyncs r where (r.agent_id, r.resync_id) = (l.agent_id, l.resync_id))`,
@@ -107,12 +111,16 @@ func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Forgotten) error 
 		ctx, tx, f,
 		// Nothing is heard of it any more.
 		`update pg_temp.workspaces s set apply_error_revision = l.apply_error_revision, apply_error_reason = l.apply_error_reason,
-				apply_error_message = l.apply_error_message, termination = l.termination
+				apply_error_message = l.apply_error_message
 			from {workspaces} l, f where l.id = s.id and s.applied_revision = 0 and s.apply_error_revision is null and s.termination = 'none'
 				and (f.restored or l.applied_at < f.before or l.applied_at is null)`,
 		// What was applied last was so before.
 		`update pg_temp.workspaces s set applied_revision = l.applied_revision, applied_at = l.applied_at, applied_uid = l.applied_uid, applied_generation = l.applied_generation
-			from {workspaces} l, f where l.id = s.id and (f.restored and s.applied_revision < l.applied_revision or s.applied_revision = 0 and l.applied_at < f.before)`,
+			from {workspaces} l, f where l.id = s.id and s.applied_revision < l.applied_revision and (f.restored or l.applied_at < f.before)`,
+		// A termination goes on until it is over, whatever is heard in between; it began after it was asked for.
+		`update pg_temp.workspaces s set termination = l.termination
+			from {workspaces} l, f where l.id = s.id and s.termination = 'none' and l.termination = 'in_progress' and l.desired_state = 'terminated'
+				and (f.restored or l.desired_state_since < f.before)`,
 	)
 }
 

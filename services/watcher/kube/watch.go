@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,13 +20,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Handler takes what is watched. Calls for one kind come one at a time; kinds run beside each other. It must not block for long and
-// must not change the objects.
+// Handler takes what is watched. Calls for one kind in one namespace, or in all where all are watched at once, come one at a time; kinds and namespaces run
+// beside each other. It must not block for long and must not change the objects.
 type Handler interface {
 	// Seen is called for an object that exists in this version. Initial tells that it was there when watching began.
 	Seen(kind Kind, object metav1.Object, initial bool)
-	// Gone is called for an object that exists no more, or bears our labels no more. Its version is that of the deletion itself, or, where
-	// that was missed, the last one that was seen.
+	// Gone is called for an object that exists no more, or bears our labels no more, and for a [Revision] that its workload controls no more. Its version is
+	// that of the deletion itself, or, where that was missed or there was none, the last one that was seen.
 	Gone(kind Kind, object metav1.Object, missed bool)
 	// Rewound is called when a version went back, which only a cluster restored from a backup does.
 	Rewound(kind Kind)
@@ -36,29 +39,39 @@ type Watch struct {
 	synced  []cache.InformerSynced
 
 	mu    sync.Mutex
-	fault map[Kind]error // why a kind cannot be listed or watched now
+	fault map[place]error // why a kind cannot be listed or watched now
 }
 
-// Watch watches all kinds in every namespace, as far as the label selector matches, until ctx is done.
-func (c *Client) Watch(ctx context.Context, selector string, handler Handler) (*Watch, error) {
-	w := &Watch{logger: c.logger, fault: make(map[Kind]error)}
+// place is what one informer watches.
+type place struct {
+	kind      Kind
+	namespace string
+}
+
+func (p place) String() string { return string(p.kind) + "s" + within(p.namespace) }
+
+// Watch watches all kinds of a scope until ctx is done.
+func (c *Client) Watch(ctx context.Context, scope Scope, handler Handler) (*Watch, error) {
+	w := &Watch{logger: c.logger, fault: make(map[place]error)}
 	ctx = c.logged(ctx)
 	logger := klog.FromContext(ctx)
 	var controllers []cache.Controller
-	for _, kind := range Kinds() {
-		src, err := c.source(kind)
-		if err != nil {
-			return nil, err
+	for _, kind := range scope.kinds {
+		for _, namespace := range scope.namespaces {
+			src, err := c.source(kind, namespace)
+			if err != nil {
+				return nil, err
+			}
+			_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+				Logger:        &logger,
+				ListerWatcher: w.observed(src, place{kind, namespace}, scope.labels),
+				ObjectType:    src.example,
+				Handler:       &adapter{kind: kind, to: handler, logger: c.logger},
+				Transform:     scope.trim,
+			})
+			controllers = append(controllers, controller)
+			w.synced = append(w.synced, controller.HasSynced)
 		}
-		_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-			Logger:        &logger,
-			ListerWatcher: w.observed(src, selector),
-			ObjectType:    src.example,
-			Handler:       &adapter{kind: kind, to: handler, logger: c.logger},
-			Transform:     trim,
-		})
-		controllers = append(controllers, controller)
-		w.synced = append(w.synced, controller.HasSynced)
 	}
 	for _, controller := range controllers {
 		w.running.Go(func() { controller.RunWithContext(ctx) })
@@ -67,19 +80,19 @@ func (c *Client) Watch(ctx context.Context, selector string, handler Handler) (*
 }
 
 // observed remembers of each request whether it succeeded.
-func (w *Watch) observed(src source, selector string) cache.ListerWatcher {
+func (w *Watch) observed(src source, at place, labels string) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = selector
+			options.LabelSelector = labels
 			list, err := src.list(ctx, options)
-			w.note(ctx, src.kind, "list", err)
+			w.note(ctx, at, "list", err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = selector
+			options.LabelSelector = labels
 			changes, err := src.watch(ctx, options)
 			if !answerable(err) {
-				w.note(ctx, src.kind, "watch", err)
+				w.note(ctx, at, "watch", err)
 			}
 			return changes, err
 		},
@@ -92,19 +105,21 @@ func answerable(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err)
 }
 
-func (w *Watch) note(ctx context.Context, kind Kind, verb string, err error) {
+func (w *Watch) note(ctx context.Context, at place, verb string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		err = fmt.Errorf("cannot %s %ss: %w", verb, kind, err)
-		if w.fault[kind] == nil {
+		err = fmt.Errorf("cannot %s %s: %w", verb, at, err)
+		if w.fault[at] == nil {
 			w.logger.WarnContext(ctx, "Kubernetes refuses, trying on", slog.String("error", err.Error()))
 		}
 	}
-	w.fault[kind] = err
+	if w.fault[at] = err; err == nil {
+		delete(w.fault, at)
+	}
 }
 
 // Synced waits until every object that was there when watching began has been told to the handler.
@@ -119,9 +134,10 @@ func (w *Watch) Synced(ctx context.Context) error {
 func (w *Watch) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	faults := make([]error, 0, len(w.fault))
-	for _, kind := range Kinds() {
-		faults = append(faults, w.fault[kind])
+	broken := slices.SortedFunc(maps.Keys(w.fault), func(a, b place) int { return strings.Compare(a.String(), b.String()) })
+	faults := make([]error, 0, len(broken))
+	for _, at := range broken {
+		faults = append(faults, w.fault[at])
 	}
 	return errors.Join(faults...)
 }
@@ -150,8 +166,14 @@ func (a *adapter) OnUpdate(before, after any) {
 	if order, err := resourceversion.CompareResourceVersion(old.GetResourceVersion(), now.GetResourceVersion()); err == nil && order > 0 {
 		a.to.Rewound(a.kind)
 	}
+	r, isRevision := now.(*Revision)
+	was, wasRevision := old.(*Revision)
+	isRevision = isRevision && wasRevision
+	if isRevision && r.Same(was) {
+		return
+	}
 	// Deleted and created anew between two looks: the informer sees one object by its name.
-	if old.GetUID() != now.GetUID() {
+	if old.GetUID() != now.GetUID() || isRevision && r.Owner != was.Owner {
 		a.to.Gone(a.kind, old, true)
 	}
 	a.to.Seen(a.kind, now, false)

@@ -77,16 +77,23 @@ func newClient(t *testing.T, server *kubetest.Server) *kube.Client {
 // startWatch watches, and returns when everything there is has been told.
 func startWatch(t *testing.T, server *kubetest.Server) (*kube.Watch, calls) {
 	t.Helper()
+	return watchScope(t, server, kube.Workspaces("lockstep.dev/agent=1"))
+}
+
+func watchScope(t *testing.T, server *kubetest.Server, scope kube.Scope) (*kube.Watch, calls) {
+	t.Helper()
 	told := make(calls, 100)
 	ctx, cancel := context.WithCancel(t.Context())
-	watch, err := newClient(t, server).Watch(ctx, "lockstep.dev/agent=1", told)
+	watch, err := newClient(t, server).Watch(ctx, scope, told)
 	require.NoError(t, err)
 	t.Cleanup(watch.Wait)
 	t.Cleanup(cancel)
 	waiting, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	require.NoError(t, watch.Synced(waiting))
-	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return server.Watching(kubetest.Deployments) == 1 && server.Watching(kubetest.ReplicaSets) == 1
+	}, patience, time.Millisecond)
 	return watch, told
 }
 
@@ -153,7 +160,7 @@ func TestListIsTrimmedAndTakesWhatIsHeld(t *testing.T) {
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5), deployment("b", "2", 6))
 	held := deployment("b", "2", 6)
-	listing, err := newClient(t, server).List(t.Context(), kube.Deployment, "", func(o metav1.Object) metav1.Object {
+	listing, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), kube.Deployment, func(o metav1.Object) metav1.Object {
 		if o.GetName() == "b" {
 			return held
 		}

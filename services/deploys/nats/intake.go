@@ -1,0 +1,412 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/environment"
+	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+// linger is how long a batch that is not full waits for more: every fact waits that long.
+const linger = time.Millisecond
+
+// intake is one batch on its way.
+type intake struct {
+	*Ingest
+
+	tx pgx.Tx
+	// agents are those that the batch changed.
+	agents map[int64]*postgres.Agent
+	// epochs of clusters, as far as they were asked for.
+	epochs map[string]int
+	// loaded is what was read for this batch and is not in memory.
+	loaded    map[uuid.UUID]entry[rollout.State]
+	loadedEnv map[uuid.UUID]entry[environment.State]
+	work      map[uuid.UUID]*workload
+	order     []*workload
+	env       map[uuid.UUID]*group
+	envOrder  []*group
+	// steps are what happens to environments, in order.
+	steps   []step
+	members map[postgres.Member]struct{}
+	// located are facts of earlier batches that were told again, and where they are now.
+	located map[string]int64
+	// trace of the message being taken.
+	trace string
+}
+
+// workload is a workload that the batch concerns.
+type workload struct {
+	id  uuid.UUID
+	key rollout.Key
+	entry[rollout.State]
+
+	facts []*telling
+	// changed is that its state is another one than is stored.
+	changed bool
+}
+
+// begin reads what the batch needs.
+func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Observed]) (*intake, error) {
+	in := &intake{
+		Ingest: i, tx: tx, agents: map[int64]*postgres.Agent{}, epochs: map[string]int{}, located: map[string]int64{},
+		loaded: map[uuid.UUID]entry[rollout.State]{}, loadedEnv: map[uuid.UUID]entry[environment.State]{},
+		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{},
+	}
+	reading, err := i.Store.Begin(ctx, tx, i.ask(batch))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // says what failed
+	}
+	batches := reading.Batches
+	if i.known.batches != 0 && batches != i.known.batches+1 {
+		// Somebody else has written, or the last batch was not committed.
+		i.known.forget()
+		if reading, err = i.Store.Read(ctx, tx, i.ask(batch)); err != nil {
+			return nil, err //nolint:wrapcheck // says what failed
+		}
+	}
+	i.known.batches = batches
+	for _, a := range reading.Agents {
+		i.known.agents[a.ID] = a
+	}
+	if err := load(reading.Workloads, in.loaded); err != nil {
+		return nil, err
+	}
+	return in, load(reading.Environments, in.loadedEnv)
+}
+
+// ask is what a batch needs that is not in memory.
+func (i *Ingest) ask(batch []cursor.Message[Observed]) postgres.Ask {
+	ask := postgres.Ask{Agents: i.known.batches == 0}
+	seen := make(map[uuid.UUID]struct{}, len(batch))
+	clusters := map[string]struct{}{}
+	for m := range batch {
+		o := &batch[m].Value
+		if o.Tick {
+			if _, there := clusters[o.ClusterUID]; !there {
+				clusters[o.ClusterUID] = struct{}{}
+				ask.Clusters = append(ask.Clusters, o.ClusterUID)
+			}
+			if o.At.After(ask.Until) {
+				ask.Until = o.At
+			}
+			continue
+		}
+		if o.Workload == nil && o.Revision == nil {
+			continue
+		}
+		if _, there := seen[o.ID]; there {
+			continue
+		}
+		seen[o.ID] = struct{}{}
+		if _, there := i.known.workloads.entries[o.ID]; !there {
+			ask.Workloads = append(ask.Workloads, o.ID)
+		}
+	}
+	return ask
+}
+
+// take takes in one message.
+func (in *intake) take(ctx context.Context, m *cursor.Message[Observed]) error {
+	o := &m.Value
+	if o.ClusterUID == "" {
+		return nil // of no concern
+	}
+	in.trace = o.Trace
+	if o.Begun != nil {
+		return in.beginResync(ctx, o)
+	}
+	a := in.agent(o.AgentID)
+	if a.ClusterUID == "" {
+		a = in.change(a)
+		a.ClusterUID = o.ClusterUID
+		clear(in.epochs)
+	}
+	if a.ClusterUID != o.ClusterUID {
+		// Of a cluster that the agent is no longer in: the full resync of the new one has begun before.
+		in.Metrics.stray()
+		return nil
+	}
+	switch {
+	case o.Ended != nil:
+		return in.endResync(ctx, o)
+	case o.Tick:
+		in.tick(a, o)
+	default:
+		in.observe(a, o)
+	}
+	return nil
+}
+
+// agent is what is known of an agent; it is not to be changed.
+func (in *intake) agent(id int64) *postgres.Agent {
+	if a := in.agents[id]; a != nil {
+		return a
+	}
+	a, there := in.known.agents[id]
+	if !there {
+		a.ID = id
+	}
+	return &a
+}
+
+// change gives an agent that may be changed.
+func (in *intake) change(a *postgres.Agent) *postgres.Agent {
+	if there := in.agents[a.ID]; there != nil {
+		return there
+	}
+	in.agents[a.ID] = a
+	return a
+}
+
+// epoch of the versions of a cluster: the highest that any of its agents knows.
+func (in *intake) epoch(a *postgres.Agent) int {
+	if epoch, there := in.epochs[a.ClusterUID]; there {
+		return epoch
+	}
+	epoch := a.Epoch
+	for _, other := range in.colleagues(a.ClusterUID) {
+		epoch = max(epoch, other.Epoch)
+	}
+	in.epochs[a.ClusterUID] = epoch
+	return epoch
+}
+
+// colleagues are all agents of a cluster.
+func (in *intake) colleagues(cluster string) []*postgres.Agent {
+	var all []*postgres.Agent
+	for id := range in.known.agents {
+		if _, changed := in.agents[id]; !changed {
+			if a := in.known.agents[id]; a.ClusterUID == cluster {
+				all = append(all, &a)
+			}
+		}
+	}
+	for _, a := range in.agents {
+		if a.ClusterUID == cluster {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// input is what an agent's inputs have in common.
+func (in *intake) input(a *postgres.Agent, at time.Time) rollout.Input {
+	input := rollout.Input{AgentID: a.ID, ObservedAt: at, Epoch: in.epoch(a)}
+	if a.Complete != nil && *a.Complete == a.Selection {
+		input.KnownBefore, input.KnownAt = true, a.CompleteAt
+	}
+	return input
+}
+
+// observe takes in an object.
+func (in *intake) observe(a *postgres.Agent, o *Observed) {
+	if meta := o.object(); meta.ResyncID != "" && a.Open && meta.ResyncID == a.ResyncID {
+		in.member(a, o, meta)
+	}
+	if o.Rejected != nil {
+		return
+	}
+	w := in.workload(o.ID, o.Key)
+	input := in.input(a, o.At)
+	input.Workload, input.Revision = o.Workload, o.Revision
+	in.advance(w, input)
+}
+
+// member notes that an object is a member of the open full resync.
+func (in *intake) member(a *postgres.Agent, o *Observed, meta *events.ObjectMeta) {
+	m := postgres.Member{AgentID: a.ID}
+	switch {
+	case o.Workload != nil:
+		m.Object, m.Workload = string(o.Workload.Kind)+"/"+meta.UID, o.ID
+	case o.Revision != nil:
+		m.Object = string(o.Revision.Kind) + "/" + meta.UID
+	default:
+		m.Object, m.Workload = o.Rejected.Kind+"/"+meta.UID, o.ID
+	}
+	in.members[m] = struct{}{}
+}
+
+// workload gives what the batch knows of a workload so far.
+func (in *intake) workload(id uuid.UUID, key rollout.Key) *workload {
+	if w := in.work[id]; w != nil {
+		return w
+	}
+	w := &workload{id: id, key: key}
+	if known, there := in.known.workloads.entries[id]; there {
+		w.entry = known
+	} else if read, there := in.loaded[id]; there {
+		w.entry = read
+	} else {
+		w.state = rollout.New(key)
+	}
+	in.work[id] = w
+	in.order = append(in.order, w)
+	return w
+}
+
+// advance takes one input into account.
+func (in *intake) advance(w *workload, input rollout.Input) {
+	before := w.state
+	after, facts := rollout.Advance(before, input)
+	w.state = after
+	if after.Serial != before.Serial {
+		w.changed = true
+		if w.agentID = after.AgentID; w.agentID == 0 {
+			w.agentID = input.AgentID
+		}
+	}
+	for i := range facts {
+		w.facts = append(w.facts, &telling{fact: facts[i], trace: in.trace})
+		in.Metrics.fact(&facts[i])
+	}
+	for _, change := range in.Environments.Changes(before, after) {
+		in.steps = append(in.steps, step{change: &change, trace: in.trace})
+	}
+}
+
+// staleAfter is how far an agent's clock must be behind another's of its cluster for that to speak in its place: three ticks.
+const staleAfter = 45 * time.Second
+
+// speaksFor are the agents in whose place an agent speaks of time and absence: itself, and those of its cluster that have fallen silent.
+func (in *intake) speaksFor(a *postgres.Agent, at time.Time) []int64 {
+	ids := []int64{a.ID}
+	for _, other := range in.colleagues(a.ClusterUID) {
+		if other.ID != a.ID && other.TickedAt.Before(at.Add(-staleAfter)) {
+			ids = append(ids, other.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// tick takes in the time.
+func (in *intake) tick(a *postgres.Agent, o *Observed) {
+	if !o.At.After(a.TickedAt) {
+		return
+	}
+	a = in.change(a)
+	a.TickedAt = o.At
+	agents := in.speaksFor(a, o.At)
+	for _, w := range in.due(a.ClusterUID, agents, o.At) {
+		in.advance(w, in.input(a, o.At))
+	}
+	in.steps = append(in.steps, step{cluster: a.ClusterUID, agents: agents, input: environment.Input{AgentID: a.ID, ObservedAt: o.At}})
+}
+
+// due are the workloads that a tick matters to, in a fixed order.
+func (in *intake) due(cluster string, agents []int64, at time.Time) []*workload {
+	var due []*workload
+	concerns := func(e *entry[rollout.State]) bool {
+		wake := e.state.Wake()
+		return !wake.IsZero() && !wake.After(at) && e.state.Key.ClusterUID == cluster && slices.Contains(agents, e.agentID)
+	}
+	for _, w := range in.work {
+		if concerns(&w.entry) {
+			due = append(due, w)
+		}
+	}
+	for id, read := range in.loaded {
+		if in.work[id] == nil && concerns(&read) {
+			due = append(due, in.workload(id, read.state.Key))
+		}
+	}
+	slices.SortFunc(due, func(a, b *workload) int { return slices.Compare(a.id[:], b.id[:]) })
+	return due
+}
+
+// record is the workload as it is to be stored.
+func (w *workload) record() (postgres.Record, error) {
+	raw, err := json.Marshal(w.state)
+	if err != nil {
+		return postgres.Record{}, fmt.Errorf("write the state of %s: %w", w.key, err)
+	}
+	return postgres.Record{
+		ID: w.id, ClusterUID: w.key.ClusterUID, AgentID: w.agentID, Present: w.state.Present(), WakeAt: w.state.Wake(), State: string(raw), Told: w.told,
+	}, nil
+}
+
+// store writes everything that the batch brought about.
+func (in *intake) store(ctx context.Context) error {
+	writing := postgres.Writing{}
+	for _, a := range in.agents {
+		writing.Agents = append(writing.Agents, *a)
+	}
+	for m := range in.members {
+		writing.Members = append(writing.Members, m)
+	}
+	for _, w := range in.order {
+		if !w.changed {
+			continue
+		}
+		record, err := w.record()
+		if err != nil {
+			return err
+		}
+		writing.Workloads = append(writing.Workloads, record)
+		if err := in.chronicle(&writing, w.id, w.facts); err != nil {
+			return err
+		}
+	}
+	for _, g := range in.envOrder {
+		if err := in.storeGroup(&writing, g); err != nil {
+			return err
+		}
+	}
+	if len(in.located) > 0 {
+		if err := in.Store.Locate(ctx, in.tx, in.located); err != nil {
+			return err //nolint:wrapcheck // says what failed
+		}
+	}
+	return in.Store.Save(ctx, in.tx, writing) //nolint:wrapcheck // says what failed
+}
+
+// chronicle adds facts, and the rows of the history that they change.
+func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []*telling) error {
+	facts := make([]events.DeployFact, 0, len(tellings))
+	for _, t := range tellings {
+		if t.known {
+			continue
+		}
+		row, err := t.row(id)
+		if err != nil {
+			return err
+		}
+		writing.Facts = append(writing.Facts, row)
+		facts = append(facts, t.fact)
+	}
+	writing.Rollouts = append(writing.Rollouts, in.History.Changes(id.String(), facts)...)
+	return nil
+}
+
+// remember takes over what is written now. Should the transaction not be committed, the number of batches tells.
+func (in *intake) remember() {
+	for id, a := range in.agents {
+		in.known.agents[id] = *a
+	}
+	for _, w := range in.order {
+		w.stored = w.stored || w.changed
+		if w.stored {
+			in.known.workloads.put(w.id, w.entry)
+		}
+	}
+	for _, g := range in.envOrder {
+		switch {
+		case g.state.Empty():
+			delete(in.known.environments.entries, g.id)
+		case g.stored || g.changed:
+			g.stored = true
+			in.known.environments.put(g.id, g.entry)
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package rollout
+
+import (
+	"slices"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// patience with revisions that the workload speaks of and nobody has told: from the first tick on, by ticks.
+const patience = 30 * time.Second
+
+// Advance takes one input into account and gives the facts that follow from it, in the order in which they are to be told, numbered by the state's
+// sequence. The state given is not changed. Where nothing was learnt the state is given back as it is, with the same serial.
+func Advance(s State, in Input) (State, []events.DeployFact) {
+	p := &step{s: s, at: clean(in.ObservedAt), provenance: events.ProvenanceObserved}
+	var changed bool
+	switch {
+	case in.Workload != nil:
+		changed = p.workload(in)
+	case in.Revision != nil:
+		changed = p.revision(in)
+	case in.Absence != nil:
+		changed = p.absence(in)
+	default:
+		changed = p.tick(in)
+	}
+	if !changed {
+		return s, nil
+	}
+	p.s.Serial++
+	p.s.At = clean(in.ObservedAt)
+	return p.s, p.facts
+}
+
+// step is one application of an input.
+type step struct {
+	s          State // a clone once it is changed
+	facts      []events.DeployFact
+	at         time.Time // observed_at of what is judged
+	provenance events.Provenance
+}
+
+func (p *step) workload(in Input) bool {
+	s, w := p.s, in.Workload
+	key := Key{ClusterUID: w.Object.ClusterUID, Namespace: w.Object.Namespace, Kind: string(w.Kind), Name: w.Object.Name}
+	if key != s.Key || w.Object.UID == "" || !wellFormed(w.Object.ResourceVersion) || in.Epoch < s.Epoch || slices.Contains(s.Former, w.Object.UID) {
+		return false
+	}
+	tombstone := w.Object.Verb == events.VerbDeleted
+	if in.Epoch == s.Epoch && s.Version != "" {
+		order := compareVersions(w.Object.ResourceVersion, s.Version)
+		again := s.Unselected && !tombstone && (w.Object.FirstSeen || w.Object.UpdateType == events.UpdateTypeFull)
+		if order < 0 || order == 0 && (tombstone == s.Tombstone || s.Tombstone && !again) {
+			return false
+		}
+	}
+	p.s = s.clone()
+	if in.Epoch > s.Epoch {
+		p.restore(in.Epoch)
+	}
+	p.s.AgentID = in.AgentID
+	p.s.Version, p.s.Tombstone = w.Object.ResourceVersion, tombstone
+	v := viewOf(in)
+	v.Restored, p.s.Restored = p.s.Restored, false
+	p.enqueue(v)
+	p.drain(false)
+	return true
+}
+
+// restore begins a new epoch of the cluster's resource versions: what was known of objects may never have been.
+func (p *step) restore(epoch int) {
+	s := &p.s
+	s.Restored = s.Version != ""
+	s.Epoch, s.Version, s.Tombstone = epoch, "", false
+	s.Revisions, s.Pending = nil, nil
+}
+
+func (p *step) absence(in Input) bool {
+	s := p.s
+	if in.AgentID != s.AgentID || in.Epoch != s.Epoch || s.Tombstone || s.Version == "" || !wellFormed(in.Absence.ListVersion) ||
+		compareVersions(s.Version, in.Absence.ListVersion) > 0 {
+		return false
+	}
+	p.s = s.clone()
+	p.s.Tombstone = true
+	uid := s.UID
+	if n := len(s.Waiting); n > 0 {
+		uid = s.Waiting[n-1].UID
+	}
+	p.enqueue(View{UID: uid, At: clean(in.ObservedAt), Deleted: !in.Absence.Unselected, Unselected: in.Absence.Unselected, Absent: true})
+	p.drain(false)
+	return true
+}
+
+func (p *step) tick(in Input) bool {
+	wake := p.s.Wake()
+	if wake.IsZero() || p.at.Before(wake) {
+		return false
+	}
+	p.s = p.s.clone()
+	if len(p.s.Waiting) > 0 {
+		if p.s.WaitSince.IsZero() {
+			p.s.WaitSince = p.at
+		} else if !p.at.Before(p.s.WaitSince.Add(patience)) {
+			p.drain(true)
+		}
+	}
+	p.at, p.provenance = clean(in.ObservedAt), events.ProvenanceObserved
+	p.overdue()
+	p.progress(true)
+	return true
+}
+
+// Wake is when a tick would matter, the zero time if none would before another observation. Ticks before it change nothing.
+func (s State) Wake() time.Time {
+	var wake time.Time
+	sooner := func(t time.Time) {
+		if wake.IsZero() || t.Before(wake) {
+			wake = t
+		}
+	}
+	if n := len(s.Waiting); n > 0 {
+		if s.WaitSince.IsZero() {
+			sooner(s.Waiting[0].At)
+		} else {
+			sooner(s.WaitSince.Add(patience))
+		}
+	}
+	if s.InFlight() && s.View != nil {
+		if s.Rollout.Owed {
+			sooner(s.Rollout.ToldAt.Add(throttle))
+		}
+		if deadline, ok := s.deadline(); ok {
+			sooner(deadline)
+		}
+	}
+	return wake
+}
+
+// enqueue puts a view behind those that wait.
+func (p *step) enqueue(v View) {
+	s := &p.s
+	if n := len(s.Waiting); n > 0 && s.Waiting[n-1].alike(v, s.Key.Kind) {
+		older := s.Waiting[n-1]
+		v.First, v.Skipped, v.Restored, v.Known = older.First, older.Skipped, older.Restored, older.Known
+		if v.Template.same(older.Template) {
+			v.Template.SeenAt, v.Template.Held = older.Template.SeenAt, older.Template.Held
+		}
+		s.Waiting[n-1] = v
+		return
+	}
+	s.Waiting = append(s.Waiting, v)
+	if len(s.Waiting) > maxWaiting {
+		s.Waiting = slices.Delete(s.Waiting, 1, 2)
+		s.Waiting[1].Skipped = true
+	}
+}
+
+// drain judges the views that wait, as far as what they speak of is known, or all of them when patience is over.
+func (p *step) drain(impatient bool) {
+	s := &p.s
+	for len(s.Waiting) > 0 && (impatient || p.ready(s.Waiting[0])) {
+		v := s.Waiting[0]
+		s.Waiting = slices.Delete(s.Waiting, 0, 1)
+		p.judge(v, impatient)
+	}
+	if len(s.Waiting) == 0 {
+		s.Waiting, s.WaitSince = nil, time.Time{}
+	}
+}
+
+// ready says whether every revision that the view speaks of is known.
+func (p *step) ready(v View) bool {
+	s := &p.s
+	if s.Key.Kind == DaemonSet || v.Deleted || v.Unselected {
+		return true
+	}
+	last := s.Last
+	if v.UID != s.UID || s.View == nil {
+		if !p.created(v) {
+			return p.baselineReady(v)
+		}
+		last = 0
+	}
+	to, known := p.target(v)
+	switch {
+	case !known:
+		return false
+	case last == s.Last && to > 0 && to < last && s.Key.Kind == Deployment:
+		highest, there := p.highest()
+		return there && highest.Revision == to || p.corrected(v)
+	case last == s.Last && to == last && p.twinned(v):
+		return p.twin(v) != nil
+	case to <= last || p.overtaken(to):
+		return true
+	default:
+		return p.accounted(v.UID, last, to)
+	}
+}
+
+// overtaken says that a view that waits speaks of a lower revision: somebody wrote the annotation, and the controller put it right.
+func (p *step) overtaken(to int) bool {
+	return p.s.Key.Kind == Deployment && slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == p.s.Waiting[0].UID && w.Revision > 0 && w.Revision < to
+	})
+}
+
+// corrected says that somebody wrote a lower revision into the annotation, and the controller put it right.
+func (p *step) corrected(v View) bool {
+	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == v.UID && w.Revision >= p.s.Last && w.Template.same(v.Template)
+	})
+}
+
+func (p *step) baselineReady(v View) bool {
+	to, known := p.target(v)
+	if p.s.Key.Kind == StatefulSet {
+		return known
+	}
+	return to == 0 || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
+}
+
+// target is the revision that the view speaks of, 0 for none yet, and whether that can be told.
+func (p *step) target(v View) (int, bool) {
+	if p.s.Key.Kind == StatefulSet {
+		return p.number(v)
+	}
+	return v.Revision, true
+}
+
+// number of the ControllerRevision that the view names as the newest. The same one may bear several, one after the other; which one the view means
+// tell the resource versions of the two, which one store gave.
+func (p *step) number(v View) (int, bool) {
+	s := &p.s
+	if v.Update == "" {
+		return 0, true
+	}
+	own := v.UID == s.UID && s.View != nil
+	last := 0
+	if own {
+		last = s.Last
+	}
+	least, most := 0, 0
+	for _, k := range s.Pending {
+		if k.WorkloadUID != v.UID || k.Name != v.Update || k.Revision <= last {
+			continue
+		}
+		if least == 0 {
+			least = k.Revision
+		}
+		if compareVersions(k.Version, v.Version) < 0 {
+			most = k.Revision
+		}
+	}
+	switch {
+	case most > 0 && (v.current() || v.Update != s.Name || !own):
+		return most, true
+	case own && v.Update == s.Name:
+		return last, !v.current() || !p.passed(v)
+	case least > 0:
+		return least, true
+	default:
+		return 0, false
+	}
+}
+
+// passed says that revisions came after the last one before the view was written, so that the view cannot mean the last one.
+func (p *step) passed(v View) bool {
+	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == v.UID && k.Revision > p.s.Last && compareVersions(k.Version, v.Version) < 0
+	})
+}
+
+func (p *step) find(uid string, revision int) *Pending {
+	at := slices.IndexFunc(p.s.Pending, func(k Pending) bool { return k.WorkloadUID == uid && k.Revision == revision })
+	if at < 0 {
+		return nil
+	}
+	return &p.s.Pending[at]
+}
+
+// accounted says that of all revisions above last, up to and including to, it is known what they were, or that they are lost.
+func (p *step) accounted(uid string, last, to int) bool {
+	if to-last > maxPending*(1+maxHistory) || p.find(uid, to) == nil {
+		return false
+	}
+	for revision := last + 1; revision < to; revision++ {
+		known := slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+			return k.WorkloadUID == uid && (k.Revision == revision || slices.Contains(k.History, revision))
+		})
+		if !known {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,147 @@
+package rollout
+
+import (
+	"cmp"
+	"slices"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// maxHistory of a reused object that is kept.
+const maxHistory = 8
+
+// revision takes an observation of a ReplicaSet or ControllerRevision in, and judges again what waited for it.
+func (p *step) revision(in Input) bool {
+	r := in.Revision
+	if !p.concerns(r) || !wellFormed(r.Object.ResourceVersion) || r.Object.UID == "" || r.Revision < 0 || in.Epoch < p.s.Epoch {
+		return false
+	}
+	known := Revision{
+		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Object.Name, UID: r.Object.UID, Hash: r.TemplateHash,
+		Version: r.Object.ResourceVersion, Deleted: r.Object.Verb == events.VerbDeleted || r.Object.DeletedAt != nil,
+		CreatedAt: cleanPointer(r.Object.CreatedAt), SeenAt: clean(in.ObservedAt),
+	}
+	if in.Epoch == p.s.Epoch && !p.news(known) {
+		return false
+	}
+	p.s = p.s.clone()
+	if in.Epoch > p.s.Epoch {
+		p.restore(in.Epoch)
+	}
+	known.History = history(r, p.former(known))
+	p.note(known)
+	p.pend(known)
+	p.drain(false)
+	if len(p.s.Waiting) == 0 && p.s.Present() {
+		p.reconsider()
+	}
+	return true
+}
+
+// concerns says that the revision is of the workload that is followed, or of one that may come after it.
+func (p *step) concerns(r *events.ObservedWorkloadRevision) bool {
+	key := p.s.Key
+	return key.Kind != DaemonSet && r.Object.ClusterUID == key.ClusterUID && r.Object.Namespace == key.Namespace && r.Workload == key.Name &&
+		r.WorkloadUID != "" && !slices.Contains(p.s.Former, r.WorkloadUID) && !(p.s.Gone && r.WorkloadUID == p.s.UID && len(p.s.Waiting) == 0)
+}
+
+// news says that the observation is above what is known of the object.
+func (p *step) news(r Revision) bool {
+	for _, known := range p.s.Revisions {
+		if known.UID == r.UID {
+			order := compareVersions(r.Version, known.Version)
+			return order > 0 || order == 0 && r.Deleted && !known.Deleted
+		}
+	}
+	full := len(p.s.Revisions) >= maxRevisions && r.Revision < p.s.Revisions[0].Revision
+	return !full || r.Revision > p.s.Last
+}
+
+// former revisions of the object, as far as they are known.
+func (p *step) former(r Revision) []int {
+	for _, known := range p.s.Revisions {
+		if known.UID == r.UID {
+			return append(slices.Clone(known.History), known.Revision)
+		}
+	}
+	return nil
+}
+
+// note remembers the object.
+func (p *step) note(r Revision) {
+	s := &p.s
+	s.Revisions = slices.DeleteFunc(s.Revisions, func(k Revision) bool { return k.UID == r.UID })
+	s.Revisions = append(s.Revisions, r)
+	slices.SortFunc(s.Revisions, func(a, b Revision) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.UID, b.UID))
+	})
+	if over := len(s.Revisions) - maxRevisions; over > 0 {
+		s.Revisions = slices.Delete(s.Revisions, 0, over)
+	}
+	if r.WorkloadUID == s.UID && s.View != nil {
+		switch {
+		case r.Revision == s.Last && s.Hash == "" && !r.Deleted:
+			s.Name, s.Hash = r.Name, r.Hash
+		case s.Unnumbered && r.Name == s.Name && r.Revision >= s.Last && !r.Deleted:
+			s.Last, s.Hash, s.Unnumbered = r.Revision, r.Hash, false
+		}
+	}
+}
+
+// history of the object that keeps the revision: which others it kept before.
+func history(r *events.ObservedWorkloadRevision, former []int) []int {
+	bore := slices.Concat(r.RevisionHistory, former)
+	bore = slices.DeleteFunc(bore, func(n int) bool { return n <= 0 || n >= r.Revision })
+	slices.Sort(bore)
+	bore = slices.Compact(bore)
+	if len(bore) == 0 {
+		return nil
+	}
+	return slices.Clone(bore[max(0, len(bore)-maxHistory):])
+}
+
+// pend keeps the revision until the workload speaks of it, whatever becomes of the object meanwhile.
+func (p *step) pend(r Revision) {
+	s := &p.s
+	if r.Deleted || r.Revision == 0 || r.WorkloadUID == s.UID && s.View != nil && r.Revision <= s.Last {
+		return
+	}
+	if known := p.find(r.WorkloadUID, r.Revision); known != nil {
+		if known.Name != r.Name { // revisions began anew: the object that bore the number is gone
+			*known = pending(r)
+		}
+		return
+	}
+	s.Pending = append(s.Pending, pending(r))
+	slices.SortFunc(s.Pending, func(a, b Pending) int {
+		return cmp.Or(cmp.Compare(a.WorkloadUID, b.WorkloadUID), cmp.Compare(a.Revision, b.Revision))
+	})
+	if over := len(s.Pending) - maxPending; over > 0 {
+		s.Pending = slices.Delete(s.Pending, 0, over)
+	}
+}
+
+func pending(r Revision) Pending {
+	return Pending{
+		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, Hash: r.Hash, CreatedAt: r.CreatedAt, SeenAt: r.SeenAt,
+		Version: r.Version, History: r.History,
+	}
+}
+
+// settle forgets what is pending of a UID up to a revision.
+func (p *step) settle(uid string, upTo int) {
+	p.s.Pending = slices.DeleteFunc(p.s.Pending, func(k Pending) bool { return k.WorkloadUID == uid && k.Revision <= upTo })
+	if len(p.s.Pending) == 0 {
+		p.s.Pending = nil
+	}
+}
+
+// highest revision of the workload that is there.
+func (p *step) highest() (Revision, bool) {
+	for i := len(p.s.Revisions) - 1; i >= 0; i-- {
+		if r := p.s.Revisions[i]; r.WorkloadUID == p.s.UID && !r.Deleted {
+			return r, true
+		}
+	}
+	return Revision{}, false
+}
