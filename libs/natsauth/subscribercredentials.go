@@ -64,7 +64,7 @@ func WriteSubscriberCredentials(path string, c SubscriberCredentials, ca string)
 		}
 	}
 
-	content, err := json.MarshalIndent(c, "", "  ")
+	content, err := json.MarshalIndent(c, "", "  ") //nolint:gosec // the file is for the secret
 	if err != nil {
 		return fmt.Errorf("encode subscriber credentials: %w", err)
 	}
