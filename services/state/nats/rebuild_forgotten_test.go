@@ -168,6 +168,35 @@ func restoring(t *testing.T, seed uint64) {
 	w.identical("after the full resyncs")
 }
 
+// A dispatcher does not say again of a workspace that is to be terminated what it said before.
+func TestWhatDispatchersDoNotRepeatStaysWhenAStreamWasRestored(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	again, leaving := w.workspace("again"), w.workspace("leaving")
+	a := w.agent(7)
+	a.applies(again.ID, 1)
+	w.take()
+	copied := t.TempDir() + "/copy"
+	require.NoError(t, w.server.Snapshot(copied))
+	w.reconnected()
+	a.now = a.now.Add(time.Minute)
+	a.applies(again.ID, 1)
+	a.fails(again.ID, 2)
+	w.desire(leaving.ID, domain.DesiredTerminated)
+	a.says("terminating", leaving.ID, 2, map[string]any{})
+	w.take()
+	require.NoError(t, w.server.Restore(copied))
+	w.reconnected()
+	w.take()
+	w.desire(again.ID, domain.DesiredTerminated)
+	a.says("terminating", again.ID, int(w.get(again.ID).DesiredRevision), map[string]any{})
+	a.fails(leaving.ID, 2)
+	w.take()
+	require.Equal(t, a.now, w.get(again.ID).AppliedAt)
+	require.Equal(t, "in_progress", string(w.get(leaving.ID).Termination))
+	w.identical("what was lost stays")
+}
+
 // forget has everything taken in, and a stream lose all before a sequence.
 func (w *world) forget(stream string, before uint64) {
 	w.t.Helper()

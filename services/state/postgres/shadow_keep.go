@@ -116,7 +116,8 @@ func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Forgotten) error 
 				and (f.restored or l.applied_at < f.before or l.applied_at is null)`,
 		// What was applied last was so before.
 		`update pg_temp.workspaces s set applied_revision = l.applied_revision, applied_at = l.applied_at, applied_uid = l.applied_uid, applied_generation = l.applied_generation
-			from {workspaces} l, f where l.id = s.id and s.applied_revision < l.applied_revision and (f.restored or l.applied_at < f.before)`,
+			from {workspaces} l, f where l.id = s.id and (f.restored or l.applied_at < f.before)
+				and (s.applied_revision < l.applied_revision or s.applied_revision = l.applied_revision and s.applied_at < l.applied_at)`,
 		// A termination goes on until it is over, whatever is heard in between; it began after it was asked for.
 		`update pg_temp.workspaces s set termination = l.termination
 			from {workspaces} l, f where l.id = s.id and s.termination = 'none' and l.termination = 'in_progress' and l.desired_state = 'terminated'
