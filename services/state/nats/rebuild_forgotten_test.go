@@ -197,6 +197,34 @@ func TestWhatDispatchersDoNotRepeatStaysWhenAStreamWasRestored(t *testing.T) {
 	w.identical("what was lost stays")
 }
 
+// What was deleted has the epoch that it was last seen in, however many began in what a restored stream lacks.
+func TestTombstonesKeepTheirEpochsWhenAStreamWasRestored(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ws := w.workspace("w")
+	a := w.agent(7)
+	a.sees(running(ws, 166))
+	w.take()
+	copied := t.TempDir() + "/copy"
+	require.NoError(t, w.server.Snapshot(copied))
+	w.reconnected()
+	a.sees(running(ws, 203))
+	a.begins("of a restored cluster", uuid.NewString()+"/deployment:5000", 0, 300)
+	a.ends("of a restored cluster", 0)
+	a.cluster = "another"
+	a.begins("of another cluster", "", 0, 10)
+	a.ends("of another cluster", 0)
+	w.take()
+	require.NoError(t, w.server.Restore(copied))
+	w.reconnected()
+	w.take()
+	a.begins("that is asked for then", "", 0, 20)
+	a.ends("that is asked for then", 0)
+	w.take()
+	require.Equal(t, object{Version: "203", Epoch: 1, Deleted: true}, w.object("w"))
+	w.identical("two epochs are lost")
+}
+
 // forget has everything taken in, and a stream lose all before a sequence.
 func (w *world) forget(stream string, before uint64) {
 	w.t.Helper()

@@ -80,6 +80,10 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 			from {agents} l, f where l.id = s.id and s.last_seen_at is null and (f.restored or l.last_seen_at < f.before)`,
 		// Clocks that told a later time before; they never go back.
 		`update pg_temp.agents s set ticked_at = l.ticked_at from {agents} l, f where l.id = s.id and (s.ticked_at is null or s.ticked_at < l.ticked_at)`,
+		// Tombstones of which a restored stream has older ones. They come before the epochs: which of them a row is of is not known where some began in what is lost.
+		`update pg_temp.observed_objects s set (uid, cluster_uid, epoch, resource_version, workspace_id, resync_id, data)
+				= (l.uid, l.cluster_uid, l.epoch, l.resource_version, l.workspace_id, l.resync_id, l.data)
+			from {objects} l, f where {same} and f.restored and l.deleted and s.deleted and (l.epoch, l.resource_version) > (s.epoch, s.resource_version)`,
 		// Epochs that began in what is forgotten: only their order counts, and they never go back.
 		`, later as (select l.id, l.epoch - s.epoch as by from {agents} l join pg_temp.agents s using (id) where l.epoch > s.epoch),
 			objects as (update pg_temp.observed_objects s set epoch = coalesce((select l.epoch from {objects} l where {same} and {alike} and l.data = s.data), s.epoch + by)
@@ -94,12 +98,9 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 		// Membership in resyncs that are not known any more.
 		`update pg_temp.observed_objects s set resync_id = l.resync_id from {objects} l
 			where {same} and s.resync_id is null and not exists (select from pg_temp.resyncs r where (r.agent_id, r.resync_id) = (l.agent_id, l.resync_id))`,
-		// Objects that were observed last before: they are gone, or their agent is; and tombstones of which the stream was restored without.
+		// Objects that were observed last before: they are gone, or their agent is; and tombstones that the stream was restored without.
 		`insert into pg_temp.observed_objects select l.* from {objects} l, f
 			where f.restored and l.deleted or substring(l.data from '"observed_at":"([^"]*)"') < f.stamp on conflict do nothing`,
-		`update pg_temp.observed_objects s set (uid, cluster_uid, epoch, resource_version, workspace_id, resync_id, data)
-				= (l.uid, l.cluster_uid, l.epoch, l.resource_version, l.workspace_id, l.resync_id, l.data)
-			from {objects} l, f where {same} and f.restored and l.deleted and s.deleted and (l.epoch, l.resource_version) > (s.epoch, s.resource_version)`,
 		`delete from pg_temp.observed_objects s using f where f.restored and s.deleted and s.kind <> 'deployment' and not exists (select from {objects} l where {same})`,
 		`insert into pg_temp.resyncs select l.* from {resyncs} l, f where f.restored or l.begun_at < f.before on conflict do nothing`,
 		`insert into pg_temp.orphans select l.* from {orphans} l, f where f.restored or l.seen_at < f.before on conflict do nothing`,
