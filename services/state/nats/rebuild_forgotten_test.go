@@ -87,18 +87,20 @@ func TestATerminationGoesOnThatTheStreamHasForgotten(t *testing.T) {
 func TestWhatCameLateIsStillLateWhenTheRestIsForgotten(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	ws := w.workspace("w")
+	ws, deleted := w.workspace("w"), w.workspace("deleted")
 	a := w.agent(7)
 	a.sees(running(ws, 50))
-	w.forget(topology.StreamObserved, 2)
+	a.sees(absent(deleted, 60))
+	w.forget(topology.StreamObserved, 3)
 	a.sees(absent(ws, 40))
+	a.sees(running(deleted, 60))
 	a.ticks()
 	w.take()
 	require.Equal(t, "running", string(w.get(ws.ID).ActualState))
 	w.identical("an older version came late")
 
 	before := w.everything()
-	w.exec(`update observed_objects set resource_version = 1000`)
+	w.exec(`update observed_objects set resource_version = 1000 where name = 'w'`)
 	require.Len(t, w.rebuild(false, 0).Differences, 1, "the row is not what was observed")
 	require.Equal(t, before, w.everything())
 }

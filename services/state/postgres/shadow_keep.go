@@ -92,9 +92,10 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 				from later where id = s.agent_id)
 			update pg_temp.agents a set epoch = epoch + by from later where later.id = a.id`,
 		// Objects of which the stream tells older versions only, which came late. Their version is taken from what was observed, in case that the row has another one.
-		`update pg_temp.observed_objects s set (uid, cluster_uid, resource_version, deleted, workspace_id, data) = (l.uid, l.cluster_uid, told, l.deleted, l.workspace_id, l.data)
-			from (select *, substring(data from '"resource_version":"([0-9]{1,39})"')::numeric as told from {objects}) l, f
-			where {same} and l.epoch = s.epoch and told > s.resource_version and substring(l.data from '"observed_at":"([^"]*)"') < f.stamp`,
+		`update pg_temp.observed_objects s set (uid, cluster_uid, resource_version, deleted, workspace_id, data)
+				= (l.uid, l.cluster_uid, told, l.deleted or gone, l.workspace_id, l.data)
+			from (select *, substring(data from '"resource_version":"([0-9]{1,39})"')::numeric as told, data like '%"verb":"deleted"%' as gone from {objects}) l, f
+			where {same} and l.epoch = s.epoch and (told, gone) > (s.resource_version, s.deleted) and substring(l.data from '"observed_at":"([^"]*)"') < f.stamp`,
 		// Membership in resyncs that are not known any more.
 		`update pg_temp.observed_objects s set resync_id = l.resync_id from {objects} l
 			where {same} and s.resync_id is null and not exists (select from pg_temp.resyncs r where (r.agent_id, r.resync_id) = (l.agent_id, l.resync_id))`,
