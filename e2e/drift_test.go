@@ -26,8 +26,9 @@ func TestBehindTheSystemsBack(t *testing.T) {
 			config.(*watcher.Config).TickInterval = time.Second
 		}
 	})
+	// By itself: a resync that others ask for has the dispatcher mend what is edited before the state service answers it.
+	s.inTurn(promise{"an edited Deployment is applied again at once", editedDeploymentIsAppliedAgain})
 	s.together(
-		promise{"an edited Deployment is applied again at once", editedDeploymentIsAppliedAgain},
 		promise{"a Deployment edited while nobody looked is applied again", editUnseenIsAppliedAgain},
 		promise{"whatever else was changed is repaired by a resync", restIsRepairedByAResync},
 		promise{"an orphan is left alone, and adopted", orphanIsLeftAloneAndAdopted},

@@ -21,7 +21,7 @@ import (
 
 const (
 	cellName = topology.Cell("local")
-	patience = time.Minute
+	patience = 2 * time.Minute
 	agentOne = int64(17)
 	agentTwo = int64(18)
 )

@@ -299,21 +299,21 @@ func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Reque
 	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: shown[0]}), nil
 }
 
-// change finds a workspace that the caller may manage, and changes it under its lock.
+// change locks a workspace that the caller may manage, and changes it.
 func (s *workspaceService) change(ctx context.Context, ref *statev1.WorkspaceReference, change func(pgx.Tx, domain.Workspace) (domain.Workspace, error)) (domain.Workspace, error) {
-	found, err := s.find(ctx, ref, authz.ManageWorkspace)
+	r, err := referenceOf(ref)
 	if err != nil {
 		return domain.Workspace{}, err
 	}
 	var after domain.Workspace
 	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
-		locked, err := s.workspaces.Lock(ctx, tx, []uuid.UUID{found.ID})
+		before, err := s.workspaces.LockOne(ctx, tx, r)
 		if err != nil {
 			return err
 		}
-		before, ok := locked[found.ID]
-		if !ok {
-			return fault.New(errcode.NotFound, "workspace %q does not exist", found.Name)
+		within := access{directory: s.directory.Within(tx)}
+		if err := within.allowWorkspace(ctx, before, authz.ManageWorkspace, r); err != nil {
+			return err
 		}
 		if after, err = change(tx, before); err != nil {
 			return err
@@ -336,7 +336,11 @@ func (s *workspaceService) find(ctx context.Context, ref *statev1.WorkspaceRefer
 	if err != nil {
 		return domain.Workspace{}, err
 	}
-	return w, s.allow(ctx, projectScope(w.ProjectID), w.UserID == caller(ctx).ID, action, "workspace "+r.String())
+	return w, s.allowWorkspace(ctx, w, action, r)
+}
+
+func (a access) allowWorkspace(ctx context.Context, w domain.Workspace, action authz.Action, named postgres.WorkspaceReference) error {
+	return a.allow(ctx, projectScope(w.ProjectID), w.UserID == caller(ctx).ID, action, "workspace "+named.String())
 }
 
 func referenceOf(ref *statev1.WorkspaceReference) (postgres.WorkspaceReference, error) {

@@ -20,13 +20,14 @@
 // it was before. Exceptions, each of which a rebuild keeps as it is stored:
 //
 //   - A workspace that is terminated stays so, with all its row says, though the streams may have forgotten why.
-//   - What the streams have forgotten: rows that were last told of before the first message that a stream still has, memberships in resyncs before that, and the
-//     numbers of epochs, of which only the order counts. Once a stream was put back from an older copy, also tombstones and resyncs that it lacks; the
-//     rest is mended by the full resyncs that are asked for then, so that "identical" holds from their ends on.
+//   - What the streams have forgotten: rows that were last told of before the first message that a stream still has, or of which it has older news only that came
+//     late; memberships in resyncs before that; terminations under way that were asked for before; and the numbers of epochs, of which only the order counts.
+//     Once a stream was put back from an older copy, also tombstones and resyncs that it lacks; the rest is mended by the full resyncs that are asked for then,
+//     so that "identical" holds from their ends on.
 //   - When and on which occasion an object's version was observed first, which its data says: the first who told it may be forgotten.
 //   - Orphans whose deletion was asked for, and those that are left of a terminated workspace, of which two streams tell.
 //   - The state of a workspace that is due to be computed at its agent's next tick, because something was wished for, or its
-//     agent configured.
+//     agent configured. That tick mends it, if need be: it computes the state from what is stored, whatever it was.
 //
 // A message about an agent or a workspace that did not exist when it was first read, and does now, counts in a rebuild, as it does when it is retried from DEAD.
 package nats

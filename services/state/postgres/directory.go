@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
@@ -25,9 +24,22 @@ import (
 // Directory stores who there is and who may do what. Every change is told on the stream DIRECTORY in the transaction that makes it.
 // Its errors are faults.
 type Directory struct {
-	Pool *pgxpool.Pool
+	// Pool, or a transaction: see Within.
+	Pool Database
 	Cell topology.Cell
 	Now  func() time.Time
+}
+
+// Database is a pool of connections, or one transaction.
+type Database interface {
+	Querier
+	postgres.Beginner
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Within is the directory as the transaction sees it: who holds a transaction waits for no second connection.
+func (d *Directory) Within(tx pgx.Tx) *Directory {
+	return &Directory{Pool: tx, Cell: d.Cell, Now: d.Now}
 }
 
 // Page asks for one page of a list ordered by id. After is the last id of the page before.

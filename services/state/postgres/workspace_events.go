@@ -80,7 +80,7 @@ func (s *Workspaces) messages(ctx context.Context, saving Saving) ([]*nats.Msg, 
 
 // desired is the message that tells the dispatcher what the workspace shall be.
 func (s *Workspaces) desired(ctx context.Context, w domain.Workspace) (*nats.Msg, error) {
-	data, err := render.Desired(w, s.Render)
+	data, err := render.Encoded(w, s.Render)
 	if err != nil {
 		return nil, fmt.Errorf("tell the dispatcher: %w", err)
 	}

@@ -54,11 +54,20 @@ type WorkspacePage struct {
 
 // Get returns a workspace. A name is that of the one workspace that is not terminated, else of the newest one terminated. Fault not_found.
 func (s *Workspaces) Get(ctx context.Context, db Querier, ref WorkspaceReference) (domain.Workspace, error) {
+	return s.get(ctx, db, ref, "")
+}
+
+// LockOne is Get that locks the workspace until the end of the transaction.
+func (s *Workspaces) LockOne(ctx context.Context, tx pgx.Tx, ref WorkspaceReference) (domain.Workspace, error) {
+	return s.get(ctx, tx, ref, " for no key update")
+}
+
+func (s *Workspaces) get(ctx context.Context, db Querier, ref WorkspaceReference, locking string) (domain.Workspace, error) {
 	query, arg := `select `+workspaceColumns+` from workspaces where id = $1`, any(ref.ID)
 	if ref.ID == uuid.Nil {
 		query, arg = `select `+workspaceColumns+` from workspaces where name = $1 order by actual_state = 'terminated', id desc limit 1`, any(ref.Name)
 	}
-	rows, err := db.Query(ctx, query, arg)
+	rows, err := db.Query(ctx, query+locking, arg)
 	if err != nil {
 		return domain.Workspace{}, fmt.Errorf("read workspace %s: %w", ref, err)
 	}

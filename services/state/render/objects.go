@@ -36,15 +36,15 @@ func objects(w domain.Workspace, o Options) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := []any{r.namespace(), r.serviceAccount(), policy}
+	out := []any{new(r.namespace()), new(r.serviceAccount()), new(policy)}
 	if o.ResourceQuota {
-		out = append(out, r.resourceQuota())
+		out = append(out, new(r.resourceQuota()))
 	}
-	out = append(out, r.volumeClaim())
+	out = append(out, new(r.volumeClaim()))
 	if len(w.Spec.Ports) > 0 {
-		out = append(out, r.service())
+		out = append(out, new(r.service()))
 	}
-	return append(out, r.deployment()), nil
+	return append(out, new(r.deployment())), nil
 }
 
 func (r rendering) labels() map[string]string {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -34,27 +36,32 @@ func Desired(w domain.Workspace, o Options) (events.DesiredWorkspace, error) {
 		d.Manifests = append(d.Manifests, manifest)
 	}
 	d.Secrets = secrets(w)
+	return d, nil
+}
+
+// Encoded is [Desired] as JSON. The fault payload_too_large says that it would be above [MaxSize].
+func Encoded(w domain.Workspace, o Options) (json.RawMessage, error) {
+	d, err := Desired(w, o)
+	if err != nil {
+		return nil, err
+	}
 	data, err := json.Marshal(d)
 	if err != nil {
-		return d, fmt.Errorf("render workspace %s: %w", w.ID, err)
+		return nil, fmt.Errorf("render workspace %s: %w", w.ID, err)
 	}
 	if len(data) > MaxSize {
-		return d, fault.New(errcode.PayloadTooLarge,
+		return nil, fault.New(errcode.PayloadTooLarge,
 			"workspace %q takes %d bytes as manifests, at most %d may be: make its variables shorter or fewer",
 			w.Name, len(data), MaxSize).With("size_bytes", strconv.Itoa(len(data)))
 	}
-	return d, nil
+	return data, nil
 }
 
 // manifestOf is an object as it is sent: without the status, which is the cluster's.
 func manifestOf(object any) (map[string]any, error) {
-	data, err := json.Marshal(object)
+	manifest, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
-		return nil, fmt.Errorf("marshal %T: %w", object, err)
-	}
-	var manifest map[string]any
-	if err := json.Unmarshal(data, &manifest); err != nil {
-		return nil, fmt.Errorf("unmarshal %T: %w", object, err)
+		return nil, fmt.Errorf("take %T apart: %w", object, err)
 	}
 	delete(manifest, "status")
 	return manifest, nil
