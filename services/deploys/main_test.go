@@ -131,7 +131,7 @@ func (b *bundle) directory() {
 		kind, id := filepath.Split(subject)
 		name := kind[:len(kind)-1]
 		if name == "membership" {
-			id = "6:project:3"
+			id = "6-project-3"
 		}
 		b.publish(b.state, cell.Directory(name, id), entry.kind, event.ServiceSource(string(cell), "state"), entry.data)
 	}
@@ -194,7 +194,9 @@ func TestARolloutFromAnObservationToWhoeverAsks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	reader, operations := b.client(6, false)
-	watching, err := reader.WatchRollouts(t.Context(), connect.NewRequest(&deploysv1.WatchRolloutsRequest{}))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
+	defer cancel()
+	watching, err := reader.WatchRollouts(ctx, connect.NewRequest(&deploysv1.WatchRolloutsRequest{}))
 	require.NoError(t, err)
 	defer watching.Close() //nolint:errcheck // the test is over
 	b.observe(1, 1, 3)
