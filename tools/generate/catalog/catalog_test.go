@@ -124,6 +124,7 @@ func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
 		"directory.user.v1":                  cell.Directory("user", "3"),
 		"directory.membership.v1":            cell.Directory("membership", "3"),
 		"directory.agent.v1":                 cell.Directory("agent", "3"),
+		"directory.key.v1":                   cell.Directory("key", "3"),
 	}
 	values := map[string]string{"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3", "cluster": "c", "fact": "completed"}
 	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
