@@ -117,9 +117,9 @@ func (b *bundle) directory() {
 		"key/k": {events.TypeDirectoryKey, events.DirectoryKey{
 			KeyID: "k", Algorithm: events.KeyAlgorithmEdDSA, PublicKey: base64.RawURLEncoding.EncodeToString(public), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
 		}},
-		"user/5":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 5, Admin: true}},
-		"user/6":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 6}},
-		"user/8":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 8}},
+		"user/5":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 5, Admin: true, State: events.UserStateActive}},
+		"user/6":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 6, State: events.UserStateActive}},
+		"user/8":         {events.TypeDirectoryUser, events.DirectoryUser{UserID: 8, State: events.UserStateActive}},
 		"organization/1": {events.TypeDirectoryOrganization, events.DirectoryOrganization{OrganizationID: 1}},
 		"group/2":        {events.TypeDirectoryGroup, events.DirectoryGroup{GroupID: 2, OrganizationID: 1}},
 		"project/3":      {events.TypeDirectoryProject, events.DirectoryProject{ProjectID: 3, OrganizationID: 1, GroupID: 2}},
