@@ -8,6 +8,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/deploys/sink/catalog"
 )
 
 // Config of the deploys service.
@@ -21,6 +22,7 @@ type Config struct {
 	NATS         natsconn.Config    `yaml:"nats"`
 	Ingest       IngestConfig       `yaml:"ingest"`
 	Environments EnvironmentsConfig `yaml:"environments"`
+	Sinks        SinksConfig        `yaml:"sinks"`
 }
 
 // CellConfig says which cell this is.
@@ -44,6 +46,29 @@ type IngestConfig struct {
 type EnvironmentsConfig struct {
 	Label  string        `yaml:"label" help:"label, or annotation, whose value names the environment that a workload is a part of"`
 	Settle time.Duration `yaml:"settle" help:"how long nothing may be heard of an environment whose size nobody says before it counts as whole"`
+}
+
+// SinksConfig says where facts are brought to.
+type SinksConfig struct {
+	File string `yaml:"file" help:"YAML file that has a key for each sink, its name, with its settings; default: no sinks"`
+	// Further sinks, for programs that start the service themselves.
+	Further []catalog.Config `yaml:"-"`
+}
+
+// Validate reads the file.
+func (c SinksConfig) Validate() []error {
+	if _, err := c.read(); err != nil {
+		return []error{config.Invalid("file", "%v", err)}
+	}
+	return nil
+}
+
+func (c SinksConfig) read() ([]catalog.Config, error) {
+	if c.File == "" {
+		return c.Further, nil
+	}
+	sinks, err := catalog.ReadFile(c.File)
+	return append(sinks, c.Further...), err
 }
 
 // DefaultConfig is for one machine; database and key have to be given.
