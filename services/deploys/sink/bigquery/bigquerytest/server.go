@@ -122,8 +122,8 @@ func (s *Server) Drop(name string, columns ...string) {
 func Refusal(code int, reason, message string) string {
 	body, _ := json.Marshal( //nolint:errchkjson // strings and numbers
 		map[string]any{"error": map[string]any{
-		"code": code, "message": message, "errors": []map[string]any{{"reason": reason, "message": message, "domain": "global"}},
-	}})
+			"code": code, "message": message, "errors": []map[string]any{{"reason": reason, "message": message, "domain": "global"}},
+		}})
 	return string(body)
 }
 
