@@ -22,14 +22,14 @@ type Options struct {
 	NATSPort int
 	// Image of the template default. Defaults to the state service's own.
 	Image string
-	// Workloads that the watchers tell of besides workspaces. Defaults to none; who enables them and names no annotations gets the watcher's own.
+	// Workloads that the watchers tell of besides workspaces, and the service deploys of their rollouts. Defaults to none; who enables them and names no annotations gets the watcher's own.
 	Workloads watcher.Workloads
-	// Programs is a folder with the binaries state, watcher and dispatcher, which then run as programs of their own, each with a configuration
+	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, which then run as programs of their own, each with a configuration
 	// file, and can be killed. Defaults to none: services run in this process.
 	Programs string
 	// Progress receives a line for each step, for people. Defaults to nowhere.
 	Progress io.Writer
-	// Configure may change a service's configuration before each start. It is given State, Watcher or Dispatcher, and a pointer to its Config, of which
+	// Configure may change a service's configuration before each start. It is given State, Watcher, Dispatcher or Deploys, and a pointer to its Config, of which
 	// programs get what can be written into a file. It may be called from any goroutine. Optional.
 	Configure func(service string, config any)
 }

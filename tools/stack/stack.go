@@ -29,6 +29,7 @@ const (
 	State      = "state"
 	Watcher    = "watcher"
 	Dispatcher = "dispatcher"
+	Deploys    = "deploys"
 )
 
 const stopTimeout = 30 * time.Second
@@ -79,6 +80,9 @@ func (s *Stack) start(ctx context.Context) error {
 		return err //nolint:wrapcheck // says which part
 	}
 	if err := s.startState(ctx); err != nil {
+		return err
+	}
+	if err := s.startDeploys(ctx); err != nil {
 		return err
 	}
 	if err := s.writeClient(); err != nil {
