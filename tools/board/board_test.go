@@ -47,7 +47,7 @@ func TestARolloutIsDrawnAtAnyWidth(t *testing.T) {
   [█████▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒] 2 new, 3 old, 4 available of 5
   waits for 3 new pods to be made`,
 		40: `shop/deployment/web  r7 updated  we… 12s
-  2 new, 3 old, 4 available of 5
+  [█▓▒▒▒] 2 new, 3 old, 4 available of 5
   waits for 3 new pods to be made`,
 		20: `shop/deployment… 12s
   2 new, 3 old, 4 a…
