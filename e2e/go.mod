@@ -43,6 +43,13 @@ require (
 require github.com/golang-jwt/jwt/v5 v5.3.1 // indirect
 
 require (
+	cel.dev/cel-go v0.32.0 // indirect
+	cel.dev/expr v0.25.2 // indirect
+	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
+	golang.org/x/exp v0.0.0-20240823005443-9b4947da3948 // indirect
+)
+
+require (
 	connectrpc.com/otelconnect v0.10.0 // indirect
 	dario.cat/mergo v1.0.1 // indirect
 	github.com/Masterminds/goutils v1.1.1 // indirect
