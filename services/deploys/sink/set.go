@@ -28,7 +28,9 @@ type Retry struct {
 }
 
 // DefaultRetry is what Retry is unless told.
-func DefaultRetry() Retry { return Retry{Min: time.Second, Max: 5 * time.Minute, GiveUp: 24 * time.Hour} }
+func DefaultRetry() Retry {
+	return Retry{Min: time.Second, Max: 5 * time.Minute, GiveUp: 24 * time.Hour}
+}
 
 // Entry is one sink of a set.
 type Entry struct {

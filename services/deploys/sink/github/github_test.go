@@ -171,7 +171,7 @@ func TestTheBeginningOfACommitIsLookedUp(t *testing.T) {
 func TestTheLastStatusesAreKeptForTheEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-		s := b.statuses()
+	s := b.statuses()
 	thread, _ := s.Thread(fact(events.FactStarted, 1))
 	require.NoError(t, b.threads.Put(t.Context(), thread, []byte(`{"sent":948,"state":"success"}`)))
 	for i := range 4 {

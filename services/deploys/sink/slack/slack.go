@@ -40,15 +40,15 @@ type Config struct {
 func DefaultConfig() Config { return Config{APIURL: "https://slack.com/api"} }
 
 // Missing says which required settings are not given.
-func (c Config) Missing() []error {
-	var faults []error
+func (c Config) Missing() []string {
+	var missing []string
 	if c.Channel == "" {
-		faults = append(faults, config.Invalid("channel", "is required"))
+		missing = append(missing, "channel")
 	}
 	if !c.TokenFile.IsSet() {
-		faults = append(faults, config.Invalid("token_file", "is required"))
+		missing = append(missing, "token_file")
 	}
-	return faults
+	return missing
 }
 
 // Validate says what is wrong with what is given.

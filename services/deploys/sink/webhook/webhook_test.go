@@ -220,7 +220,9 @@ func TestTheAddressMayBeInAFileAndBeChanged(t *testing.T) {
 	r := receive(t, secret(0))
 	file := filepath.Join(t.TempDir(), "url")
 	require.NoError(t, os.WriteFile(file, []byte("nonsense\n"), 0o600))
-	s := open(t, "", secret(0), func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) { c.URLFile = config.SecretFile(file) })
+	s := open(t, "", secret(0), func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) {
+		c.URLFile = config.SecretFile(file)
+	})
 	require.ErrorContains(t, s.Deliver(t.Context(), delivery(t)), "no https://")
 	require.NoError(t, os.WriteFile(file, []byte(r.URL+"\n"), 0o600))
 	require.NoError(t, s.Deliver(context.Background(), delivery(t)))
