@@ -342,3 +342,53 @@ func TestTwoAgentsOfOneClusterTellOnce(t *testing.T) {
 	d.deliver(rollout.Input{AgentID: 7, ObservedAt: d.now, Absence: &rollout.Absence{ListVersion: "50"}})
 	require.Equal(t, said, d.said(), "the listing was before what is known")
 }
+
+func TestVersionsThatTheWatcherHadToLeaveOut(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 3)
+	d.edit("web:2")
+	d.step()
+	d.down = true
+	d.run()
+	d.edit("web:3")
+	d.step()
+	d.down = false
+	d.writeSet(d.sets[2])
+	in := d.observation(events.VerbUpserted)
+	in.Workload.SkippedVersions = 300
+	d.tell(in)
+	d.run()
+	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "started 3", "completed 3"}, d.since(2))
+	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)
+	require.Equal(t, events.ProvenanceReconstructed, d.last(events.FactStarted).Provenance)
+}
+
+func TestWhatComesToBeFollowedLaterIsNoNewWorkload(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t, 1)
+	d.stop()
+	d.create(3, "web:1")
+	d.run()
+	d.down = false
+	in := d.observation(events.VerbUpserted) // its label was set while the watcher looked on
+	d.tell(in)
+	d.writeSet(d.sets[0])
+	require.Empty(t, d.said())
+
+	later := newDeployment(t, 1)
+	later.stop()
+	later.create(3, "web:1")
+	later.run()
+	later.down = false
+	for _, in := range later.relist() { // its label was set while the watcher was down
+		if in.Workload != nil {
+			in.Workload.Object.FirstSeen = true
+		}
+		in.KnownBefore, in.KnownAt = true, later.created.Add(time.Minute)
+		later.tell(in)
+	}
+	require.Empty(t, later.said())
+	later.edit("web:2")
+	later.run()
+	require.Equal(t, []string{"started 2", "completed 2"}, later.said())
+}

@@ -52,10 +52,10 @@ func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 			Object: meta("web"), Kind: events.WorkloadKind(kind), Unselected: rng.IntN(30) == 0, SkippedVersions: max(0, small()-2),
 			Generation: rng.IntN(9), ObservedGeneration: rng.IntN(9), Paused: rng.IntN(5) == 0, Strategy: []string{"RollingUpdate", "Recreate", "OnDelete"}[rng.IntN(3)],
 			Partition: rng.IntN(3), Revision: rng.IntN(9), TemplateGeneration: rng.IntN(9), CurrentRevision: name(), UpdateRevision: name(), HasStatus: true,
-			Replicas: small(), UpdatedReplicas: small(), ReadyReplicas: small(), AvailableReplicas: small(), TerminatingReplicas: ptr(small()),
+			Replicas: small(), UpdatedReplicas: small(), ReadyReplicas: small(), AvailableReplicas: small(), TerminatingReplicas: new(small()),
 		}
 		if rng.IntN(2) == 0 {
-			w.SpecReplicas = ptr(rng.IntN(4))
+			w.SpecReplicas = new(rng.IntN(4))
 			w.Replicas, w.UpdatedReplicas, w.ReadyReplicas, w.AvailableReplicas = *w.SpecReplicas, *w.SpecReplicas, *w.SpecReplicas, *w.SpecReplicas
 		}
 		if rng.IntN(9) > 0 {
