@@ -21,7 +21,7 @@ import (
 // TestRollouts has a cluster's workloads do what they do, each in a namespace of its own, and compares what is told of them, whole and in order.
 func TestRollouts(t *testing.T) {
 	t.Parallel()
-	s := startWith(t, stack.Options{Deploys: true, Configure: func(service string, config any) {
+	s := startWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(service string, config any) {
 		if service == stack.Watcher {
 			config.(*watcher.Config).TickInterval = time.Second
 		}

@@ -22,6 +22,7 @@ import (
 
 	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
 )
 
@@ -41,7 +42,7 @@ func TestUnrest(t *testing.T) {
 	t.Parallel()
 	seed := seedOf(t)
 	workloads, actions := sizeOf(t, restlessVariable, restlessWorkloads), sizeOf(t, actionsVariable, restlessActions)
-	s := startWith(t, stack.Options{Deploys: true, Programs: buildServices(t), Configure: quickLeases})
+	s := startWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Programs: buildServices(t), Configure: quickLeases})
 	u := &unrest{system: s, dice: rand.New(rand.NewPCG(seed, 1))}
 	u.open(workloads)
 

@@ -177,7 +177,6 @@ func (s *Stack) watcher(name string, agent Agent, kubeconfig string) *service {
 		if cfg.Workloads = s.opts.Workloads; cfg.Workloads.Annotations == nil {
 			cfg.Workloads.Annotations = annotations
 		}
-		cfg.Workloads.Enabled = cfg.Workloads.Enabled || s.opts.Deploys
 		s.opts.Configure(Watcher, &cfg)
 		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return watcher.Main(ctx, cfg) }}
 	}
