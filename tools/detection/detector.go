@@ -81,6 +81,9 @@ func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]even
 	return d.facts, nil
 }
 
+// Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken in before stays known.
+func (d *Detector) Begin() { d.since, d.until = time.Time{}, time.Time{} }
+
 // Covers says whether a fact is about what was observed in the messages so far: by its cluster and the time of its observation.
 func (d *Detector) Covers(f *events.DeployFact) bool {
 	_, known := d.clusters[f.Workload.ClusterUID]
