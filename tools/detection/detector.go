@@ -3,6 +3,7 @@ package detection
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,7 +66,7 @@ func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]even
 	}
 	o, err := observed.Decode(d.cell, subject, header, data)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what is wrong
+		return nil, err
 	}
 	if o.ClusterUID == "" {
 		return nil, nil // of no concern
@@ -197,7 +198,7 @@ func (d *Detector) tick(a *agent, at time.Time) {
 		}
 	}
 	slices.SortFunc(groups, func(x, y *group) int {
-		return bytes.Compare([]byte(x.state.Key.String()), []byte(y.state.Key.String()))
+		return strings.Compare(x.state.Key.String(), y.state.Key.String())
 	})
 	for _, g := range groups {
 		d.advanceGroup(g, environment.Input{AgentID: a.id, ObservedAt: at})
