@@ -15,7 +15,7 @@ import (
 // twice, and that no workspace's desired revision ever goes down.
 func Events(cell topology.Cell, stream topology.Stream, records []Record) Findings {
 	var f Findings
-	c := eventCheck{cell: cell, stream: stream, last: map[string]int{}, ids: map[string]bool{}}
+	c := eventCheck{cell: cell, stream: stream, subjects: map[string]*regexp.Regexp{}, last: map[string]int{}, ids: map[string]bool{}}
 	for _, r := range records {
 		if err := c.check(r); err != nil {
 			f.addf("%s, sequence %d, %s: %v", stream.Name, r.Sequence, r.Subject, err)
@@ -25,10 +25,11 @@ func Events(cell topology.Cell, stream topology.Stream, records []Record) Findin
 }
 
 type eventCheck struct {
-	cell   topology.Cell
-	stream topology.Stream
-	last   map[string]int  // desired revision by workspace
-	ids    map[string]bool // of events, with their source
+	cell     topology.Cell
+	stream   topology.Stream
+	subjects map[string]*regexp.Regexp // by type
+	last     map[string]int            // desired revision by workspace
+	ids      map[string]bool           // of events, with their source
 }
 
 func (c *eventCheck) check(r Record) error {
@@ -39,8 +40,13 @@ func (c *eventCheck) check(r Record) error {
 	if err := events.Validate(e.Type(), e.Data()); err != nil {
 		return fmt.Errorf("is not what its schema says: %w", err)
 	}
-	known, _ := events.Lookup(e.Type())
-	if !subjectPattern(c.cell, known.Subject, c.stream.Family).MatchString(r.Subject) {
+	subject := c.subjects[e.Type()]
+	if subject == nil {
+		known, _ := events.Lookup(e.Type())
+		subject = subjectPattern(c.cell, known.Subject, c.stream.Family)
+		c.subjects[e.Type()] = subject
+	}
+	if !subject.MatchString(r.Subject) {
 		return fmt.Errorf("is no subject of %s", e.Type())
 	}
 	writer, err := writerOf(c.cell, r.Subject)

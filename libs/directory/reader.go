@@ -58,7 +58,7 @@ func (d *Directory) Run(ctx context.Context, ready func()) error {
 		}
 		_ = pause.Wait(ctx) // it fails with the context only
 	}
-	return nil
+	return nil //nolint:nilerr // it was asked to end
 }
 
 // Check says why the copy cannot be used, or since when it could not be kept up.

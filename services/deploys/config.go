@@ -21,6 +21,7 @@ type Config struct {
 	NATS         natsconn.Config    `yaml:"nats"`
 	Ingest       IngestConfig       `yaml:"ingest"`
 	Environments EnvironmentsConfig `yaml:"environments"`
+	SinksFile    string             `yaml:"sinks_file" help:"YAML file with the sinks that facts are carried to; empty for none but the history"`
 }
 
 // CellConfig says which cell this is.

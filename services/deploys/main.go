@@ -25,6 +25,7 @@ import (
 	"lockstep.internal/services/deploys/nats"
 	"lockstep.internal/services/deploys/postgres"
 	"lockstep.internal/services/deploys/sink"
+	"lockstep.internal/services/deploys/sink/catalog"
 )
 
 // Program is what --help says of the service.
@@ -50,6 +51,7 @@ func Main(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("deploys: %w", err)
 	}
 	defer p.pool.Close()
+	defer p.outlets.Close()
 	return service.Run(ctx, service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
 }
 
@@ -70,7 +72,9 @@ type process struct {
 	// mend has the mender look at once.
 	mend  chan struct{}
 	sinks *sink.Set
-	api   service.Part
+	// outlets are what the set delivers through.
+	outlets *catalog.Sinks
+	api     service.Part
 }
 
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
@@ -151,7 +155,17 @@ func (p *process) openSinks(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sinks: %w", err)
 	}
-	if p.sinks, err = sink.New(sink.Config{Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics}); err != nil {
+	var configs []catalog.Config
+	if p.cfg.SinksFile != "" {
+		if configs, err = catalog.ReadFile(p.cfg.SinksFile); err != nil {
+			return fmt.Errorf("sinks_file: %w", err)
+		}
+	}
+	if p.outlets, err = catalog.Build(configs); err != nil {
+		return fmt.Errorf("sinks_file: %w", err)
+	}
+	p.sinks, err = sink.New(sink.Config{Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics, Entries: p.outlets.Entries})
+	if err != nil {
 		return fmt.Errorf("sinks: %w", err)
 	}
 	return nil

@@ -84,7 +84,7 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 	flags.StringVar(&a.flags.Cell, "cell", "", "name of the cell (LOCKSTEP_CELL; default local)")
 	flags.StringVarP(&a.output, "output", "o", outputTable, "table, json or yaml")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
-	for _, c := range []*cobra.Command{a.workspaces(), a.projects(), a.agents(), a.tokens(), a.deploys(), a.events(), a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.stateCommands(), a.up()} {
+	for _, c := range []*cobra.Command{a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.events(), a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.stateCommands(), a.up()} {
 		root.AddCommand(c)
 	}
 	return root

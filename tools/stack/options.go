@@ -24,6 +24,8 @@ type Options struct {
 	Image string
 	// Workloads that the watchers tell of besides workspaces, and the service deploys of their rollouts. Defaults to none; who enables them and names no annotations gets the watcher's own.
 	Workloads watcher.Workloads
+	// DeploysListen is where the API of deploys listens. Defaults to a free port on 127.0.0.1.
+	DeploysListen string
 	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, which then run as programs of their own, each with a configuration
 	// file, and can be killed. Defaults to none: services run in this process.
 	Programs string
@@ -40,6 +42,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.APIListen == "" {
 		o.APIListen = "127.0.0.1:0"
+	}
+	if o.DeploysListen == "" {
+		o.DeploysListen = "127.0.0.1:0"
 	}
 	if o.Configure == nil {
 		o.Configure = func(string, any) {}

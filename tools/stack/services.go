@@ -87,23 +87,27 @@ func (s *Stack) state(name, listen string) *service {
 	}
 }
 
-// startDeploys starts the service that tells of rollouts, where there is something to tell.
 func (s *Stack) startDeploys(ctx context.Context) error {
-	if !s.opts.Workloads.Enabled {
-		return nil
-	}
 	done := s.progress.step(Deploys)
-	if err := s.run(ctx, s.deploys(Deploys)); err != nil {
+	if err := s.run(ctx, s.deploys(Deploys, s.opts.DeploysListen)); err != nil {
 		return err
 	}
 	done("API on %s", s.DeploysURL())
 	return nil
 }
 
-func (s *Stack) deploys(name string) *service {
+// DeploysURL is where the API of deploys listens; empty without that service.
+func (s *Stack) DeploysURL() string {
+	if !s.opts.Workloads.Enabled {
+		return ""
+	}
+	return "http://" + s.Address(Deploys, ListenerAPI)
+}
+
+func (s *Stack) deploys(name, listen string) *service {
 	configure := func(before map[string]string) configuration {
 		cfg := deploys.DefaultConfig()
-		cfg.Ops.Listen, cfg.API.Listen = anyPort, anyPort
+		cfg.Ops.Listen, cfg.API.Listen = anyPort, listen
 		if was := before[ListenerAPI]; was != "" {
 			cfg.API.Listen = was
 		}
@@ -115,15 +119,10 @@ func (s *Stack) deploys(name string) *service {
 		s.opts.Configure(Deploys, &cfg)
 		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return deploys.Main(ctx, cfg) }}
 	}
-	return &service{name: name, configure: configure, begin: s.begin(Deploys), again: s.deploys}
-}
-
-// DeploysURL is where the API of deploys listens; empty where it does not run.
-func (s *Stack) DeploysURL() string {
-	if !s.opts.Workloads.Enabled {
-		return ""
+	return &service{
+		name: name, configure: configure, begin: s.begin(Deploys),
+		again: func(name string) *service { return s.deploys(name, anyPort) },
 	}
-	return "http://" + s.Address(Deploys, ListenerAPI)
 }
 
 // Agent of a stack.

@@ -82,8 +82,10 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.startState(ctx); err != nil {
 		return err
 	}
-	if err := s.startDeploys(ctx); err != nil {
-		return err
+	if s.opts.Workloads.Enabled {
+		if err := s.startDeploys(ctx); err != nil {
+			return err
+		}
 	}
 	if err := s.writeClient(); err != nil {
 		return err

@@ -29,7 +29,7 @@ func sample(fact events.Fact, change events.Change) events.DeployFact {
 	at := time.Date(2026, 3, 2, 10, 40, 12, 417_000_000, time.UTC)
 	f := events.DeployFact{
 		Fact: fact, Sequence: 3, Ordinal: 1, OccurredAt: at.Truncate(time.Second), ObservedAt: at, Provenance: events.ProvenanceObserved,
-		TimeSource: events.TimeSourceCondition, Reason: "R", Message: "ü ☃ \"quoted\"", Counts: &events.Counts{Desired: 2}, DurationMs: ptr(1200),
+		TimeSource: events.TimeSourceCondition, Reason: "R", Message: "ü ☃ \"quoted\"", Counts: &events.Counts{Desired: 2}, DurationMs: new(1200),
 		Workload: events.Workload{
 			ClusterUID: "6f1d9c34", AgentID: 7, Namespace: "shop", Kind: "deployment", Name: "checkout", UID: "u",
 			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"lockstep.dev/commit": "9fceb02"},
@@ -53,7 +53,8 @@ func sample(fact events.Fact, change events.Change) events.DeployFact {
 	return f
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 // standard reads the event as users of the standard do, and validates it by the standard's schema. The type that the library gives of a custom event
 // is not the event's, so the schema is looked up here.
@@ -137,15 +138,10 @@ func TestTheArtifactIsThePackageThatWasDeployed(t *testing.T) {
 	artifact := func(f events.DeployFact) string {
 		e, err := cdevent.Of("local", f)
 		require.NoError(t, err)
-		var data struct {
-			Subject struct {
-				Content struct {
-					ArtifactID string `json:"artifactId"`
-				}
-			} //nolint:tagliatelle // CDEvents' own
-		}
-		require.NoError(t, json.Unmarshal(e.Data(), &data))
-		return data.Subject.Content.ArtifactID
+		cd := standard(t, e)
+		content, ok := cd.(*v05.ServiceUpgradedEvent)
+		require.True(t, ok)
+		return content.Subject.Content.ArtifactId
 	}
 	f := sample(events.FactCompleted, events.ChangeUpdated)
 	require.Equal(t, "pkg:oci/checkout@sha256%3Aabc?repository_url=registry.example.com%3A5000%2Fshop%2Fcheckout&tag=v2", artifact(f))

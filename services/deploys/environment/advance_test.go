@@ -3,6 +3,7 @@ package environment_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -62,9 +63,7 @@ func encode(t testing.TB, v any) string {
 // hear of a workload: its state, commit and image; rollout "" for one that was there before.
 func (p *preview) hear(name, state, commit, image, id string) {
 	annotations := map[string]string{}
-	for k, v := range p.extra {
-		annotations[k] = v
-	}
+	maps.Copy(annotations, p.extra)
 	if commit != "" {
 		annotations["lockstep.dev/commit"] = commit
 	}

@@ -46,21 +46,21 @@ type Rollout struct {
 	LastSequence      int64             `json:"last_sequence"`
 	UpdatedAt         time.Time         `json:"updated_at"`
 
-	FirstSequence   *int64          `json:"first_sequence,omitempty"`
-	State           *string         `json:"state,omitempty"`
-	EndedAt         *time.Time      `json:"ended_at,omitempty"`
-	EndedObservedAt *time.Time      `json:"ended_observed_at,omitempty"`
-	DrainedAt       *time.Time      `json:"drained_at,omitempty"`
-	DurationMs      *int64          `json:"duration_ms,omitempty"`
-	Counts          *events.Counts  `json:"counts,omitempty"`
-	Stalled         *bool           `json:"stalled,omitempty"`
-	Blocked         *bool           `json:"blocked,omitempty"`
-	Paused          *bool           `json:"paused,omitempty"`
-	Troubled        *bool           `json:"troubled,omitempty"`
-	Reconstructed   *bool           `json:"reconstructed,omitempty"`
-	Reason          *string         `json:"reason,omitempty"`
-	Message         *string         `json:"message,omitempty"`
-	SupersededBy    *string         `json:"superseded_by,omitempty"`
+	FirstSequence   *int64         `json:"first_sequence,omitempty"`
+	State           *string        `json:"state,omitempty"`
+	EndedAt         *time.Time     `json:"ended_at,omitempty"`
+	EndedObservedAt *time.Time     `json:"ended_observed_at,omitempty"`
+	DrainedAt       *time.Time     `json:"drained_at,omitempty"`
+	DurationMs      *int64         `json:"duration_ms,omitempty"`
+	Counts          *events.Counts `json:"counts,omitempty"`
+	Stalled         *bool          `json:"stalled,omitempty"`
+	Blocked         *bool          `json:"blocked,omitempty"`
+	Paused          *bool          `json:"paused,omitempty"`
+	Troubled        *bool          `json:"troubled,omitempty"`
+	Reconstructed   *bool          `json:"reconstructed,omitempty"`
+	Reason          *string        `json:"reason,omitempty"`
+	Message         *string        `json:"message,omitempty"`
+	SupersededBy    *string        `json:"superseded_by,omitempty"`
 }
 
 // Rules say where things are found.

@@ -446,4 +446,6 @@ func (p *app) delete() {
 	p.a.say(p.subject(), events.TypeObservedWorkload, o)
 }
 
-func purgeUpTo(sequence uint64) jetstream.StreamPurgeOpt { return jetstream.WithPurgeSequence(sequence + 1) }
+func purgeUpTo(sequence uint64) jetstream.StreamPurgeOpt {
+	return jetstream.WithPurgeSequence(sequence + 1)
+}

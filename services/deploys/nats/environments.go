@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/google/uuid"
@@ -29,7 +28,6 @@ type group struct {
 	key environment.Key
 	entry[environment.State]
 
-	before  environment.State
 	facts   []*telling
 	changed bool
 }
@@ -94,7 +92,6 @@ func (in *intake) group(key environment.Key) *group {
 	} else {
 		g.state = environment.New(key)
 	}
-	g.before = g.state
 	in.env[id] = g
 	in.envOrder = append(in.envOrder, g)
 	return g
@@ -125,8 +122,11 @@ func (in *intake) advanceGroup(g *group, input environment.Input, trace string) 
 	before := g.state
 	after, facts := in.Environments.Advance(before, input)
 	g.state = after
-	if g.agentID != input.AgentID && (g.agentID == 0 || len(facts) > 0 || !reflect.DeepEqual(before, after)) {
-		g.agentID, g.changed = input.AgentID, true
+	if after.Serial != before.Serial {
+		g.changed = true
+		if g.agentID = after.AgentID; g.agentID == 0 {
+			g.agentID = input.AgentID
+		}
 	}
 	for i := range facts {
 		g.facts = append(g.facts, &telling{fact: facts[i], trace: trace})
@@ -136,7 +136,6 @@ func (in *intake) advanceGroup(g *group, input environment.Input, trace string) 
 
 // storeGroup adds an environment to what is written.
 func (in *intake) storeGroup(writing *postgres.Writing, g *group) error {
-	g.changed = g.changed || len(g.facts) > 0 || !reflect.DeepEqual(g.before, g.state)
 	if !g.changed {
 		return nil
 	}

@@ -162,4 +162,3 @@ func (in *intake) absent(a *postgres.Agent, w *workload, at time.Time) {
 	input.Absence = &rollout.Absence{ListVersion: listed, Unselected: a.Complete != nil && *a.Complete != a.Selection}
 	in.advance(w, input)
 }
-

@@ -34,7 +34,13 @@ func TestWhatACompleteFullResyncLacksIsGone(t *testing.T) {
 		"a member is missing":        {func(a *agent, there, _ *app) { a.begin(3, "s"); there.tell(); there.tellSet(there.sets[0]); a.end(3) }, nil},
 		"more came than were said":   {func(a *agent, there, _ *app) { a.begin(1, "s"); there.tell(); there.tellSet(there.sets[0]); a.end(1) }, nil},
 		"begin and end do not agree": {func(a *agent, there, _ *app) { a.begin(2, "s"); there.tell(); there.tellSet(there.sets[0]); a.end(3) }, nil},
-		"a member came twice":        {func(a *agent, there, _ *app) { a.begin(2, "s"); there.tell(); there.tell(); there.tellSet(there.sets[0]); a.end(2) }, []string{"removed"}},
+		"a member came twice": {func(a *agent, there, _ *app) {
+			a.begin(2, "s")
+			there.tell()
+			there.tell()
+			there.tellSet(there.sets[0])
+			a.end(2)
+		}, []string{"removed"}},
 		"another begins before its end": {func(a *agent, there, _ *app) {
 			a.begin(2, "s")
 			first := a.resync

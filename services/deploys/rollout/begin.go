@@ -99,7 +99,7 @@ func (p *step) adopt(k Pending, v View, newest bool) {
 	s.Rollout = next.Rollout
 	s.Last, s.Name, s.Hash, s.Template = next.Revision, next.Name, next.Hash, next.Template
 	f := p.about(next.Rollout, events.FactStarted, next.StartedAt, next.source)
-	f.ObservedAt, f.Counts = next.SeenAt, ptr(v.Counts)
+	f.ObservedAt, f.Counts = next.SeenAt, new(v.Counts)
 	p.tell(f)
 	switch next.Change {
 	case events.ChangeRolledBack:
@@ -108,6 +108,7 @@ func (p *step) adopt(k Pending, v View, newest bool) {
 	case events.ChangeRestarted:
 		f.Fact = events.FactRestarted
 		p.tell(f)
+	default: // started says it all
 	}
 }
 
@@ -144,7 +145,7 @@ func (p *step) overtake(next *beginning, v View) {
 	if r.End == events.FactCancelled {
 		f.Reason, f.Message = "RolledBack", "it was taken back to the template that was complete before"
 	}
-	f.Counts = ptr(v.Counts)
+	f.Counts = new(v.Counts)
 	p.tell(f)
 }
 
@@ -286,4 +287,5 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }

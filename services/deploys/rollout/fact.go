@@ -47,10 +47,10 @@ func (p *step) about(r *Rollout, fact events.Fact, occurred time.Time, source ev
 	f.Workload.Labels, f.Workload.Annotations = r.Labels, r.Notes
 	f.Rollout = &events.Rollout{
 		ID: r.ID, Revision: r.Revision, TemplateHash: r.Hash, Change: r.Change, OfRevision: r.OfRevision,
-		Images: r.Template.Images, PreviousImages: r.Previous, StartedAt: ptr(r.StartedAt), StartedObservedAt: ptr(r.SeenAt),
+		Images: r.Template.Images, PreviousImages: r.Previous, StartedAt: new(r.StartedAt), StartedObservedAt: new(r.SeenAt),
 		ReplicasAtStart: r.Replicas, ScaledDuring: r.Scaled, Strategy: r.Strategy,
 	}
-	f.Counts = ptr(r.Newest)
+	f.Counts = new(r.Newest)
 	return f
 }
 
@@ -75,7 +75,7 @@ func (p *step) scaling(fact events.Fact, v View) events.DeployFact {
 	scaling := p.s.Scaling
 	f := p.plain(fact, v.At, timeObservation)
 	f.Workload.Labels, f.Workload.Annotations = v.Labels, v.Annotations
-	f.Ordinal, f.Counts = scaling.Ordinal, ptr(v.Counts)
+	f.Ordinal, f.Counts = scaling.Ordinal, new(v.Counts)
 	f.Scale = &events.Scale{From: scaling.From, To: scaling.To}
 	return f
 }
@@ -103,7 +103,7 @@ func (p *step) duration(r *Rollout, at time.Time) *int {
 	if p.provenance != events.ProvenanceObserved || r.Provenance != events.ProvenanceObserved {
 		took = at.Sub(r.StartedAt)
 	}
-	return ptr(int(max(0, took.Milliseconds())))
+	return new(int(max(0, took.Milliseconds())))
 }
 
 // ID of a fact, the same whenever the same fact is told: a hash, in hex, of what it is about (rollout, run of an environment, or workload), its name and its

@@ -190,7 +190,7 @@ func (p *step) creation(v View) {
 	*ordinal++
 	f := p.plain(fact, v.At, timeObservation)
 	f.Ordinal = *ordinal
-	f.Counts = ptr(v.Counts)
+	f.Counts = new(v.Counts)
 	if refused {
 		cause := v.Failure
 		if v.Progress.Reason == reasonCreateError {
@@ -212,10 +212,10 @@ func (p *step) partition(r *Rollout, v View) {
 	if r.Partition != nil && *r.Partition == v.Partition {
 		return
 	}
-	r.Partition = ptr(v.Partition)
+	r.Partition = new(v.Partition)
 	r.Owed, r.Told, r.ToldAt = false, v.Counts, v.At
 	f := p.repeated(r, events.FactPartitionReached, v.At, timeObservation)
-	f.Partition = ptr(v.Partition)
+	f.Partition = new(v.Partition)
 	f.DurationMs = p.duration(r, v.At)
 	p.tell(f)
 }
@@ -293,7 +293,7 @@ func (p *step) scale(before, v View) {
 	switch changed := v.Counts.Desired != before.Counts.Desired; {
 	case changed && s.Scaling != nil:
 		s.Scaling.To = v.Counts.Desired
-	case changed && !edited && !(v.blind() && v.settled()):
+	case changed && !edited && (!v.blind() || !v.settled()):
 		s.Scales++
 		s.Scaling = &Scaling{From: before.Counts.Desired, To: v.Counts.Desired, Ordinal: s.Scales, SeenAt: v.At, Provenance: p.provenance}
 		p.tell(p.scaling(events.FactScaleStarted, v))
@@ -301,7 +301,7 @@ func (p *step) scale(before, v View) {
 	if s.Scaling != nil && v.settled() {
 		f := p.scaling(events.FactScaleCompleted, v)
 		if p.provenance == events.ProvenanceObserved && s.Scaling.Provenance == events.ProvenanceObserved {
-			f.DurationMs = ptr(int(max(0, v.At.Sub(s.Scaling.SeenAt).Milliseconds())))
+			f.DurationMs = new(int(max(0, v.At.Sub(s.Scaling.SeenAt).Milliseconds())))
 		}
 		p.tell(f)
 		s.Scaling = nil

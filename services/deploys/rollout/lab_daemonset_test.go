@@ -18,6 +18,7 @@ type nodePod struct {
 // daemonSet plays a DaemonSet, its controller and the kubelets.
 type daemonSet struct {
 	*lab
+
 	there      bool
 	uid_       string
 	version    string
@@ -62,7 +63,7 @@ func (d *daemonSet) begin() {
 func (d *daemonSet) observation(verb events.Verb) rollout.Input {
 	return rollout.Input{Workload: &events.ObservedWorkload{
 		Kind: events.WorkloadKindDaemonset, Object: d.meta("web", d.uid_, d.created, verb), Generation: d.generation, ObservedGeneration: d.observed,
-		SpecReplicas: ptr(d.status.Desired), Strategy: d.strategy, Template: d.tpl.observed(d.written), TemplateGeneration: d.templates, HasStatus: d.hasStatus,
+		SpecReplicas: new(d.status.Desired), Strategy: d.strategy, Template: d.tpl.observed(d.written), TemplateGeneration: d.templates, HasStatus: d.hasStatus,
 		Replicas: d.status.Total, UpdatedReplicas: d.status.Updated, ReadyReplicas: d.status.Ready, AvailableReplicas: d.status.Available,
 	}}
 }
@@ -94,6 +95,7 @@ func (d *daemonSet) spec(change func()) {
 func (d *daemonSet) edit(image string) {
 	d.spec(func() { d.tpl.image = image; d.tpl.restartedAt = "" })
 }
+
 func (d *daemonSet) restart()  { d.spec(func() { d.tpl.restartedAt = d.now.Format(time.RFC3339Nano) }) }
 func (d *daemonSet) addNode()  { d.nodes = append(d.nodes, nodePod{gone: true}) }
 func (d *daemonSet) loseNode() { d.nodes = d.nodes[:len(d.nodes)-1] }

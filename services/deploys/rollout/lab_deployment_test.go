@@ -46,6 +46,7 @@ func (r *replicaSet) pods() int { return r.ready + r.pending }
 // deployment plays a Deployment, its controller, its ReplicaSets' controller and the kubelets.
 type deployment struct {
 	*lab
+
 	there      bool
 	uid_       string
 	version    string
@@ -64,6 +65,7 @@ type deployment struct {
 	progress   events.Condition
 	quota      bool // no more pods
 	slow       bool // pods do not become ready
+	lingering  bool // pods take their time to terminate
 	late       bool // the progress deadline has passed
 	keep       int  // revisionHistoryLimit
 	epochs     int  // how often revisions began anew
@@ -90,7 +92,7 @@ func (d *deployment) create(replicas int, image string) {
 func (d *deployment) observation(verb events.Verb) rollout.Input {
 	w := &events.ObservedWorkload{
 		Kind: events.WorkloadKindDeployment, Object: d.meta("web", d.uid_, d.created, verb), Generation: d.generation, ObservedGeneration: d.observed,
-		SpecReplicas: ptr(d.replicas), Paused: d.paused, Strategy: d.strategy, ProgressDeadlineSeconds: d.deadline,
+		SpecReplicas: new(d.replicas), Paused: d.paused, Strategy: d.strategy, ProgressDeadlineSeconds: d.deadline,
 		Template: d.tpl.observed(d.written), Revision: d.revision, HasStatus: d.hasStatus,
 		Replicas: d.status.Total, UpdatedReplicas: d.status.Updated, ReadyReplicas: d.status.Ready, AvailableReplicas: d.status.Available,
 		UnavailableReplicas: d.status.Unavailable, TerminatingReplicas: d.status.Terminating,
@@ -353,7 +355,7 @@ func (d *deployment) writeStatus(current *replicaSet) {
 		at := d.second()
 		progress = events.Condition{Type: "Progressing", Status: status, Reason: reason, Message: message, LastUpdateTime: &at}
 	}
-	if d.deadline != nil && current != nil && !(c.Updated == c.Total && progress.Reason == "NewReplicaSetAvailable") {
+	if d.deadline != nil && current != nil && (c.Updated != c.Total || progress.Reason != "NewReplicaSetAvailable") {
 		switch {
 		case complete:
 			say("True", "NewReplicaSetAvailable", `ReplicaSet "`+current.name+`" has successfully progressed.`)
@@ -397,7 +399,7 @@ func (d *deployment) kubelets() {
 		if r.pending > 0 && !d.slow {
 			r.pending--
 			r.ready++
-		} else if r.terminating > 0 {
+		} else if r.terminating > 0 && !d.lingering {
 			r.terminating--
 		}
 		if r.pods() != before.pods() || r.ready != before.ready {

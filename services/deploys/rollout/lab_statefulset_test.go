@@ -24,6 +24,7 @@ type ordinal struct {
 // statefulSet plays a StatefulSet, its controller and the kubelets.
 type statefulSet struct {
 	*lab
+
 	there      bool
 	uid_       string
 	version    string
@@ -64,7 +65,7 @@ func (s *statefulSet) create(replicas int, image string) {
 func (s *statefulSet) observation(verb events.Verb) rollout.Input {
 	return rollout.Input{Workload: &events.ObservedWorkload{
 		Kind: events.WorkloadKindStatefulset, Object: s.meta("web", s.uid_, s.created, verb), Generation: s.generation, ObservedGeneration: s.observed,
-		SpecReplicas: ptr(s.replicas), Strategy: s.strategy, Partition: s.cut, Template: s.tpl.observed(s.written),
+		SpecReplicas: new(s.replicas), Strategy: s.strategy, Partition: s.cut, Template: s.tpl.observed(s.written),
 		CurrentRevision: s.current, UpdateRevision: s.update, HasStatus: s.hasStatus,
 		Replicas: s.status.Total, UpdatedReplicas: s.status.Updated, ReadyReplicas: s.status.Ready, AvailableReplicas: s.status.Available,
 	}}
@@ -114,6 +115,7 @@ func (s *statefulSet) spec(change func()) {
 func (s *statefulSet) edit(image string) {
 	s.spec(func() { s.tpl.image = image; s.tpl.restartedAt = "" })
 }
+
 func (s *statefulSet) restart() {
 	s.spec(func() { s.tpl.restartedAt = s.now.Format(time.RFC3339Nano) })
 }

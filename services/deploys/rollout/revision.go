@@ -42,7 +42,7 @@ func (p *step) revision(in Input) bool {
 func (p *step) concerns(r *events.ObservedWorkloadRevision) bool {
 	key := p.s.Key
 	return key.Kind != DaemonSet && r.Object.ClusterUID == key.ClusterUID && r.Object.Namespace == key.Namespace && r.Workload == key.Name &&
-		r.WorkloadUID != "" && !slices.Contains(p.s.Former, r.WorkloadUID) && !(p.s.Gone && r.WorkloadUID == p.s.UID && len(p.s.Waiting) == 0)
+		r.WorkloadUID != "" && !slices.Contains(p.s.Former, r.WorkloadUID) && (!p.s.Gone || r.WorkloadUID != p.s.UID || len(p.s.Waiting) != 0)
 }
 
 // news says that the observation is above what is known of the object.
@@ -138,8 +138,8 @@ func (p *step) settle(uid string, upTo int) {
 
 // highest revision of the workload that is there.
 func (p *step) highest() (Revision, bool) {
-	for i := len(p.s.Revisions) - 1; i >= 0; i-- {
-		if r := p.s.Revisions[i]; r.WorkloadUID == p.s.UID && !r.Deleted {
+	for _, v := range slices.Backward(p.s.Revisions) {
+		if r := v; r.WorkloadUID == p.s.UID && !r.Deleted {
 			return r, true
 		}
 	}

@@ -24,13 +24,12 @@ const (
 
 // letter makes the copy for DEAD. Its original, as the letter names it, is on SINKS: there it is delivered again to this sink alone.
 func letter(cell topology.Cell, sink string, e *entry, reason error) *nats.Msg {
-	original := e.again
-	subject := e.msg.Subject()
-	if !original {
+	subject := e.stored.Subject
+	if !e.again {
 		subject = cell.Sink(sink, subject)
 	}
-	header := make(nats.Header, len(e.msg.Headers())+6)
-	for name, values := range e.msg.Headers() {
+	header := make(nats.Header, len(e.stored.Header)+6)
+	for name, values := range e.stored.Header {
 		if !strings.HasPrefix(name, "Nats-") {
 			header[name] = values
 		}
@@ -40,7 +39,7 @@ func letter(cell topology.Cell, sink string, e *entry, reason error) *nats.Msg {
 	header.Set(cursor.DeadSubjectHeader, subject)
 	header.Set(cursor.DeadStreamHeader, e.place.stream)
 	header.Set(cursor.DeadSequenceHeader, strconv.FormatUint(e.place.sequence, 10))
-	l := &nats.Msg{Subject: cell.Dead(service, subject), Header: header, Data: e.msg.Data()}
+	l := &nats.Msg{Subject: cell.Dead(service, subject), Header: header, Data: e.stored.Data}
 	const idAllowance = 512
 	if l.Size()+idAllowance > topology.MaxMessageSize {
 		header.Set(cursor.DeadOmittedHeader, strconv.Itoa(len(l.Data)))
@@ -72,6 +71,6 @@ func (p *pump) bury(ctx context.Context, e *entry, reason error) error {
 		return fmt.Errorf("put fact %d of %s on DEAD: %w", e.place.sequence, e.place.stream, err)
 	}
 	p.set.metrics.facts.WithLabelValues(p.name, outcomeDead).Inc()
-	p.logger.WarnContext(ctx, "a fact was put on DEAD", "stream", e.place.stream, "sequence", e.place.sequence, "subject", e.msg.Subject(), "reason", reason)
+	p.logger.WarnContext(ctx, "a fact was put on DEAD", "stream", e.place.stream, "sequence", e.place.sequence, "subject", e.stored.Subject, "reason", reason)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
@@ -19,8 +20,9 @@ type place struct {
 // entry is one fact that is not done with.
 type entry struct {
 	place  place
-	order  uint64 // of arrival
-	msg    jetstream.Msg
+	order  uint64        // of arrival
+	stored nats.Msg      // the subject, headers and data, as they are stored
+	msg    jetstream.Msg // to be acknowledged: another one once it was delivered again
 	key    string
 	fact   events.DeployFact
 	event  event.Event

@@ -29,6 +29,7 @@ func (l Limit) limiter() *rate.Limiter {
 // Limiter holds writers to the limits of one destination, and to what it answers. It may be used from any goroutine.
 type Limiter struct {
 	limiters []*rate.Limiter
+	outer    *Limiter
 
 	mu    sync.Mutex
 	until time.Time
@@ -43,8 +44,19 @@ func NewLimiter(limits ...Limit) *Limiter {
 	return l
 }
 
+// Within makes a limiter that keeps further limits beside those of l.
+func (l *Limiter) Within(limits ...Limit) *Limiter {
+	inner := NewLimiter(limits...)
+	inner.outer = l
+	return inner
+}
+
 // Pause lets nobody through for a time: the destination said so.
 func (l *Limiter) Pause(d time.Duration) {
+	if l.outer != nil {
+		l.outer.Pause(d)
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if until := time.Now().Add(d); until.After(l.until) {
@@ -54,6 +66,9 @@ func (l *Limiter) Pause(d time.Duration) {
 
 // Paused is how long nobody is let through yet.
 func (l *Limiter) Paused() time.Duration {
+	if l.outer != nil {
+		return l.outer.Paused()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(time.Until(l.until), 0)
@@ -65,6 +80,9 @@ func (l *Limiter) Wait(ctx context.Context) error {
 		if err := sleep(ctx, limiter.Reserve().Delay()); err != nil {
 			return err
 		}
+	}
+	if l.outer != nil {
+		return l.outer.Wait(ctx)
 	}
 	return l.AwaitPause(ctx)
 }
@@ -84,6 +102,9 @@ func (l *Limiter) Await(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+	if l.outer != nil {
+		return l.outer.Await(ctx)
 	}
 	return l.AwaitPause(ctx)
 }

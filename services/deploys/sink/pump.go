@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/topology"
@@ -93,7 +94,7 @@ func (p *pump) run(ctx context.Context) error {
 	defer stop.Stop()
 	p.workers.Wait()
 	p.set.metrics.waiting.WithLabelValues(p.name).Set(0)
-	return context.Cause(ctx)
+	return context.Cause(ctx) //nolint:wrapcheck // what a part of the pump ended with
 }
 
 // take puts what the supply has into the lanes.
@@ -132,7 +133,8 @@ func (p *pump) take(ctx context.Context, s supply) error {
 var errElsewhere = errors.New("a fact was delivered elsewhere")
 
 func (p *pump) arrive(ctx context.Context, at place, msg jetstream.Msg) {
-	e := &entry{place: at, msg: msg, again: at.stream == topology.StreamSinks}
+	stored := nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}
+	e := &entry{place: at, stored: stored, msg: msg, again: at.stream == topology.StreamSinks}
 	e.event, e.fact, e.broken = Read(msg.Headers(), msg.Data())
 	e.key = e.event.ID()
 	thread, tells := fmt.Sprintf("unread %s/%d", at.stream, at.sequence), true

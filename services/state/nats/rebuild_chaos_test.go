@@ -29,10 +29,14 @@ type chaos struct {
 	orphans    int
 	// said is the last revision that a workspace's dispatcher spoke of, if it shall never go back.
 	said map[uuid.UUID]int
+	// sights and pods are what objects were at a version when it was told first: no version is anything else later.
+	sights map[string]sight
+	pods   map[string]events.ObservedPod
 }
 
 func (w *world) chaos(seed uint64) *chaos {
 	c := &chaos{world: w, random: rand.New(rand.NewPCG(seed, 7)), agents: []*agent{w.agent(7), w.agent(8)}, versions: map[int64]int{7: 100, 8: 5000}}
+	c.sights, c.pods = map[string]sight{}, map[string]events.ObservedPod{}
 	c.agents[1].cluster = "cluster-8"
 	return c
 }
@@ -96,14 +100,14 @@ func (c *chaos) step() {
 	c.versions[a.id]++
 	version := c.versions[a.id]
 	s := running(ws, version)
-	s.spec, s.available, s.template = c.random.IntN(2), c.random.IntN(2), 1
+	s.spec, s.available = c.random.IntN(2), c.random.IntN(2)
 	switch c.random.IntN(26) {
 	case 0:
 		s.deleted = true
-		a.sees(s)
+		c.sees(a, s)
 	case 1:
 		s.version = max(1, s.version-1-c.random.IntN(40)) // late
-		a.sees(s)
+		c.sees(a, s)
 	case 2:
 		a.replicaSet(ws, version)
 	case 3, 4, 5:
@@ -141,8 +145,20 @@ func (c *chaos) step() {
 			c.resync(a, 10)
 		}
 	default:
-		a.sees(s)
+		c.sees(a, s)
 	}
+}
+
+// sees sends an observation of a Deployment at a version, as it is at that.
+func (c *chaos) sees(a *agent, s sight) {
+	c.t.Helper()
+	s.template = 1
+	at := fmt.Sprint(a.cluster, "/", s.name, "/", s.version)
+	if first, told := c.sights[at]; told {
+		s.spec, s.available = first.spec, first.available
+	}
+	c.sights[at] = s
+	a.sees(s)
 }
 
 // revision is one that a dispatcher speaks of.
@@ -179,6 +195,11 @@ func (c *chaos) pod(a *agent, ws domain.Workspace, version int) {
 		default:
 			p.Containers = []events.ContainerState{{Name: "c", State: events.ContainerStatusWaiting, Reason: []string{"", "CrashLoopBackOff", "ErrImagePull"}[c.random.IntN(3)]}}
 		}
+		at := fmt.Sprint(a.cluster, "/", p.Object.Name, "/", p.Object.ResourceVersion)
+		if first, told := c.pods[at]; told {
+			p.Object.CreatedAt, p.Object.DeletedAt, p.Conditions, p.Containers = first.Object.CreatedAt, first.Object.DeletedAt, first.Conditions, first.Containers
+		}
+		c.pods[at] = *p
 	})
 }
 
@@ -197,7 +218,7 @@ func (c *chaos) resync(a *agent, version int) {
 	a.begins(id, nonce, len(members), version-5)
 	for _, ws := range members {
 		if c.random.IntN(12) > 0 {
-			a.sees(member(running(ws, max(1, version-5-c.random.IntN(5))), id))
+			c.sees(a, member(running(ws, max(1, version-5-c.random.IntN(5))), id))
 		}
 	}
 	if c.random.IntN(8) > 0 {

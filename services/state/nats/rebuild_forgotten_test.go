@@ -87,18 +87,20 @@ func TestATerminationGoesOnThatTheStreamHasForgotten(t *testing.T) {
 func TestWhatCameLateIsStillLateWhenTheRestIsForgotten(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	ws := w.workspace("w")
+	ws, deleted := w.workspace("w"), w.workspace("deleted")
 	a := w.agent(7)
 	a.sees(running(ws, 50))
-	w.forget(topology.StreamObserved, 2)
+	a.sees(absent(deleted, 60))
+	w.forget(topology.StreamObserved, 3)
 	a.sees(absent(ws, 40))
+	a.sees(running(deleted, 60))
 	a.ticks()
 	w.take()
 	require.Equal(t, "running", string(w.get(ws.ID).ActualState))
 	w.identical("an older version came late")
 
 	before := w.everything()
-	w.exec(`update observed_objects set resource_version = 1000`)
+	w.exec(`update observed_objects set resource_version = 1000 where name = 'w'`)
 	require.Len(t, w.rebuild(false, 0).Differences, 1, "the row is not what was observed")
 	require.Equal(t, before, w.everything())
 }
@@ -166,6 +168,63 @@ func restoring(t *testing.T, seed uint64) {
 	}
 	w.take()
 	w.identical("after the full resyncs")
+}
+
+// A dispatcher does not say again of a workspace that is to be terminated what it said before.
+func TestWhatDispatchersDoNotRepeatStaysWhenAStreamWasRestored(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	again, leaving := w.workspace("again"), w.workspace("leaving")
+	a := w.agent(7)
+	a.applies(again.ID, 1)
+	w.take()
+	copied := t.TempDir() + "/copy"
+	require.NoError(t, w.server.Snapshot(copied))
+	w.reconnected()
+	a.now = a.now.Add(time.Minute)
+	a.applies(again.ID, 1)
+	a.fails(again.ID, 2)
+	w.desire(leaving.ID, domain.DesiredTerminated)
+	a.says("terminating", leaving.ID, 2, map[string]any{})
+	w.take()
+	require.NoError(t, w.server.Restore(copied))
+	w.reconnected()
+	w.take()
+	w.desire(again.ID, domain.DesiredTerminated)
+	a.says("terminating", again.ID, int(w.get(again.ID).DesiredRevision), map[string]any{})
+	a.fails(leaving.ID, 2)
+	w.take()
+	require.Equal(t, a.now, w.get(again.ID).AppliedAt)
+	require.Equal(t, "in_progress", string(w.get(leaving.ID).Termination))
+	w.identical("what was lost stays")
+}
+
+// What was deleted has the epoch that it was last seen in, however many began in what a restored stream lacks.
+func TestTombstonesKeepTheirEpochsWhenAStreamWasRestored(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ws := w.workspace("w")
+	a := w.agent(7)
+	a.sees(running(ws, 166))
+	w.take()
+	copied := t.TempDir() + "/copy"
+	require.NoError(t, w.server.Snapshot(copied))
+	w.reconnected()
+	a.sees(running(ws, 203))
+	a.begins("of a restored cluster", uuid.NewString()+"/deployment:5000", 0, 300)
+	a.ends("of a restored cluster", 0)
+	a.cluster = "another"
+	a.begins("of another cluster", "", 0, 10)
+	a.ends("of another cluster", 0)
+	w.take()
+	require.NoError(t, w.server.Restore(copied))
+	w.reconnected()
+	w.take()
+	a.begins("that is asked for then", "", 0, 20)
+	a.ends("that is asked for then", 0)
+	w.take()
+	require.Equal(t, object{Version: "203", Epoch: 1, Deleted: true}, w.object("w"))
+	w.identical("two epochs are lost")
 }
 
 // forget has everything taken in, and a stream lose all before a sequence.

@@ -76,6 +76,9 @@ func FuzzARebuildGivesWhatIsThere(f *testing.F) {
 	f.Add(uint64(22), uint8(1))
 	f.Add(uint64(3), uint8(3))
 	f.Add(uint64(6612163047009132882), uint8(3))
+	f.Add(uint64(5009), uint8(3))
+	f.Add(uint64(2021), uint8(4))
+	f.Add(uint64(2035), uint8(4))
 	f.Fuzz(func(t *testing.T, seed uint64, kind uint8) {
 		t.Parallel()
 		kinds[int(kind)%len(kinds)](t, seed)

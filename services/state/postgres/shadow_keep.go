@@ -80,6 +80,10 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 			from {agents} l, f where l.id = s.id and s.last_seen_at is null and (f.restored or l.last_seen_at < f.before)`,
 		// Clocks that told a later time before; they never go back.
 		`update pg_temp.agents s set ticked_at = l.ticked_at from {agents} l, f where l.id = s.id and (s.ticked_at is null or s.ticked_at < l.ticked_at)`,
+		// Tombstones of which a restored stream has older ones. They come before the epochs: which of them a row is of is not known where some began in what is lost.
+		`update pg_temp.observed_objects s set (uid, cluster_uid, epoch, resource_version, workspace_id, resync_id, data)
+				= (l.uid, l.cluster_uid, l.epoch, l.resource_version, l.workspace_id, l.resync_id, l.data)
+			from {objects} l, f where {same} and f.restored and l.deleted and s.deleted and (l.epoch, l.resource_version) > (s.epoch, s.resource_version)`,
 		// Epochs that began in what is forgotten: only their order counts, and they never go back.
 		`, later as (select l.id, l.epoch - s.epoch as by from {agents} l join pg_temp.agents s using (id) where l.epoch > s.epoch),
 			objects as (update pg_temp.observed_objects s set epoch = coalesce((select l.epoch from {objects} l where {same} and {alike} and l.data = s.data), s.epoch + by)
@@ -88,18 +92,16 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 				from later where id = s.agent_id)
 			update pg_temp.agents a set epoch = epoch + by from later where later.id = a.id`,
 		// Objects of which the stream tells older versions only, which came late. Their version is taken from what was observed, in case that the row has another one.
-		`update pg_temp.observed_objects s set (uid, cluster_uid, resource_version, deleted, workspace_id, data) = (l.uid, l.cluster_uid, told, l.deleted, l.workspace_id, l.data)
-			from (select *, substring(data from '"resource_version":"([0-9]{1,39})"')::numeric as told from {objects}) l, f
-			where {same} and l.epoch = s.epoch and told > s.resource_version and substring(l.data from '"observed_at":"([^"]*)"') < f.stamp`,
+		`update pg_temp.observed_objects s set (uid, cluster_uid, resource_version, deleted, workspace_id, data)
+				= (l.uid, l.cluster_uid, told, l.deleted or gone, l.workspace_id, l.data)
+			from (select *, substring(data from '"resource_version":"([0-9]{1,39})"')::numeric as told, data like '%"verb":"deleted"%' as gone from {objects}) l, f
+			where {same} and l.epoch = s.epoch and (told, gone) > (s.resource_version, s.deleted) and substring(l.data from '"observed_at":"([^"]*)"') < f.stamp`,
 		// Membership in resyncs that are not known any more.
 		`update pg_temp.observed_objects s set resync_id = l.resync_id from {objects} l
 			where {same} and s.resync_id is null and not exists (select from pg_temp.resyncs r where (r.agent_id, r.resync_id) = (l.agent_id, l.resync_id))`,
-		// Objects that were observed last before: they are gone, or their agent is; and tombstones of which the stream was restored without.
+		// Objects that were observed last before: they are gone, or their agent is; and tombstones that the stream was restored without.
 		`insert into pg_temp.observed_objects select l.* from {objects} l, f
 			where f.restored and l.deleted or substring(l.data from '"observed_at":"([^"]*)"') < f.stamp on conflict do nothing`,
-		`update pg_temp.observed_objects s set (uid, cluster_uid, epoch, resource_version, workspace_id, resync_id, data)
-				= (l.uid, l.cluster_uid, l.epoch, l.resource_version, l.workspace_id, l.resync_id, l.data)
-			from {objects} l, f where {same} and f.restored and l.deleted and s.deleted and (l.epoch, l.resource_version) > (s.epoch, s.resource_version)`,
 		`delete from pg_temp.observed_objects s using f where f.restored and s.deleted and s.kind <> 'deployment' and not exists (select from {objects} l where {same})`,
 		`insert into pg_temp.resyncs select l.* from {resyncs} l, f where f.restored or l.begun_at < f.before on conflict do nothing`,
 		`insert into pg_temp.orphans select l.* from {orphans} l, f where f.restored or l.seen_at < f.before on conflict do nothing`,
@@ -116,7 +118,8 @@ func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Forgotten) error 
 				and (f.restored or l.applied_at < f.before or l.applied_at is null)`,
 		// What was applied last was so before.
 		`update pg_temp.workspaces s set applied_revision = l.applied_revision, applied_at = l.applied_at, applied_uid = l.applied_uid, applied_generation = l.applied_generation
-			from {workspaces} l, f where l.id = s.id and s.applied_revision < l.applied_revision and (f.restored or l.applied_at < f.before)`,
+			from {workspaces} l, f where l.id = s.id and (f.restored or l.applied_at < f.before)
+				and (s.applied_revision < l.applied_revision or s.applied_revision = l.applied_revision and s.applied_at < l.applied_at)`,
 		// A termination goes on until it is over, whatever is heard in between; it began after it was asked for.
 		`update pg_temp.workspaces s set termination = l.termination
 			from {workspaces} l, f where l.id = s.id and s.termination = 'none' and l.termination = 'in_progress' and l.desired_state = 'terminated'

@@ -10,6 +10,7 @@ func parameters() map[string]parameter {
 		"name":      {Description: "Name of that workload, escaped.", Examples: []string{"tidy-otter"}},
 		"cluster":   {Description: "UID of the cluster's kube-system namespace.", Examples: []string{"6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10"}},
 		"fact":      {Description: "What happened.", Examples: []string{"started", "completed"}},
+		"sink":      {Description: "Name of the sink that is to deliver it.", Examples: []string{"slack"}},
 		"workspace": {Description: "Id of the workspace, a UUIDv7.", Examples: []string{"0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa"}},
 		"project":   {Description: "Id of the workspace's project; 0 for workspaces that belong to none.", Examples: []string{"4"}},
 		"id":        {Description: "Id of the entry; a membership's is <user>-<scope>-<id of the scope>.", Examples: []string{"4", "5-project-4"}},

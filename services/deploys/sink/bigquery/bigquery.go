@@ -44,14 +44,14 @@ type Config struct {
 func DefaultConfig() Config { return Config{Table: "deploy_facts"} }
 
 // Missing says which required settings are not given.
-func (c Config) Missing() []error {
-	var faults []error
+func (c Config) Missing() []string {
+	var missing []string
 	for key, value := range map[string]string{"project": c.Project, "dataset": c.Dataset, "table": c.Table} {
 		if value == "" {
-			faults = append(faults, config.Invalid(key, "is required"))
+			missing = append(missing, key)
 		}
 	}
-	return faults
+	return missing
 }
 
 var (

@@ -45,9 +45,9 @@ func DefaultConfig() Config {
 }
 
 // Missing says which required settings are not given.
-func (c Config) Missing() []error {
+func (c Config) Missing() []string {
 	if !c.TokenFile.IsSet() {
-		return []error{config.Invalid("token_file", "is required")}
+		return []string{"token_file"}
 	}
 	return nil
 }

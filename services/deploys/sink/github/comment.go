@@ -244,5 +244,3 @@ func (s *Comments) pullRequest(ctx context.Context, client *github.Client, sourc
 	}
 	return 0, nil
 }
-
-

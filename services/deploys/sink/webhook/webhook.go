@@ -39,15 +39,15 @@ type Config struct {
 func DefaultConfig() Config { return Config{ContentType: "application/json"} }
 
 // Missing says which required settings are not given.
-func (c Config) Missing() []error {
-	var faults []error
+func (c Config) Missing() []string {
+	var missing []string
 	if c.URL == "" && !c.URLFile.IsSet() {
-		faults = append(faults, config.Invalid("url", "is required, here or in url_file"))
+		missing = append(missing, "url")
 	}
 	if !c.SecretFile.IsSet() {
-		faults = append(faults, config.Invalid("secret_file", "is required: receivers verify the signature"))
+		missing = append(missing, "secret_file")
 	}
-	return faults
+	return missing
 }
 
 // Validate says what is wrong with what is given.

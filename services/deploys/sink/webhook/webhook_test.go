@@ -56,13 +56,13 @@ func receive(t *testing.T, secret string) *receiver {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.seen[request.Header.Get("webhook-id")]++
+		r.seen[request.Header.Get("Webhook-Id")]++
 		r.bodies, r.header = append(r.bodies, string(body)), request.Header.Clone()
 		if r.answer != nil {
 			r.answer(w, request)
 		}
 	}))
-	t.Cleanup(r.Server.Close)
+	t.Cleanup(r.Close)
 	return r
 }
 
@@ -220,7 +220,9 @@ func TestTheAddressMayBeInAFileAndBeChanged(t *testing.T) {
 	r := receive(t, secret(0))
 	file := filepath.Join(t.TempDir(), "url")
 	require.NoError(t, os.WriteFile(file, []byte("nonsense\n"), 0o600))
-	s := open(t, "", secret(0), func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) { c.URLFile = config.SecretFile(file) })
+	s := open(t, "", secret(0), func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) {
+		c.URLFile = config.SecretFile(file)
+	})
 	require.ErrorContains(t, s.Deliver(t.Context(), delivery(t)), "no https://")
 	require.NoError(t, os.WriteFile(file, []byte(r.URL+"\n"), 0o600))
 	require.NoError(t, s.Deliver(context.Background(), delivery(t)))
