@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,12 +23,15 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/deploys/cdevent"
 	"lockstep.internal/services/deploys/connectapi"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
@@ -137,6 +141,24 @@ func (b *bed) play(steps ...func() error) {
 		err := b.pool.QueryRow(b.t.Context(), `select coalesce(max(sequence), 0) from stream_cursors`).Scan(&sequence)
 		return err == nil && sequence >= stream.CachedInfo().State.LastSeq
 	}, soon, 10*time.Millisecond)
+}
+
+// publishInvented publishes that the rollout of the first fact has stalled, which nobody observed.
+func (b *bed) publishInvented(stream jetstream.Stream) {
+	b.t.Helper()
+	first, err := stream.GetMsg(b.t.Context(), 1)
+	require.NoError(b.t, err)
+	told, err := event.Decode(first.Header, first.Data)
+	require.NoError(b.t, err)
+	fact, err := cdevent.Read(told)
+	require.NoError(b.t, err)
+	fact.Fact, fact.Ordinal = events.FactStalled, 1
+	invented, err := cdevent.Of("local", fact)
+	require.NoError(b.t, err)
+	msg, err := event.Encode(invented, strings.TrimSuffix(first.Subject, "started")+"stalled")
+	require.NoError(b.t, err)
+	_, err = b.js.PublishMsg(b.t.Context(), msg)
+	require.NoError(b.t, err)
 }
 
 // run executes a command.

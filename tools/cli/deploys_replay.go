@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -53,20 +54,32 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 	cell := topology.Cell(a.client.Cell)
 	d := detection.New(cell, rules)
 	var said []events.DeployFact
-	partial, malformed := opts.FromSequence > 1 || !opts.FromTime.IsZero(), 0
+	partial, malformed, begun := false, 0, false
+	// What came before the stretch is read too: without it nothing would be known of what goes on at its begin.
+	from := opts
+	opts.FromSequence, opts.FromTime = 0, time.Time{}
 	err = replay.Run(ctx, js, cell, opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		// What the stream has dropped is missing as if the stretch began later.
+		// What the stream has dropped is not known.
 		partial = partial || meta.Sequence.Consumer == 1 && meta.Sequence.Stream > 1
+		if !begun && meta.Sequence.Stream >= from.FromSequence && !meta.Timestamp.Before(from.FromTime) {
+			begun = true
+			d.Begin()
+		}
 		facts, err := d.Take(msg.Subject(), msg.Headers(), msg.Data())
 		if err != nil {
 			malformed++
 			return a.note("%s, sequence %d: %v", msg.Subject(), meta.Sequence.Stream, err)
 		}
-		said = append(said, facts...)
+		if begun {
+			said = append(said, facts...)
+		}
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if !begun {
+		return a.showDetection(nil, malformed)
 	}
 	published, err := publishedFacts(ctx, js, cell, d)
 	if err != nil {

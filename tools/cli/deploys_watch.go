@@ -90,7 +90,7 @@ func (a *app) watchRollouts(ctx context.Context, api *client.Deploys, request *d
 		err := w.follow(ctx, api, request)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the user has left, which is how it ends
 		case w.failed != nil:
 			return w.failed
 		case err != nil && (first && !w.heard || !again(err)):
@@ -142,7 +142,7 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 	// The reader ends with the stream; what it still has is let go.
 	defer func() {
 		cancel()
-		for range messages { //nolint:revive // nobody wants them any more
+		for range messages { // nobody wants them any more
 		}
 	}()
 	again := time.NewTicker(redraw)

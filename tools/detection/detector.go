@@ -3,6 +3,7 @@ package detection
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,7 +66,7 @@ func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]even
 	}
 	o, err := observed.Decode(d.cell, subject, header, data)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what is wrong
+		return nil, err
 	}
 	if o.ClusterUID == "" {
 		return nil, nil // of no concern
@@ -80,6 +81,9 @@ func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]even
 	d.take(&o)
 	return d.facts, nil
 }
+
+// Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken in before stays known.
+func (d *Detector) Begin() { d.since, d.until = time.Time{}, time.Time{} }
 
 // Covers says whether a fact is about what was observed in the messages so far: by its cluster and the time of its observation.
 func (d *Detector) Covers(f *events.DeployFact) bool {
@@ -194,7 +198,7 @@ func (d *Detector) tick(a *agent, at time.Time) {
 		}
 	}
 	slices.SortFunc(groups, func(x, y *group) int {
-		return bytes.Compare([]byte(x.state.Key.String()), []byte(y.state.Key.String()))
+		return strings.Compare(x.state.Key.String(), y.state.Key.String())
 	})
 	for _, g := range groups {
 		d.advanceGroup(g, environment.Input{AgentID: a.id, ObservedAt: at})
