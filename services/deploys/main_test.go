@@ -196,7 +196,7 @@ func TestARolloutFromAnObservationToWhoeverAsks(t *testing.T) {
 	reader, operations := b.client(6, false)
 	watching, err := reader.WatchRollouts(t.Context(), connect.NewRequest(&deploysv1.WatchRolloutsRequest{}))
 	require.NoError(t, err)
-	defer watching.Close() //nolint:errcheck // the test is over
+	defer watching.Close()
 	b.observe(1, 1, 3)
 	b.observe(2, 2, 1)
 	require.True(t, watching.Receive(), "%v", watching.Err())
