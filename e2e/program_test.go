@@ -40,7 +40,7 @@ func build(t *testing.T) string {
 func buildServices(t *testing.T) string {
 	t.Helper()
 	programs.services.Do(func() {
-		arguments := []string{stack.State, stack.Watcher, stack.Dispatcher}
+		arguments := []string{stack.State, stack.Watcher, stack.Dispatcher, stack.Deploys}
 		for i, name := range arguments {
 			arguments[i] = "lockstep.internal/services/" + name + "/cmd/" + name
 		}

@@ -41,8 +41,8 @@ func Allowed() map[Place]Rule {
 		Generate: {Imports: []Place{Libs, Wire}},
 		// Programs to copy from: they know Lockstep by what it says on the wire.
 		Outside: {},
-		Tools:    {Imports: []Place{Services, Libs, Wire, Testkit}},
-		E2E:      {Imports: []Place{Services, Libs, Wire, Testkit, Tools}},
+		Tools:   {Imports: []Place{Services, Libs, Wire, Testkit}},
+		E2E:     {Imports: []Place{Services, Libs, Wire, Testkit, Tools}},
 	}
 }
 

@@ -144,7 +144,7 @@ func (p *process) openIngest(context.Context) error {
 		Cached:       p.cfg.Ingest.CachedWorkloads, Tracer: p.tel.Tracer, Cursors: cursors, Metrics: metrics,
 	}
 	if p.consumer, err = p.ingest.Consumer(); err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	p.mender = &nats.Mender{Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Store: p.store, Metrics: metrics, Again: p.mend}
 	return nil

@@ -198,7 +198,7 @@ func TestARolloutFromAnObservationToWhoeverAsks(t *testing.T) {
 	defer cancel()
 	watching, err := reader.WatchRollouts(ctx, connect.NewRequest(&deploysv1.WatchRolloutsRequest{}))
 	require.NoError(t, err)
-	defer watching.Close() //nolint:errcheck // the test is over
+	defer watching.Close()
 	b.observe(1, 1, 3)
 	b.observe(2, 2, 1)
 	require.True(t, watching.Receive(), "%v", watching.Err())

@@ -148,7 +148,7 @@ func TestReplicasShareTheKeysAndTheirPrivatePartsAreSealed(t *testing.T) {
 	}
 	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
 	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the test is over
+	defer conn.Close(context.WithoutCancel(t.Context()))
 	var keys int
 	var id string
 	require.NoError(t, conn.QueryRow(t.Context(), `select count(*), min(id) from state.token_signing_keys`).Scan(&keys, &id))

@@ -109,8 +109,11 @@ func TestTheScopeOfAResyncIsTold(t *testing.T) {
 	require.EqualValues(t, "workloads", begun.Scope)
 	require.Equal(t, "s", begun.Selection)
 	require.Equal(t, []events.ListVersion{
-		{Kind: "deployment", ResourceVersion: "3"}, {Kind: "statefulset", ResourceVersion: "4"}, {Kind: "daemonset", ResourceVersion: "5"},
-		{Kind: "replicaset", ResourceVersion: "1"}, {Kind: "controllerrevision", ResourceVersion: "2"},
+		{Kind: "deployment", ResourceVersion: "3"},
+		{Kind: "statefulset", ResourceVersion: "4"},
+		{Kind: "daemonset", ResourceVersion: "5"},
+		{Kind: "replicaset", ResourceVersion: "1"},
+		{Kind: "controllerrevision", ResourceVersion: "2"},
 	}, begun.ListVersions)
 	fact, err = r.Ended(resync, epoch())
 	require.NoError(t, err)

@@ -176,6 +176,7 @@ func owningDeployment(kind kube.Kind, o metav1.Object) string {
 		if name, found := strings.CutSuffix(controllerOf(o, "ReplicaSet"), "-"+hash); found && hash != "" && name != "" {
 			return name
 		}
+	case kube.StatefulSet, kube.DaemonSet, kube.ControllerRevision: // of no workspace
 	}
 	return o.GetLabels()[LabelWorkspaceName]
 }

@@ -74,11 +74,10 @@ func (s *shop) note(t *testing.T, name, note string) {
 	s.patch(t, name, fmt.Sprintf(`{"metadata":{"annotations":{"lockstep.dev/note":%q}}}`, note))
 }
 
-// resyncedOf reads one whole full resync of a scope and returns its begin and its members, and all that was read.
-func (p *tape) resyncedOf(t *testing.T, scope string) (heard, []heard, []heard) {
+// resyncedOf reads one whole full resync of a scope and returns its begin and its members.
+func (p *tape) resyncedOf(t *testing.T, scope string) (heard, []heard) {
 	t.Helper()
-	all := p.until(t, "the begin of a resync of "+scope, func(h heard) bool { return begun(h) && h.Scope == scope })
-	begin := last(all)
+	begin := last(p.until(t, "the begin of a resync of "+scope, func(h heard) bool { return begun(h) && h.Scope == scope }))
 	read := p.until(t, "its end", func(h heard) bool { return ended(h) && h.ResyncID == begin.ResyncID })
 	require.Equal(t, scope, last(read).Scope)
 	var members []heard
@@ -89,7 +88,7 @@ func (p *tape) resyncedOf(t *testing.T, scope string) (heard, []heard, []heard) 
 	}
 	require.Equal(t, begin.Count, last(read).Count)
 	require.Len(t, members, begin.Count)
-	return begin, members, append(all, read...)
+	return begin, members
 }
 
 const workloads = watcher.ScopeWorkloads
@@ -100,7 +99,7 @@ func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
 	s := c.shop(t, "")
 	start(t, c.following(t, "", s))
 	tape := c.tape(t)
-	begin, _, _ := tape.resyncedOf(t, workloads)
+	begin, _ := tape.resyncedOf(t, workloads)
 	require.Equal(t, events.ResyncCauseStart, begin.Cause)
 	require.Equal(t, selection(t, "", s.namespace).Digest(), begin.Selection)
 	require.Len(t, begin.ListVersions, 5)
@@ -186,7 +185,7 @@ func TestWhatLeavesAndEntersTheSelectionIsTold(t *testing.T) {
 	}
 	p := start(t, c.following(t, "team=shop", one, two))
 	tape := c.tape(t)
-	begin, members, _ := tape.resyncedOf(t, workloads)
+	begin, members := tape.resyncedOf(t, workloads)
 	found := map[string]bool{}
 	for _, h := range members {
 		require.True(t, h.Object.FirstSeen)
@@ -216,7 +215,7 @@ func TestWhatLeavesAndEntersTheSelectionIsTold(t *testing.T) {
 	p.stop(t)
 
 	start(t, c.following(t, "", two))
-	again, members, _ := tape.resyncedOf(t, workloads)
+	again, members := tape.resyncedOf(t, workloads)
 	require.NotEqual(t, begin.Selection, again.Selection)
 	require.Len(t, of(members, events.TypeObservedWorkload, "out"), 1)
 	for _, h := range members {
@@ -296,14 +295,14 @@ func TestARestoredClusterIsToldOfAnewInBothScopes(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)
 	server := kubetest.Start(t)
-	server.Set(kubetest.StatefulSets, 100, statefulSet("old", "1", 90))
+	server.Set(kubetest.StatefulSets, 100, statefulSet("old", 90))
 	cfg := c.configWith(server.Kubeconfig(t))
 	cfg.Workloads.Enabled = true
 	start(t, cfg)
 	tape := c.tape(t)
-	_, members, _ := tape.resyncedOf(t, workloads)
+	_, members := tape.resyncedOf(t, workloads)
 	require.Len(t, members, 1)
-	server.Set(kubetest.StatefulSets, 50, statefulSet("old", "1", 40))
+	server.Set(kubetest.StatefulSets, 50, statefulSet("old", 40))
 	server.Expire(1 << 30)
 	begins := map[string]bool{}
 	tape.until(t, "the term's end, which both scopes begin anew after", func(h heard) bool {
@@ -319,19 +318,19 @@ func TestAFullResyncWaitsForEveryVersionBeforeIt(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)
 	server := kubetest.Start(t)
-	server.Set(kubetest.StatefulSets, 100, statefulSet("db", "1", 90))
+	server.Set(kubetest.StatefulSets, 100, statefulSet("db", 90))
 	cfg := c.configWith(server.Kubeconfig(t))
 	cfg.Workloads.Enabled = true
 	start(t, cfg)
 	tape := c.tape(t)
 	tape.resyncedOf(t, workloads)
 	hold := server.Hold(kubetest.DaemonSets) // the last kind that is listed
-	server.Set(kubetest.StatefulSets, 120, statefulSet("db", "1", 110))
+	server.Set(kubetest.StatefulSets, 120, statefulSet("db", 110))
 	c.request(t, "n")
 	receive(t, hold.Reached)
 	hold.Release()
-	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", "1", 105))
-	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", "1", 110))
+	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 105))
+	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 110))
 	read := tape.until(t, "the member", func(h heard) bool { return h.Object.ResourceVersion == "110" && h.Object.ResyncID != "" })
 	begins, versions := false, []string{}
 	for _, h := range of(read, events.TypeObservedWorkload, "db") {
@@ -344,7 +343,7 @@ func TestAFullResyncWaitsForEveryVersionBeforeIt(t *testing.T) {
 	}
 }
 
-func statefulSet(name, uid string, version int) *appsv1.StatefulSet {
-	d := deployment(name, uid, version)
+func statefulSet(name string, version int) *appsv1.StatefulSet {
+	d := deployment(name, "1", version)
 	return &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: d.ObjectMeta}
 }

@@ -109,11 +109,19 @@ func next(s *stack.Stack, demo bool) string {
 	if !demo {
 		lines = append(lines, "  "+program+" ws create "+workspace+" --wait")
 	}
-	for _, command := range []string{
-		"ws list", "ws stop " + workspace, "ws events " + workspace, "events tail 'workspace.>'", "replay 'observed.>'",
-	} {
+	commands := []string{"ws list", "ws stop " + workspace, "ws events " + workspace, "events tail 'workspace.>'", "replay 'observed.>'"}
+	if s.DeploysURL() != "" {
+		commands = append(commands, "deploys watch", "deploys list", "deploys stats")
+	}
+	for _, command := range commands {
 		lines = append(lines, "  "+program+" "+command)
 	}
-	lines = append(lines, "  kubectl --kubeconfig "+s.Kubeconfig()+" get pods -A", "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
+	kubectl := "  kubectl --kubeconfig " + s.Kubeconfig()
+	lines = append(lines, kubectl+" get pods -A")
+	if s.DeploysURL() != "" {
+		lines = append(lines, "", "Deploy something, and see it in `"+program+" deploys watch`:", "",
+			kubectl+" create deployment web --image registry.example/web:1 --replicas 5", kubectl+" set image deployment/web web=registry.example/web:2")
+	}
+	lines = append(lines, "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
 	return strings.Join(lines, "\n")
 }

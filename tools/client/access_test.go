@@ -118,7 +118,7 @@ func (b *bundle) watch(t *testing.T) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer answers.Close() //nolint:errcheck // only read
+	defer answers.Close()
 	if !answers.Receive() {
 		return "", answers.Err()
 	}

@@ -22,13 +22,11 @@ type Options struct {
 	NATSPort int
 	// Image of the template default. Defaults to the state service's own.
 	Image string
-	// Workloads that the watchers tell of besides workspaces. Defaults to none; who enables them and names no annotations gets the watcher's own.
+	// Workloads that the watchers tell of besides workspaces, and the service deploys of their rollouts. Defaults to none; who enables them and names no annotations gets the watcher's own.
 	Workloads watcher.Workloads
-	// Deploys runs the service deploys as well, and lets watchers tell of all workloads of their clusters.
-	Deploys bool
-	// DeploysListen is where its API listens. Defaults to a free port on 127.0.0.1.
+	// DeploysListen is where the API of deploys listens. Defaults to a free port on 127.0.0.1.
 	DeploysListen string
-	// Programs is a folder with the binaries state, watcher, dispatcher and, where it is wanted, deploys, which then run as programs of their own, each with a configuration
+	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, which then run as programs of their own, each with a configuration
 	// file, and can be killed. Defaults to none: services run in this process.
 	Programs string
 	// Progress receives a line for each step, for people. Defaults to nowhere.

@@ -98,7 +98,7 @@ func (s *Stack) startDeploys(ctx context.Context) error {
 
 // DeploysURL is where the API of deploys listens; empty without that service.
 func (s *Stack) DeploysURL() string {
-	if !s.opts.Deploys {
+	if !s.opts.Workloads.Enabled {
 		return ""
 	}
 	return "http://" + s.Address(Deploys, ListenerAPI)

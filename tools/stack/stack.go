@@ -82,7 +82,7 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.startState(ctx); err != nil {
 		return err
 	}
-	if s.opts.Deploys {
+	if s.opts.Workloads.Enabled {
 		if err := s.startDeploys(ctx); err != nil {
 			return err
 		}

@@ -54,7 +54,6 @@ func sample(fact events.Fact, change events.Change) events.DeployFact {
 }
 
 //go:fix inline
-func ptr[T any](v T) *T { return new(v) }
 
 // standard reads the event as users of the standard do, and validates it by the standard's schema. The type that the library gives of a custom event
 // is not the event's, so the schema is looked up here.

@@ -53,7 +53,7 @@ func (s *rolloutService) ListRollouts(ctx context.Context, r *connect.Request[de
 	}
 	found, err := s.rollouts.List(ctx, filter, page)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	}
 	out := &deploysv1.ListRolloutsResponse{}
 	for i := range found {
@@ -95,7 +95,7 @@ func (s *rolloutService) GetRollout(ctx context.Context, r *connect.Request[depl
 	}
 	facts, err := s.rollouts.Facts(ctx, one)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	}
 	out := &deploysv1.GetRolloutResponse{Rollout: rolloutMessage(one)}
 	for i := range facts {
@@ -123,7 +123,7 @@ func (s *rolloutService) find(ctx context.Context, r *deploysv1.GetRolloutReques
 	}
 	found, err := s.rollouts.List(ctx, filter, postgres.RolloutPage{Size: maxPageSize})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	}
 	if len(found) == 0 {
 		return nil, fault.New(errcode.NotFound, "%s does not exist", thing)

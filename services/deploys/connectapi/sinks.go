@@ -32,11 +32,11 @@ type sinkService struct {
 
 func (s *sinkService) ListSinks(ctx context.Context, _ *connect.Request[deploysv1.ListSinksRequest]) (*connect.Response[deploysv1.ListSinksResponse], error) {
 	if err := access.Administrator(ctx); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	list, err := s.sinks.List(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	out := &deploysv1.ListSinksResponse{}
 	for i := range list {
@@ -55,7 +55,7 @@ func statusMessage(s *sink.Status) *deploysv1.Sink {
 
 func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deploysv1.BackfillSinkRequest]) (*connect.Response[deploysv1.BackfillSinkResponse], error) {
 	if err := access.Administrator(ctx); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	first := uint64(0)
 	if since := r.Msg.GetSince(); since != nil {
@@ -64,31 +64,31 @@ func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deplo
 			return nil, fault.New(errcode.NotFound, "nothing was told since %s", since.AsTime())
 		}
 		if err != nil {
-			return nil, err //nolint:wrapcheck // says what failed
+			return nil, err
 		}
 		first = uint64(position)
 	}
 	if err := s.sinks.Backfill(ctx, r.Msg.GetName(), first); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	return connect.NewResponse(&deploysv1.BackfillSinkResponse{}), nil
 }
 
 func (s *sinkService) ResendFact(ctx context.Context, r *connect.Request[deploysv1.ResendFactRequest]) (*connect.Response[deploysv1.ResendFactResponse], error) {
 	if err := access.Administrator(ctx); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	fact, err := (&postgres.Store{}).Fact(ctx, s.pool, r.Msg.GetFactId())
 	switch {
 	case postgres.Missing(err):
 		return nil, fault.New(errcode.NotFound, "there is no fact %q", r.Msg.GetFactId())
 	case err != nil:
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	case fact.StreamSequence <= 0:
 		return nil, fault.New(errcode.FailedPrecondition, "fact %q is not on the stream any more", r.Msg.GetFactId())
 	}
 	if err := s.sinks.Resend(ctx, r.Msg.GetSink(), uint64(fact.StreamSequence)); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	return connect.NewResponse(&deploysv1.ResendFactResponse{}), nil
 }

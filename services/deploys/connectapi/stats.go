@@ -45,7 +45,7 @@ func (s *rolloutService) GetStats(ctx context.Context, r *connect.Request[deploy
 	}
 	total, workloads, err := s.rollouts.Stats(ctx, filter, most)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	}
 	days := float64(filter.Until.Sub(filter.Since)) / float64(day)
 	out := &deploysv1.GetStatsResponse{Total: statsMessage(&total, days), Since: timestamppb.New(filter.Since), Until: timestamppb.New(filter.Until)}

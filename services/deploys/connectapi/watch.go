@@ -83,7 +83,7 @@ func (w *watch) sendAll(ctx context.Context, initial bool) error {
 		over := filter
 		over.States = without(over.States, history.Running)
 		if all, err = w.rollouts.List(ctx, over, postgres.RolloutPage{Size: w.ended}); err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 	}
 	if len(filter.States) == 0 || slices.Contains(filter.States, history.Running) {
@@ -115,7 +115,7 @@ func (w *watch) every(ctx context.Context, filter postgres.RolloutFilter, all []
 	for page := (postgres.RolloutPage{Size: maxPageSize}); ; {
 		found, err := w.rollouts.List(ctx, filter, page)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // says what failed
+			return nil, err
 		}
 		if all = append(all, found...); len(found) < page.Size {
 			return all, nil

@@ -117,6 +117,7 @@ func (r Rules) apply(row *Rollout, f *events.DeployFact) {
 		row.DrainedAt = new(f.OccurredAt)
 	case events.FactCompleted, events.FactSuperseded, events.FactCancelled, events.FactUnknown:
 		row.end(f)
+	default: // tells nothing that is kept of a rollout by itself
 	}
 	row.explain(f)
 }

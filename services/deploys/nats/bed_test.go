@@ -68,9 +68,9 @@ func (w *world) database(tb testing.TB) *pgxpool.Pool {
 	return pool
 }
 
-func (w *world) exec(sql string, args ...any) {
+func (w *world) exec(sql string) {
 	w.t.Helper()
-	_, err := w.pool.Exec(w.t.Context(), sql, args...)
+	_, err := w.pool.Exec(w.t.Context(), sql)
 	require.NoError(w.t, err)
 }
 
@@ -299,8 +299,10 @@ func (a *agent) begin(count int, selection string) {
 	a.say(cell.ObservedResync(a.id), events.TypeObservedResyncBegun, map[string]any{
 		"resync_id": a.resync, "cluster_uid": a.cluster, "cause": "start", "count": count, "observed_at": a.now, "scope": "workloads", "selection": selection,
 		"list_versions": []map[string]string{
-			{"kind": "deployment", "resource_version": a.version()}, {"kind": "statefulset", "resource_version": a.version()},
-			{"kind": "daemonset", "resource_version": a.version()}, {"kind": "replicaset", "resource_version": a.version()},
+			{"kind": "deployment", "resource_version": a.version()},
+			{"kind": "statefulset", "resource_version": a.version()},
+			{"kind": "daemonset", "resource_version": a.version()},
+			{"kind": "replicaset", "resource_version": a.version()},
 		},
 	})
 }

@@ -24,10 +24,10 @@ type step struct {
 
 // group is an environment that the batch concerns.
 type group struct {
-	id  uuid.UUID
-	key environment.Key
 	entry[environment.State]
 
+	id      uuid.UUID
+	key     environment.Key
 	facts   []*telling
 	changed bool
 }
@@ -73,7 +73,7 @@ func (in *intake) loadGroups(ctx context.Context) error {
 	}
 	reading, err := in.Store.Read(ctx, in.tx, postgres.Ask{Environments: missing})
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	return load(reading.Environments, in.loadedEnv)
 }

@@ -83,7 +83,7 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 		Name: consumerName, Stream: topology.StreamObserved, Subjects: Subjects(i.Cell), Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
 		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch, Linger: linger,
 		Decode: func(m *cursor.Message[Observed]) error {
-			value, err := decode(i.Cell, m.Subject, m.Header, m.Data)
+			value, err := Decode(i.Cell, m.Subject, m.Header, m.Data)
 			m.Value = value
 			return err
 		},

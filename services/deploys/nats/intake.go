@@ -47,10 +47,10 @@ type intake struct {
 
 // workload is a workload that the batch concerns.
 type workload struct {
-	id  uuid.UUID
-	key rollout.Key
 	entry[rollout.State]
 
+	id    uuid.UUID
+	key   rollout.Key
 	facts []*telling
 	// changed is that its state is another one than is stored.
 	changed bool
@@ -65,14 +65,14 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 	}
 	reading, err := i.Store.Begin(ctx, tx, i.ask(batch))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	}
 	batches := reading.Batches
 	if i.known.batches != 0 && batches != i.known.batches+1 {
 		// Somebody else has written, or the last batch was not committed.
 		i.known.forget()
 		if reading, err = i.Store.Read(ctx, tx, i.ask(batch)); err != nil {
-			return nil, err //nolint:wrapcheck // says what failed
+			return nil, err
 		}
 	}
 	i.known.batches = batches
@@ -365,10 +365,10 @@ func (in *intake) store(ctx context.Context) error {
 	}
 	if len(in.located) > 0 {
 		if err := in.Store.Locate(ctx, in.tx, in.located); err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 	}
-	return in.Store.Save(ctx, in.tx, writing) //nolint:wrapcheck // says what failed
+	return in.Store.Save(ctx, in.tx, writing)
 }
 
 // chronicle adds facts, and the rows of the history that they change.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -81,7 +82,7 @@ func (m *Mender) Mend(ctx context.Context) (int, error) {
 	for {
 		workloads, err := m.Store.Untold(ctx, m.Pool, mendAtOnce)
 		if err != nil || len(workloads) == 0 {
-			return again, err //nolint:wrapcheck // says what failed
+			return again, err
 		}
 		for _, id := range sorted(workloads) {
 			count, err := m.mend(ctx, p, id, workloads[id])
@@ -113,7 +114,7 @@ func (m *Mender) compare(ctx context.Context, stream jetstream.Stream) error {
 		return nil
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	first := int64(stream.CachedInfo().State.FirstSeq)
 	if newest.StreamSequence < first {
@@ -132,7 +133,7 @@ func (m *Mender) compare(ctx context.Context, stream jetstream.Stream) error {
 			continue
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		there, err := has(ctx, stream, &f)
 		switch {
@@ -145,7 +146,7 @@ func (m *Mender) compare(ctx context.Context, stream jetstream.Stream) error {
 		}
 	}
 	m.Logger.WarnContext(ctx, "the stream was restored from an older copy: what it lacks is told again", "stream", topology.StreamDeploys, "after", low)
-	return m.Store.ForgetPositions(ctx, m.Pool, low) //nolint:wrapcheck // says what failed
+	return m.Store.ForgetPositions(ctx, m.Pool, low)
 }
 
 // has says whether the stream has the fact at its position.
@@ -165,7 +166,7 @@ func (m *Mender) mend(ctx context.Context, p *public, workload uuid.UUID, from i
 	everything := time.Time{}
 	facts, err := m.Store.FactsBetween(ctx, m.Pool, workload, from-1, 1<<62, everything)
 	if err != nil || len(facts) == 0 {
-		return 0, err //nolint:wrapcheck // says what failed
+		return 0, err
 	}
 	positions := make(map[string]int64, len(facts))
 	for i := range facts {
@@ -189,12 +190,10 @@ func (m *Mender) mend(ctx context.Context, p *public, workload uuid.UUID, from i
 		last = tail[i]
 	}
 	_, again, err := p.retell(ctx, workload, last, 1<<62)
-	for id, at := range again {
-		positions[id] = at
-	}
+	maps.Copy(positions, again)
 	if err != nil {
 		return 0, err
 	}
 	m.Metrics.retold(len(again))
-	return len(again), m.Store.Locate(ctx, m.Pool, positions) //nolint:wrapcheck // says what failed
+	return len(again), m.Store.Locate(ctx, m.Pool, positions)
 }

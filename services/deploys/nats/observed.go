@@ -73,8 +73,8 @@ func identify(cluster, namespace, kind, name string) uuid.UUID {
 	return id
 }
 
-// decode reads a message of the stream OBSERVED. What is of the workspaces' scope gives an Observed that says nothing.
-func decode(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
+// Decode reads a message of the stream OBSERVED on one of the [Subjects]. What is of the workspaces' scope gives an Observed that says nothing.
+func Decode(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
 		return Observed{}, fmt.Errorf("subject: %w", err)

@@ -71,10 +71,10 @@ func (in *intake) recognize(ctx context.Context) error {
 	}
 	known, last, err := in.Store.Known(ctx, in.tx, ids, workloads)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	for id, c := range strangers {
-		if _, any := last[id]; !any {
+		if _, told := last[id]; !told {
 			continue
 		}
 		for _, t := range c.tellings {

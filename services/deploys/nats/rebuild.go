@@ -119,7 +119,7 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*rebuilding, error
 	}
 	shadow, err := postgres.NewShadow(ctx, conn)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what failed
+		return nil, err
 	}
 	return &rebuilding{Rebuild: r, conn: conn, shadow: shadow, consumer: consumer, first: stream.CachedInfo().State.FirstSeq}, nil
 }
@@ -147,7 +147,7 @@ func (b *rebuilding) catchUp(ctx context.Context) error {
 				return err
 			}
 			if err := b.shadow.Tidy(ctx); err != nil {
-				return err //nolint:wrapcheck // says what failed
+				return err
 			}
 		}
 		if left <= rest {
@@ -161,7 +161,7 @@ func (b *rebuilding) catchUp(ctx context.Context) error {
 func (b *rebuilding) locate(ctx context.Context, tx pgx.Tx, ask func(context.Context, pgx.Tx) (cursor.Position, error)) error {
 	at, err := ask(ctx, tx)
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	if b.at.Epoch != 0 && at.Epoch != b.at.Epoch || at.Sequence < b.done {
 		return fault.New(errcode.Conflict, "stream %s was restored from an older copy meanwhile: rebuild again", topology.StreamObserved)
@@ -180,7 +180,7 @@ func (b *rebuilding) read(ctx context.Context, into libpostgres.Beginner, to uin
 		}
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	b.done = to
 	return nil
@@ -200,17 +200,17 @@ func (b *rebuilding) finish(ctx context.Context, check bool) (RebuildOutcome, er
 			}
 		}
 		if err := b.shadow.Keep(ctx, tx, postgres.Forgotten{Beginning: b.first > 1, Restored: b.at.Epoch > 1}); err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		var err error
 		if out.Tables, out.Differences, err = b.shadow.Compare(ctx, tx, shownDifferences); err != nil {
-			return err //nolint:wrapcheck // says what failed
+			return err
 		}
 		if check {
 			return errChecked
 		}
 		out.Replaced = true
-		return b.shadow.Replace(ctx, tx) //nolint:wrapcheck // says what failed
+		return b.shadow.Replace(ctx, tx)
 	})
 	if err != nil && !errors.Is(err, errChecked) {
 		return RebuildOutcome{}, err

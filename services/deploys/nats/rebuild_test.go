@@ -63,8 +63,10 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 		{`update facts set observed_at = observed_at + interval '1 ms' where fact = 'completed'`, "observed_at is"},
 		{`update rollouts set state = 'cancelled', duration_ms = 1`, `state is "cancelled"`},
 		{`update agents set selection_complete = null`, "selection_complete is null"},
-		{`insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select 'made-up', workload, 99, 'started', now(), now(), '{}' from facts limit 1`,
-			"facts made-up: is there, but not by the stream"},
+		{
+			`insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select 'made-up', workload, 99, 'started', now(), now(), '{}' from facts limit 1`,
+			"facts made-up: is there, but not by the stream",
+		},
 		{`truncate workloads, facts, rollouts, agents, resyncs, resync_members, environments`, "is missing"},
 	} {
 		w.exec(spoil.statement)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,7 +41,7 @@ func (in *intake) resolve(ctx context.Context, c *chain) error {
 	if len(left) == 0 {
 		return nil // what comes after them on the stream is what comes next
 	}
-	last := told{}
+	var last told
 	if len(tail) > 0 {
 		last = tail[len(tail)-1]
 	} else if last, err = p.last(ctx, c.filter(in.Cell)); err != nil {
@@ -56,9 +57,7 @@ func (in *intake) resolve(ctx context.Context, c *chain) error {
 	if err != nil {
 		return err
 	}
-	for id, at := range again {
-		in.located[id] = at
-	}
+	maps.Copy(in.located, again)
 	if len(again) > 0 {
 		in.Logger.WarnContext(ctx, "the stream was restored from an older copy: facts were told again", "subject", c.filter(in.Cell), "facts", len(again))
 		in.Metrics.retold(len(again))
@@ -109,7 +108,7 @@ func (p *public) last(ctx context.Context, filter string) (told, error) {
 func (p *public) retell(ctx context.Context, workload uuid.UUID, last told, below int64) (int64, map[string]int64, error) {
 	facts, err := p.store.FactsBetween(ctx, p.db, workload, int64(last.fact.Sequence), below, time.Now().Add(-publicMemory()))
 	if err != nil {
-		return 0, nil, err //nolint:wrapcheck // says what failed
+		return 0, nil, err
 	}
 	position, again := last.position, map[string]int64{}
 	first := int64(p.stream.CachedInfo().State.FirstSeq)

@@ -24,7 +24,7 @@ func (in *intake) beginResync(ctx context.Context, o *Observed) error {
 	}
 	begun, err := in.Store.BeginResync(ctx, in.tx, o.AgentID, o.Begun.ResyncID, o.At)
 	if err != nil || !begun {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	a := in.change(in.agent(o.AgentID))
 	clear(in.epochs)
@@ -125,7 +125,7 @@ func (in *intake) resynced(ctx context.Context, a *postgres.Agent, agents []int6
 		}
 	}
 	if err := in.Store.Save(ctx, in.tx, writing); err != nil {
-		return postgres.Resynced{}, err //nolint:wrapcheck // says what failed
+		return postgres.Resynced{}, err
 	}
 	// What this batch knows otherwise than the database is looked at here.
 	touched := make([]uuid.UUID, 0, len(in.order))
@@ -134,9 +134,9 @@ func (in *intake) resynced(ctx context.Context, a *postgres.Agent, agents []int6
 	}
 	stored, err := in.Store.Resynced(ctx, in.tx, a.ID, a.ClusterUID, agents, touched)
 	if err != nil {
-		return postgres.Resynced{}, err //nolint:wrapcheck // says what failed
+		return postgres.Resynced{}, err
 	}
-	return stored, in.Store.ForgetMembers(ctx, in.tx, a.ID) //nolint:wrapcheck // says what failed
+	return stored, in.Store.ForgetMembers(ctx, in.tx, a.ID)
 }
 
 // present are the workloads of the batch that agents have told of in a cluster and that are there.

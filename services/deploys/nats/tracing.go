@@ -34,6 +34,7 @@ func (i *Ingest) trace(ctx context.Context, batch []cursor.Message[Observed]) (c
 		cause := telemetry.Extract(context.Background(), nats.Header{event.TraceParent: []string{parent}})
 		links = append(links, trace.Link{SpanContext: trace.SpanContextFromContext(cause)})
 	}
+	//nolint:spancheck // who asks for it ends it
 	return i.Tracer.Start(ctx, "conclude and tell facts", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links...),
 		trace.WithAttributes(attribute.Int("messages", len(batch))))
 }

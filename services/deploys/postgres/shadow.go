@@ -80,7 +80,7 @@ func (w within) Begin(ctx context.Context) (pgx.Tx, error) { return beginReadOnl
 func beginReadOnly(ctx context.Context, db postgres.Beginner) (pgx.Tx, error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // as its caller expects
+		return nil, err
 	}
 	if _, err := tx.Exec(ctx, `set transaction read only`); err != nil {
 		_ = tx.Rollback(ctx)
@@ -172,7 +172,7 @@ func (s *Shadow) Replace(ctx context.Context, tx pgx.Tx) error {
 		names := map[string]string{"shadow": shadow(table.name), "real": s.real(table.name), "same": same(table.key)}
 		statements := []string{
 			`delete from {real} l where not exists (select from {shadow} s where {same})`,
-			//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
+
 			`insert into {real} select s.* from {shadow} s where not exists (select from {real} l where {same})`,
 		}
 		if len(derived) > 0 {

@@ -78,7 +78,7 @@ func (s *Store) queueMembers(b *pgx.Batch, members []Member) {
 		}
 	}
 	b.Queue(`
-		insert into resync_members (agent_id, object, workload) select * from unnest($1::bigint[], $2::text[], $3::uuid[])
+		insert into resync_members (agent_id, object, workload) select agent_id, object, workload from unnest($1::bigint[], $2::text[], $3::uuid[]) as m (agent_id, object, workload)
 		on conflict do nothing`, agents, objects, workloads)
 }
 
@@ -100,7 +100,8 @@ func (s *Store) queueRecords(b *pgx.Batch, table, columns, arrays, assignments s
 	}
 	b.Queue(`
 		insert into `+table+` (id, cluster_uid, agent_id, wake_at, `+columns+`state, told)
-		select * from unnest($1::uuid[], $2::text[], $3::bigint[], $4::timestamptz[], `+arrays+`$5::text[], $6::bigint[])
+		select id, cluster_uid, agent_id, wake_at, `+columns+`state, told
+		from unnest($1::uuid[], $2::text[], $3::bigint[], $4::timestamptz[], `+arrays+`$5::text[], $6::bigint[]) as r (id, cluster_uid, agent_id, wake_at, `+columns+`state, told)
 		on conflict (id) do update set agent_id = excluded.agent_id, wake_at = excluded.wake_at, `+assignments+`state = excluded.state, told = excluded.told`, arguments...)
 }
 
@@ -118,7 +119,9 @@ func (s *Store) queueFacts(b *pgx.Batch, facts []Fact) {
 	}
 	b.Queue(`
 		insert into facts (id, workload, sequence, fact, rollout_id, occurred_at, observed_at, data, stream_sequence)
-		select * from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::text[], $9::bigint[])
+		select id, workload, sequence, fact, rollout_id, occurred_at, observed_at, data, stream_sequence
+		from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::text[], $9::bigint[])
+			as f (id, workload, sequence, fact, rollout_id, occurred_at, observed_at, data, stream_sequence)
 		on conflict (id) do nothing`, ids, workloads, sequences, names, rollouts, occurred, observed, data, told)
 }
 
@@ -130,6 +133,7 @@ func (s *Store) queueRollouts(b *pgx.Batch, rollouts []history.Rollout) error {
 	if err != nil {
 		return fmt.Errorf("write the history: %w", err)
 	}
+	//nolint:unqueryvet // the record is of the table's own type
 	b.Queue(`
 		insert into rollouts as r select * from json_populate_recordset(null::rollouts, $1)
 		on conflict (id) do update set

@@ -288,4 +288,3 @@ func later(a, b time.Time) time.Time {
 }
 
 //go:fix inline
-func ptr[T any](v T) *T { return new(v) }

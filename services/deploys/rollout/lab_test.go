@@ -238,4 +238,3 @@ func again(t testing.TB, f events.DeployFact) events.DeployFact {
 }
 
 //go:fix inline
-func ptr[T any](v T) *T { return new(v) }

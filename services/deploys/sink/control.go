@@ -65,7 +65,7 @@ func (s *Set) ailment(ctx context.Context, status *Status) error {
 // Backfill makes the sink deliver again all facts from the sequence on DEPLOYS on; 0 is the oldest there is. What it has called into being, such as
 // messages, it knows, and edits. Any replica may be asked.
 func (s *Set) Backfill(ctx context.Context, name string, sequence uint64) error {
-	if _, err := s.entry(name); err != nil {
+	if err := s.has(name); err != nil {
 		return err
 	}
 	if _, err := s.cfg.Pool.Exec(ctx, `DELETE FROM sink_deliveries WHERE sink = $1`, name); err != nil {
@@ -83,7 +83,7 @@ func (s *Set) Backfill(ctx context.Context, name string, sequence uint64) error 
 
 // Resend makes the sink deliver one fact again, by its sequence on DEPLOYS, whatever its filter says. Any replica may be asked.
 func (s *Set) Resend(ctx context.Context, name string, sequence uint64) error {
-	if _, err := s.entry(name); err != nil {
+	if err := s.has(name); err != nil {
 		return err
 	}
 	stream, err := s.cfg.JetStream.Stream(ctx, topology.StreamDeploys)

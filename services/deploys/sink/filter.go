@@ -96,8 +96,8 @@ func compile(expression string) (cel.Program, error) {
 // Selects says whether the fact is to be told.
 func (f *Filter) Selects(fact events.DeployFact) bool {
 	w := fact.Workload
-	any := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
-	if !any(f.cfg.Facts, string(fact.Fact)) || !any(f.cfg.Kinds, w.Kind) || !any(f.cfg.Clusters, w.ClusterUID) ||
+	listed := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
+	if !listed(f.cfg.Facts, string(fact.Fact)) || !listed(f.cfg.Kinds, w.Kind) || !listed(f.cfg.Clusters, w.ClusterUID) ||
 		!matches(f.cfg.Namespaces, w.Namespace) || !matches(f.cfg.Names, w.Name) {
 		return false
 	}

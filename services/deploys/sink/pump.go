@@ -94,7 +94,7 @@ func (p *pump) run(ctx context.Context) error {
 	defer stop.Stop()
 	p.workers.Wait()
 	p.set.metrics.waiting.WithLabelValues(p.name).Set(0)
-	return context.Cause(ctx)
+	return context.Cause(ctx) //nolint:wrapcheck // what a part of the pump ended with
 }
 
 // take puts what the supply has into the lanes.

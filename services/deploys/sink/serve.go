@@ -96,7 +96,7 @@ func (p *pump) attempt(ctx, work context.Context, l *lane) ([]verdict, error) {
 	attempt := l.attempt + 1
 	p.mu.Unlock()
 	if head[0].broken != nil {
-		return []verdict{{entry: head[0], outcome: outcomeDead, err: head[0].broken}}, nil
+		return []verdict{{entry: head[0], outcome: outcomeDead, err: head[0].broken}}, nil //nolint:nilerr // what is wrong with the fact is its verdict
 	}
 	keys := make([]string, 0, len(head))
 	for _, e := range head {

@@ -152,7 +152,7 @@ func (s *Set) Run(ctx context.Context) error {
 			break
 		}
 	}
-	return nil
+	return nil //nolint:nilerr // asked to end
 }
 
 // pauses are those after failures of the set itself.
@@ -225,11 +225,11 @@ func (s *Set) Check(context.Context) error {
 	return errors.Join(troubles...)
 }
 
-func (s *Set) entry(name string) (Entry, error) {
+func (s *Set) has(name string) error {
 	for _, e := range s.cfg.Entries {
 		if e.Name == name {
-			return e, nil
+			return nil
 		}
 	}
-	return Entry{}, fault.New(errcode.NotFound, "there is no sink %q", name)
+	return fault.New(errcode.NotFound, "there is no sink %q", name)
 }

@@ -29,7 +29,7 @@ func TestANewSinkBeginsWithTheNextFactOrWithTheOldest(t *testing.T) {
 		b.publish("a", events.FactProgressed)
 	}
 	late, whole := &recorder{}, &recorder{}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: late}, sink.Entry{Name: "whole", Sink: whole, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: late}, sink.Entry{Name: "whole", Sink: whole, Backfill: true})
 	b.begun(set)
 	b.drained(set)
 	b.publish("a", events.FactCompleted)
@@ -44,7 +44,7 @@ func TestWhatIsNotSelectedIsPassed(t *testing.T) {
 	filter, err := sink.NewFilter(sink.FilterConfig{Facts: []string{"completed", "gap"}, Names: []string{"a*"}})
 	require.NoError(t, err)
 	r := &recorder{}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Filter: filter, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Filter: filter, Backfill: true})
 	b.publish("a", events.FactStarted)
 	b.publish("a", events.FactGap) // the sink has nothing to tell of it
 	b.publish("b", events.FactCompleted)
@@ -63,7 +63,7 @@ func TestAFailureDelaysItsOwnThreadOnlyAndKeepsItsOrder(t *testing.T) {
 		}
 		return nil
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	for range 10 {
 		b.publish("bad", events.FactProgressed)
 		b.publish("good", events.FactProgressed)
@@ -95,7 +95,7 @@ func TestOneThreadThatNeverGetsThroughEndsOnDeadWhileOthersDo(t *testing.T) {
 		}
 		return nil
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true, Waiting: 8})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true, Waiting: 8})
 	for range 30 {
 		b.publish("bad", events.FactProgressed)
 		b.publish("good", events.FactProgressed)
@@ -118,7 +118,7 @@ func TestWhileNothingGetsThroughEverythingWaitsOnTheStream(t *testing.T) {
 		}
 		return nil
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true, Waiting: 8})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true, Waiting: 8})
 	for range 40 {
 		b.publish("a", events.FactProgressed)
 	}
@@ -144,7 +144,7 @@ func TestWhatIsRefusedForGoodIsOnDeadAndMayBeRetried(t *testing.T) {
 		return nil
 	}}
 	other := &recorder{}
-	set, stop := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true}, sink.Entry{Name: "other", Sink: other, Backfill: true})
+	set, stop := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true}, sink.Entry{Name: "other", Sink: other, Backfill: true})
 	for range 3 {
 		b.publish("a", events.FactProgressed)
 	}
@@ -176,7 +176,7 @@ func TestWhatIsRefusedForGoodIsOnDeadAndMayBeRetried(t *testing.T) {
 	// Once more while nobody is there, to be found by the next.
 	stop()
 	again()
-	b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	b.eventually("the retried one", func() bool { return len(r.delivered()) == 4 })
 }
 
@@ -184,7 +184,7 @@ func TestWhatCannotBeReadIsOnDead(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	r := &recorder{}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	subject := cell.Deploy("c1", "shop", "deployment", "a", "started")
 	for _, m := range []*nats.Msg{
 		{Subject: subject, Data: []byte("{}")},
@@ -208,7 +208,7 @@ func TestAPanicOfASinkIsAFailureAmongOthers(t *testing.T) {
 		once.Do(func() { panic("oh") })
 		return nil
 	}}
-	_, _ = b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true, Retry: sink.Retry{Min: time.Millisecond, Max: time.Millisecond}})
+	_, _ = b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true, Retry: sink.Retry{Min: time.Millisecond, Max: time.Millisecond}})
 	b.publish("a", events.FactStarted)
 	b.eventually("the second attempt", func() bool { return len(r.delivered()) == 1 })
 }
@@ -217,7 +217,7 @@ func TestAFactIsGivenUpAfterItsTime(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	r := &recorder{answer: func(sink.Delivery) error { return errAway }}
-	set, _ := b.replica(nil, sink.Entry{
+	set, _ := b.replica(sink.Entry{
 		Name: "test", Sink: r, Backfill: true, Retry: sink.Retry{Min: time.Millisecond, Max: time.Millisecond, GiveUp: 20 * time.Millisecond},
 	})
 	b.publish("a", events.FactStarted)
@@ -241,7 +241,7 @@ func TestADestinationThatSaysWhenToComeBackIsObeyed(t *testing.T) {
 		}
 		return nil
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	b.publish("a", events.FactStarted)
 	b.drained(set)
 	require.Len(t, at, 2)
@@ -257,7 +257,7 @@ func TestWhereOnlyTheLatestMattersWhatWaitedIsOneDelivery(t *testing.T) {
 		<-gate
 		return nil
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	b.publish("a", events.FactStarted)
 	<-entered
 	for range 20 {
@@ -284,7 +284,7 @@ func TestWhatPeopleWaitForGoesBeforeProgress(t *testing.T) {
 		<-gate
 		return nil
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	b.publish("first", events.FactStarted)
 	<-entered
 	b.publish("a", events.FactProgressed)
@@ -304,8 +304,8 @@ func TestAnotherReplicaGoesOnWhereOneStopped(t *testing.T) {
 	b := newBed(t)
 	r := &recorder{traits: sink.Traits{Parallel: 3}}
 	entry := sink.Entry{Name: "test", Sink: r, Backfill: true}
-	_, stopFirst := b.replica(nil, entry)
-	second, _ := b.replica(nil, entry)
+	_, stopFirst := b.replica(entry)
+	second, _ := b.replica(entry)
 	for i := range 90 {
 		b.publish([]string{"a", "b", "c"}[i%3], events.FactProgressed)
 		if i == 45 {
@@ -337,7 +337,7 @@ func TestAReplicaThatLosesItsLockRecordsNothingAndTheFactIsDeliveredAgainUnderIt
 		}
 		return nil
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	for range 5 {
 		b.publish("a", events.FactProgressed)
 	}
@@ -349,7 +349,7 @@ func TestNATSGoesAndComesBack(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	r := &recorder{}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	for range 5 {
 		b.publish("a", events.FactProgressed)
 	}
@@ -369,7 +369,7 @@ func TestBackfillAndResend(t *testing.T) {
 	filter, err := sink.NewFilter(sink.FilterConfig{Facts: []string{"progressed"}})
 	require.NoError(t, err)
 	r := &recorder{}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Type: "recorder", Sink: r, Backfill: true, Filter: filter})
+	set, _ := b.replica(sink.Entry{Name: "test", Type: "recorder", Sink: r, Backfill: true, Filter: filter})
 	for range 3 {
 		b.publish("a", events.FactProgressed)
 	}
@@ -402,7 +402,7 @@ func TestAConsumerThatIsGoneIsMadeAgainWhereItWas(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	r := &recorder{}
-	set, stop := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, stop := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	for range 3 {
 		b.publish("a", events.FactProgressed)
 	}
@@ -417,7 +417,7 @@ func TestAConsumerThatIsGoneIsMadeAgainWhereItWas(t *testing.T) {
 	_, err := b.pool.Exec(t.Context(), `DELETE FROM sink_deliveries`)
 	require.NoError(t, err)
 	b.publish("a", events.FactCompleted)
-	set, _ = b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ = b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	b.drained(set)
 	require.Equal(t, ids("a", 1, 4), r.delivered())
 }
@@ -440,7 +440,7 @@ func TestThreadsAreDurableAndClaimedOnce(t *testing.T) {
 		claimed = append(claimed, ok)
 		return d.Threads.Put(ctx, long, fmt.Appendf(nil, `{"n":%d}`, len(claimed)+1))
 	}}
-	set, _ := b.replica(nil, sink.Entry{Name: "test", Sink: r, Backfill: true})
+	set, _ := b.replica(sink.Entry{Name: "test", Sink: r, Backfill: true})
 	b.publish("a", events.FactProgressed)
 	b.publish("a", events.FactProgressed)
 	b.drained(set)

@@ -80,7 +80,7 @@ func (s *store) next(ctx context.Context, sink string, first uint64) (uint64, er
 		if err != nil {
 			return err //nolint:wrapcheck // wrapped by do
 		}
-		return conn.QueryRow(ctx, `SELECT next_sequence FROM sinks WHERE name = $1`, sink).Scan(&next) //nolint:wrapcheck // wrapped by do
+		return conn.QueryRow(ctx, `SELECT next_sequence FROM sinks WHERE name = $1`, sink).Scan(&next)
 	})
 	return uint64(next), err
 }

@@ -31,7 +31,7 @@ func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 		"lower":    strings.ToLower,
 		"upper":    strings.ToUpper,
 		"title":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
-		"join":     func(list []string, separator string) string { return strings.Join(list, separator) },
+		"join":     strings.Join,
 		"default":  func(fallback, s string) string { return firstOf(s, fallback) },
 		"truncate": Truncate,
 		"duration": duration,

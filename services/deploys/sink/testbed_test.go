@@ -79,18 +79,17 @@ func fact(workload string, sequence int, name events.Fact) events.DeployFact {
 }
 
 // publish publishes the next fact of the workload; its id is <workload>/<number>.
-func (b *bed) publish(workload string, name events.Fact) string {
+func (b *bed) publish(workload string, name events.Fact) {
 	b.t.Helper()
 	b.next[workload]++
 	n := b.next[workload]
 	id := workload + "/" + strconv.Itoa(n)
 	_, err := b.js.PublishMsg(b.t.Context(), message(b.t, id, fact(workload, n, name)))
 	require.NoError(b.t, err)
-	return id
 }
 
 // replica runs a set with these entries until the returned function is called or the test ends.
-func (b *bed) replica(change func(*sink.Config), entries ...sink.Entry) (*sink.Set, func()) {
+func (b *bed) replica(entries ...sink.Entry) (*sink.Set, func()) {
 	b.t.Helper()
 	for i := range entries {
 		if entries[i].Retry == (sink.Retry{}) {
@@ -100,9 +99,6 @@ func (b *bed) replica(change func(*sink.Config), entries ...sink.Entry) (*sink.S
 	cfg := sink.Config{
 		Cell: cell, Pool: b.pool, JetStream: natstest.JetStream(b.t, b.server), Logger: slog.New(slog.DiscardHandler), Entries: entries,
 		LockInterval: time.Millisecond, AckWait: 2 * time.Second, NoteInterval: 20 * time.Millisecond, StaleAfter: time.Nanosecond,
-	}
-	if change != nil {
-		change(&cfg)
 	}
 	set, err := sink.New(cfg)
 	require.NoError(b.t, err)

@@ -117,13 +117,17 @@ func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
 		"workspace.created.v1":               cell.Workspace(4, "w", "created"),
 		"workspace.desired_state_changed.v1": cell.Workspace(4, "w", "desired_state_changed"),
 		"workspace.state_changed.v1":         cell.Workspace(4, "w", "state_changed"),
-		"workspace.orphaned.v1":              cell.Workspace(0, "w", "orphaned"),
+		"workspace.drifted.v1":               cell.Workspace(4, "w", "drifted"),
+		"workspace.expiry_warning.v1":        cell.Workspace(4, "w", "expiry_warning"),
+		"workspace.orphaned.v1":              cell.Workspace(4, "w", "orphaned"),
+		"workspace.orphan_deleted.v1":        cell.Workspace(4, "w", "orphan_deleted"),
 		"directory.organization.v1":          cell.Directory("organization", "3"),
 		"directory.group.v1":                 cell.Directory("group", "3"),
 		"directory.project.v1":               cell.Directory("project", "3"),
 		"directory.user.v1":                  cell.Directory("user", "3"),
 		"directory.membership.v1":            cell.Directory("membership", "3"),
 		"directory.agent.v1":                 cell.Directory("agent", "3"),
+		"directory.key.v1":                   cell.Directory("key", "3"),
 	}
 	values := map[string]string{"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3", "cluster": "c", "fact": "completed"}
 	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
@@ -131,11 +135,7 @@ func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
 	for _, e := range c.Events {
 		subject := e.Subject
 		for _, name := range catalog.Parameters(e.Subject) {
-			value := values[name]
-			if name == "project" && e.Name == "workspace.orphaned.v1" {
-				value = "0"
-			}
-			subject = strings.Replace(subject, "{"+name+"}", value, 1)
+			subject = strings.Replace(subject, "{"+name+"}", values[name], 1)
 		}
 		require.Equal(t, built[e.Name], topology.Root+".{cell}."+subject, e.Name)
 	}

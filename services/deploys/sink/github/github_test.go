@@ -316,9 +316,9 @@ func TestADeploymentIsFoundAgainAfterACrash(t *testing.T) {
 	}
 }
 
-func (b *bundle) bodies(number int) []string {
+func (b *bundle) bodies() []string {
 	var list []string
-	for _, c := range b.repo.Pulls[number].Comments {
+	for _, c := range b.repo.Pulls[318].Comments {
 		list = append(list, c.Body)
 	}
 	return list
@@ -331,30 +331,30 @@ func TestAnEnvironmentHasOneCommentWrittenWhenAllOfItIsReady(t *testing.T) {
 	s := b.comments()
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentStarted, commit, "")))
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentFailed, commit, "")))
-	require.Empty(t, b.bodies(318), "not before")
+	require.Empty(t, b.bodies(), "not before")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, commit, "https://pr-318.example.com")))
-	require.Len(t, b.bodies(318), 1)
-	first := b.bodies(318)[0]
+	require.Len(t, b.bodies(), 1)
+	first := b.bodies()[0]
 	require.Contains(t, first, "is ready")
 	require.Contains(t, first, "**https://pr-318.example.com**")
 	require.Contains(t, first, "`9fceb02`")
 	require.Contains(t, first, "shop/web")
 
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentStarted, newer, "")))
-	require.Len(t, b.bodies(318), 1, "edited")
-	require.Contains(t, b.bodies(318)[0], "being brought up to date")
-	require.Contains(t, b.bodies(318)[0], "https://pr-318.example.com", "it still shows the one before")
-	require.Contains(t, b.bodies(318)[0], "| Rolling out | `1d2e3f4` |")
+	require.Len(t, b.bodies(), 1, "edited")
+	require.Contains(t, b.bodies()[0], "being brought up to date")
+	require.Contains(t, b.bodies()[0], "https://pr-318.example.com", "it still shows the one before")
+	require.Contains(t, b.bodies()[0], "| Rolling out | `1d2e3f4` |")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentFailed, newer, "")))
-	require.Contains(t, b.bodies(318)[0], "could not be brought up to date")
+	require.Contains(t, b.bodies()[0], "could not be brought up to date")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, newer, "https://pr-318.example.com")))
-	require.Contains(t, b.bodies(318)[0], "| Shows | `1d2e3f4` |")
+	require.Contains(t, b.bodies()[0], "| Shows | `1d2e3f4` |")
 	calls := len(b.server.Calls())
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentReady, newer, "https://pr-318.example.com")))
 	require.Len(t, b.server.Calls(), calls, "nothing new, nothing to do")
 	require.NoError(t, b.deliver(s, environment(events.FactEnvironmentRemoved, newer, "")))
-	require.NotContains(t, b.bodies(318)[0], "https://")
-	require.Len(t, b.bodies(318), 1)
+	require.NotContains(t, b.bodies()[0], "https://")
+	require.Len(t, b.bodies(), 1)
 }
 
 func TestACommentIsFoundAgainAfterACrashAndMadeAgainWhenItIsGone(t *testing.T) {
@@ -415,7 +415,7 @@ func TestForeignTextIsHarmlessInAComment(t *testing.T) {
 	f := environment(events.FactEnvironmentReady, commit, "https://pr-318.example.com")
 	f.Message = "<!-- x --> @everyone [a](https://evil.example.com) `code` #12"
 	require.NoError(t, b.deliver(b.comments(), f))
-	body := b.bodies(318)[0]
+	body := b.bodies()[0]
 	for _, bad := range []string{"@everyone", "[a](", "https://evil", "<!-- x", "#12"} {
 		require.NotContains(t, body, bad)
 	}

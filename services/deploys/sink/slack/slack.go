@@ -173,6 +173,7 @@ func (m *message) take(f events.DeployFact) {
 		if m.Head != nil {
 			return
 		}
+	default:
 	}
 	m.Head = &f
 }
@@ -246,7 +247,8 @@ func options(thread, text string) slack.MsgOption {
 
 // edit edits the message; true says that it cannot be edited any more.
 func (s *Sink) edit(ctx context.Context, client *slack.Client, m *message, thread, text string) (bool, error) {
-	_, _, _, err := client.UpdateMessageContext(ctx, s.cfg.Channel, m.TS, options(thread, text))
+	_, _, _, err := client.UpdateMessageContext( //nolint:dogsled // as the library has it
+		ctx, s.cfg.Channel, m.TS, options(thread, text))
 	if refusal, ok := errors.AsType[slack.SlackErrorResponse](err); ok {
 		switch refusal.Err {
 		case "message_not_found", "cant_update_message", "edit_window_closed":
@@ -281,8 +283,7 @@ func (s *Sink) post(ctx context.Context, client *slack.Client, d sink.Delivery, 
 // refused says that Slack has answered, and has not taken it.
 func refused(err error) bool {
 	var refusal slack.SlackErrorResponse
-	var limited *slack.RateLimitedError
-	if errors.As(err, &limited) {
+	if _, ok := errors.AsType[*slack.RateLimitedError](err); ok {
 		return true
 	}
 	if !errors.As(err, &refusal) {
@@ -333,8 +334,7 @@ func judge(what string, err error) error {
 		return nil
 	}
 	wrapped := fmt.Errorf("%s: %w", what, sink.Concealed(err))
-	var limited *slack.RateLimitedError
-	if errors.As(err, &limited) {
+	if limited, ok := errors.AsType[*slack.RateLimitedError](err); ok {
 		return &sink.RetryAfter{Delay: max(limited.RetryAfter, time.Second), Err: wrapped}
 	}
 	if refusal, ok := errors.AsType[slack.SlackErrorResponse](err); ok {

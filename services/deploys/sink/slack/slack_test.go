@@ -28,21 +28,18 @@ type bundle struct {
 }
 
 // setup has a Slack without limits, unless they are what the test is about.
-func setup(t *testing.T, change func(*slack.Config)) *bundle {
+func setup(t *testing.T) *bundle {
 	t.Helper()
 	b := &bundle{t: t, server: slacktest.Start(t), threads: &sinktest.Threads{}, limiter: sink.NewLimiter()}
 	b.server.Gate.Windows = nil
-	b.open(change)
+	b.open()
 	return b
 }
 
-func (b *bundle) open(change func(*slack.Config)) {
+func (b *bundle) open() {
 	b.t.Helper()
 	cfg := slack.DefaultConfig()
 	cfg.APIURL, cfg.Channel, cfg.TokenFile = config.URL(b.server.APIURL()), slacktest.Channel, config.SecretValue(slacktest.Token)
-	if change != nil {
-		change(&cfg)
-	}
 	require.Empty(b.t, cfg.Validate())
 	require.Empty(b.t, cfg.Missing())
 	client := sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Timeout: 2 * time.Second, Network: sink.NetworkConfig{AllowPrivate: true}})
@@ -74,7 +71,7 @@ func (b *bundle) deliver(facts ...events.DeployFact) error {
 
 func TestARolloutIsOneMessageEditedAsItGoes(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	require.NoError(t, b.deliver(b.fact(events.FactStarted)))
 	require.Equal(t, ":arrows_counterclockwise: *shop/checkout* started (revision 42) · 1/5 new, 4 available\n`registry.example.com/shop:1`", b.server.Messages()[0].Text)
 	require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
@@ -102,7 +99,7 @@ func TestARolloutIsOneMessageEditedAsItGoes(t *testing.T) {
 
 func TestWhatWaitedIsOneMessage(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	require.NoError(t, b.deliver(b.fact(events.FactStarted), b.fact(events.FactProgressed), b.fact(events.FactCompleted), b.fact(events.FactDrained)))
 	require.Len(t, b.server.Messages(), 1)
 	require.Contains(t, b.server.Messages()[0].Text, "completed (revision 42), old pods gone")
@@ -117,13 +114,13 @@ func TestAMessageIsFoundAgainAfterACrash(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, nil)
+			b := setup(t)
 			b.server.Faults.Next(fault)
 			first := b.fact(events.FactStarted)
 			require.Error(t, b.deliver(first))
 			require.Len(t, b.server.Messages(), 1)
 			b.server.Chatter(450)
-			b.open(nil)
+			b.open()
 			require.NoError(t, b.deliver(first))
 			require.NoError(t, b.deliver(b.fact(events.FactCompleted)))
 			require.Len(t, b.server.Messages(), 451)
@@ -140,7 +137,7 @@ func TestAMessageThatNeverArrivedIsPostedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, nil)
+			b := setup(t)
 			b.server.Faults.Next(fault)
 			first := b.fact(events.FactStarted)
 			err := b.deliver(first)
@@ -155,7 +152,7 @@ func TestAMessageThatNeverArrivedIsPostedAgain(t *testing.T) {
 
 func TestWithoutTheScopeToLookTwiceIsBetterThanNever(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	b.server.Refuse("conversations.history", "missing_scope")
 	b.server.Faults.Next(sinktest.Drop())
 	first := b.fact(events.FactStarted)
@@ -166,7 +163,7 @@ func TestWithoutTheScopeToLookTwiceIsBetterThanNever(t *testing.T) {
 
 func TestAMessageThatIsGoneIsPostedAgain(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	require.NoError(t, b.deliver(b.fact(events.FactStarted)))
 	b.server.Delete()
 	require.NoError(t, b.deliver(b.fact(events.FactCompleted)))
@@ -181,7 +178,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(refusal, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, nil)
+			b := setup(t)
 			b.server.Refuse("chat.postMessage", refusal)
 			first := b.fact(events.FactStarted)
 			err := b.deliver(first)
@@ -196,7 +193,7 @@ func TestRefusals(t *testing.T) {
 
 func TestA429IsObeyed(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	b.server.Faults.Next(sinktest.Status(http.StatusTooManyRequests, http.Header{"Retry-After": {"1"}}, `{"ok":false,"error":"ratelimited"}`))
 	first := b.fact(events.FactStarted)
 	var after *sink.RetryAfter
@@ -208,10 +205,10 @@ func TestA429IsObeyed(t *testing.T) {
 
 func TestTheLimiterKeepsWithinSlacksLimit(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	b.server.Gate.Windows = []sinktest.Window{{Count: 1, Length: time.Second}}
 	b.limiter = sink.NewLimiter(slack.Limits()...)
-	b.open(nil)
+	b.open()
 	for range 4 {
 		require.NoError(t, b.sink.Pace(t.Context()))
 		require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
@@ -222,7 +219,7 @@ func TestTheLimiterKeepsWithinSlacksLimit(t *testing.T) {
 
 func TestTheDatabaseIsAskedFirst(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	b.threads.Down(true)
 	require.ErrorIs(t, b.deliver(b.fact(events.FactStarted)), sinktest.ErrDown)
 	require.Empty(t, b.server.Messages(), "nothing is posted that could not be noted")
@@ -230,7 +227,7 @@ func TestTheDatabaseIsAskedFirst(t *testing.T) {
 
 func TestThreads(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setup(t)
 	scale := b.fact(events.FactScaleStarted)
 	scale.Rollout = nil
 	other := b.fact(events.FactScaleCompleted)

@@ -56,13 +56,13 @@ func receive(t *testing.T, secret string) *receiver {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.seen[request.Header.Get("webhook-id")]++
+		r.seen[request.Header.Get("Webhook-Id")]++
 		r.bodies, r.header = append(r.bodies, string(body)), request.Header.Clone()
 		if r.answer != nil {
 			r.answer(w, request)
 		}
 	}))
-	t.Cleanup(r.Server.Close)
+	t.Cleanup(r.Close)
 	return r
 }
 

@@ -120,9 +120,10 @@ func (s *Server) Drop(name string, columns ...string) {
 
 // Refusal is the body of an error of a Google API.
 func Refusal(code int, reason, message string) string {
-	body, _ := json.Marshal(map[string]any{"error": map[string]any{
-		"code": code, "message": message, "errors": []map[string]any{{"reason": reason, "message": message, "domain": "global"}},
-	}})
+	body, _ := json.Marshal( //nolint:errchkjson // strings and numbers
+		map[string]any{"error": map[string]any{
+			"code": code, "message": message, "errors": []map[string]any{{"reason": reason, "message": message, "domain": "global"}},
+		}})
 	return string(body)
 }
 

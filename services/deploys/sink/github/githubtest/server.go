@@ -188,7 +188,7 @@ func invalid(text string) (int, any) {
 
 func answer(w http.ResponseWriter, code int, body any) {
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body)
+	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // a client that is gone
 }
 
 // page is a list that is served by pages.

@@ -145,7 +145,9 @@ func (s *Server) method(name string, serve func(*http.Request) any) http.Handler
 	}
 }
 
-func answer(w http.ResponseWriter, body any) { _ = json.NewEncoder(w).Encode(body) }
+func answer(w http.ResponseWriter, body any) {
+	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // a client that is gone
+}
 
 // ts is the time of a new message: different for each, and in order.
 func (s *Server) ts() string {

@@ -1,0 +1,362 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"lockstep.internal/e2e/history"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/tools/stack"
+)
+
+const (
+	restlessWorkloads = 12
+	restlessActions   = 100
+	// restlessVariable and actionsVariable replace the two numbers.
+	restlessVariable = "LOCKSTEP_ROLLOUT_WORKLOADS"
+	actionsVariable  = "LOCKSTEP_ROLLOUT_ACTIONS"
+	// blur of an outage: what was seen right before it may not have been sent, and the first look after it takes a moment.
+	blur = 10 * time.Second
+)
+
+// TestUnrest does random things to workloads while watcher and deploys are killed and NATS is restarted, and compares what was told with what a watch of the API
+// server saw.
+func TestUnrest(t *testing.T) {
+	t.Parallel()
+	seed := seedOf(t)
+	workloads, actions := sizeOf(t, restlessVariable, restlessWorkloads), sizeOf(t, actionsVariable, restlessActions)
+	s := startWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Programs: buildServices(t), Configure: quickLeases})
+	u := &unrest{system: s, dice: rand.New(rand.NewPCG(seed, 1))}
+	u.open(workloads)
+
+	fates := []fate{u.watcherDies, u.watcherDies, u.deploysDies, u.deploysDies, u.natsRestarts, u.natsRestarts}
+	dice := rand.New(rand.NewPCG(seed, 2))
+	dice.Shuffle(len(fates), func(i, j int) { fates[i], fates[j] = fates[j], fates[i] })
+	due := make([]int, len(fates))
+	for i := range due {
+		due[i] = dice.IntN(actions)
+	}
+	slices.Sort(due)
+	pace := newPace(leadOfUsers, due)
+	group, ctx := errgroup.WithContext(t.Context())
+	group.Go(func() error { return befall(ctx, dice, fates, pace) })
+	group.Go(func() error { return u.live(ctx, actions, pace) })
+	require.NoError(t, group.Wait())
+	u.settle()
+	u.requireTruth()
+	requireSoundFacts(s)
+}
+
+func sizeOf(t *testing.T, variable string, otherwise int) int {
+	t.Helper()
+	given := os.Getenv(variable)
+	if given == "" {
+		return otherwise
+	}
+	size, err := strconv.Atoi(given)
+	require.NoError(t, err)
+	return size
+}
+
+// unrest is what happens to the workloads of one namespace, and everything that the API server says of it.
+type unrest struct {
+	*system
+
+	dice    *rand.Rand
+	all     []*restless
+	cluster string
+
+	mu      sync.Mutex
+	sights  []history.Sight
+	outages []history.Outage
+}
+
+// restless is one workload.
+type restless struct {
+	name, kind string
+	image      string
+	paused     bool
+}
+
+const restlessNamespace = "restless"
+
+func (u *unrest) open(workloads int) {
+	t := u.t
+	t.Helper()
+	ctx := t.Context()
+	system, err := u.kube.CoreV1().Namespaces().Get(ctx, "kube-system", metav1.GetOptions{})
+	require.NoError(t, err)
+	u.cluster = string(system.UID)
+	_, err = u.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restlessNamespace}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	u.look()
+	for i := range workloads {
+		w := &restless{name: fmt.Sprintf("web-%d", i), kind: "deployment", image: firstImage}
+		switch i % 4 {
+		case 2:
+			w.kind = "statefulset"
+		case 3:
+			w.kind = "daemonset"
+		}
+		u.all = append(u.all, w)
+		require.NoError(t, u.create(ctx, w))
+	}
+}
+
+// look records all that the API server says of the namespace, from its beginning.
+func (u *unrest) look() {
+	t := u.t
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	apps, here := u.kube.AppsV1(), metav1.ListOptions{}
+	var looking sync.WaitGroup
+	t.Cleanup(func() { cancel(); looking.Wait() })
+	for _, open := range []func(context.Context, metav1.ListOptions) (watch.Interface, error){
+		apps.Deployments(restlessNamespace).Watch, apps.ReplicaSets(restlessNamespace).Watch, apps.StatefulSets(restlessNamespace).Watch,
+		apps.DaemonSets(restlessNamespace).Watch, apps.ControllerRevisions(restlessNamespace).Watch,
+	} {
+		seen, err := open(ctx, here)
+		require.NoError(t, err)
+		looking.Go(func() {
+			for e := range seen.ResultChan() {
+				object, is := e.Object.(metav1.Object)
+				if !is || e.Type == watch.Bookmark || e.Type == watch.Error {
+					t.Errorf("the API server broke off: %v", e)
+					return
+				}
+				u.mu.Lock()
+				u.sights = append(u.sights, history.Sight{At: time.Now(), Deleted: e.Type == watch.Deleted, Object: object})
+				u.mu.Unlock()
+			}
+		})
+	}
+}
+
+func (u *unrest) truth() []history.TrueWorkload {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return history.Truth(u.cluster, u.sights)
+}
+
+func (u *unrest) create(ctx context.Context, w *restless) error {
+	meta := metav1.ObjectMeta{Name: w.name}
+	labels := map[string]string{"app": w.name}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	pods := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: w.image}}}}
+	var err error
+	switch w.kind {
+	case "deployment":
+		_, err = u.kube.AppsV1().Deployments(restlessNamespace).Create(ctx, &appsv1.Deployment{
+			ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
+		}, metav1.CreateOptions{})
+	case "statefulset":
+		_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Create(ctx, &appsv1.StatefulSet{
+			ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
+		}, metav1.CreateOptions{})
+	default:
+		_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Create(ctx, &appsv1.DaemonSet{
+			ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: pods},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("create %s %s: %w", w.kind, w.name, err)
+	}
+	w.paused = false
+	return nil
+}
+
+func (u *unrest) patch(ctx context.Context, w *restless, patch string) error {
+	var err error
+	switch w.kind {
+	case "deployment":
+		_, err = u.kube.AppsV1().Deployments(restlessNamespace).Patch(ctx, w.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	case "statefulset":
+		_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Patch(ctx, w.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	default:
+		_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Patch(ctx, w.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("change %s %s: %w", w.kind, w.name, err)
+	}
+	return nil
+}
+
+func (u *unrest) delete(ctx context.Context, w *restless) error {
+	var err error
+	switch w.kind {
+	case "deployment":
+		err = u.kube.AppsV1().Deployments(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+	case "statefulset":
+		err = u.kube.AppsV1().StatefulSets(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+	default:
+		err = u.kube.AppsV1().DaemonSets(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s %s: %w", w.kind, w.name, err)
+	}
+	return nil
+}
+
+// live does things to workloads, one after the other; after a third of them it lets the workload come to rest.
+func (u *unrest) live(ctx context.Context, actions int, pace *pace) error {
+	for range actions {
+		if err := pace.begin(ctx); err != nil {
+			return err
+		}
+		w := u.all[u.dice.IntN(len(u.all))]
+		if err := u.act(ctx, w); err != nil {
+			return err
+		}
+		pace.done(1)
+		if u.dice.IntN(3) == 0 && !w.paused && w.image != neverImage {
+			if err := u.rest(ctx, w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (u *unrest) act(ctx context.Context, w *restless) error {
+	switch what := u.dice.IntN(20); {
+	case what < 9:
+		return u.edit(ctx, w, fmt.Sprintf("registry.example/shop:%d", u.dice.IntN(6)))
+	case what < 11 && w.kind == "deployment":
+		return u.edit(ctx, w, neverImage)
+	case what < 13:
+		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano)))
+	case what < 17 && w.kind != "daemonset":
+		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+u.dice.IntN(4)))
+	case what < 18 && w.kind == "deployment":
+		w.paused = !w.paused
+		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"paused":%t}}`, w.paused))
+	case what < 19:
+		return u.edit(ctx, w, firstImage)
+	default:
+		if err := u.delete(ctx, w); err != nil {
+			return err
+		}
+		return u.create(ctx, w)
+	}
+}
+
+func (u *unrest) edit(ctx context.Context, w *restless, image string) error {
+	w.image = image
+	return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image))
+}
+
+// rest waits until the newest version of a workload that the API server told is complete.
+func (u *unrest) rest(ctx context.Context, w *restless) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(clusterTick)
+	defer ticker.Stop()
+	for {
+		resting, err := u.resting(ctx, w)
+		if err != nil || resting {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s %s with %s: %w", w.kind, w.name, w.image, context.Cause(ctx))
+		}
+	}
+}
+
+func (u *unrest) resting(ctx context.Context, w *restless) (bool, error) {
+	switch w.kind {
+	case "deployment":
+		o, err := u.kube.AppsV1().Deployments(restlessNamespace).Get(ctx, w.name, metav1.GetOptions{})
+		return err == nil && o.Status.ObservedGeneration >= o.Generation && allAre(*o.Spec.Replicas, o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.AvailableReplicas), err
+	case "statefulset":
+		o, err := u.kube.AppsV1().StatefulSets(restlessNamespace).Get(ctx, w.name, metav1.GetOptions{})
+		return err == nil && o.Status.ObservedGeneration >= o.Generation && o.Status.CurrentRevision == o.Status.UpdateRevision &&
+			allAre(*o.Spec.Replicas, o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.AvailableReplicas), err
+	default:
+		o, err := u.kube.AppsV1().DaemonSets(restlessNamespace).Get(ctx, w.name, metav1.GetOptions{})
+		return err == nil && o.Status.ObservedGeneration >= o.Generation && o.Status.DesiredNumberScheduled > 0 &&
+			allAre(o.Status.DesiredNumberScheduled, o.Status.UpdatedNumberScheduled, o.Status.NumberAvailable), err
+	}
+}
+
+func allAre(want int32, counts ...int32) bool {
+	return !slices.ContainsFunc(counts, func(n int32) bool { return n != want })
+}
+
+// settle lets everything come to rest.
+func (u *unrest) settle() {
+	t := u.t
+	t.Helper()
+	for _, w := range u.all {
+		if w.paused {
+			require.NoError(t, u.patch(t.Context(), w, `{"spec":{"paused":false}}`))
+		}
+		if w.image == neverImage {
+			require.NoError(t, u.edit(t.Context(), w, thirdImage))
+		}
+	}
+	for _, w := range u.all {
+		require.NoError(t, u.rest(t.Context(), w))
+	}
+}
+
+// requireTruth waits until everything is told, and says what is wrong when it is not.
+func (u *unrest) requireTruth() {
+	t := u.t
+	t.Helper()
+	var found history.Findings
+	deadline, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(10 * clusterTick)
+	defer ticker.Stop()
+	for {
+		found = history.Rollouts(told(u.records(topology.FamilyDeploy)), u.truth(), u.outages)
+		if len(found) == 0 {
+			break
+		}
+		select {
+		case <-ticker.C:
+			continue
+		case <-deadline.Done():
+		}
+		break
+	}
+	require.Empty(t, found)
+	rollouts := 0
+	for _, w := range u.truth() {
+		rollouts += len(w.Rollouts)
+	}
+	t.Logf("%d lives of workloads, %d rollouts", len(u.truth()), rollouts)
+	require.GreaterOrEqual(t, rollouts, len(u.all), "the API server was heard")
+}
+
+func (u *unrest) watcherDies(ctx context.Context) error {
+	from := time.Now()
+	err := u.killOne(ctx, u.watcher())
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.outages = append(u.outages, history.Outage{From: from.Add(-blur), Until: time.Now().Add(blur)})
+	return err
+}
+
+func (u *unrest) deploysDies(ctx context.Context) error { return u.killOne(ctx, stack.Deploys) }
+
+func (u *unrest) natsRestarts(context.Context) error { return u.NATS().Restart() }
