@@ -70,6 +70,10 @@ type Config[T any] struct {
 	// Linger is how long a batch that is not full waits for more. Defaults to 2 ms.
 	Linger time.Duration
 
+	// Backlog is how long a batch waits for messages that the stream has already, when it has any: a consumer that is behind takes whole batches,
+	// however short its Linger. Defaults to Linger.
+	Backlog time.Duration
+
 	// RetryMin and RetryMax bound the pauses after failures. Default to 50 ms and 5 s.
 	RetryMin, RetryMax time.Duration
 
@@ -95,6 +99,9 @@ func (c Config[T]) withDefaults() Config[T] {
 	}
 	if c.Linger == 0 {
 		c.Linger = 2 * time.Millisecond
+	}
+	if c.Backlog == 0 {
+		c.Backlog = c.Linger
 	}
 	if c.StaleAfter == 0 {
 		c.StaleAfter = 10 * time.Second

@@ -82,7 +82,11 @@ func (r *reader[T]) next(ctx context.Context) (*batch[T], error) {
 		return b, err
 	}
 	if room := r.cfg.Batch - 1; room > 0 {
-		if err := r.fetch(ctx, b, room, jetstream.FetchMaxWait(r.cfg.Linger), jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
+		wait := r.cfg.Linger
+		if r.cfg.Backlog > wait && b.lag > 0 {
+			wait, room = r.cfg.Backlog, int(min(uint64(room), b.lag))
+		}
+		if err := r.fetch(ctx, b, room, jetstream.FetchMaxWait(wait), jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
 			return nil, err
 		}
 	}

@@ -20,6 +20,9 @@ import (
 // linger is how long a batch that is not full waits for more: every fact waits that long.
 const linger = time.Millisecond
 
+// backlog is how long a batch waits for what the stream has already.
+const backlog = 100 * time.Millisecond
+
 // intake is one batch on its way.
 type intake struct {
 	*Ingest
@@ -378,7 +381,7 @@ func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []
 		if t.known {
 			continue
 		}
-		row, err := t.row(id)
+		row, err := t.row(in.Cell, id)
 		if err != nil {
 			return err
 		}

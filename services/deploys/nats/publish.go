@@ -27,15 +27,19 @@ func (in *intake) tell(ctx context.Context) error {
 		return err
 	}
 	var first, second []*chain
+	var all []*telling
 	for _, w := range in.order {
 		if len(w.facts) > 0 {
-			first = append(first, newChain(w.id, w.facts, &w.told, &w.state.Sequence))
+			first, all = append(first, newChain(w.id, w.facts, &w.told, &w.state.Sequence)), append(all, w.facts...)
 		}
 	}
 	for _, g := range in.envOrder {
 		if len(g.facts) > 0 {
-			second = append(second, newChain(g.id, g.facts, &g.told, &g.state.Sequence))
+			second, all = append(second, newChain(g.id, g.facts, &g.told, &g.state.Sequence)), append(all, g.facts...)
 		}
+	}
+	if err := writeAll(in.Cell, all); err != nil {
+		return err
 	}
 	for _, chains := range [][]*chain{first, second} {
 		if err := in.publish(ctx, chains); err != nil {

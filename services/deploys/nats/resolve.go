@@ -30,7 +30,7 @@ func (in *intake) resolve(ctx context.Context, c *chain) error {
 	for i := range tail {
 		left := c.left()
 		if len(left) > 0 && left[0].same(&tail[i]) {
-			left[0].fact, left[0].position = tail[i].fact, tail[i].position
+			left[0].adopt(&tail[i])
 			*c.told = tail[i].position
 			c.next++
 			// Whoever told it may have counted differently: what is left counts on from there.

@@ -3,12 +3,16 @@ package nats
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
@@ -27,19 +31,71 @@ type telling struct {
 	position int64
 	// known is that the database has it already.
 	known bool
+
+	// written is the fact as JSON and as a message, once it is written with this sequence.
+	written  int
+	raw      []byte
+	envelope *nats.Msg
+}
+
+// write writes the fact, unless it is written as it is.
+func (t *telling) write(cell topology.Cell) error {
+	if t.written == t.fact.Sequence {
+		return nil
+	}
+	raw, err := json.Marshal(t.fact)
+	if err != nil {
+		return fmt.Errorf("write fact %s: %w", t.id(), err)
+	}
+	e, err := cdevent.Of(string(cell), t.fact)
+	if err != nil {
+		return fmt.Errorf("write fact %s: %w", t.id(), err)
+	}
+	if t.trace != "" {
+		e.SetExtension(event.TraceParent, t.trace)
+	}
+	w := &t.fact.Workload
+	msg, err := event.Encode(e, cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(t.fact.Fact)))
+	if err != nil {
+		return fmt.Errorf("write fact %s: %w", t.id(), err)
+	}
+	t.raw, t.envelope, t.written = raw, msg, t.fact.Sequence
+	return nil
+}
+
+// adopt takes over the fact as it stands on the stream.
+func (t *telling) adopt(on *told) {
+	t.fact, t.position, t.written = on.fact, on.position, 0
+}
+
+// writeAll writes facts on all processors.
+func writeAll(cell topology.Cell, tellings []*telling) error {
+	const some = 32
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for part := range slices.Chunk(tellings, some) {
+		group.Go(func() error {
+			for _, t := range part {
+				if err := t.write(cell); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait() //nolint:wrapcheck // says what failed
 }
 
 func (t *telling) id() string { return rollout.ID(t.fact) }
 
 // row is the fact as it is stored.
-func (t *telling) row(workload uuid.UUID) (postgres.Fact, error) {
-	raw, err := json.Marshal(t.fact)
-	if err != nil {
-		return postgres.Fact{}, fmt.Errorf("write fact %s: %w", t.id(), err)
+func (t *telling) row(cell topology.Cell, workload uuid.UUID) (postgres.Fact, error) {
+	if err := t.write(cell); err != nil {
+		return postgres.Fact{}, err
 	}
 	f := postgres.Fact{
 		ID: t.id(), Workload: workload, Sequence: int64(t.fact.Sequence), Fact: string(t.fact.Fact), OccurredAt: t.fact.OccurredAt, ObservedAt: t.fact.ObservedAt,
-		Data: string(raw), StreamSequence: t.position,
+		Data: string(t.raw), StreamSequence: t.position,
 	}
 	if t.fact.Rollout != nil {
 		f.RolloutID = t.fact.Rollout.ID
@@ -49,21 +105,16 @@ func (t *telling) row(workload uuid.UUID) (postgres.Fact, error) {
 
 // message is the fact as a message that the stream takes only if the last one about its workload is at the position given.
 func (t *telling) message(cell topology.Cell, last int64) (*nats.Msg, error) {
-	e, err := cdevent.Of(string(cell), t.fact)
-	if err != nil {
-		return nil, fmt.Errorf("write fact %s: %w", t.id(), err)
+	if err := t.write(cell); err != nil {
+		return nil, err
 	}
-	if t.trace != "" {
-		e.SetExtension(event.TraceParent, t.trace)
-	}
+	// One that was sent belongs to the client, which may send it again.
+	header := make(nats.Header, len(t.envelope.Header)+2)
+	maps.Copy(header, t.envelope.Header)
 	w := &t.fact.Workload
-	msg, err := event.Encode(e, cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(t.fact.Fact)))
-	if err != nil {
-		return nil, fmt.Errorf("write fact %s: %w", t.id(), err)
-	}
-	msg.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatInt(last, 10)}
-	msg.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{cell.DeployAll(w.ClusterUID, w.Namespace, w.Kind, w.Name)}
-	return msg, nil
+	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatInt(last, 10)}
+	header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{cell.DeployAll(w.ClusterUID, w.Namespace, w.Kind, w.Name)}
+	return &nats.Msg{Subject: t.envelope.Subject, Header: header, Data: t.envelope.Data}, nil
 }
 
 // told is a fact that is on the stream.
