@@ -22,7 +22,7 @@ import (
 
 // programs are built once for all tests that want the real ones.
 var programs struct {
-	command, services sync.Once
+	command, services, shipped sync.Once
 
 	mu  sync.Mutex
 	dir string
@@ -32,7 +32,7 @@ var programs struct {
 // build gives the path of the command line.
 func build(t *testing.T) string {
 	t.Helper()
-	programs.command.Do(func() { compile("lockstep.internal/tools/lockstep") })
+	programs.command.Do(func() { compile("", "lockstep.internal/tools/lockstep") })
 	return filepath.Join(built(t), "lockstep")
 }
 
@@ -40,16 +40,30 @@ func build(t *testing.T) string {
 func buildServices(t *testing.T) string {
 	t.Helper()
 	programs.services.Do(func() {
-		arguments := []string{stack.State, stack.Watcher, stack.Dispatcher, stack.Deploys}
-		for i, name := range arguments {
-			arguments[i] = "lockstep.internal/services/" + name + "/cmd/" + name
-		}
+		var looking []string
 		if lookForRaces {
-			arguments = append([]string{"-race"}, arguments...)
+			looking = []string{"-race"}
 		}
-		compile(arguments...)
+		compile("", append(looking, servicePackages()...)...)
 	})
 	return built(t)
+}
+
+// buildShipped is buildServices without a look at data races: programs as people run them, where it is their speed that counts.
+func buildShipped(t *testing.T) string {
+	t.Helper()
+	const folder = "shipped"
+	programs.shipped.Do(func() { compile(folder, servicePackages()...) })
+	return filepath.Join(built(t), folder)
+}
+
+// servicePackages are those of their programs.
+func servicePackages() []string {
+	packages := []string{stack.State, stack.Watcher, stack.Dispatcher, stack.Deploys}
+	for i, name := range packages {
+		packages[i] = "lockstep.internal/services/" + name + "/cmd/" + name
+	}
+	return packages
 }
 
 // built is the folder of what was built.
@@ -61,8 +75,8 @@ func built(t *testing.T) string {
 	return programs.dir
 }
 
-// compile puts programs into the folder, made when there is none. Nothing more is built after an error.
-func compile(arguments ...string) {
+// compile puts programs into a folder below that of what is built. Nothing more is built after an error.
+func compile(folder string, arguments ...string) {
 	programs.mu.Lock()
 	defer programs.mu.Unlock()
 	if programs.err != nil {
@@ -74,7 +88,7 @@ func compile(arguments ...string) {
 			return
 		}
 	}
-	said, err := exec.Command("go", append([]string{"build", "-o", programs.dir + "/"}, arguments...)...).CombinedOutput()
+	said, err := exec.Command("go", append([]string{"build", "-o", filepath.Join(programs.dir, folder) + "/"}, arguments...)...).CombinedOutput()
 	if err != nil {
 		programs.err = errors.New(string(said))
 	}

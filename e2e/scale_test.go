@@ -16,11 +16,10 @@ const (
 	troubledSize = 1000
 )
 
-// TestScale is one system with many workspaces, whose services are the programs that people run: with the race detector in them it would be its speed that is
-// tested.
+// TestScale is one system with many workspaces, whose services are the programs that people run: they look for races everywhere else.
 func TestScale(t *testing.T) {
 	t.Parallel()
-	s := startWith(t, stack.Options{Nodes: 4, Programs: buildServices(t)}) // a node has room for 110 pods
+	s := startWith(t, stack.Options{Nodes: 4, Programs: buildShipped(t)}) // a node has room for 110 pods
 	s.inTurn(
 		promise{"a crowd over several agents converges", crowdConverges},
 		promise{"a thousand in trouble delay nobody", thousandInTroubleDelayNobody},

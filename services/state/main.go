@@ -113,7 +113,7 @@ func (p *process) openDatabase(context.Context) error {
 		return fmt.Errorf("open the database: %w", err)
 	}
 	cell := topology.Cell(p.cfg.Cell.Name)
-	p.directory = &postgres.Directory{Pool: p.pool, Cell: cell, Now: time.Now}
+	p.directory = &postgres.Directory{DB: p.pool, Cell: cell, Now: time.Now}
 	p.workspaces = &postgres.Workspaces{Cell: cell}
 	p.observations = &postgres.Observations{Cell: cell}
 	p.secrets = &postgres.Secrets{Vault: v}

@@ -30,6 +30,5 @@ require (
 replace (
 	lockstep.internal/libs => ../../libs
 	lockstep.internal/schemas/gen => ../../schemas/gen
+	lockstep.internal/tools/testkit => ../testkit
 )
-
-replace lockstep.internal/tools/testkit => ../testkit

@@ -17,7 +17,7 @@ import (
 // configure sets what operators set for agent 7.
 func (w *world) configure(settings domain.AgentSettings) {
 	w.t.Helper()
-	directory := &store.Directory{Pool: w.pool, Cell: cell, Now: time.Now}
+	directory := &store.Directory{DB: w.pool, Cell: cell, Now: time.Now}
 	_, err := directory.ConfigureAgent(w.t.Context(), 7, settings)
 	require.NoError(w.t, err)
 }

@@ -1,17 +1,16 @@
 package nats_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/domain"
@@ -134,12 +133,9 @@ func restoring(t *testing.T, seed uint64) {
 	w := setup(t)
 	c := w.chaos(seed)
 	c.live(80)
-	copied := t.TempDir() + "/copy"
-	require.NoError(t, w.server.Snapshot(copied))
-	w.reconnected()
+	restore := w.snapshot()
 	c.live(40)
-	require.NoError(t, w.server.Restore(copied))
-	w.reconnected()
+	restore()
 	_, err := w.tryRebuild(t.Context(), true, 0, silent)
 	require.True(t, fault.Is(err, errcode.Conflict), "%v", err)
 	w.take()
@@ -178,17 +174,14 @@ func TestWhatDispatchersDoNotRepeatStaysWhenAStreamWasRestored(t *testing.T) {
 	a := w.agent(7)
 	a.applies(again.ID, 1)
 	w.take()
-	copied := t.TempDir() + "/copy"
-	require.NoError(t, w.server.Snapshot(copied))
-	w.reconnected()
+	restore := w.snapshot()
 	a.now = a.now.Add(time.Minute)
 	a.applies(again.ID, 1)
 	a.fails(again.ID, 2)
 	w.desire(leaving.ID, domain.DesiredTerminated)
 	a.says("terminating", leaving.ID, 2, map[string]any{})
 	w.take()
-	require.NoError(t, w.server.Restore(copied))
-	w.reconnected()
+	restore()
 	w.take()
 	w.desire(again.ID, domain.DesiredTerminated)
 	a.says("terminating", again.ID, int(w.get(again.ID).DesiredRevision), map[string]any{})
@@ -207,9 +200,7 @@ func TestTombstonesKeepTheirEpochsWhenAStreamWasRestored(t *testing.T) {
 	a := w.agent(7)
 	a.sees(running(ws, 166))
 	w.take()
-	copied := t.TempDir() + "/copy"
-	require.NoError(t, w.server.Snapshot(copied))
-	w.reconnected()
+	restore := w.snapshot()
 	a.sees(running(ws, 203))
 	a.begins("of a restored cluster", uuid.NewString()+"/deployment:5000", 0, 300)
 	a.ends("of a restored cluster", 0)
@@ -217,8 +208,7 @@ func TestTombstonesKeepTheirEpochsWhenAStreamWasRestored(t *testing.T) {
 	a.begins("of another cluster", "", 0, 10)
 	a.ends("of another cluster", 0)
 	w.take()
-	require.NoError(t, w.server.Restore(copied))
-	w.reconnected()
+	restore()
 	w.take()
 	a.begins("that is asked for then", "", 0, 20)
 	a.ends("that is asked for then", 0)
@@ -236,9 +226,21 @@ func (w *world) forget(stream string, before uint64) {
 	require.NoError(w.t, s.Purge(w.t.Context(), jetstream.WithPurgeSequence(before)))
 }
 
+// snapshot copies the store of NATS, and gives what puts the copy back.
+func (w *world) snapshot() (restore func()) {
+	w.t.Helper()
+	copied := filepath.Join(w.t.TempDir(), "copy")
+	require.NoError(w.t, w.server.Snapshot(copied))
+	w.reconnected()
+	return func() {
+		w.t.Helper()
+		require.NoError(w.t, w.server.Restore(copied))
+		w.reconnected()
+	}
+}
+
 func (w *world) reconnected() {
 	w.t.Helper()
-	require.NoError(w.t, postgres.InTx(w.t.Context(), w.pool, func(pgx.Tx) error { return nil }))
 	require.Eventually(w.t, func() bool {
 		_, err := w.js.Conn().RTT()
 		return err == nil

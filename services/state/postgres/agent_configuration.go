@@ -20,7 +20,7 @@ import (
 // the agent was revoked. What leaves everything as it is makes no new revision.
 func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change domain.AgentSettings) (domain.Agent, error) {
 	var a domain.Agent
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		var before domain.AgentSettings
 		err := tx.QueryRow(ctx, `select configuration from agents where id = $1 for no key update`, id).Scan(&before)
 		if err != nil {
@@ -67,7 +67,7 @@ func (d *Directory) RaiseConfigurations(ctx context.Context, tx pgx.Tx) error {
 
 // AgentConfigurations returns those of these agents that exist.
 func (d *Directory) AgentConfigurations(ctx context.Context, ids []int64) (map[int64]domain.AgentConfiguration, error) {
-	rows, err := d.Pool.Query(ctx, `select id, configuration from agents where id = any($1)`, ids)
+	rows, err := d.DB.Query(ctx, `select id, configuration from agents where id = any($1)`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read the configurations of %d agents: %w", len(ids), err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 func (b *bundle) directory() *postgres.Directory {
-	return &postgres.Directory{Pool: b.pool, Cell: "local", Now: time.Now}
+	return &postgres.Directory{DB: b.pool, Cell: "local", Now: time.Now}
 }
 
 func lasting(d time.Duration) *domain.Milliseconds {

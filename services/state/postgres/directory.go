@@ -24,8 +24,8 @@ import (
 // Directory stores who there is and who may do what. Every change is told on the stream DIRECTORY in the transaction that makes it.
 // Its errors are faults.
 type Directory struct {
-	// Pool, or a transaction: see Within.
-	Pool Database
+	// DB is a pool, or a transaction: see Within.
+	DB   Database
 	Cell topology.Cell
 	Now  func() time.Time
 }
@@ -39,7 +39,7 @@ type Database interface {
 
 // Within is the directory as the transaction sees it: who holds a transaction waits for no second connection.
 func (d *Directory) Within(tx pgx.Tx) *Directory {
-	return &Directory{Pool: tx, Cell: d.Cell, Now: d.Now}
+	return &Directory{DB: tx, Cell: d.Cell, Now: d.Now}
 }
 
 // Page asks for one page of a list ordered by id. After is the last id of the page before.
@@ -98,7 +98,7 @@ func key(id int64) string { return strconv.FormatInt(id, 10) }
 // CreateOrganization makes an organization; already_exists when the name is taken.
 func (d *Directory) CreateOrganization(ctx context.Context, name string) (domain.Organization, error) {
 	o := domain.Organization{Name: name}
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `insert into organizations (name) values ($1) returning id`, name).Scan(&o.ID); err != nil {
 			return asFault(err, fmt.Sprintf("organization %q", name), "")
 		}
@@ -109,7 +109,7 @@ func (d *Directory) CreateOrganization(ctx context.Context, name string) (domain
 
 // CreateGroup makes a group in an organization, or in a group of it.
 func (d *Directory) CreateGroup(ctx context.Context, g domain.Group) (domain.Group, error) {
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		if g.ParentID != 0 {
 			err := tx.QueryRow(ctx, `select organization_id from groups where id = $1`, g.ParentID).Scan(&g.OrganizationID)
 			if err != nil {
@@ -129,7 +129,7 @@ func (d *Directory) CreateGroup(ctx context.Context, g domain.Group) (domain.Gro
 // CreateProject makes a project in a group.
 func (d *Directory) CreateProject(ctx context.Context, groupID int64, name string) (domain.Project, error) {
 	var p domain.Project
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		var id int64
 		err := tx.QueryRow(ctx, `insert into projects (organization_id, group_id, name) select organization_id, id, $2 from groups where id = $1 returning id`,
 			groupID, name).Scan(&id)
@@ -171,7 +171,7 @@ func project(ctx context.Context, tx pgx.Tx, id int64) (domain.Project, error) {
 // CreateUser makes a user; already_exists when the name is taken.
 func (d *Directory) CreateUser(ctx context.Context, username string, admin bool) (domain.User, error) {
 	u := domain.User{Username: username, Admin: admin}
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `insert into users (username, admin) values ($1, $2) returning id`, username, admin).Scan(&u.ID); err != nil {
 			return asFault(err, fmt.Sprintf("user %q", username), "")
 		}
@@ -183,7 +183,7 @@ func (d *Directory) CreateUser(ctx context.Context, username string, admin bool)
 // BlockUser refuses a user everything from now on.
 func (d *Directory) BlockUser(ctx context.Context, id int64) (domain.User, error) {
 	u := domain.User{ID: id, Blocked: true}
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `update users set state = 'blocked' where id = $1 returning username, admin`, id).Scan(&u.Username, &u.Admin)
 		if err != nil {
 			return asFault(err, "", fmt.Sprintf("user %d", id))
@@ -203,7 +203,7 @@ func (d *Directory) tellUser(ctx context.Context, tx pgx.Tx, u domain.User) erro
 
 // PutMembership gives a user a role in a scope, in place of an earlier one.
 func (d *Directory) PutMembership(ctx context.Context, m domain.Membership) error {
-	return postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		// The user's row is the lock of its memberships.
 		var one int
 		if err := tx.QueryRow(ctx, `select 1 from users where id = $1 for update`, m.UserID).Scan(&one); err != nil {
@@ -221,7 +221,7 @@ func (d *Directory) PutMembership(ctx context.Context, m domain.Membership) erro
 
 // DeleteMembership takes a user's role in a scope away; not_found when there is none.
 func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope domain.Scope) error {
-	return postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		m := domain.Membership{UserID: userID, Scope: scope}
 		var one int
 		if err := tx.QueryRow(ctx, `select 1 from users where id = $1 for update`, userID).Scan(&one); err != nil {
@@ -244,7 +244,7 @@ func (d *Directory) tellMembership(ctx context.Context, tx pgx.Tx, m domain.Memb
 
 // RegisterAgent makes an agent in a project, that authenticates with the token of this hash.
 func (d *Directory) RegisterAgent(ctx context.Context, a domain.Agent, hash []byte) (domain.Agent, error) {
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `
 			insert into agents (project_id, name, token_hash, curve_public_key, created_at) values ($1, $2, $3, $4, $5) returning id, created_at, configuration_revision`,
 			a.ProjectID, a.Name, hash, a.CurvePublicKey, d.Now()).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
@@ -263,7 +263,7 @@ func (d *Directory) RegisterAgent(ctx context.Context, a domain.Agent, hash []by
 // RevokeAgent voids an agent's credentials for ever.
 func (d *Directory) RevokeAgent(ctx context.Context, id int64) (domain.Agent, error) {
 	var a domain.Agent
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `update agents set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+agentColumns, id, d.Now())
 		if err != nil {
 			return fmt.Errorf("revoke agent %d: %w", id, err)
@@ -285,7 +285,7 @@ const idsPerCell = int64(1) << 40
 
 // ReserveIDs moves the ids of a new cell into its own range. It does nothing when they are there already, and refuses to move a cell that has given out ids.
 func (d *Directory) ReserveIDs(ctx context.Context, cell int64) error {
-	return postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		first := cell*idsPerCell + 1
 		var last int64
 		var called bool

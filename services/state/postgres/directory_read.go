@@ -12,7 +12,7 @@ import (
 
 // list collects every row of a query.
 func list[T any](ctx context.Context, d *Directory, what string, scan pgx.RowToFunc[T], query string, args ...any) ([]T, error) {
-	rows, err := d.Pool.Query(ctx, query, args...)
+	rows, err := d.DB.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", what, err)
 	}
@@ -25,7 +25,7 @@ func list[T any](ctx context.Context, d *Directory, what string, scan pgx.RowToF
 
 // one collects the only row of a query; not_found names the missing thing.
 func one[T any](ctx context.Context, d *Directory, missing string, scan pgx.RowToFunc[T], query string, args ...any) (T, error) {
-	rows, err := d.Pool.Query(ctx, query, args...)
+	rows, err := d.DB.Query(ctx, query, args...)
 	if err != nil {
 		var none T
 		return none, fmt.Errorf("read %s: %w", missing, err)
@@ -82,7 +82,7 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, 
 		return domain.User{}, time.Time{}, err
 	}
 	if f.used == nil || now.Sub(*f.used) > time.Minute {
-		if _, err := d.Pool.Exec(ctx, `update personal_access_tokens set last_used_at = $2 where id = $1`, f.token, now); err != nil {
+		if _, err := d.DB.Exec(ctx, `update personal_access_tokens set last_used_at = $2 where id = $1`, f.token, now); err != nil {
 			return domain.User{}, time.Time{}, fmt.Errorf("note the use of token %d: %w", f.token, err)
 		}
 	}

@@ -29,7 +29,7 @@ type SigningKeys struct {
 // cannot be opened, since the service has lost the key it was sealed with, is there without its private part.
 func (s *SigningKeys) Rotate(ctx context.Context) ([]signing.Key, error) {
 	var keys []signing.Key
-	err := postgres.InTx(ctx, s.Directory.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, s.Directory.DB, func(tx pgx.Tx) error {
 		var err error
 		if keys, err = s.read(ctx, tx); err != nil {
 			return err

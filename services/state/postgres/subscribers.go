@@ -22,7 +22,7 @@ func scanSubscriber(row pgx.CollectableRow) (domain.Subscriber, error) {
 // CreateSubscriber makes a subscriber that authenticates with the token of this hash; already_exists when another one has the name and is not revoked.
 func (d *Directory) CreateSubscriber(ctx context.Context, s domain.Subscriber, hash []byte) (domain.Subscriber, error) {
 	var made domain.Subscriber
-	err := postgres.InTx(ctx, d.Pool, func(tx pgx.Tx) error {
+	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			insert into subscribers (name, filter, from_beginning, token_hash, user_id, created_at) values ($1, $2, $3, $4, $5, $6) returning `+subscriberColumns,
 			s.Name, s.Filter, s.FromBeginning, hash, s.UserID, d.Now().UTC().Truncate(time.Millisecond))

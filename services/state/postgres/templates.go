@@ -25,7 +25,7 @@ func (d *Directory) PutTemplate(ctx context.Context, t domain.Template) (domain.
 
 // AddTemplate creates a template unless there is one of its name.
 func (d *Directory) AddTemplate(ctx context.Context, t domain.Template) error {
-	_, err := d.Pool.Exec(ctx, `insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4) on conflict do nothing`,
+	_, err := d.DB.Exec(ctx, `insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4) on conflict do nothing`,
 		t.ProjectID, t.Name, t.Spec, d.Now())
 	if err != nil {
 		return fmt.Errorf("add template %q: %w", t.Name, err)
