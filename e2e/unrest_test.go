@@ -32,6 +32,8 @@ const (
 	// restlessVariable and actionsVariable replace the two numbers.
 	restlessVariable = "LOCKSTEP_ROLLOUT_WORKLOADS"
 	actionsVariable  = "LOCKSTEP_ROLLOUT_ACTIONS"
+	// workloadsPerNode is for how many there is room beside the DaemonSets, which are on every node.
+	workloadsPerNode = 20
 	// blur of an outage: what was seen right before it may not have been sent, and the first look after it takes a moment.
 	blur = 10 * time.Second
 )
@@ -42,7 +44,9 @@ func TestUnrest(t *testing.T) {
 	t.Parallel()
 	seed := seedOf(t)
 	workloads, actions := sizeOf(t, restlessVariable, restlessWorkloads), sizeOf(t, actionsVariable, restlessActions)
-	s := startWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Programs: buildServices(t), Configure: quickLeases})
+	s := startWith(t, stack.Options{
+		Nodes: 2 + workloads/workloadsPerNode, Workloads: watcher.Workloads{Enabled: true}, Programs: buildServices(t), Configure: quickLeases,
+	})
 	u := &unrest{system: s, dice: rand.New(rand.NewPCG(seed, 1))}
 	u.open(workloads)
 
@@ -270,8 +274,11 @@ func (u *unrest) rest(ctx context.Context, w *restless) error {
 	defer ticker.Stop()
 	for {
 		resting, err := u.resting(ctx, w)
-		if err != nil || resting {
-			return err
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait for %s %s with %s: %w", w.kind, w.name, w.image, err)
+		case resting:
+			return nil
 		}
 		select {
 		case <-ticker.C:

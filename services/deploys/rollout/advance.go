@@ -39,6 +39,7 @@ type step struct {
 	facts      []events.DeployFact
 	at         time.Time // observed_at of what is judged
 	provenance events.Provenance
+	before     *View // of the same object, judged before the one that is judged
 }
 
 func (p *step) workload(in Input) bool {
@@ -143,7 +144,7 @@ func (p *step) enqueue(v View) {
 	s := &p.s
 	if n := len(s.Waiting); n > 0 && s.Waiting[n-1].alike(v, s.Key.Kind) {
 		older := s.Waiting[n-1]
-		v.First, v.Skipped, v.Restored, v.Known = older.First, older.Skipped, older.Restored, older.Known
+		v.First, v.Skipped, v.Restored, v.Known, v.Heard = older.First, older.Skipped, older.Restored, older.Known, older.Heard
 		if v.Template.same(older.Template) {
 			v.Template.SeenAt, v.Template.Held = older.Template.SeenAt, older.Template.Held
 		}
@@ -185,7 +186,7 @@ func (p *step) ready(v View) bool {
 	}
 	to, known := p.target(v)
 	switch {
-	case !known:
+	case !known, to == s.Last && p.renumbered(v):
 		return false
 	case last == s.Last && to > 0 && to < last && s.Key.Kind == Deployment:
 		highest, there := p.highest()

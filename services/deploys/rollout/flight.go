@@ -25,7 +25,9 @@ func (p *step) weigh(before, v View) {
 		}
 		if r.End == events.FactCompleted && !r.Drained && v.current() && v.drained() {
 			r.Drained = true
-			p.tell(p.about(r, events.FactDrained, v.At, timeObservation))
+			f := p.about(r, events.FactDrained, v.At, timeObservation)
+			f.Counts = new(v.Counts)
+			p.tell(f)
 		}
 	}
 	p.scale(before, v)
@@ -72,7 +74,8 @@ func (p *step) fly(r *Rollout, before, v View) {
 	r.Newest = v.Counts
 	p.verdict(r, v)
 	p.blocked(r, v)
-	if v.complete(p.s.Key.Kind) && (p.s.Key.Kind != Deployment || !r.Template.known() || v.Template.same(r.Template)) {
+	whole := v.complete(p.s.Key.Kind) && (p.s.Key.Kind != Deployment || !r.Template.known() || v.Template.same(r.Template))
+	if whole || r.Unseen != nil && r.attested(v.Progress) {
 		p.completed(r, v)
 		return
 	}
@@ -230,8 +233,13 @@ func (p *step) completed(r *Rollout, v View) {
 	if c := v.Progress; c.Reason == reasonAvailable && c.names(r.Name) && !c.At.IsZero() && !r.outlives(c) {
 		at, source = c.At, timeCondition
 	}
+	observed := p.provenance
+	if r.Unseen != nil { // perhaps before
+		p.provenance, r.Unseen = events.ProvenanceReconstructed, nil
+	}
 	f := p.about(r, events.FactCompleted, at, source)
 	f.DurationMs = p.duration(r, at)
+	p.provenance = observed
 	if source == timeCondition {
 		f.Reason, f.Message = v.Progress.Reason, v.Progress.Message
 	}

@@ -28,6 +28,8 @@ type View struct {
 	Restored bool `json:"restored,omitempty"`
 	// Known says that the workload would have been known if it had been there and selected.
 	Known bool `json:"known,omitempty"`
+	// Heard says that what keeps the newest revision was told since nobody looked.
+	Heard bool `json:"heard,omitempty"`
 
 	// Deleted, with DeletedAt where that is known; Absent when a full resync lacked it. Unselected when it is only not followed any more.
 	Deleted    bool      `json:"deleted,omitempty"`
@@ -68,6 +70,7 @@ type Condition struct {
 // Reasons of conditions.
 const (
 	reasonAvailable   = "NewReplicaSetAvailable"
+	reasonUpdated     = "ReplicaSetUpdated"
 	reasonDeadline    = "ProgressDeadlineExceeded"
 	reasonCreateError = "ReplicaSetCreateError"
 )
