@@ -2,9 +2,11 @@ package e2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -346,6 +348,9 @@ func (u *unrest) requireTruth() {
 		}
 		break
 	}
+	if len(found) > 0 {
+		u.keep()
+	}
 	require.Empty(t, found)
 	rollouts := 0
 	for _, w := range u.truth() {
@@ -353,6 +358,28 @@ func (u *unrest) requireTruth() {
 	}
 	t.Logf("%d lives of workloads, %d rollouts", len(u.truth()), rollouts)
 	require.GreaterOrEqual(t, rollouts, len(u.all), "the API server was heard")
+}
+
+// keep what the API server and the services said, for those who look for what went wrong.
+func (u *unrest) keep() {
+	t := u.t
+	t.Helper()
+	kept := filepath.Join(os.TempDir(), "lockstep-e2e-"+t.Name()+".json")
+	file, err := os.OpenFile(kept, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	out := json.NewEncoder(file)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.sights {
+		s.Object.SetManagedFields(nil)
+		require.NoError(t, out.Encode(map[string]any{"at": s.At, "deleted": s.Deleted, "kind": fmt.Sprintf("%T", s.Object), "object": s.Object}))
+	}
+	for _, r := range append(u.records(topology.FamilyObserved), u.records(topology.FamilyDeploy)...) {
+		require.NoError(t, out.Encode(map[string]any{"sequence": r.sequence, "subject": r.subject, "data": json.RawMessage(r.data)}))
+	}
+	require.NoError(t, out.Encode(u.outages))
+	require.NoError(t, file.Close())
+	t.Logf("what was said is kept in %s", kept)
 }
 
 func (u *unrest) watcherDies(ctx context.Context) error {

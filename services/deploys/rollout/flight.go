@@ -67,6 +67,9 @@ func (p *step) fly(r *Rollout, before, v View) {
 		}
 		p.repeat(r, fact, v.At, timeObservation)
 	}
+	if p.s.Key.Kind == Deployment && v.current() && r.Template.known() && !v.Template.same(r.Template) {
+		return // its counts are those of another template
+	}
 	if nearer(r.Newest, v.Counts) {
 		r.ProgressAt, r.Overdue = v.At, time.Time{}
 	}
@@ -74,8 +77,7 @@ func (p *step) fly(r *Rollout, before, v View) {
 	r.Newest = v.Counts
 	p.verdict(r, v)
 	p.blocked(r, v)
-	whole := v.complete(p.s.Key.Kind) && (p.s.Key.Kind != Deployment || !r.Template.known() || v.Template.same(r.Template))
-	if whole || r.Unseen != nil && r.attested(v.Progress) {
+	if v.complete(p.s.Key.Kind) && p.bears(r, v) || r.Unseen != nil && r.attested(v.Progress) {
 		p.completed(r, v)
 		return
 	}
@@ -83,6 +85,18 @@ func (p *step) fly(r *Rollout, before, v View) {
 	if changed {
 		r.Owed = counts(r.Newest) != counts(r.Told)
 		p.progress(false)
+	}
+}
+
+// bears says that the view's counts are those of the rollout's template, and not of another one that a paused Deployment is yet to begin.
+func (p *step) bears(r *Rollout, v View) bool {
+	switch {
+	case p.s.Key.Kind != Deployment:
+		return true
+	case r.Template.known():
+		return v.Template.same(r.Template)
+	default:
+		return !v.Paused || v.Counts.Updated > 0
 	}
 }
 

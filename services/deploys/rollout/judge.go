@@ -339,11 +339,11 @@ func (p *step) bearer(revision int) (Revision, bool) {
 }
 
 // twinned says that the view has pods of another template than the one that is accounted for, under the same revision: its ReplicaSet was deleted by
-// hand, and the next one got its number.
+// hand, and the next one got its number. A ReplicaSet that is used again bears the next number before the Deployment does.
 func (p *step) twinned(v View) bool {
 	s := &p.s
 	return s.Key.Kind == Deployment && v.Revision == s.Last && v.current() && v.Counts.Updated > 0 && s.Hash != "" &&
-		v.Template.known() && s.Template.known() && !v.Template.same(s.Template)
+		v.Template.known() && s.Template.known() && !v.Template.same(s.Template) && !p.passed(v)
 }
 
 // twin is the ReplicaSet that took the number.

@@ -82,7 +82,8 @@ func (p *step) unfinished(r *Rollout, v View) bool {
 	return v.current() && v.Counts.Updated < v.Counts.Total && v.Template.same(r.Template)
 }
 
-// attested says that the Deployment's controller has found the rollout complete, whatever was done to it since.
+// attested says that the Deployment's controller has found the rollout complete, whatever was done to it since. It may have said so of the same ReplicaSet
+// before, so when the rollout began must be known.
 func (r *Rollout) attested(c Condition) bool {
-	return c.Reason == reasonAvailable && c.names(r.Name) && c.At.After(r.StartedAt)
+	return r.Provenance == events.ProvenanceObserved && c.Reason == reasonAvailable && c.names(r.Name) && c.At.After(r.StartedAt)
 }
