@@ -143,6 +143,9 @@ func (u *unrest) look() {
 		looking.Go(func() {
 			for e := range seen.ResultChan() {
 				object, is := e.Object.(metav1.Object)
+				if ctx.Err() != nil {
+					return
+				}
 				if !is || e.Type == watch.Bookmark || e.Type == watch.Error {
 					t.Errorf("the API server broke off: %v", e)
 					return

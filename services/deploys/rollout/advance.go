@@ -49,12 +49,14 @@ func (p *step) workload(in Input) bool {
 		return false
 	}
 	tombstone := w.Object.Verb == events.VerbDeleted
+	missed := false
 	if in.Epoch == s.Epoch && s.Version != "" {
 		order := compareVersions(w.Object.ResourceVersion, s.Version)
 		again := s.Unselected && !tombstone && (w.Object.FirstSeen || w.Object.UpdateType == events.UpdateTypeFull)
 		if order < 0 || order == 0 && (tombstone == s.Tombstone || s.Tombstone && !again) {
 			return false
 		}
+		missed = order == 0 && tombstone && !w.Unselected // a deletion has a version of its own, where it was seen
 	}
 	p.s = s.clone()
 	if in.Epoch > s.Epoch {
@@ -63,6 +65,7 @@ func (p *step) workload(in Input) bool {
 	p.s.AgentID = in.AgentID
 	p.s.Version, p.s.Tombstone = w.Object.ResourceVersion, tombstone
 	v := viewOf(in)
+	v.Skipped = v.Skipped || missed
 	v.Restored, p.s.Restored = p.s.Restored, false
 	p.enqueue(v)
 	p.drain(false)
