@@ -164,14 +164,36 @@ func (p *step) enqueue(v View) {
 // drain judges the views that wait, as far as what they speak of is known, or all of them when patience is over.
 func (p *step) drain(impatient bool) {
 	s := &p.s
-	for len(s.Waiting) > 0 && (impatient || p.ready(s.Waiting[0])) {
-		v := s.Waiting[0]
+	for len(s.Waiting) > 0 && (impatient || p.ready(s.Waiting[0]) || p.foreign(s.Waiting[0])) {
+		v, foreign := s.Waiting[0], p.foreign(s.Waiting[0])
 		s.Waiting = slices.Delete(s.Waiting, 0, 1)
+		if foreign {
+			next := &s.Waiting[0]
+			next.First, next.Skipped, next.Restored = next.First || v.First, next.Skipped || v.Skipped, next.Restored || v.Restored
+			next.Known = next.Known || v.Known
+			continue
+		}
 		p.judge(v, impatient)
 	}
 	if len(s.Waiting) == 0 {
 		s.Waiting, s.WaitSince = nil, time.Time{}
 	}
+}
+
+// foreign says that the view, the first of those that wait, names a ControllerRevision that its StatefulSet never had: a controller that was late wrote the status
+// of the object that bore the name before. The revisions are all known by which a later view was reached.
+func (p *step) foreign(v View) bool {
+	s := &p.s
+	if s.Key.Kind != StatefulSet || v.Deleted || v.Unselected || v.UID != s.UID || s.View == nil {
+		return false
+	}
+	if _, known := p.target(v); known {
+		return false
+	}
+	return slices.ContainsFunc(s.Waiting[1:], func(w View) bool {
+		to, known := p.target(w)
+		return w.UID == v.UID && known && to > s.Last && p.accounted(w.UID, s.Last, to)
+	})
 }
 
 // ready says whether every revision that the view speaks of is known.

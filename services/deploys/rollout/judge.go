@@ -173,7 +173,10 @@ func (p *step) arrive(v View, created, impatient bool) {
 		return // its counts are those of another template: the next one tells what the baseline is
 	}
 	p.see(&v)
-	to, _ := p.target(v)
+	to, known := p.target(v)
+	if back && known && to < told {
+		s.RevisionEpoch++ // they began anew
+	}
 	s.View, s.Generation = &v, v.Generation
 	s.Unnumbered = false
 	p.provenance = events.ProvenanceReconstructed

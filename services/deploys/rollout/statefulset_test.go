@@ -268,3 +268,40 @@ func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
 		}
 	}
 }
+
+// A controller that has not heard that the object is gone writes its status into the one that took its name.
+func TestAStatusOfTheObjectBefore(t *testing.T) {
+	t.Parallel()
+	for name, observed := range map[string]int{"of a later generation": 10, "of the same": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStatefulSet(t, 1)
+			s.create(3, "web:1")
+			s.run()
+			s.delete()
+			mark := s.mark()
+			s.create(3, "web:2")
+			late := s.observation(events.VerbUpserted)
+			late.Workload.HasStatus, late.Workload.ObservedGeneration = true, observed
+			late.Workload.CurrentRevision, late.Workload.UpdateRevision = "web-gone", "web-gone"
+			late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+			s.tell(late)
+			s.run()
+			s.wait(time.Minute)
+			require.Equal(t, []string{"started 1", "completed 1"}, s.since(mark))
+		})
+	}
+	d := newDaemonSet(t, 1)
+	d.create(3, "web:1")
+	d.run()
+	d.delete()
+	mark := d.mark()
+	d.create(3, "web:2")
+	late := d.observation(events.VerbUpserted)
+	late.Workload.HasStatus, late.Workload.ObservedGeneration, late.Workload.SpecReplicas = true, 10, new(3)
+	late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+	d.tell(late)
+	require.Equal(t, []string{"started 1"}, d.since(mark), "not complete yet")
+	d.run()
+	require.Equal(t, []string{"started 1", "completed 1"}, d.since(mark))
+}

@@ -97,6 +97,12 @@ func viewOf(in Input) View {
 			Unavailable: w.UnavailableReplicas, Terminating: w.TerminatingReplicas,
 		},
 	}
+	if v.Observed > v.Generation { // a controller that was late wrote the status of the object that bore the name before
+		v.Observed, v.Current, v.Update, v.Counts = 0, "", "", Counts{Desired: v.Counts.Desired}
+		if w.Kind == events.WorkloadKindDaemonset {
+			v.Counts.Desired = 0
+		}
+	}
 	if w.Kind == events.WorkloadKindDaemonset {
 		v.Revision = w.TemplateGeneration
 	}
