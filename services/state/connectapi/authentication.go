@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -22,12 +23,11 @@ func caller(ctx context.Context) domain.User {
 	return u
 }
 
-// authentication finds the user of every call by its personal access token.
-type authentication struct{ directory *postgres.Directory }
-
-// NewAuthentication returns the interceptor that refuses calls without a valid token.
-func NewAuthentication(directory *postgres.Directory) connect.Interceptor {
-	return &authentication{directory: directory}
+// authentication finds the user of every call by its personal access token, and refuses calls without a valid one.
+type authentication struct {
+	directory *postgres.Directory
+	recent    *recent
+	now       func() time.Time
 }
 
 func (a *authentication) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -72,7 +72,12 @@ func (a *authentication) user(ctx context.Context, value string) (domain.User, e
 	if err != nil {
 		return domain.User{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is not one: %v", err)
 	}
-	user, err := a.directory.UserByToken(ctx, hash[:])
+	now := a.now()
+	user, found, changes := a.recent.find(hash, now)
+	if found {
+		return user, nil
+	}
+	user, err = a.directory.UserByToken(ctx, hash[:])
 	if fault.Is(err, errcode.NotFound) {
 		return domain.User{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: make a new one")
 	}
@@ -82,5 +87,6 @@ func (a *authentication) user(ctx context.Context, value string) (domain.User, e
 	if user.Blocked {
 		return domain.User{}, fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
 	}
+	a.recent.remember(hash, user, now, changes)
 	return user, nil
 }

@@ -18,7 +18,8 @@ type tokenService struct {
 	statev1connect.UnimplementedTokenServiceHandler
 	access
 
-	now func() time.Time
+	recent *recent
+	now    func() time.Time
 }
 
 func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[statev1.CreateTokenRequest]) (*connect.Response[statev1.CreateTokenResponse], error) {
@@ -70,6 +71,7 @@ func (s *tokenService) RevokeToken(ctx context.Context, r *connect.Request[state
 	if t.UserID != caller(ctx).ID && !caller(ctx).Admin {
 		return nil, fault.New(errcode.NotFound, "token %d does not exist", t.ID)
 	}
+	defer s.recent.changed()
 	if err := s.directory.RevokeToken(ctx, t.ID); err != nil {
 		return nil, err
 	}
