@@ -57,7 +57,7 @@ func (o offers) open() { o.taken.Store(true) }
 
 func (o offers) close() {
 	o.taken.Store(false)
-	o.take(time.Now().Add(freshFor))
+	o.take(time.Now())
 }
 
 // take returns the rows of all fresh offers.

@@ -53,8 +53,8 @@ func begin(ctx context.Context, db Beginner) (pgx.Tx, func(), error) {
 }
 
 // Later has the statements of the batch sent before the transaction's next one, or together with its commit when there is none: what a transaction writes last costs no
-// way to the database but the commit's. Their results go to the batch's callbacks; their first error is that of the statement, or of the commit, they
-// were sent with, and says what they were for. The batch is not used again. In a transaction that [InTx] has not begun on a pool or a connection they are sent at once.
+// way to the database but the commit's. Their first error is that of the statement, or of the commit, they were sent with, and says what they were for. Their results go to
+// the batch's callbacks: one that fails with the commit undoes nothing, since that has happened by then. The batch is not used again. In a transaction that [InTx] has not begun on a pool or a connection they are sent at once.
 func Later(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, what string, args ...any) error {
 	what = fmt.Sprintf(what, args...)
 	if t, ok := tx.(*transaction); ok && !t.over {
