@@ -48,7 +48,7 @@ func begin(ctx context.Context, db Beginner) (pgx.Tx, func(), error) {
 		return &transaction{conn: db}, func() {}, nil
 	default:
 		tx, err := db.Begin(ctx)
-		return tx, func() {}, err //nolint:wrapcheck // InTx says what for
+		return tx, func() {}, err
 	}
 }
 
@@ -172,7 +172,7 @@ func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn
 	if closing := results.Close(); err == nil {
 		err = closing
 	}
-	return tag, err //nolint:wrapcheck // as pgx's own transactions
+	return tag, err
 }
 
 func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
@@ -230,7 +230,7 @@ func (t *transaction) Commit(ctx context.Context) error {
 			err = closing
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // as pgx's own transactions
+			return err
 		}
 		if tag.String() == "ROLLBACK" {
 			t.over = true

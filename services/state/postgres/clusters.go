@@ -70,7 +70,7 @@ func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map
 		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked, last_seen_at = n.seen
 		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) as n (id, uid, epoch, ticked, seen) where a.id = n.id`,
 		ids, uids, epochs, ticked, seen)
-	return postgres.Later(ctx, tx, &batch, "store the clusters of %d agents", len(ids)) //nolint:wrapcheck // it is said
+	return postgres.Later(ctx, tx, &batch, "store the clusters of %d agents", len(ids))
 }
 
 // Owners returns the agents of those workspaces that exist.

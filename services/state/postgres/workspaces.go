@@ -62,7 +62,7 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) 
 		if err := s.tell(ctx, tx, &batch, []Saving{{After: w}}); err != nil {
 			return err
 		}
-		return postgres.Later(ctx, tx, &batch, "tell of workspace %s", w.ID) //nolint:wrapcheck // it is said
+		return postgres.Later(ctx, tx, &batch, "tell of workspace %s", w.ID)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_name":
 		return fault.Wrap(err, errcode.AlreadyExists, "a workspace named %q exists already; choose another name", w.Name)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_idempotency_key":
@@ -133,7 +133,7 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 			return err
 		}
 	}
-	return postgres.Later(ctx, tx, &batch, "save %d workspaces", len(changed)) //nolint:wrapcheck // it is said
+	return postgres.Later(ctx, tx, &batch, "save %d workspaces", len(changed))
 }
 
 // send sends a batch, all of whose results are of no interest: one way to the database and back for all its statements.
