@@ -41,7 +41,8 @@ type Dependencies struct {
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	recent := newRecent()
-	options := connect.WithInterceptors(append(interceptors, NewOutages(), &authentication{directory: d.Directory, recent: recent, now: d.Now})...)
+	callers := &authentication{directory: d.Directory, recent: recent, now: d.Now}
+	options := connect.WithInterceptors(append(interceptors, NewOutages(), callers)...)
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, recent: recent}, options))
@@ -51,7 +52,7 @@ func NewHandler(d Dependencies) http.Handler {
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
-		access: access, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+		access: access, callers: callers, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
 	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
