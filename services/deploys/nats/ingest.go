@@ -15,6 +15,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/observed"
 	"lockstep.internal/services/deploys/postgres"
 )
 
@@ -61,11 +62,8 @@ type hooks struct {
 	published func() error
 }
 
-// Subjects are those that the reader reads: what is told of workspaces is not among them, but for what all share.
-func Subjects(cell topology.Cell) []string {
-	prefix := cell.Prefix(topology.FamilyObserved) + ".*."
-	return []string{prefix + topology.TokenWorkload + ".>", prefix + "tick", prefix + "resync", prefix + "rejected"}
-}
+// Observed is what a watcher says.
+type Observed = observed.Observed
 
 // Consumer is the consumer of the stream OBSERVED. It is made once.
 func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
@@ -79,11 +77,13 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 	if i.hooks.published == nil {
 		i.hooks.published = func() error { return nil }
 	}
+	decoder := observed.NewDecoder(i.Cell)
+	// The whole stream: of several filters the server looks at each subject that it has, for each message.
 	c, err := cursor.New(cursor.Config[Observed]{
-		Name: consumerName, Stream: topology.StreamObserved, Subjects: Subjects(i.Cell), Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
+		Name: consumerName, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
 		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch, Linger: linger, Backlog: backlog,
 		Decode: func(m *cursor.Message[Observed]) error {
-			value, err := Decode(i.Cell, m.Subject, m.Header, m.Data)
+			value, err := decoder.Decode(m.Subject, m.Header, m.Data)
 			m.Value = value
 			return err
 		},
