@@ -17,12 +17,12 @@ func deploysFamily() Family {
 	return Family{
 		Name: "deploys",
 		About: "notify: a whole system and a kubelab, in which pod templates of Deployments are changed; what is timed is the fact that a rollout started, as a subscriber of its own account hears it live, beside a bare " +
-			"informer's sight of the ReplicaSet that the fact tells of. facts_per_s: the real reader over a stretch of OBSERVED that lies ready, from its start to its last commit in PostgreSQL. " +
+			"informer's sight of the same: the new ReplicaSet is there, and the Deployment names its revision. facts_per_s: the real reader over a stretch of OBSERVED that lies ready, from its start to its last commit in PostgreSQL. " +
 			"kb_per_workload: the real service as a process of its own, its heap after a garbage collection with workloads less without any.",
 		Specs: []Spec{
 			{
 				Name: "notify_p50_ms", Unit: "ms", About: "a pod template is changed → an outside subscriber has the fact that the rollout started, half of them",
-				Baseline: "the same changes → a bare informer of client-go has the ReplicaSet",
+				Baseline: "the same changes → a bare informer of client-go has the objects that say so",
 			},
 			{
 				Name: "notify_p99_ms", Unit: "ms", About: "the same, all but one in a hundred", Baseline: "the same percentile of the informer",

@@ -83,4 +83,3 @@ func deploysHeap(ctx context.Context, n int) (heap, stored float64, err error) {
 	}
 	return heap, stored, service.stop()
 }
-
