@@ -30,8 +30,9 @@ func deploysFamily() Family {
 			},
 			{
 				Name: "facts_per_s", Unit: "1/s", About: "facts that are on DEPLOYS and stored, through detection and publishing",
-				Baseline: "bare consuming of the same observations and publishing of the same facts, to a stream of the same settings, where each is acknowledged before the next about its workload",
-				Aim:      Aim{Of: ofRatio, AtLeast: 0.6},
+				Baseline: "bare consuming of the same observations by a durable consumer, and publishing of the same facts as safely: to a stream of the same settings, by compare-and-set, one of each " +
+					"workload at a time; nothing is detected, and PostgreSQL has no part in it",
+				Aim: Aim{Of: ofRatio, AtLeast: 0.6},
 			},
 			{
 				Name: "kb_per_workload", Unit: "KB", About: "heap of the service for each workload that it knows",

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -35,8 +37,15 @@ type factsBed struct {
 	js       jetstream.JetStream
 	last     uint64
 	count    int // of observations
-	told     []*nats.Msg
+	told     []bareFact
 	round    int
+}
+
+// bareFact is a fact that was told, to be told again.
+type bareFact struct {
+	workload, subject string
+	header            nats.Header
+	data              []byte
 }
 
 func measureFacts(ctx context.Context, measured Measured, size Size) (err error) {
@@ -151,11 +160,11 @@ func (b *factsBed) capture(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read what was told: %w", err)
 		}
-		header := nats.Header{}
-		maps.Copy(header, m.Header)
+		header := maps.Clone(m.Header)
 		delete(header, jetstream.ExpectedLastSubjSeqHeader)
 		delete(header, jetstream.ExpectedLastSubjSeqSubjHeader)
-		b.told = append(b.told, &nats.Msg{Subject: bareRoot + "." + m.Subject, Header: header, Data: m.Data})
+		subject := bareRoot + "." + m.Subject
+		b.told = append(b.told, bareFact{workload: subject[:strings.LastIndexByte(subject, '.')], subject: subject, header: header, data: m.Data})
 	}
 	if len(b.told) == 0 {
 		return errors.New("nothing was told")
@@ -163,7 +172,7 @@ func (b *factsBed) capture(ctx context.Context) error {
 	return nil
 }
 
-// bare consumes the stretch and publishes as many facts, and does nothing between.
+// bare consumes the stretch and publishes as many facts, and does nothing between. Its position is kept by the server, batch by batch, after what follows from it is there.
 func (b *factsBed) bare(ctx context.Context) (float64, error) {
 	if err := b.stream(ctx, bareStream, bareRoot+".>"); err != nil {
 		return 0, err
@@ -173,35 +182,36 @@ func (b *factsBed) bare(ctx context.Context) (float64, error) {
 		return 0, fmt.Errorf("look at stream %s: %w", topology.StreamObserved, err)
 	}
 	began := time.Now()
-	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, InactiveThreshold: time.Minute,
-	})
+	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: bareStream, AckPolicy: jetstream.AckAllPolicy, MaxAckPending: bareBatch})
 	if err != nil {
 		return 0, fmt.Errorf("consume: %w", err)
 	}
+	last := make(map[string]uint64, len(b.told))
 	for consumed, published := 0, 0; consumed < b.count; {
 		batch, err := consumer.Fetch(min(bareBatch, b.count-consumed), jetstream.FetchContext(ctx))
 		if err != nil {
 			return 0, fmt.Errorf("consume: %w", err)
 		}
-		for range batch.Messages() {
+		var newest jetstream.Msg
+		for newest = range batch.Messages() {
 			consumed++
 		}
 		if err := batch.Error(); err != nil {
 			return 0, fmt.Errorf("consume: %w", err)
 		}
-		for ; published < len(b.told)*consumed/b.count; published++ {
-			if _, err := b.js.PublishMsgAsync(b.told[published]); err != nil {
-				return 0, fmt.Errorf("publish: %w", err)
-			}
+		upTo := len(b.told) * consumed / b.count
+		if err := b.publish(ctx, b.told[published:upTo], last); err != nil {
+			return 0, err
 		}
-		select {
-		case <-b.js.PublishAsyncComplete():
-		case <-ctx.Done():
-			return 0, fmt.Errorf("publish: %w", context.Cause(ctx))
+		published = upTo
+		if err := newest.DoubleAck(ctx); err != nil {
+			return 0, fmt.Errorf("consume: %w", err)
 		}
 	}
 	took := time.Since(began)
+	if err := stream.DeleteConsumer(ctx, bareStream); err != nil {
+		return 0, fmt.Errorf("remove the consumer: %w", err)
+	}
 	told, err := lastSequence(ctx, b.js, bareStream)
 	if err == nil && told != uint64(len(b.told)) {
 		err = fmt.Errorf("%d of %d facts were published", told, len(b.told))
@@ -210,4 +220,38 @@ func (b *factsBed) bare(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	return float64(len(b.told)) / took.Seconds(), nil
+}
+
+// publish publishes facts, one of each workload at a time, each on condition that the one before it is the last one about its workload.
+func (b *factsBed) publish(ctx context.Context, facts []bareFact, last map[string]uint64) error {
+	for len(facts) > 0 {
+		flying := map[string]jetstream.PubAckFuture{}
+		var later []bareFact
+		for _, f := range facts {
+			if flying[f.workload] != nil {
+				later = append(later, f)
+				continue
+			}
+			m := &nats.Msg{Subject: f.subject, Header: maps.Clone(f.header), Data: f.data}
+			m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(last[f.workload], 10)}
+			m.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{f.workload + ".*"}
+			future, err := b.js.PublishMsgAsync(m)
+			if err != nil {
+				return fmt.Errorf("publish: %w", err)
+			}
+			flying[f.workload] = future
+		}
+		for workload, future := range flying {
+			select {
+			case ack := <-future.Ok():
+				last[workload] = ack.Sequence
+			case err := <-future.Err():
+				return fmt.Errorf("publish: %w", err)
+			case <-ctx.Done():
+				return fmt.Errorf("publish: %w", context.Cause(ctx))
+			}
+		}
+		facts = later
+	}
+	return nil
 }

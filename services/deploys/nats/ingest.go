@@ -25,6 +25,8 @@ const (
 	serviceName  = "deploys"
 	// defaultCached is how many states are kept in memory.
 	defaultCached = 50_000
+	// defaultBatch is much more than comes while nothing is behind.
+	defaultBatch = 4000
 )
 
 // Ingest reads OBSERVED and tells facts on DEPLOYS. All fields that name no default are required.
@@ -38,7 +40,7 @@ type Ingest struct {
 	Environments environment.Rules
 	// History says how rows of the history are made.
 	History history.Rules
-	// Batch is how many messages one transaction takes at most. Defaults to the cursor's default.
+	// Batch is how many messages one transaction takes at most. Defaults to 4,000: a workload's state and the rows of its rollouts are written once for all of them.
 	Batch int
 	// Cached is how many workloads' states are kept in memory. Defaults to 50,000.
 	Cached int
@@ -71,6 +73,9 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 		i.Cached = defaultCached
 	}
 	i.known = newMemory(i.Cached)
+	if i.Batch == 0 {
+		i.Batch = defaultBatch
+	}
 	if i.hooks.concluded == nil {
 		i.hooks.concluded = func() error { return nil }
 	}

@@ -41,6 +41,9 @@ type intake struct {
 	// steps are what happens to environments, in order.
 	steps   []step
 	members map[postgres.Member]struct{}
+	// acknowledged facts are not written yet.
+	acknowledged []written
+	scribe       scribe
 	// located are facts of earlier batches that were told again, and where they are now.
 	located map[string]int64
 	// trace of the message being taken.
@@ -282,12 +285,15 @@ func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []
 		if t.known {
 			continue
 		}
+		facts = append(facts, t.fact)
+		if t.stored {
+			continue
+		}
 		row, err := t.row(in.Cell, id)
 		if err != nil {
 			return err
 		}
 		writing.Facts = append(writing.Facts, row)
-		facts = append(facts, t.fact)
 	}
 	writing.Rollouts = append(writing.Rollouts, in.History.Changes(id.String(), facts)...)
 	return nil
