@@ -18,11 +18,8 @@ import (
 	"lockstep.internal/services/deploys/roster"
 )
 
-// linger is how long a batch that is not full waits for more: every fact waits that long.
-const linger = time.Millisecond
-
-// backlog is how long a batch waits for what the stream has already.
-const backlog = 100 * time.Millisecond
+// linger is how long a batch waits for what the stream has already.
+const linger = 100 * time.Millisecond
 
 // intake is one batch on its way.
 type intake struct {

@@ -40,11 +40,12 @@ type Dependencies struct {
 // NewHandler serves every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	options := connect.WithInterceptors(append(interceptors, NewOutages(), NewAuthentication(d.Directory))...)
+	recent := newRecent()
+	options := connect.WithInterceptors(append(interceptors, NewOutages(), &authentication{directory: d.Directory, recent: recent, now: d.Now})...)
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
-	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access}, options))
-	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, issuer: d.Issuer, now: d.Now}, options))
+	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, recent: recent}, options))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, issuer: d.Issuer, recent: recent, now: d.Now}, options))
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
 		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
 	}, options))
