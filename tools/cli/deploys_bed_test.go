@@ -73,7 +73,7 @@ func newBed(t *testing.T) *bed {
 	}}
 	b.openDatabase()
 	ingest := &nats.Ingest{
-		Pool: b.pool, JetStream: b.js, Cell: "local", Logger: slog.New(slog.DiscardHandler), Store: &store.Store{},
+		Pool: b.pool, JetStream: b.js, Cell: "local", Logger: slog.New(slog.DiscardHandler), Store: &store.Store{}, Directory: everybody{},
 		Environments: environment.Rules{}, History: history.Rules{GroupLabel: "lockstep.dev/deploy-group"},
 	}
 	consumer, err := ingest.Consumer()

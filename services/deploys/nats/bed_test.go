@@ -45,11 +45,12 @@ type world struct {
 	pool   *pgxpool.Pool
 	server *natsd.Server
 	js     jetstream.JetStream
+	agents *register
 }
 
 func setup(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{t: tb, server: natstest.Server(tb)}
+	w := &world{t: tb, server: natstest.Server(tb), agents: newRegister()}
 	w.js = natstest.JetStream(tb, w.server)
 	require.NoError(tb, topology.Ensure(tb.Context(), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
 	w.pool = w.database(tb)
@@ -76,7 +77,7 @@ func (w *world) exec(sql string) {
 
 func (w *world) ingest(batch int) *nats.Ingest {
 	return &nats.Ingest{
-		Pool: w.pool, JetStream: natstest.JetStream(w.t, w.server), Cell: cell, Logger: w.logger(), Store: &store.Store{},
+		Pool: w.pool, JetStream: natstest.JetStream(w.t, w.server), Cell: cell, Logger: w.logger(), Store: &store.Store{}, Directory: w.agents,
 		Environments: environment.Rules{Label: label}, History: history.Rules{GroupLabel: label}, Batch: batch,
 	}
 }
@@ -238,7 +239,8 @@ func rows(t testing.TB, pool *pgxpool.Pool) map[string][]string {
 	out := map[string][]string{}
 	for table, row := range map[string]string{
 		"agents": `t`, "workloads": `(to_jsonb(t) - 'told')`, "environments": `(to_jsonb(t) - 'told')`,
-		"facts": `(to_jsonb(t) - 'stream_sequence' - 'recorded_at')`, "rollouts": `t`, "resyncs": `t`, "resync_members": `t`,
+		"facts": `(to_jsonb(t) - 'stream_sequence' - 'recorded_at')`, "rollouts": `t`, "resyncs": `t`, "resync_members": `t`, "reporters": `t`,
+		"claims": `(to_jsonb(t) - 'claimed_at')`,
 	} {
 		found, err := pool.Query(t.Context(), `select `+row+`::text from `+table+` t order by 1`)
 		require.NoError(t, err)

@@ -25,6 +25,9 @@ type Ask struct {
 	Workloads []uuid.UUID
 	// Environments by id.
 	Environments []uuid.UUID
+	// Reporters by agent, and Claims by cluster.
+	Reporters []int64
+	Claims    []string
 	// Of these clusters, everything that wakes at Until or before.
 	Clusters []string
 	Until    time.Time
@@ -37,6 +40,9 @@ type Reading struct {
 	Agents       []Agent
 	Workloads    []Record
 	Environments []Record
+	Reporters    []Reporter
+	// Claims of a cluster are in the order in which they were made.
+	Claims []Claim
 }
 
 const (
@@ -80,6 +86,7 @@ func queue(b *pgx.Batch, ask Ask, out *Reading) {
 			return err //nolint:wrapcheck // Begin says of what
 		})
 	}
+	queueClaims(b, ask, out)
 	if len(ask.Workloads) > 0 {
 		b.Queue(workloads+`id = any($1)`, ask.Workloads).Query(into(&out.Workloads))
 	}
