@@ -158,7 +158,7 @@ func TestAForeignClockCountsForNothing(t *testing.T) {
 	guest.tick()
 	web := a.app("web")
 	a.list("s", web)
-	web.deadline = new(60)
+	web.deadline = nil
 	web.roll("i:2")
 	w.take()
 	for range 10 {
