@@ -59,7 +59,7 @@ type Ingest struct {
 	known    *memory
 	// strangers are agents that the directory does not know, and since when they are waited for.
 	strangers map[int64]time.Time
-	hooks  hooks
+	hooks     hooks
 }
 
 // hooks are points at which tests hold or end the reader.
