@@ -86,7 +86,7 @@ func (r *reader[T]) next(ctx context.Context) (*batch[T], error) {
 		if r.cfg.Backlog > wait && b.lag > 0 {
 			wait, room = r.cfg.Backlog, int(min(uint64(room), b.lag))
 		}
-		if err := r.fetch(ctx, b, room, jetstream.FetchMaxWait(wait), jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
+		if err := r.fetch(ctx, b, room, wait, jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
 			return nil, err
 		}
 	}
@@ -103,21 +103,39 @@ func (r *reader[T]) handOn(ctx context.Context, b *batch[T]) error {
 }
 
 func (r *reader[T]) fetchFirst(ctx context.Context, b *batch[T]) error {
-	bounded, cancel := context.WithTimeout(ctx, r.idle)
-	defer cancel()
-	err := r.fetch(ctx, b, 1, jetstream.FetchContext(bounded))
-	if ctx.Err() == nil && bounded.Err() != nil {
-		return nil
-	}
-	return err
+	// Of any size: it is to come some day.
+	return r.fetch(ctx, b, 1, r.idle)
 }
 
-// fetch adds up to n messages to the batch.
-func (r *reader[T]) fetch(ctx context.Context, b *batch[T], n int, options ...jetstream.FetchOpt) error {
-	answer, err := r.consumer.Fetch(n, options...)
-	if err != nil {
+// asking is the context of a request for messages. The server is told of its deadline and answers by then; it ends with the reader only, since what
+// the server sent at the last moment would be lost otherwise.
+type asking struct {
+	context.Context //nolint:containedctx // it is a context
+
+	until time.Time
+}
+
+// Deadline implements context.Context.
+func (a asking) Deadline() (time.Time, bool) { return a.until, true }
+
+// fetch adds up to n messages to the batch, those that come within about the time given. Nothing of it is left when it returns.
+func (r *reader[T]) fetch(ctx context.Context, b *batch[T], n int, wait time.Duration, options ...jetstream.FetchOpt) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Of what is left until the deadline the client keeps a tenth for itself, at most a second.
+	until := time.Now().Add(wait + min(wait/9, time.Second))
+	answer, err := r.consumer.Fetch(n, append(options, jetstream.FetchContext(asking{ctx, until}))...)
+	switch {
+	case err != nil && ctx.Err() == nil && !time.Now().Before(until):
+		return nil //nolint:nilerr // a moment so short is over before it can be asked for
+	case err != nil:
 		return fmt.Errorf("ask for messages: %w", err)
 	}
+	defer func() {
+		cancel()
+		for range answer.Messages() { //nolint:revive // its goroutine ends with the channel
+		}
+	}()
 	for {
 		select {
 		case m, more := <-answer.Messages():
