@@ -1,6 +1,7 @@
 package nats_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -274,6 +275,12 @@ func (a *agent) say(subject, kind string, data any) {
 	require.NoError(a.w.t, err)
 	msg, err := event.Encode(e, subject)
 	require.NoError(a.w.t, err)
+	// Others write JSON without the escapes of Go.
+	var raw bytes.Buffer
+	plain := json.NewEncoder(&raw)
+	plain.SetEscapeHTML(false)
+	require.NoError(a.w.t, plain.Encode(data))
+	msg.Data = raw.Bytes()
 	_, err = a.w.js.PublishMsg(a.w.t.Context(), msg)
 	require.NoError(a.w.t, err)
 }
