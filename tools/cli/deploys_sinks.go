@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -9,13 +10,21 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	"lockstep.internal/services/deploys/sink/catalog"
 )
 
 func (a *app) deploysSinks() *cobra.Command {
-	return &cobra.Command{
+	var manual bool
+	c := &cobra.Command{
 		Use: "sinks", Short: "Show where facts are carried to, and what is in their way", Args: exactly(),
-		Long: "Show where facts are carried to, how far each sink is, and what is in its way. For administrators.",
+		Long: `Show where facts are carried to, how far each sink is, and what is in its way. For administrators.
+
+Sinks are set up in a file, which the service deploys reads when it starts (sinks_file); --manual describes all of its settings.`,
+		Example: "  lockstep deploys sinks\n  lockstep deploys sinks --manual | less",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if manual {
+				return a.sinksManual()
+			}
 			api, err := a.deploysAPI()
 			if err != nil {
 				return err
@@ -27,6 +36,30 @@ func (a *app) deploysSinks() *cobra.Command {
 			return a.print(response.Msg, sinkTable(response.Msg.GetSinks()))
 		},
 	}
+	c.Flags().BoolVar(&manual, "manual", false, "describe every setting of a sink, and ask no server")
+	return c
+}
+
+func (a *app) sinksManual() error {
+	text, err := catalog.Manual()
+	if err != nil {
+		return fmt.Errorf("describe the settings of sinks: %w", err)
+	}
+	return a.write(`The file that sinks_file of the service deploys names has a key for each sink: its name, by which its position is kept. An example:
+
+    shop-slack:
+      type: slack
+      filter: {namespaces: [shop], facts: [started, completed, stalled, rolled_back]}
+      slack: {channel: C0123456789, token_file: /etc/lockstep/slack-token}
+    ci:
+      type: webhook
+      backfill: true
+      filter: {expression: 'kind == "group" && fact.fact == "environment_ready"'}
+      webhook: {url: "https://ci.example/hooks/lockstep", secret_file: /etc/lockstep/ci-secret}
+
+Settings of a sink, with their types and defaults:
+
+` + text)
 }
 
 func sinkTable(sinks []*deploysv1.Sink) table {
