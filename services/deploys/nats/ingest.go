@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -36,6 +37,8 @@ type Ingest struct {
 	Cell      topology.Cell
 	Logger    *slog.Logger
 	Store     *postgres.Store
+	// Directory tells whose agents are.
+	Directory Directory
 	// Environments are the rules by which workloads make environments.
 	Environments environment.Rules
 	// History says how rows of the history are made.
@@ -44,6 +47,8 @@ type Ingest struct {
 	Batch int
 	// Cached is how many workloads' states are kept in memory. Defaults to 50,000.
 	Cached int
+	// Patience is how long the directory may take to tell of an agent that others can hear already. While it lasts nothing else is taken in. Defaults to 15 s.
+	Patience time.Duration
 	// Tracer of the spans. Defaults to none.
 	Tracer trace.Tracer
 	// Cursors are the metrics of the consumer, and Metrics those of what it finds. Both default to none.
@@ -52,8 +57,12 @@ type Ingest struct {
 
 	// silent tells nothing: for a rebuild.
 	silent bool
-	known  *memory
-	hooks  hooks
+	// restored is that positions are not those at which the stream was read first.
+	restored bool
+	known    *memory
+	// strangers are agents that the directory does not know, and since when they are waited for.
+	strangers map[int64]time.Time
+	hooks     hooks
 }
 
 // hooks are points at which tests hold or end the reader.
@@ -72,10 +81,13 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 	if i.Cached == 0 {
 		i.Cached = defaultCached
 	}
-	i.known = newMemory(i.Cached)
 	if i.Batch == 0 {
 		i.Batch = defaultBatch
 	}
+	if i.Patience == 0 {
+		i.Patience = defaultPatience
+	}
+	i.known, i.strangers = newMemory(i.Cached), map[int64]time.Time{}
 	if i.hooks.concluded == nil {
 		i.hooks.concluded = func() error { return nil }
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -43,6 +44,9 @@ type intake struct {
 	scribe       scribe
 	// located are facts of earlier batches that were told again, and where they are now.
 	located map[string]int64
+	// reporters and claims are new.
+	reporters map[int64]postgres.Reporter
+	claims    []postgres.Claim
 	// trace of the message being taken.
 	trace string
 }
@@ -63,7 +67,7 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 	in := &intake{
 		Ingest: i, tx: tx, located: map[string]int64{},
 		loaded: map[uuid.UUID]entry[rollout.State]{}, loadedEnv: map[uuid.UUID]entry[environment.State]{},
-		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{},
+		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{}, reporters: map[int64]postgres.Reporter{},
 	}
 	reading, err := i.Store.Begin(ctx, tx, i.ask(batch))
 	if err != nil {
@@ -82,6 +86,11 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 		i.known.agents[a.ID] = a
 	}
 	in.roster = roster.New(i.known.agents)
+	i.known.learn(&reading)
+	if err := in.admit(ctx, batch); err != nil {
+		i.known.undone()
+		return nil, err
+	}
 	if err := load(reading.Workloads, in.loaded); err != nil {
 		return nil, err
 	}
@@ -95,6 +104,7 @@ func (i *Ingest) ask(batch []cursor.Message[Observed]) postgres.Ask {
 	clusters := map[string]struct{}{}
 	for m := range batch {
 		o := &batch[m].Value
+		i.askClaims(&ask, o)
 		if o.Tick {
 			if _, there := clusters[o.ClusterUID]; !there {
 				clusters[o.ClusterUID] = struct{}{}
@@ -267,6 +277,11 @@ func (in *intake) store(ctx context.Context) error {
 			return err
 		}
 	}
+	if len(in.reporters)+len(in.claims) > 0 {
+		if err := in.Store.Claim(ctx, in.tx, slices.Collect(maps.Values(in.reporters)), in.claims); err != nil {
+			return err
+		}
+	}
 	if len(in.located) > 0 {
 		if err := in.Store.Locate(ctx, in.tx, in.located); err != nil {
 			return err
@@ -299,6 +314,10 @@ func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []
 // remember takes over what is written now. Should the transaction not be committed, the number of batches tells.
 func (in *intake) remember() {
 	in.roster.Keep()
+	maps.Copy(in.known.reporters, in.reporters)
+	for _, c := range in.claims {
+		in.known.claims[c.ClusterUID] = append(in.known.claims[c.ClusterUID], c)
+	}
 	for _, w := range in.order {
 		w.stored = w.stored || w.changed
 		if w.stored {

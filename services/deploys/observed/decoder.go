@@ -111,7 +111,9 @@ func (d *Decoder) read(o *Observed, at *place, header nats.Header, data []byte) 
 	if source != at.source {
 		return fmt.Errorf("source %.200q: only %s writes on …%.300s", source, at.source, strings.Join(at.tokens, "."))
 	}
-	o.Trace = trace
+	if len(trace) <= maxToken {
+		o.Trace = trace
+	}
 	switch kind {
 	case events.TypeObservedWorkload:
 		return o.workload(d.reader, at.tokens, data)

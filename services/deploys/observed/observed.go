@@ -108,7 +108,9 @@ func (o *Observed) workload(r *reader, place []string, data []byte) error {
 	if !slices.Contains([]events.WorkloadKind{events.WorkloadKindDeployment, events.WorkloadKindStatefulset, events.WorkloadKindDaemonset}, w.Kind) {
 		return fmt.Errorf("kind %.80q: is no kind of workload", w.Kind)
 	}
-	return o.of(&w.Object, place, string(w.Kind), w.Object.Name)
+	bound(w)
+	return errors.Join(
+		token("current_revision", w.CurrentRevision, 0), token("update_revision", w.UpdateRevision, 0), o.of(&w.Object, place, string(w.Kind), w.Object.Name))
 }
 
 func (o *Observed) revision(quick *reader, place []string, data []byte) error {
@@ -129,7 +131,7 @@ func (o *Observed) revision(quick *reader, place []string, data []byte) error {
 	if r.Revision < 0 {
 		return fmt.Errorf("revision %d: is negative", r.Revision)
 	}
-	return errors.Join(token("workload_uid", r.WorkloadUID, 1), o.of(&r.Object, place, owner, r.Workload))
+	return errors.Join(token("workload_uid", r.WorkloadUID, 1), token("template_hash", r.TemplateHash, 0), o.of(&r.Object, place, owner, r.Workload))
 }
 
 // of notes which workload it is about, and checks that it is told where that is told of.
@@ -148,7 +150,7 @@ func (o *Observed) of(meta *events.ObjectMeta, place []string, kind, name string
 	if !plausible(&o.At) || !plausible(meta.CreatedAt) || !plausible(meta.DeletedAt) {
 		return errors.New("observed_at, created_at or deleted_at: is missing, or no time of these days")
 	}
-	return errors.Join(token("cluster_uid", o.ClusterUID, 1), token("name", meta.Name, 1), token("uid", meta.UID, 1), token("resync_id", meta.ResyncID, 0))
+	return errors.Join(token("cluster_uid", o.ClusterUID, 1), named("namespace", meta.Namespace), named("name", meta.Name), named("workload", name), token("uid", meta.UID, 1), token("resync_id", meta.ResyncID, 0))
 }
 
 func (o *Observed) tick(place []string, data []byte) error {
@@ -253,6 +255,9 @@ func (o *Observed) rejected(place []string, e event.Event) error {
 	switch d.Kind {
 	case rollout.Deployment, rollout.StatefulSet, rollout.DaemonSet:
 		o.Key = rollout.Key{ClusterUID: o.ClusterUID, Namespace: d.Object.Namespace, Kind: d.Kind, Name: d.Object.Name}
+		if err := errors.Join(named("namespace", d.Object.Namespace), named("name", d.Object.Name)); err != nil {
+			return err
+		}
 	default:
 	}
 	return errors.Join(token("cluster_uid", o.ClusterUID, 1), token("kind", d.Kind, 1), token("uid", d.Object.UID, 1), token("resync_id", d.Object.ResyncID, 0))

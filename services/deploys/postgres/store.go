@@ -27,6 +27,9 @@ type Ask struct {
 	Workloads []uuid.UUID
 	// Environments by id.
 	Environments []uuid.UUID
+	// Reporters by agent, and Claims by cluster.
+	Reporters []int64
+	Claims    []string
 	// Of these clusters, everything that wakes at Until or before.
 	Clusters []string
 	Until    time.Time
@@ -39,6 +42,9 @@ type Reading struct {
 	Agents       []roster.Agent
 	Workloads    []Record
 	Environments []Record
+	Reporters    []Reporter
+	// Claims of a cluster are in the order in which they were made.
+	Claims []Claim
 }
 
 const (
@@ -82,6 +88,7 @@ func queue(b *pgx.Batch, ask Ask, out *Reading) {
 			return err //nolint:wrapcheck // Begin says of what
 		})
 	}
+	queueClaims(b, ask, out)
 	if len(ask.Workloads) > 0 {
 		b.Queue(workloads+`id = any($1)`, ask.Workloads).Query(into(&out.Workloads))
 	}

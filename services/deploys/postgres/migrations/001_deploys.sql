@@ -31,6 +31,30 @@ create table agents (
     listed_at          timestamptz
 );
 
+-- Agents that have told something, and the project of each. Neither this nor the next table is derived from the stream OBSERVED alone: they are what was decided
+-- when it was read first, and a rebuild goes by them.
+create table reporters (
+    agent_id   bigint primary key,
+    project_id bigint not null,
+    -- Position on the stream of the first message that was taken in: those before it were refused.
+    since      bigint not null
+);
+
+-- Whose each cluster is: the project whose agent reported it first.
+create table claims (
+    -- The last one counts.
+    number      bigint generated always as identity primary key,
+    cluster_uid text   collate "C" not null,
+    -- Position on the stream from which on it is so.
+    since       bigint not null,
+    -- 0 is nobody's: it was released, and is the next one's who reports it.
+    project_id  bigint not null,
+    -- That reported it.
+    agent_id    bigint not null,
+    claimed_at  timestamptz not null default now()
+);
+create index claims_cluster on claims (cluster_uid, number);
+
 -- Full resyncs that began, so that one that is read again is known.
 create table resyncs (
     agent_id  bigint not null,
