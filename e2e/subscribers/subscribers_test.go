@@ -44,7 +44,7 @@ func TestASubscriberInTypeScript(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
 	}
-	build(t, dir, "npm", "ci", "--prefer-offline", "--no-audit", "--no-fund")
+	build(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=3", "--fetch-timeout=60000")
 	build(t, dir, "npm", "run", "build")
 	follow(t, "in-typescript", program{args: []string{"node", filepath.Join(dir, "dist", "subscriber.js")}})
 }
@@ -64,13 +64,32 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// build runs a command of the tools of a subscriber, each of whose modules stands alone.
+// build runs a command of the tools of a subscriber, each of whose modules stands alone. Go is asked for what it builds everywhere else, so that what is built
+// already is used; nothing but the module proxy and the npm registry is asked for anything.
 func build(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), name, args...)
-	command.Dir, command.Env = dir, append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	command.Dir, command.Env = dir, append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local", "npm_config_update_notifier=false")
+	began := time.Now()
 	out, err := command.CombinedOutput()
-	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), out)
+	require.NoError(t, err, "%s %s: %s\n\nWhat is not cached comes from %s, which has to be reachable from here.", name, strings.Join(args, " "), out, origin(t, dir, name))
+	t.Logf("%s %s took %s", name, strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
+}
+
+// origin is where a tool gets what it lacks.
+func origin(t *testing.T, dir, name string) string {
+	t.Helper()
+	what, args := "the Go module proxy", []string{"env", "GOPROXY"}
+	if name == "npm" {
+		what, args = "the npm registry", []string{"config", "get", "registry"}
+	}
+	command := exec.CommandContext(context.WithoutCancel(t.Context()), name, args...)
+	command.Dir = dir
+	out, err := command.Output()
+	if err != nil {
+		return what
+	}
+	return what + " " + strings.TrimSpace(string(out))
 }
 
 // follow has the program read facts, be away, and go on where it ended; and go on through a restart of NATS.

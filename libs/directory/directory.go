@@ -76,6 +76,13 @@ func (d *Directory) Ready() bool {
 	return d.ready
 }
 
+// Following says whether the copy has caught up with the stream and is being kept up, as far as is known: what it does not know then is not there, or was told just now.
+func (d *Directory) Following() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.ready && d.trouble == nil
+}
+
 // Changed is closed with the next change of anything. Ask for it before the question whose answer may change.
 func (d *Directory) Changed() <-chan struct{} {
 	d.mu.RLock()

@@ -138,7 +138,7 @@ func (p *process) openIngest(context.Context) error {
 		return fmt.Errorf("ingest: %w", err)
 	}
 	p.ingest = &nats.Ingest{
-		Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Store: p.store,
+		Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Store: p.store, Directory: p.directory,
 		Environments: environment.Rules{Label: p.cfg.Environments.Label, Settle: p.cfg.Environments.Settle},
 		History:      history.Rules{GroupLabel: p.cfg.Environments.Label},
 		Cached:       p.cfg.Ingest.CachedWorkloads, Tracer: p.tel.Tracer, Cursors: cursors, Metrics: metrics,

@@ -228,7 +228,10 @@ func (a *app) deploysGet() *cobra.Command {
 			if err := a.write("\n"); err != nil {
 				return err
 			}
-			return a.printTable(factTable(response.Msg.GetFacts()))
+			if err := a.printTable(factTable(response.Msg.GetFacts())); err != nil || response.Msg.GetFactsOmitted() == 0 {
+				return err
+			}
+			return a.note("%d facts after the first one are left out: `lockstep replay` has those that the stream keeps", response.Msg.GetFactsOmitted())
 		},
 	}
 	c.Flags().Int64Var(&request.Revision, "revision", 0, "the workload's rollout of this revision; default: the newest")

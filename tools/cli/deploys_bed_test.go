@@ -73,7 +73,7 @@ func newBed(t *testing.T) *bed {
 	}}
 	b.openDatabase()
 	ingest := &nats.Ingest{
-		Pool: b.pool, JetStream: b.js, Cell: "local", Logger: slog.New(slog.DiscardHandler), Store: &store.Store{},
+		Pool: b.pool, JetStream: b.js, Cell: "local", Logger: slog.New(slog.DiscardHandler), Store: &store.Store{}, Directory: everybody{},
 		Environments: environment.Rules{}, History: history.Rules{GroupLabel: "lockstep.dev/deploy-group"},
 	}
 	consumer, err := ingest.Consumer()
@@ -250,6 +250,15 @@ func (a admission) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 		return next(ctx, conn)
 	}
 }
+
+// everybody is a directory in which all agents are of one project.
+type everybody struct{}
+
+func (everybody) Agent(id int64) (directory.Agent, bool) { return directory.Agent{ID: id, ProjectID: 1}, true }
+
+func (everybody) Changed() <-chan struct{} { return nil }
+
+func (everybody) Following() bool { return true }
 
 // playedSinks remember what they were asked to do.
 type playedSinks struct {

@@ -8,14 +8,26 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"lockstep.internal/libs/fault"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	"lockstep.internal/services/deploys/sink/catalog"
 )
 
 func (a *app) deploysSinks() *cobra.Command {
-	return &cobra.Command{
+	manual := false
+	c := &cobra.Command{
 		Use: "sinks", Short: "Show where facts are carried to, and what is in their way", Args: exactly(),
-		Long: "Show where facts are carried to, how far each sink is, and what is in its way. For administrators.",
+		Long: `Show where facts are carried to, how far each sink is, and what is in its way. For administrators.
+
+Sinks are described in a YAML file, the setting sinks_file of the service deploys: deploy/examples/sinks.yaml is one. --manual prints every setting that a sink may have.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if manual {
+				text, err := catalog.Manual()
+				if err != nil {
+					return fault.From(err)
+				}
+				return a.write(text)
+			}
 			api, err := a.deploysAPI()
 			if err != nil {
 				return err
@@ -27,6 +39,8 @@ func (a *app) deploysSinks() *cobra.Command {
 			return a.print(response.Msg, sinkTable(response.Msg.GetSinks()))
 		},
 	}
+	c.Flags().BoolVar(&manual, "manual", false, "print every setting of a sink, for the file with the sinks")
+	return c
 }
 
 func sinkTable(sinks []*deploysv1.Sink) table {

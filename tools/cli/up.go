@@ -39,6 +39,7 @@ other kubeconfig is ever touched.`,
 	f.IntVar(&opts.Nodes, "nodes", 0, "nodes of the kubelab; default 2")
 	f.StringVar(&opts.DatabaseURL, "database-url", os.Getenv("DATABASE_URL"), "PostgreSQL to use; default: DATABASE_URL, else a private one")
 	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "where the API listens; port 0 takes a free one")
+	f.StringVar(&opts.DeploysListen, "deploys-listen", "127.0.0.1:0", "where the API of the deploys service listens; port 0 takes a free one")
 	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 takes a free one")
 	f.StringVar(&opts.Image, "image", "", "image of the template default")
 	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "follow the rollouts of what else is in the cluster")

@@ -43,10 +43,10 @@ type Rebuilt struct {
 // NewHandler serves every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	options := connect.WithInterceptors(append(interceptors, newOutages(), d.Access)...)
+	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, newOutages(), d.Access, newLimits())...), connect.WithReadMaxBytes(maxRequest))
 	mux := http.NewServeMux()
 	rollouts := &postgres.Rollouts{DB: d.Pool}
-	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now}, options))
+	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now, stats: make(turns, atOnce)}, options))
 	mux.Handle(deploysv1connect.NewSinkServiceHandler(&sinkService{sinks: d.Sinks, pool: d.Pool}, options))
 	mux.Handle(deploysv1connect.NewOperationServiceHandler(&operationService{rebuild: d.Rebuild, now: d.Now}, options))
 	return mux

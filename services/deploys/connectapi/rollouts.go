@@ -22,6 +22,8 @@ import (
 const (
 	defaultPageSize = 50
 	maxPageSize     = 500
+	// maxFacts of one rollout are given: one that goes to and fro for days tells something every other second.
+	maxFacts = 1000
 )
 
 type rolloutService struct {
@@ -31,6 +33,8 @@ type rolloutService struct {
 	roles    access.Roles
 	changes  *postgres.Changes
 	now      func() time.Time
+	// stats are the turns of those who ask for numbers.
+	stats turns
 }
 
 // visible are the agents whose rollouts the caller may read; nil is all.
@@ -66,6 +70,9 @@ func (s *rolloutService) ListRollouts(ctx context.Context, r *connect.Request[de
 	return connect.NewResponse(out), nil
 }
 
+// maxMicros is in the year 9999.
+const maxMicros = 253_000_000_000_000_000
+
 // pageOf reads the paging fields of a request.
 func pageOf(size int32, token string) (postgres.RolloutPage, error) {
 	page := postgres.RolloutPage{Size: int(size)}
@@ -81,7 +88,7 @@ func pageOf(size int32, token string) (postgres.RolloutPage, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	at, id, found := strings.Cut(string(raw), " ")
 	micros, wrong := strconv.ParseInt(at, 10, 64)
-	if err != nil || !found || wrong != nil {
+	if err != nil || !found || wrong != nil || micros < 0 || micros > maxMicros || strings.ContainsRune(id, 0) {
 		return page, fault.New(errcode.InvalidArgument, "page_token is not one that a page before gave").With("field", "page_token")
 	}
 	page.After = &postgres.RolloutPlace{StartedAt: time.UnixMicro(micros).UTC(), ID: id}
@@ -93,11 +100,11 @@ func (s *rolloutService) GetRollout(ctx context.Context, r *connect.Request[depl
 	if err != nil {
 		return nil, err
 	}
-	facts, err := s.rollouts.Facts(ctx, one)
+	facts, omitted, err := s.rollouts.Facts(ctx, one, maxFacts)
 	if err != nil {
 		return nil, err
 	}
-	out := &deploysv1.GetRolloutResponse{Rollout: rolloutMessage(one)}
+	out := &deploysv1.GetRolloutResponse{Rollout: rolloutMessage(one), FactsOmitted: omitted}
 	for i := range facts {
 		fact, err := factMessage(&facts[i])
 		if err != nil {

@@ -59,6 +59,9 @@ func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deplo
 	}
 	first := uint64(0)
 	if since := r.Msg.GetSince(); since != nil {
+		if !since.IsValid() {
+			return nil, fault.New(errcode.InvalidArgument, "since is no time").With("field", "since")
+		}
 		position, err := (&postgres.Store{}).FirstSince(ctx, s.pool, since.AsTime())
 		if postgres.Missing(err) {
 			return nil, fault.New(errcode.NotFound, "nothing was told since %s", since.AsTime())

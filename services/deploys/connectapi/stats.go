@@ -43,6 +43,11 @@ func (s *rolloutService) GetStats(ctx context.Context, r *connect.Request[deploy
 	if !filter.Since.Before(filter.Until) {
 		return nil, fault.New(errcode.InvalidArgument, "since %s is not before until %s", filter.Since, filter.Until).With("field", "filter.since")
 	}
+	release, err := s.stats.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	total, workloads, err := s.rollouts.Stats(ctx, filter, most)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,9 @@ type watch struct {
 }
 
 func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[deploysv1.WatchRolloutsRequest], stream *connect.ServerStream[deploysv1.WatchRolloutsResponse]) error {
+	if err := plausible(r.Msg.ProtoReflect(), ""); err != nil {
+		return err
+	}
 	ended := int(r.Msg.GetEnded())
 	if ended < 0 || ended > maxPageSize {
 		return fault.New(errcode.InvalidArgument, "ended %d must be 0 to %d", ended, maxPageSize).With("field", "ended")

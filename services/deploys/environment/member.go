@@ -23,6 +23,9 @@ const (
 	AnnotationURL = "lockstep.dev/url"
 )
 
+// maxName of a group, in bytes: it becomes a part of subjects. What is longer names none.
+const maxName = 253
+
 const (
 	defaultLabel  = "lockstep.dev/deploy-group"
 	defaultSettle = 30 * time.Second
@@ -110,7 +113,7 @@ func (r Rules) member(s rollout.State) (Key, Member, bool) {
 	if group == "" {
 		group = standing.Annotations[r.label()]
 	}
-	if group == "" {
+	if group == "" || len(group) > maxName {
 		return Key{}, Member{}, false
 	}
 	key := Key{ClusterUID: s.Key.ClusterUID, Namespace: s.Key.Namespace, Name: group}

@@ -1,6 +1,7 @@
 package nats_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,11 +46,12 @@ type world struct {
 	pool   *pgxpool.Pool
 	server *natsd.Server
 	js     jetstream.JetStream
+	agents *register
 }
 
 func setup(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{t: tb, server: natstest.Server(tb)}
+	w := &world{t: tb, server: natstest.Server(tb), agents: newRegister()}
 	w.js = natstest.JetStream(tb, w.server)
 	require.NoError(tb, topology.Ensure(tb.Context(), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
 	w.pool = w.database(tb)
@@ -76,7 +78,7 @@ func (w *world) exec(sql string) {
 
 func (w *world) ingest(batch int) *nats.Ingest {
 	return &nats.Ingest{
-		Pool: w.pool, JetStream: natstest.JetStream(w.t, w.server), Cell: cell, Logger: w.logger(), Store: &store.Store{},
+		Pool: w.pool, JetStream: natstest.JetStream(w.t, w.server), Cell: cell, Logger: w.logger(), Store: &store.Store{}, Directory: w.agents,
 		Environments: environment.Rules{Label: label}, History: history.Rules{GroupLabel: label}, Batch: batch,
 	}
 }
@@ -238,7 +240,8 @@ func rows(t testing.TB, pool *pgxpool.Pool) map[string][]string {
 	out := map[string][]string{}
 	for table, row := range map[string]string{
 		"agents": `t`, "workloads": `(to_jsonb(t) - 'told')`, "environments": `(to_jsonb(t) - 'told')`,
-		"facts": `(to_jsonb(t) - 'stream_sequence' - 'recorded_at')`, "rollouts": `t`, "resyncs": `t`, "resync_members": `t`,
+		"facts": `(to_jsonb(t) - 'stream_sequence' - 'recorded_at')`, "rollouts": `t`, "resyncs": `t`, "resync_members": `t`, "reporters": `t`,
+		"claims": `(to_jsonb(t) - 'claimed_at')`,
 	} {
 		found, err := pool.Query(t.Context(), `select `+row+`::text from `+table+` t order by 1`)
 		require.NoError(t, err)
@@ -272,6 +275,12 @@ func (a *agent) say(subject, kind string, data any) {
 	require.NoError(a.w.t, err)
 	msg, err := event.Encode(e, subject)
 	require.NoError(a.w.t, err)
+	// Others write JSON without the escapes of Go.
+	var raw bytes.Buffer
+	plain := json.NewEncoder(&raw)
+	plain.SetEscapeHTML(false)
+	require.NoError(a.w.t, plain.Encode(data))
+	msg.Data = raw.Bytes()
 	_, err = a.w.js.PublishMsg(a.w.t.Context(), msg)
 	require.NoError(a.w.t, err)
 }

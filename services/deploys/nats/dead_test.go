@@ -103,7 +103,7 @@ func (w *world) dead() []string {
 	for n := uint64(1); n <= stream.CachedInfo().State.LastSeq; n++ {
 		m, err := stream.GetMsg(w.t.Context(), n, jetstream.WithGetMsgSubject(cell.All(topology.FamilyDead)))
 		require.NoError(w.t, err)
-		require.True(w.t, strings.HasPrefix(m.Subject, cell.Prefix(topology.FamilyDead)+".deploys.observed.7."), m.Subject)
+		require.True(w.t, strings.HasPrefix(m.Subject, cell.Prefix(topology.FamilyDead)+".deploys.observed."), m.Subject)
 		all = append(all, m.Header.Get(cursor.DeadReasonHeader))
 	}
 	return all

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,6 +16,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/observed"
 	"lockstep.internal/services/deploys/postgres"
 )
 
@@ -24,6 +26,8 @@ const (
 	serviceName  = "deploys"
 	// defaultCached is how many states are kept in memory.
 	defaultCached = 50_000
+	// defaultBatch is much more than comes while nothing is behind.
+	defaultBatch = 4000
 )
 
 // Ingest reads OBSERVED and tells facts on DEPLOYS. All fields that name no default are required.
@@ -33,14 +37,18 @@ type Ingest struct {
 	Cell      topology.Cell
 	Logger    *slog.Logger
 	Store     *postgres.Store
+	// Directory tells whose agents are.
+	Directory Directory
 	// Environments are the rules by which workloads make environments.
 	Environments environment.Rules
 	// History says how rows of the history are made.
 	History history.Rules
-	// Batch is how many messages one transaction takes at most. Defaults to the cursor's default.
+	// Batch is how many messages one transaction takes at most. Defaults to 4,000: a workload's state and the rows of its rollouts are written once for all of them.
 	Batch int
 	// Cached is how many workloads' states are kept in memory. Defaults to 50,000.
 	Cached int
+	// Patience is how long the directory may take to tell of an agent that others can hear already. While it lasts nothing else is taken in. Defaults to 15 s.
+	Patience time.Duration
 	// Tracer of the spans. Defaults to none.
 	Tracer trace.Tracer
 	// Cursors are the metrics of the consumer, and Metrics those of what it finds. Both default to none.
@@ -49,8 +57,12 @@ type Ingest struct {
 
 	// silent tells nothing: for a rebuild.
 	silent bool
-	known  *memory
-	hooks  hooks
+	// restored is that positions are not those at which the stream was read first.
+	restored bool
+	known    *memory
+	// strangers are agents that the directory does not know, and since when they are waited for.
+	strangers map[int64]time.Time
+	hooks     hooks
 }
 
 // hooks are points at which tests hold or end the reader.
@@ -61,29 +73,34 @@ type hooks struct {
 	published func() error
 }
 
-// Subjects are those that the reader reads: what is told of workspaces is not among them, but for what all share.
-func Subjects(cell topology.Cell) []string {
-	prefix := cell.Prefix(topology.FamilyObserved) + ".*."
-	return []string{prefix + topology.TokenWorkload + ".>", prefix + "tick", prefix + "resync", prefix + "rejected"}
-}
+// Observed is what a watcher says.
+type Observed = observed.Observed
 
 // Consumer is the consumer of the stream OBSERVED. It is made once.
 func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 	if i.Cached == 0 {
 		i.Cached = defaultCached
 	}
-	i.known = newMemory(i.Cached)
+	if i.Batch == 0 {
+		i.Batch = defaultBatch
+	}
+	if i.Patience == 0 {
+		i.Patience = defaultPatience
+	}
+	i.known, i.strangers = newMemory(i.Cached), map[int64]time.Time{}
 	if i.hooks.concluded == nil {
 		i.hooks.concluded = func() error { return nil }
 	}
 	if i.hooks.published == nil {
 		i.hooks.published = func() error { return nil }
 	}
+	decoder := observed.NewDecoder(i.Cell)
+	// The whole stream: of several filters the server looks at each subject that it has, for each message.
 	c, err := cursor.New(cursor.Config[Observed]{
-		Name: consumerName, Stream: topology.StreamObserved, Subjects: Subjects(i.Cell), Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
-		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch, Linger: linger, Backlog: backlog,
+		Name: consumerName, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
+		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch, Linger: linger,
 		Decode: func(m *cursor.Message[Observed]) error {
-			value, err := Decode(i.Cell, m.Subject, m.Header, m.Data)
+			value, err := decoder.Decode(m.Subject, m.Header, m.Data)
 			m.Value = value
 			return err
 		},

@@ -40,7 +40,7 @@ func TestARolloutIsToldOnceInOrderAndKept(t *testing.T) {
 	require.Equal(t, "i:1", r.PreviousImages[0].Image)
 	require.Positive(t, *r.DurationMs)
 	require.WithinDuration(t, a.now.Add(-2*time.Second), *r.EndedObservedAt, time.Millisecond)
-	own, err := rollouts.Facts(t.Context(), &r)
+	own, _, err := rollouts.Facts(t.Context(), &r, 100)
 	require.NoError(t, err)
 	require.Len(t, own, len(facts))
 }

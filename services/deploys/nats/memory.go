@@ -9,6 +9,7 @@ import (
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/postgres"
 	"lockstep.internal/services/deploys/rollout"
+	"lockstep.internal/services/deploys/roster"
 )
 
 // memory is what the reader keeps of what is stored: the state of workloads and environments, bounded, and all agents. It is right as long as nobody else writes, which the
@@ -16,14 +17,19 @@ import (
 type memory struct {
 	// batches is the number of the last transaction that this memory has seen; 0 for an empty one.
 	batches      int64
-	agents       map[int64]postgres.Agent
+	agents       map[int64]roster.Agent
 	workloads    kept[rollout.State]
 	environments kept[environment.State]
+	// reporters by agent, and the claims of clusters in the order in which they were made.
+	reporters map[int64]postgres.Reporter
+	claims    map[string][]postgres.Claim
 }
 
 func newMemory(most int) *memory {
 	return &memory{
-		agents:       map[int64]postgres.Agent{},
+		agents:       map[int64]roster.Agent{},
+		reporters:    map[int64]postgres.Reporter{},
+		claims:       map[string][]postgres.Claim{},
 		workloads:    kept[rollout.State]{most: most, entries: map[uuid.UUID]entry[rollout.State]{}},
 		environments: kept[environment.State]{most: most, entries: map[uuid.UUID]entry[environment.State]{}},
 	}
@@ -33,8 +39,27 @@ func newMemory(most int) *memory {
 func (m *memory) forget() {
 	m.batches = 0
 	clear(m.agents)
+	clear(m.reporters)
+	clear(m.claims)
 	clear(m.workloads.entries)
 	clear(m.environments.entries)
+}
+
+// undone is that the last transaction wrote nothing and is undone: the memory is right still.
+func (m *memory) undone() {
+	if m.batches--; m.batches == 0 {
+		m.forget()
+	}
+}
+
+// learn takes over who reports what.
+func (m *memory) learn(reading *postgres.Reading) {
+	for _, r := range reading.Reporters {
+		m.reporters[r.AgentID] = r
+	}
+	for _, c := range reading.Claims {
+		m.claims[c.ClusterUID] = append(m.claims[c.ClusterUID], c)
+	}
 }
 
 // entry is one state with what is stored beside it.

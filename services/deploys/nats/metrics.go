@@ -14,6 +14,7 @@ type Metrics struct {
 	facts       *prometheus.CounterVec
 	resyncs     *prometheus.CounterVec
 	strays      prometheus.Counter
+	foreigners  prometheus.Counter
 	conflicts   prometheus.Counter
 	divergences prometheus.Counter
 	again       prometheus.Counter
@@ -30,6 +31,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		facts:       prometheus.NewCounterVec(opts("facts_total", "Facts that were concluded, by fact and kind of workload; those of a batch that is repeated count again."), []string{"fact", "kind"}),
 		resyncs:     prometheus.NewCounterVec(opts("resyncs_total", "Full resyncs that ended, by outcome: complete, or incomplete when members are missing and nothing is judged."), []string{"outcome"}),
 		strays:      prometheus.NewCounter(opts("strays_total", "Observations of clusters that their agents are no longer in, which are dropped.")),
+		foreigners:  prometheus.NewCounter(opts("foreign_total", "Messages of agents about clusters of other projects: clocks, which are dropped, and others, which are put on DEAD.")),
 		conflicts:   prometheus.NewCounter(opts("conflicts_total", "Facts that the stream refused because it had others than was expected.")),
 		divergences: prometheus.NewCounter(opts("divergences_total", "Workloads of which the stream knew facts that the database did not.")),
 		again:       prometheus.NewCounter(opts("retold_total", "Facts that were told again because the stream had lost them.")),
@@ -39,7 +41,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 1, 5},
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.facts, m.resyncs, m.strays, m.conflicts, m.divergences, m.again, m.published, m.seconds} {
+	for _, c := range []prometheus.Collector{m.facts, m.resyncs, m.strays, m.foreigners, m.conflicts, m.divergences, m.again, m.published, m.seconds} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the metrics of ingest: %w", err)
 		}
@@ -67,6 +69,12 @@ func (m *Metrics) resync(complete bool) {
 func (m *Metrics) stray() {
 	if m != nil {
 		m.strays.Inc()
+	}
+}
+
+func (m *Metrics) foreign() {
+	if m != nil {
+		m.foreigners.Inc()
 	}
 }
 

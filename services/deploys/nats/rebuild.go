@@ -50,6 +50,7 @@ type RebuildOutcome struct {
 type rebuilding struct {
 	*Rebuild
 
+	again    *Ingest
 	conn     *pgx.Conn
 	shadow   *postgres.Shadow
 	consumer *cursor.Consumer[Observed]
@@ -121,7 +122,7 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*rebuilding, error
 	if err != nil {
 		return nil, err
 	}
-	return &rebuilding{Rebuild: r, conn: conn, shadow: shadow, consumer: consumer, first: stream.CachedInfo().State.FirstSeq}, nil
+	return &rebuilding{Rebuild: r, again: again, conn: conn, shadow: shadow, consumer: consumer, first: stream.CachedInfo().State.FirstSeq}, nil
 }
 
 // explain makes faults of what its caller can do something about.
@@ -166,7 +167,7 @@ func (b *rebuilding) locate(ctx context.Context, tx pgx.Tx, ask func(context.Con
 	if b.at.Epoch != 0 && at.Epoch != b.at.Epoch || at.Sequence < b.done {
 		return fault.New(errcode.Conflict, "stream %s was restored from an older copy meanwhile: rebuild again", topology.StreamObserved)
 	}
-	b.at = at
+	b.at, b.again.restored = at, at.Epoch > 1
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,15 +135,35 @@ func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) 
 	return found, nil
 }
 
-// Facts are those of a rollout in the order in which they were told.
-func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout) ([]Fact, error) {
+// Facts are those of a rollout in the order in which they were told: at most so many, the first one and the last ones. It says how many are left out.
+func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, most int) (facts []Fact, omitted int64, err error) {
 	workload, err := uuid.Parse(r.Workload)
 	if err != nil {
-		return nil, fmt.Errorf("read the facts of rollout %s: %w", r.ID, err)
+		return nil, 0, fmt.Errorf("read the facts of rollout %s: %w", r.ID, err)
 	}
 	first := int64(0)
 	if r.FirstSequence != nil {
 		first = *r.FirstSequence
 	}
-	return (&Store{}).facts(ctx, s.DB, `workload = $1 and sequence between $2 and $3 and rollout_id = $4 order by sequence`, workload, first, r.LastSequence, r.ID)
+	const of = `workload = $1 and sequence between $2 and $3 and rollout_id = $4 order by sequence `
+	if facts, err = (&Store{}).facts(ctx, s.DB, of+`desc limit $5`, workload, first, r.LastSequence, r.ID, most); err != nil {
+		return nil, 0, err
+	}
+	slices.Reverse(facts)
+	if len(facts) < most {
+		return facts, 0, nil
+	}
+	begin, err := (&Store{}).facts(ctx, s.DB, of+`limit 1`, workload, first, r.LastSequence, r.ID)
+	if err != nil {
+		return nil, 0, err
+	}
+	var all int64
+	err = s.DB.QueryRow(ctx, `select count(*) from facts where workload = $1 and sequence between $2 and $3 and rollout_id = $4`, workload, first, r.LastSequence, r.ID).Scan(&all)
+	if err != nil {
+		return nil, 0, fmt.Errorf("count the facts of rollout %s: %w", r.ID, err)
+	}
+	if len(begin) == 1 && begin[0].ID != facts[0].ID {
+		facts[0] = begin[0]
+	}
+	return facts, max(0, all-int64(len(facts))), nil
 }

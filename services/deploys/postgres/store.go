@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"lockstep.internal/services/deploys/roster"
 )
 
 // Store keeps what is concluded. The zero value is ready.
@@ -25,6 +27,9 @@ type Ask struct {
 	Workloads []uuid.UUID
 	// Environments by id.
 	Environments []uuid.UUID
+	// Reporters by agent, and Claims by cluster.
+	Reporters []int64
+	Claims    []string
 	// Of these clusters, everything that wakes at Until or before.
 	Clusters []string
 	Until    time.Time
@@ -34,9 +39,12 @@ type Ask struct {
 type Reading struct {
 	// Batches counts the transactions of the reader, this one included. It is 0 when it was not asked for.
 	Batches      int64
-	Agents       []Agent
+	Agents       []roster.Agent
 	Workloads    []Record
 	Environments []Record
+	Reporters    []Reporter
+	// Claims of a cluster are in the order in which they were made.
+	Claims []Claim
 }
 
 const (
@@ -80,6 +88,7 @@ func queue(b *pgx.Batch, ask Ask, out *Reading) {
 			return err //nolint:wrapcheck // Begin says of what
 		})
 	}
+	queueClaims(b, ask, out)
 	if len(ask.Workloads) > 0 {
 		b.Queue(workloads+`id = any($1)`, ask.Workloads).Query(into(&out.Workloads))
 	}
@@ -107,8 +116,8 @@ func scanRecord(row pgx.CollectableRow) (Record, error) {
 	return r, err //nolint:wrapcheck // the caller says of what
 }
 
-func scanAgent(row pgx.CollectableRow) (Agent, error) {
-	var a Agent
+func scanAgent(row pgx.CollectableRow) (roster.Agent, error) {
+	var a roster.Agent
 	err := row.Scan(&a.ID, &a.ClusterUID, &a.Epoch, &a.TickedAt, &a.ResyncID, &a.Open, &a.Expected, &a.Versions, &a.ResyncAt, &a.Selection, &a.Complete, &a.CompleteAt, &a.Listed, &a.ListedAt)
 	a.TickedAt, a.ResyncAt, a.CompleteAt, a.ListedAt = zeroed(a.TickedAt), zeroed(a.ResyncAt), zeroed(a.CompleteAt), zeroed(a.ListedAt)
 	return a, err //nolint:wrapcheck // the caller says of what

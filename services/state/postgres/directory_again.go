@@ -49,6 +49,11 @@ func (d *Directory) TellAgain(ctx context.Context, tx pgx.Tx) error {
 			})
 		},
 		func() error {
+			return again(ctx, tx, `select user_id, scope, scope_id, role from ended_memberships order by user_id, scope, scope_id`, scanMembership, func(m domain.Membership) error {
+				return d.tellMembership(ctx, tx, m, true)
+			})
+		},
+		func() error {
 			return again(ctx, tx, `select `+agentColumns+` from agents order by id for no key update`, scanAgent, func(a domain.Agent) error {
 				if err := d.tellAgent(ctx, tx, a); err != nil || a.Revoked {
 					return err

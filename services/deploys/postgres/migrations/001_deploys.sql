@@ -31,6 +31,30 @@ create table agents (
     listed_at          timestamptz
 );
 
+-- Agents that have told something, and the project of each. Neither this nor the next table is derived from the stream OBSERVED alone: they are what was decided
+-- when it was read first, and a rebuild goes by them.
+create table reporters (
+    agent_id   bigint primary key,
+    project_id bigint not null,
+    -- Position on the stream of the first message that was taken in: those before it were refused.
+    since      bigint not null
+);
+
+-- Whose each cluster is: the project whose agent reported it first.
+create table claims (
+    -- The last one counts.
+    number      bigint generated always as identity primary key,
+    cluster_uid text   collate "C" not null,
+    -- Position on the stream from which on it is so.
+    since       bigint not null,
+    -- 0 is nobody's: it was released, and is the next one's who reports it.
+    project_id  bigint not null,
+    -- That reported it.
+    agent_id    bigint not null,
+    claimed_at  timestamptz not null default now()
+);
+create index claims_cluster on claims (cluster_uid, number);
+
 -- Full resyncs that began, so that one that is read again is known.
 create table resyncs (
     agent_id  bigint not null,
@@ -139,3 +163,13 @@ create table rollouts (
 create index rollouts_started on rollouts (started_at desc, id desc);
 create index rollouts_workload on rollouts (workload, first_sequence);
 create index rollouts_running on rollouts (agent_id) where state = 'running';
+
+-- States are written again and again: the faster of the two compressions counts, where the server has it.
+do $$
+begin
+    execute 'alter table workloads alter column state set compression lz4';
+    execute 'alter table environments alter column state set compression lz4';
+exception when feature_not_supported then
+    null;
+end
+$$;

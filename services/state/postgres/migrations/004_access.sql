@@ -23,6 +23,15 @@ create table subscribers (
 
 create unique index subscribers_name on subscribers (name) where revoked_at is null;
 
+-- Memberships that were taken away: a stream DIRECTORY that is restored from an older copy still knows them, and is told again that they are no more.
+create table ended_memberships (
+    user_id  bigint not null references users,
+    scope    text   not null,
+    scope_id bigint not null,
+    role     text   not null,
+    primary key (user_id, scope, scope_id)
+);
+
 ---- create above / drop below ----
 
-drop table subscribers, token_signing_keys;
+drop table ended_memberships, subscribers, token_signing_keys;

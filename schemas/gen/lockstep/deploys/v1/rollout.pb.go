@@ -1136,8 +1136,10 @@ func (x *GetRolloutRequest) GetRevision() int64 {
 type GetRolloutResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Rollout *Rollout               `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// In the order in which they were told.
-	Facts         []*Fact `protobuf:"bytes,2,rep,name=facts,proto3" json:"facts,omitempty"`
+	// In the order in which they were told: all of them, or the first one and the last ones of a rollout of which a great many were told.
+	Facts []*Fact `protobuf:"bytes,2,rep,name=facts,proto3" json:"facts,omitempty"`
+	// Facts after the first one that are left out.
+	FactsOmitted  int64 `protobuf:"varint,3,opt,name=facts_omitted,json=factsOmitted,proto3" json:"facts_omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1184,6 +1186,13 @@ func (x *GetRolloutResponse) GetFacts() []*Fact {
 		return x.Facts
 	}
 	return nil
+}
+
+func (x *GetRolloutResponse) GetFactsOmitted() int64 {
+	if x != nil {
+		return x.FactsOmitted
+	}
+	return 0
 }
 
 type WatchRolloutsRequest struct {
@@ -1689,10 +1698,11 @@ const file_lockstep_deploys_v1_rollout_proto_rawDesc = "" +
 	"\x11GetRolloutRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x129\n" +
 	"\bworkload\x18\x02 \x01(\v2\x1d.lockstep.deploys.v1.WorkloadR\bworkload\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"}\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\xa2\x01\n" +
 	"\x12GetRolloutResponse\x126\n" +
 	"\arollout\x18\x01 \x01(\v2\x1c.lockstep.deploys.v1.RolloutR\arollout\x12/\n" +
-	"\x05facts\x18\x02 \x03(\v2\x19.lockstep.deploys.v1.FactR\x05facts\"h\n" +
+	"\x05facts\x18\x02 \x03(\v2\x19.lockstep.deploys.v1.FactR\x05facts\x12#\n" +
+	"\rfacts_omitted\x18\x03 \x01(\x03R\ffactsOmitted\"h\n" +
 	"\x14WatchRolloutsRequest\x12:\n" +
 	"\x06filter\x18\x01 \x01(\v2\".lockstep.deploys.v1.RolloutFilterR\x06filter\x12\x14\n" +
 	"\x05ended\x18\x02 \x01(\x05R\x05ended\"i\n" +
