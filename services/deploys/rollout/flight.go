@@ -95,8 +95,8 @@ func (p *step) bears(r *Rollout, v View) bool {
 		return true
 	case r.Template.known():
 		return v.Template.same(r.Template)
-	default:
-		return !v.Paused || v.Counts.Updated > 0
+	default: // the one that stood there when the rollout was found, unless another ReplicaSet took over
+		return v.Template.same(p.templateAt(p.s.Generation)) && !p.passed(v) && (!v.Paused || v.Counts.Updated > 0)
 	}
 }
 

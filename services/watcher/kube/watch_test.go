@@ -123,6 +123,7 @@ func TestAWatchThatIsTooOldIsBegunAnew(t *testing.T) {
 		"gone deployment gone@5 missed": true, "seen deployment kept@6": true, "gone deployment again@7 missed": true,
 		"seen deployment again@15 again": true, "seen deployment new@16 again": true, "seen deployment changed@17 again": true,
 	}, changes)
+	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, patience, time.Millisecond)
 	server.Send(kubetest.Deployments, "MODIFIED", deployment("changed", "6", 21))
 	require.Equal(t, "seen deployment changed@21", told.next(t))
 }
