@@ -1,0 +1,44 @@
+package cursor_test
+
+import (
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/cursor"
+)
+
+// Requests that are open when the consumer is to end are given up: nothing of them is left once Run has returned. It runs alone, since it looks at the whole process.
+func TestNothingIsLeftOfARequestWhenTheConsumerEnds(t *testing.T) { //nolint:paralleltest // see there
+	for name, published := range map[string]int{"while it waits for the first message": 0, "while it waits for more": 1} {
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // see there
+			b := setup(t)
+			b.publish(published)
+			stop := b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch, c.Linger = 10, patience }))
+			stream, err := b.js.Stream(t.Context(), stream)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool {
+				for info := range stream.ListConsumers(t.Context()).Info() {
+					if int(info.Delivered.Consumer) == published && info.NumWaiting > 0 {
+						return true
+					}
+				}
+				return false
+			}, patience, time.Millisecond)
+			require.Positive(t, requests(t), "the test sees what it looks for")
+			stop()
+			require.Zero(t, requests(t))
+		})
+	}
+}
+
+// requests is how many requests for messages the client has open.
+func requests(t *testing.T) int {
+	t.Helper()
+	var stacks strings.Builder
+	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 2))
+	return strings.Count(stacks.String(), "created by github.com/nats-io/nats.go/jetstream.(*pullConsumer).fetch")
+}
