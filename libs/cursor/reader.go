@@ -110,7 +110,7 @@ func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) 
 	}
 	defer func() {
 		cancel()
-		for range answer.Messages() { //nolint:revive // its goroutine ends with the channel
+		for range answer.Messages() {
 		}
 	}()
 	for {
