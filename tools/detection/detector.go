@@ -153,7 +153,7 @@ func (d *Detector) endResync(o *observed.Observed) {
 			d.advance(w, input)
 		}
 	}
-	d.roster.Complete(a, o.At)
+	d.roster.Complete(a)
 }
 
 func (d *Detector) observe(a *roster.Agent, o *observed.Observed) {
