@@ -92,7 +92,7 @@ func (d *Detector) read(ctx context.Context, js jetstream.JetStream, cell topolo
 		return handOn()
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // says what failed
+		return err
 	}
 	return handOn()
 }

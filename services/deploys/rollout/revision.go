@@ -76,7 +76,8 @@ func (p *step) note(r Revision) {
 			revisions = append(revisions, known)
 		}
 	}
-	s.Revisions = append(revisions, r)
+	revisions = append(revisions, r)
+	s.Revisions = revisions
 	slices.SortFunc(s.Revisions, func(a, b Revision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.UID, b.UID))
 	})
