@@ -67,12 +67,9 @@ type Config[T any] struct {
 	// BatchBytes bounds the messages of a batch together; a single larger one is a batch of its own. Defaults to 16 MiB.
 	BatchBytes int
 
-	// Linger is how long a batch that is not full waits for more. Defaults to 2 ms.
+	// Linger is how long a batch that is not full waits for messages that the stream has already. For those yet to come it never waits: they go with the next
+	// one, and the busier the stream, the more do. Defaults to 20 ms.
 	Linger time.Duration
-
-	// Backlog is how long a batch waits for messages that the stream has already, when it has any: a consumer that is behind takes whole batches,
-	// however short its Linger. Defaults to Linger.
-	Backlog time.Duration
 
 	// RetryMin and RetryMax bound the pauses after failures. Default to 50 ms and 5 s.
 	RetryMin, RetryMax time.Duration
@@ -98,10 +95,7 @@ func (c Config[T]) withDefaults() Config[T] {
 		c.BatchBytes = 16 << 20
 	}
 	if c.Linger == 0 {
-		c.Linger = 2 * time.Millisecond
-	}
-	if c.Backlog == 0 {
-		c.Backlog = c.Linger
+		c.Linger = 20 * time.Millisecond
 	}
 	if c.StaleAfter == 0 {
 		c.StaleAfter = 10 * time.Second

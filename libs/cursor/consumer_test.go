@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -43,7 +42,7 @@ func TestAConsumerThatIsBehindTakesWholeBatches(t *testing.T) {
 	b.publish(250)
 	var sizes []int // of the reader alone, until it has ended
 	stop := b.run(b.consumer(func(c *cursor.Config[string]) {
-		c.Batch, c.Linger, c.Backlog = 100, time.Millisecond, patience
+		c.Batch, c.Linger = 100, patience
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			sizes = append(sizes, len(batch))
 			return handle(ctx, tx, batch)

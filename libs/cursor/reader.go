@@ -8,10 +8,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/libs/topology"
 )
 
 const (
-	// idleWait is reader.idle, but for tests.
+	// idleWait is how long a replay waits for a message before it asks whether any is left, but for tests.
 	idleWait = 30 * time.Second
 	// inactiveAfter is when the server forgets the consumer of a reader that is gone.
 	inactiveAfter = 2 * time.Minute
@@ -23,6 +26,8 @@ type batch[T any] struct {
 	malformed []malformed[T]
 	last      Message[T] // malformed or not; its Sequence is 0 while the batch is empty
 	lag       uint64     // messages of the partition after the last one
+	bytes     int
+	began     time.Time
 }
 
 // malformed is a message that could not be decoded.
@@ -31,16 +36,20 @@ type malformed[T any] struct {
 	err     error
 }
 
-// reader fetches and decodes batches from a position on, ahead of the transactions by one batch.
+func (b *batch[T]) size() int { return len(b.messages) + len(b.malformed) }
+
+// reader receives and decodes messages from a position on while transactions are under way: what comes during one is the batch of the next.
 type reader[T any] struct {
 	cfg      Config[T]
 	consumer jetstream.Consumer
 	numbered uint64 // by the consumer, of the last message seen
 	out      chan<- *batch[T]
-	idle     time.Duration // how long one request for the next message stays open
+	// idle is called when nothing has come for a while; its error ends the reading.
+	idle      func(ctx context.Context) error
+	idleAfter time.Duration
 }
 
-// openReader makes the server's consumer. It keeps no state there worth keeping: no acknowledgements, in memory, one replica.
+// openReader makes the server's consumer. It keeps no state there worth keeping: no acknowledgements, in memory, one replica. The batches go to out, which is not buffered.
 func openReader[T any](ctx context.Context, cfg Config[T], stream jetstream.Stream, after uint64, out chan<- *batch[T]) (*reader[T], error) {
 	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		Description:       "cursor of " + cfg.Service + "/" + cfg.Name,
@@ -55,103 +64,93 @@ func openReader[T any](ctx context.Context, cfg Config[T], stream jetstream.Stre
 	if err != nil {
 		return nil, fmt.Errorf("create a consumer from %d on: %w", after+1, err)
 	}
-	return &reader[T]{cfg: cfg, consumer: consumer, out: out, idle: idleWait}, nil
+	return &reader[T]{cfg: cfg, consumer: consumer, out: out, idle: func(context.Context) error { return nil }, idleAfter: idleWait}, nil
 }
 
 // run reads until ctx is done or something fails.
 func (r *reader[T]) run(ctx context.Context) error {
-	for {
-		b, err := r.next(ctx)
-		if err != nil {
-			return err
-		}
-		if b.last.Sequence == 0 {
-			continue
-		}
-		if err := r.handOn(ctx, b); err != nil {
-			return err
-		}
-	}
-}
-
-// next is the next batch; empty when nothing has come for long.
-func (r *reader[T]) next(ctx context.Context) (*batch[T], error) {
-	b := &batch[T]{}
-	// Nothing may come for long: wait for one message, then take what is there, and what comes in a moment.
-	if err := r.fetchFirst(ctx, b); err != nil || b.last.Sequence == 0 {
-		return b, err
-	}
-	if room := r.cfg.Batch - 1; room > 0 {
-		wait := r.cfg.Linger
-		if r.cfg.Backlog > wait && b.lag > 0 {
-			wait, room = r.cfg.Backlog, int(min(uint64(room), b.lag))
-		}
-		if err := r.fetch(ctx, b, room, wait, jetstream.FetchMaxBytes(r.cfg.BatchBytes)); err != nil {
-			return nil, err
-		}
-	}
-	return b, nil
-}
-
-func (r *reader[T]) handOn(ctx context.Context, b *batch[T]) error {
-	select {
-	case r.out <- b:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("hand on a batch: %w", context.Cause(ctx))
-	}
-}
-
-func (r *reader[T]) fetchFirst(ctx context.Context, b *batch[T]) error {
-	// Of any size: it is to come some day.
-	return r.fetch(ctx, b, 1, r.idle)
-}
-
-// asking is the context of a request for messages. The server is told of its deadline and answers by then; it ends with the reader only, since what
-// the server sent at the last moment would be lost otherwise.
-type asking struct {
-	context.Context //nolint:containedctx // it is a context
-
-	until time.Time
-}
-
-// Deadline implements context.Context.
-func (a asking) Deadline() (time.Time, bool) { return a.until, true }
-
-// fetch adds up to n messages to the batch, those that come within about the time given. Nothing of it is left when it returns.
-func (r *reader[T]) fetch(ctx context.Context, b *batch[T], n int, wait time.Duration, options ...jetstream.FetchOpt) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// Of what is left until the deadline the client keeps a tenth for itself, at most a second.
-	until := time.Now().Add(wait + min(wait/9, time.Second))
-	answer, err := r.consumer.Fetch(n, append(options, jetstream.FetchContext(asking{ctx, until}))...)
-	switch {
-	case err != nil && ctx.Err() == nil && !time.Now().Before(until):
-		return nil //nolint:nilerr // a moment so short is over before it can be asked for
-	case err != nil:
+	// A message may be larger than a batch: then it is one.
+	messages, err := r.consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(r.cfg.Batch, max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
+	if err != nil {
 		return fmt.Errorf("ask for messages: %w", err)
 	}
-	defer func() {
-		cancel()
-		for range answer.Messages() { //nolint:revive // its goroutine ends with the channel
-		}
-	}()
+	received := make(chan jetstream.Msg)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer messages.Stop()
+		return receive(groupCtx, messages, received)
+	})
+	group.Go(func() error { return r.gather(groupCtx, received) })
+	return group.Wait() //nolint:wrapcheck // both say what failed
+}
+
+func receive(ctx context.Context, messages jetstream.MessagesContext, received chan<- jetstream.Msg) error {
 	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return fmt.Errorf("receive messages: %w", err)
+		}
 		select {
-		case m, more := <-answer.Messages():
-			if !more {
-				if err := answer.Error(); err != nil {
-					return fmt.Errorf("fetch messages: %w", err)
-				}
-				return nil
+		case received <- m:
+		case <-ctx.Done():
+			return fmt.Errorf("receive messages: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// gather makes batches of what is received, and hands each on as soon as somebody takes it and it is ripe.
+func (r *reader[T]) gather(ctx context.Context, received <-chan jetstream.Msg) error {
+	b := &batch[T]{}
+	var over jetstream.Msg // did not fit into the batch
+	timer := time.NewTimer(r.idleAfter)
+	defer timer.Stop()
+	for {
+		in, out := received, r.out
+		if over != nil || b.size() >= r.cfg.Batch {
+			in = nil
+		} else if !r.ripe(b) {
+			out = nil
+		}
+		select {
+		case m := <-in:
+			if b.size() > 0 && b.bytes+len(m.Data()) > r.cfg.BatchBytes {
+				over = m
+				continue
 			}
 			if err := r.add(b, m); err != nil {
 				return err
 			}
+			if b.size() == 1 {
+				timer.Reset(r.cfg.Linger)
+			}
+		case out <- b:
+			b = &batch[T]{}
+			timer.Reset(r.idleAfter)
+			if over == nil {
+				continue
+			}
+			if err := r.add(b, over); err != nil {
+				return err
+			}
+			over = nil
+			timer.Reset(r.cfg.Linger)
+		case <-timer.C: // the batch is ripe now, or there is none
+			if b.size() > 0 {
+				continue
+			}
+			if err := r.idle(ctx); err != nil {
+				return err
+			}
+			timer.Reset(r.idleAfter)
 		case <-ctx.Done():
-			return fmt.Errorf("fetch messages: %w", context.Cause(ctx))
+			return fmt.Errorf("read: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// ripe says that there is nothing that a batch which is not full should wait for.
+func (r *reader[T]) ripe(b *batch[T]) bool {
+	return b.size() > 0 && (b.lag == 0 || time.Since(b.began) >= r.cfg.Linger)
 }
 
 // errGap says that messages were lost between the server and here.
@@ -169,7 +168,10 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 	m := Message[T]{
 		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(), Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
 	}
-	b.last, b.lag = m, meta.NumPending
+	if b.size() == 0 {
+		b.began = time.Now()
+	}
+	b.last, b.lag, b.bytes = m, meta.NumPending, b.bytes+len(m.Data)
 	if err := r.cfg.Decode(&m); err != nil {
 		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})
 		return nil //nolint:nilerr // the message is at fault, not the reading: it goes to DEAD

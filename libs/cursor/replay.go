@@ -77,6 +77,9 @@ type replay[T any] struct {
 	out      Replayed
 }
 
+// errEnded ends the reading of what has been replayed whole.
+var errEnded = errors.New("nothing is left to replay")
+
 // follow reads until the end of the stretch, or until something fails.
 func (r *replay[T]) follow(ctx context.Context) error {
 	status := r.cfg.JetStream.Conn().StatusChanged()
@@ -88,7 +91,7 @@ func (r *replay[T]) follow(ctx context.Context) error {
 	if ends := stream.CachedInfo().State.LastSeq; ends < r.stretch.To {
 		return fmt.Errorf("%w: it ends at %d, before %d", ErrShort, ends, r.stretch.To)
 	}
-	batches := make(chan *batch[T], 1)
+	batches := make(chan *batch[T])
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(batches)
@@ -96,53 +99,52 @@ func (r *replay[T]) follow(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		for b := range batches {
-			// Not with the group's context: the transaction under way ends well when NATS goes away.
-			if err := r.take(ctx, b); err != nil {
-				return err
+			last := b.lag == 0 || b.last.Sequence >= r.stretch.To
+			if b.end(r.stretch.To) {
+				// Not with the group's context: the transaction under way ends well when NATS goes away.
+				if err := r.take(ctx, b); err != nil {
+					return err
+				}
+			}
+			if last {
+				return errEnded
 			}
 		}
 		return nil
 	})
-	return group.Wait() //nolint:wrapcheck // both say what failed
+	if err := group.Wait(); !errors.Is(err, errEnded) {
+		return err //nolint:wrapcheck // both say what failed
+	}
+	return nil
 }
 
-// read fills the channel up to the end of the stretch.
+// read fills the channel, which takes what it wants of it.
 func (r *replay[T]) read(ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status) error {
 	ctx, release := whileUnchanged(ctx, status)
 	defer release()
 	if r.out.Last >= r.stretch.To {
-		return nil
+		return errEnded
 	}
 	reader, err := openReader(ctx, r.cfg, stream, r.out.Last, batches)
 	if err != nil {
 		return serverError{err}
 	}
-	reader.idle = r.hooks.idle
-	for pending := reader.consumer.CachedInfo().NumPending; pending > 0; {
-		b, err := reader.next(ctx)
-		if err != nil {
-			return serverError{err}
-		}
-		if b.last.Sequence == 0 {
-			// What was pending may have grown too old.
-			info, err := reader.consumer.Info(ctx)
-			if err != nil {
-				return serverError{fmt.Errorf("ask what is left: %w", err)}
-			}
-			pending = info.NumPending
-			continue
-		}
-		pending = b.lag
-		if b.last.Sequence >= r.stretch.To {
-			pending = 0
-		}
-		if b.end(r.stretch.To) {
-			if err := reader.handOn(ctx, b); err != nil {
-				return serverError{err}
-			}
-		}
+	if reader.consumer.CachedInfo().NumPending == 0 {
+		return errEnded
 	}
-	return nil
+	// What was pending may have grown too old.
+	reader.idle, reader.idleAfter = func(ctx context.Context) error {
+		info, err := reader.consumer.Info(ctx)
+		switch {
+		case err != nil:
+			return fmt.Errorf("ask what is left: %w", err)
+		case info.NumPending == 0:
+			return errEnded
+		default:
+			return nil
+		}
+	}, r.hooks.idle
+	return serverError{reader.run(ctx)}
 }
 
 // end takes out of the batch what comes after the sequence, and says whether anything is left.

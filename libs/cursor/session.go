@@ -86,7 +86,7 @@ func (s *session[T]) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	batches := make(chan *batch[T], 1)
+	batches := make(chan *batch[T])
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(batches)

@@ -10,6 +10,8 @@
 //     last sequence; one that is refused reads the last message and compares revisions.
 //   - Between subjects there is no order, and one that fails (no stream, a full stream) delays no other.
 //   - A transaction left open elsewhere delays nothing: rows are read as they become visible, with no cursor over ids.
+//   - What a writer offers to the publisher of its own process is published without a way to the database, and never before what waits there: an offer
+//     counts only when nothing waited when its rows were inserted, and is a hint that may be lost.
 //   - A stream that was restored from an older copy, and a database that was, are noticed: [Config.Restored] is called in a transaction, to
 //     insert the present truth again.
 //

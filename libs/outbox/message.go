@@ -48,7 +48,7 @@ func Migrations() (postgres.Migrations, error) {
 // JetStream's de-duplication carries its own Nats-Msg-Id. Refused messages give ErrMessage.
 func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	var batch pgx.Batch
-	if err := Queue(&batch, messages...); err != nil || batch.Len() == 0 {
+	if _, err := Queue(&batch, messages...); err != nil || batch.Len() == 0 {
 		return err
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
@@ -57,42 +57,61 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	return nil
 }
 
-// Queue is Insert as a part of a batch, which the caller sends in the transaction: with what else there is to write it is one way to the database and back.
-func Queue(batch *pgx.Batch, messages ...*nats.Msg) error {
+// Queued are messages that are inserted when a batch is sent.
+type Queued struct {
+	rows []row
+	// first says that nothing waited in the outbox before them: no earlier message on any of their subjects, whose writers hold the same lock, is to come.
+	first bool
+}
+
+// Queue is Insert as a part of a batch, which the caller sends in the transaction: with what else there is to write it is one way to the database and back. What it returns may
+// be offered to a publisher once the transaction has committed: see [Publisher.Offer].
+func Queue(batch *pgx.Batch, messages ...*nats.Msg) (*Queued, error) {
 	if len(messages) == 0 {
-		return nil
+		return &Queued{}, nil
 	}
+	queued := &Queued{rows: make([]row, len(messages))}
 	subjects := make([]string, len(messages))
 	headers := make([]string, len(messages))
 	data := make([][]byte, len(messages))
 	for i, m := range messages {
 		if err := validate(m); err != nil {
-			return err
+			return nil, err
 		}
 		header := []byte("{}")
 		if len(m.Header) > 0 {
 			var err error
 			if header, err = json.Marshal(m.Header); err != nil {
-				return fmt.Errorf("%w: headers of %s: %w", ErrMessage, m.Subject, err)
+				return nil, fmt.Errorf("%w: headers of %s: %w", ErrMessage, m.Subject, err)
 			}
 		}
 		subjects[i], headers[i], data[i] = m.Subject, string(header), m.Data
 		if data[i] == nil {
 			data[i] = []byte{}
 		}
+		queued.rows[i] = row{subject: m.Subject, header: m.Header, data: data[i]}
 	}
 	// The notification is sent with the commit, once per transaction. It is only a hint, so it names nothing.
 	batch.Queue(`
-		WITH inserted AS (
+		WITH waiting AS MATERIALIZED (SELECT FROM outbox ORDER BY id LIMIT 1), inserted AS (
 			INSERT INTO outbox (subject, header, data)
 			SELECT subject, header::jsonb, data
 			FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS m (subject, header, data, position)
 			ORDER BY position
-			RETURNING 1
-		)
-		SELECT pg_notify($4 || current_schema(), '') WHERE EXISTS (SELECT FROM inserted)`,
-		subjects, headers, data, channel)
-	return nil
+			RETURNING id
+		), ordered AS (SELECT array_agg(id ORDER BY id) AS ids FROM inserted)
+		SELECT ids, NOT EXISTS (SELECT FROM waiting), pg_notify($4 || current_schema(), '') FROM ordered`,
+		subjects, headers, data, channel).QueryRow(func(r pgx.Row) error {
+		var ids []int64
+		if err := r.Scan(&ids, &queued.first, nil); err != nil {
+			return err //nolint:wrapcheck // who sends the batch says what it asked for
+		}
+		for i, id := range ids {
+			queued.rows[i].id = id
+		}
+		return nil
+	})
+	return queued, nil
 }
 
 func validate(m *nats.Msg) error {

@@ -13,8 +13,9 @@ import (
 
 // Publisher moves messages from the outbox to JetStream. Its methods may be called from any goroutine.
 type Publisher struct {
-	cfg   Config
-	hooks hooks
+	cfg    Config
+	hooks  hooks
+	offers offers
 }
 
 // hooks are points at which tests hold or end a publisher.
@@ -30,7 +31,8 @@ func New(cfg Config) (*Publisher, error) {
 		return nil, err
 	}
 	return &Publisher{
-		cfg: cfg.withDefaults(),
+		cfg:    cfg.withDefaults(),
+		offers: newOffers(),
 		hooks: hooks{
 			publish:      func(context.Context, row) {},
 			acknowledged: func() error { return nil },
@@ -77,6 +79,8 @@ func (p *Publisher) lead(ctx context.Context, js jetstream.JetStream) (bool, err
 	p.cfg.Metrics.active.Set(1)
 	defer p.cfg.Metrics.active.Set(0)
 	p.cfg.Logger.DebugContext(ctx, "this replica publishes the outbox")
+	p.offers.open()
+	defer p.offers.close()
 	s := newSession(p, js, held)
 	err = errors.Join(s.run(ctx), held.Release(ctx))
 	return s.worked, err

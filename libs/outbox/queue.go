@@ -57,13 +57,15 @@ func (q queue) collect(ctx context.Context, chosen string, args ...any) ([]row, 
 	return waiting, nil
 }
 
-// remove deletes published rows and notes how far their streams have come, in one transaction and one round trip.
+// remove deletes published rows and notes how far their streams have come, in one transaction and one round trip. It does not wait for the disk: rows that are back after a crash of
+// the database are found published.
 func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]uint64) error {
 	streams, sequences := make([]string, 0, len(acknowledged)), make([]int64, 0, len(acknowledged))
 	for stream, sequence := range acknowledged {
 		streams, sequences = append(streams, stream), append(sequences, int64(sequence))
 	}
 	var batch pgx.Batch
+	batch.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
 	batch.Queue(`DELETE FROM outbox WHERE id = ANY ($1)`, ids)
 	batch.Queue(`
 		INSERT INTO outbox_streams (stream, last_sequence) SELECT stream, sequence FROM unnest($1::text[], $2::bigint[]) AS ends (stream, sequence)

@@ -33,6 +33,8 @@ type session struct {
 	js    jetstream.JetStream
 	held  *postgres.Held
 	queue queue
+	// offers of writers in this process
+	offers offers
 
 	worked     bool
 	remembered map[string]position // subject → its end, as far as known
@@ -52,7 +54,7 @@ type blocked struct {
 
 func newSession(p *Publisher, js jetstream.JetStream, held *postgres.Held) *session {
 	return &session{
-		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()},
+		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()}, offers: p.offers,
 		remembered: make(map[string]position), blocked: make(map[string]*blocked), pending: make(map[string]sent),
 		outage: delay.New(p.cfg.retry()),
 	}
@@ -100,41 +102,61 @@ func (s *session) run(ctx context.Context) error {
 
 // idle waits for new rows, or until something else is due.
 func (s *session) idle(ctx context.Context) error {
-	if err := s.held.AwaitNotified(ctx, s.untilNext()); err != nil {
+	if err := s.held.AwaitNotified(ctx, s.untilNext(), s.offers.wake); err != nil {
 		return fmt.Errorf("wait for messages: %w", err)
 	}
 	return nil
 }
 
-// publishBatch publishes the oldest rows of healthy subjects, and tries those again that failed and whose pause is over. It says whether there may be more that
-// can be published now.
+// publishBatch publishes what was offered, and then the oldest rows of healthy subjects, and tries those again that failed and whose pause is over. It says whether there may be
+// more that can be published now.
 func (s *session) publishBatch(ctx context.Context) (bool, error) {
+	if offered := s.offered(); len(offered) > 0 {
+		if _, err := s.publishRows(ctx, offered); err != nil {
+			return false, err
+		}
+	}
 	s.held.ClearNotified()
-	result := outcome{acknowledged: make(map[string]uint64)}
-	s.collect(ctx, &result)
-
 	rows, full, err := s.take(ctx)
 	if err != nil {
 		return false, err
 	}
+	done, err := s.publishRows(ctx, rows)
+	return full || done > 0, err
+}
+
+// offered returns the rows that writers have handed over, without those of subjects that are not to be published to now: these stay in the database.
+func (s *session) offered() []row {
+	return slices.DeleteFunc(s.offers.take(time.Now()), func(r row) bool { return s.blocked[r.subject] != nil || s.waits(r.subject) })
+}
+
+func (s *session) waits(subject string) bool {
+	_, waits := s.pending[subject]
+	return waits
+}
+
+// publishRows publishes rows, takes the answers that have come for slow subjects, and takes note of both. It returns how many rows are on their streams.
+func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
+	result := outcome{acknowledged: make(map[string]uint64)}
+	s.collect(ctx, &result)
 	s.publish(ctx, rows, &result)
 	if err := s.settle(ctx, result); err != nil {
-		return false, err
+		return 0, err
 	}
 	if result.restored != "" {
 		if err := s.streamRestored(ctx, result.restored); err != nil {
-			return false, err
+			return 0, err
 		}
 	}
 	if result.restoredRevision > 0 {
 		if err := s.databaseRestored(ctx, result.restoredRevision); err != nil {
-			return false, err
+			return 0, err
 		}
 	}
 	if result.outage != nil {
-		return false, result.outage
+		return 0, result.outage
 	}
-	return full || len(result.done) > 0, ctx.Err()
+	return len(result.done), ctx.Err()
 }
 
 // take reads the rows to publish now. Failing subjects are probed with the row that failed, apart from the others, so that they never fill the batch.
@@ -172,7 +194,7 @@ func (s *session) probes(ctx context.Context) ([]row, error) {
 	now := time.Now()
 	room := s.cfg.Batch - s.probing()
 	for subject, b := range s.blocked {
-		if _, pending := s.pending[subject]; !pending && !now.Before(b.until) && len(due) < room {
+		if !s.waits(subject) && !now.Before(b.until) && len(due) < room {
 			due[subject] = b.row
 		}
 	}
@@ -251,7 +273,7 @@ func (s *session) untilNext() time.Duration {
 		next = min(next, collectInterval)
 	}
 	for subject, b := range s.blocked {
-		if _, pending := s.pending[subject]; !pending {
+		if !s.waits(subject) {
 			next = min(next, max(time.Until(b.until), collectInterval))
 		}
 	}

@@ -117,13 +117,19 @@ func (b *bundle) change(ctx context.Context, pool *pgxpool.Pool, name string) er
 }
 
 func changeIn(ctx context.Context, tx pgx.Tx, name string) error {
-	var change int
-	err := tx.QueryRow(ctx, `
-		INSERT INTO entities VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET changes = entities.changes + 1 RETURNING changes`, name).Scan(&change)
+	change, err := changed(ctx, tx, name)
 	if err != nil {
 		return err
 	}
 	return outbox.Insert(ctx, tx, message(name, change))
+}
+
+// changed locks an entity and counts a change of it.
+func changed(ctx context.Context, tx pgx.Tx, name string) (int, error) {
+	var change int
+	err := tx.QueryRow(ctx, `
+		INSERT INTO entities VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET changes = entities.changes + 1 RETURNING changes`, name).Scan(&change)
+	return change, err
 }
 
 func (b *bundle) changes(name string, times int) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,13 +104,22 @@ func (h *Held) Listen(ctx context.Context, channel string) error {
 // ClearNotified forgets notifications that came so far: call it before looking at what they are about.
 func (h *Held) ClearNotified() { h.notified = false }
 
-// AwaitNotified waits until a notification has come since ClearNotified, or for the time given; which of both is not told, since notifications
-// are hints. It returns an error when the connection is lost or ctx is done.
-func (h *Held) AwaitNotified(ctx context.Context, atMost time.Duration) error {
+// AwaitNotified waits until a notification has come since ClearNotified, something can be received from wake, or the time given is over; which of them is not told, since
+// notifications are hints. It returns an error when the connection is lost or ctx is done.
+func (h *Held) AwaitNotified(ctx context.Context, atMost time.Duration, wake <-chan struct{}) error {
 	if h.notified {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, atMost)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-wake:
+			cancel()
+		case <-bounded.Done():
+		}
+	})
+	defer watch.Wait()
 	defer cancel()
 	err := h.conn.PgConn().WaitForNotification(bounded)
 	switch {

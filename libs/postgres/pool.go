@@ -210,26 +210,3 @@ func Check(pool *pgxpool.Pool) func(context.Context) error {
 		return nil
 	}
 }
-
-// Beginner starts transactions: a pool, a connection, or a transaction (then the new one is a savepoint).
-type Beginner interface {
-	Begin(ctx context.Context) (pgx.Tx, error)
-}
-
-// InTx runs fn in a transaction, commits when it returns nil and rolls back when it returns an error or panics. fn's error is
-// returned as it is.
-func InTx(ctx context.Context, db Beginner, fn func(tx pgx.Tx) error) error {
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("begin transaction: %w", err)
-	}
-	// After a commit this does nothing. A connection that cannot roll back is closed, which rolls back as well.
-	defer func() { _ = tx.Rollback(ctx) }()
-	if err := fn(tx); err != nil {
-		return err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("commit transaction: %w", err)
-	}
-	return nil
-}

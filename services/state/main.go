@@ -160,6 +160,7 @@ func (p *process) openStreams(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
+	p.workspaces.Publisher = p.publisher
 	return nil
 }
 

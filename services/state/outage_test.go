@@ -21,16 +21,16 @@ func TestACallWithoutADatabaseIsUnavailableAndMayBeTriedAgain(t *testing.T) {
 	b.cfg.Database.URL = config.URL(database.URL())
 	b.start(t)
 	admin := b.as(t, b.admin)
-	who := func() error {
-		_, err := admin.directory.WhoAmI(t.Context(), connect.NewRequest(&statev1.WhoAmIRequest{}))
+	list := func() error {
+		_, err := admin.directory.ListUsers(t.Context(), connect.NewRequest(&statev1.ListUsersRequest{}))
 		return err
 	}
-	require.NoError(t, who())
+	require.NoError(t, list())
 	database.Kill()
 	for range 3 { // connections that were open, and new ones
-		err := who()
+		err := list()
 		require.True(t, fault.Is(err, errcode.Unavailable), "%v", err)
 	}
 	require.NoError(t, database.Restart(t.Context()))
-	require.Eventually(t, func() bool { return who() == nil }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return list() == nil }, time.Minute, 10*time.Millisecond)
 }

@@ -131,7 +131,7 @@ func (b *applyBed) timed(ctx context.Context, n int, bring func(ctx context.Cont
 // dispatch tells the dispatcher and waits for its results.
 func (b *applyBed) dispatch(ctx context.Context, workspaces []domain.Workspace) error {
 	for _, w := range workspaces {
-		data, err := render.Desired(w, render.Options{})
+		data, err := render.Encoded(w, render.Options{})
 		if err != nil {
 			return fmt.Errorf("render: %w", err)
 		}
@@ -167,11 +167,17 @@ func (b *applyBed) apply(ctx context.Context, workspaces []domain.Workspace) err
 	group.SetLimit(b.workers)
 	for _, w := range workspaces {
 		group.Go(func() error {
-			data, err := render.Desired(w, render.Options{})
+			data, err := render.Encoded(w, render.Options{})
 			if err != nil {
 				return fmt.Errorf("render: %w", err)
 			}
-			for _, manifest := range data.Manifests {
+			var rendered struct {
+				Manifests []json.RawMessage `json:"manifests"`
+			}
+			if err := json.Unmarshal(data, &rendered); err != nil {
+				return fmt.Errorf("read what was rendered: %w", err)
+			}
+			for _, manifest := range rendered.Manifests {
 				if err := b.patch(ctx, manifest); err != nil {
 					return err
 				}
@@ -182,27 +188,22 @@ func (b *applyBed) apply(ctx context.Context, workspaces []domain.Workspace) err
 	return group.Wait() //nolint:wrapcheck // patch says what failed
 }
 
-func (b *applyBed) patch(ctx context.Context, manifest map[string]any) error {
-	text := func(of map[string]any, key string) string {
-		value, _ := of[key].(string)
-		return value
+func (b *applyBed) patch(ctx context.Context, manifest []byte) error {
+	var object metav1.PartialObjectMetadata
+	if err := json.Unmarshal(manifest, &object); err != nil {
+		return fmt.Errorf("read a manifest: %w", err)
 	}
-	meta, _ := manifest["metadata"].(map[string]any)
-	kind, known := desired.LookupKind(text(manifest, "apiVersion"), text(manifest, "kind"))
+	kind, known := desired.LookupKind(object.APIVersion, object.Kind)
 	if !known {
-		return fmt.Errorf("kind %s is not known", text(manifest, "kind"))
-	}
-	body, err := json.Marshal(manifest)
-	if err != nil {
-		return fmt.Errorf("encode a manifest: %w", err)
+		return fmt.Errorf("kind %s is not known", object.Kind)
 	}
 	resource := metadata.ResourceInterface(b.bare.Resource(kind.Resource))
 	if kind.Namespaced {
-		resource = b.bare.Resource(kind.Resource).Namespace(text(meta, "namespace"))
+		resource = b.bare.Resource(kind.Resource).Namespace(object.Namespace)
 	}
 	force := true
-	if _, err := resource.Patch(ctx, text(meta, "name"), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "bench", Force: &force}); err != nil {
-		return fmt.Errorf("apply a %s: %w", text(manifest, "kind"), err)
+	if _, err := resource.Patch(ctx, object.Name, types.ApplyPatchType, manifest, metav1.PatchOptions{FieldManager: "bench", Force: &force}); err != nil {
+		return fmt.Errorf("apply a %s: %w", object.Kind, err)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func beside(value, baseline float64) Measurement {
 
 // families in the order in which they run.
 func families() []Family {
-	return []Family{ingestFamily(), dispatchFamily(), resyncFamily(), watchFamily(), outboxFamily()}
+	return []Family{ingestFamily(), dispatchFamily(), resyncFamily(), watchFamily(), outboxFamily(), deploysFamily(), replayFamily()}
 }
 
 // figures puts what was measured into the order and words of the specs, as far as it is wanted.

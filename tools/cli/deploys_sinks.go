@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 
@@ -9,21 +8,25 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"lockstep.internal/libs/fault"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/services/deploys/sink/catalog"
 )
 
 func (a *app) deploysSinks() *cobra.Command {
-	var manual bool
+	manual := false
 	c := &cobra.Command{
 		Use: "sinks", Short: "Show where facts are carried to, and what is in their way", Args: exactly(),
 		Long: `Show where facts are carried to, how far each sink is, and what is in its way. For administrators.
 
-Sinks are set up in a file, which the service deploys reads when it starts (sinks_file); --manual describes all of its settings.`,
-		Example: "  lockstep deploys sinks\n  lockstep deploys sinks --manual | less",
+Sinks are described in a YAML file, the setting sinks_file of the service deploys: deploy/examples/sinks.yaml is one. --manual prints every setting that a sink may have.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if manual {
-				return a.sinksManual()
+				text, err := catalog.Manual()
+				if err != nil {
+					return fault.From(err)
+				}
+				return a.write(text)
 			}
 			api, err := a.deploysAPI()
 			if err != nil {
@@ -36,30 +39,8 @@ Sinks are set up in a file, which the service deploys reads when it starts (sink
 			return a.print(response.Msg, sinkTable(response.Msg.GetSinks()))
 		},
 	}
-	c.Flags().BoolVar(&manual, "manual", false, "describe every setting of a sink, and ask no server")
+	c.Flags().BoolVar(&manual, "manual", false, "print every setting of a sink, for the file with the sinks")
 	return c
-}
-
-func (a *app) sinksManual() error {
-	text, err := catalog.Manual()
-	if err != nil {
-		return fmt.Errorf("describe the settings of sinks: %w", err)
-	}
-	return a.write(`The file that sinks_file of the service deploys names has a key for each sink: its name, by which its position is kept. An example:
-
-    shop-slack:
-      type: slack
-      filter: {namespaces: [shop], facts: [started, completed, stalled, rolled_back]}
-      slack: {channel: C0123456789, token_file: /etc/lockstep/slack-token}
-    ci:
-      type: webhook
-      backfill: true
-      filter: {expression: 'kind == "group" && fact.fact == "environment_ready"'}
-      webhook: {url: "https://ci.example/hooks/lockstep", secret_file: /etc/lockstep/ci-secret}
-
-Settings of a sink, with their types and defaults:
-
-` + text)
 }
 
 func sinkTable(sinks []*deploysv1.Sink) table {

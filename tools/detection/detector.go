@@ -3,7 +3,6 @@ package detection
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,25 +11,42 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/environment"
-	observed "lockstep.internal/services/deploys/nats"
+	"lockstep.internal/services/deploys/observed"
 	"lockstep.internal/services/deploys/rollout"
+	"lockstep.internal/services/deploys/roster"
 )
 
 // Detector takes in messages of OBSERVED in their order. It is for one goroutine.
 type Detector struct {
-	cell  topology.Cell
-	rules environment.Rules
+	decoder *observed.Decoder
+	rules   environment.Rules
 
-	agents       map[int64]*agent
-	workloads    map[rollout.Key]*workload
-	environments map[environment.Key]*group
+	roster *roster.Roster
+	// resyncs that have begun, and of those that are open what has come, by agent.
+	resyncs map[resync]struct{}
+	open    map[int64]*members
+
+	workloads    map[uuid.UUID]*workload
+	environments map[uuid.UUID]*group
 	clusters     map[string]struct{}
 	facts        []events.DeployFact
 	// since and until bound the times of what was observed; zero before the first message.
 	since, until time.Time
 }
 
-// workload is one, with what it is stored by and the agent that told of it last.
+// resync is a full resync of an agent.
+type resync struct {
+	agentID int64
+	id      string
+}
+
+// members are what came in a full resync: objects, and which workloads are among them.
+type members struct {
+	objects   map[string]struct{}
+	workloads map[uuid.UUID]struct{}
+}
+
+// workload is one, with the agent that told of it last.
 type workload struct {
 	id      uuid.UUID
 	state   rollout.State
@@ -38,6 +54,7 @@ type workload struct {
 }
 
 type group struct {
+	id      uuid.UUID
 	state   environment.State
 	agentID int64
 }
@@ -45,28 +62,19 @@ type group struct {
 // New makes a detector of which nothing is known. The rules are those that the service is configured with.
 func New(cell topology.Cell, rules environment.Rules) *Detector {
 	return &Detector{
-		cell: cell, rules: rules, agents: map[int64]*agent{}, workloads: map[rollout.Key]*workload{}, environments: map[environment.Key]*group{},
-		clusters: map[string]struct{}{},
+		decoder: observed.NewDecoder(cell), rules: rules, roster: roster.New(nil), resyncs: map[resync]struct{}{}, open: map[int64]*members{},
+		workloads: map[uuid.UUID]*workload{}, environments: map[uuid.UUID]*group{}, clusters: map[string]struct{}{},
 	}
 }
 
 // Concerns says whether a message is one that the service reads.
-func (d *Detector) Concerns(subject string) bool {
-	parsed, err := topology.Parse(subject)
-	if err != nil || parsed.Cell != d.cell || parsed.Family != topology.FamilyObserved || len(parsed.Tokens) < 2 {
-		return false
-	}
-	return slices.Contains([]string{topology.TokenWorkload, "tick", "resync", "rejected"}, parsed.Tokens[1])
-}
+func (d *Detector) Concerns(subject string) bool { return d.decoder.Concerns(subject) }
 
 // Take takes in a message and returns what is told because of it. Error: the message is malformed; the service would put it among the dead letters and go on.
 func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]events.DeployFact, error) {
-	if !d.Concerns(subject) {
-		return nil, nil
-	}
-	o, err := observed.Decode(d.cell, subject, header, data)
+	o, err := d.decoder.Decode(subject, header, data)
 	if err != nil {
-		return nil, err
+		return nil, err //nolint:wrapcheck // says what is malformed
 	}
 	if o.ClusterUID == "" {
 		return nil, nil // of no concern
@@ -92,24 +100,15 @@ func (d *Detector) Covers(f *events.DeployFact) bool {
 }
 
 func (d *Detector) take(o *observed.Observed) {
-	a := d.agents[o.AgentID]
-	if a == nil {
-		a = &agent{id: o.AgentID, resyncs: map[string]struct{}{}}
-		d.agents[o.AgentID] = a
-	}
 	if o.Begun != nil {
-		d.beginResync(a, o)
+		d.beginResync(o)
 		return
 	}
-	if a.cluster == "" {
-		a.cluster = o.ClusterUID
-	}
-	if a.cluster != o.ClusterUID {
-		return // of a cluster that the agent is no longer in
-	}
+	a, ours := d.roster.Hear(o)
 	switch {
+	case !ours:
 	case o.Ended != nil:
-		d.endResync(a, o)
+		d.endResync(o)
 	case o.Tick:
 		d.tick(a, o.At)
 	default:
@@ -117,26 +116,62 @@ func (d *Detector) take(o *observed.Observed) {
 	}
 }
 
-// input is what an agent's inputs have in common.
-func (d *Detector) input(a *agent, at time.Time) rollout.Input {
-	input := rollout.Input{AgentID: a.id, ObservedAt: at, Epoch: d.epoch(a)}
-	if a.complete != nil && *a.complete == a.selection {
-		input.KnownBefore, input.KnownAt = true, a.completeAt
+// beginResync takes in the begin of a full resync. One that has begun before says nothing new.
+func (d *Detector) beginResync(o *observed.Observed) {
+	id := resync{o.AgentID, o.Begun.ResyncID}
+	if _, known := d.resyncs[id]; known {
+		return
 	}
-	return input
+	d.resyncs[id] = struct{}{}
+	d.open[o.AgentID] = &members{objects: map[string]struct{}{}, workloads: map[uuid.UUID]struct{}{}}
+	d.roster.Begin(o)
 }
 
-func (d *Detector) observe(a *agent, o *observed.Observed) {
-	a.member(o)
+// endResync takes in the end of a full resync, and what is absent by it.
+func (d *Detector) endResync(o *observed.Observed) {
+	a, open := d.roster.End(o)
+	if !open {
+		return
+	}
+	came := d.open[a.ID]
+	delete(d.open, a.ID)
+	if !a.Whole(o, int64(len(came.objects))) {
+		return // nothing is judged by it
+	}
+	word := d.roster.SpeaksFor(a, o.At)
+	var absent []*workload
+	for id, w := range d.workloads {
+		if _, there := came.workloads[id]; !there && word.Concerns(w.state.Key.ClusterUID, w.agentID) && w.state.Present() {
+			absent = append(absent, w)
+		}
+	}
+	inOrder(absent)
+	for _, w := range absent {
+		if absence := a.Absence(w.state.Key.Kind); absence != nil {
+			input := d.roster.Input(a, o.At)
+			input.AgentID, input.Absence = w.agentID, absence
+			d.advance(w, input)
+		}
+	}
+	d.roster.Complete(a, o.At)
+}
+
+func (d *Detector) observe(a *roster.Agent, o *observed.Observed) {
+	if came := d.open[a.ID]; came != nil && a.Member(o) {
+		came.objects[o.Member()] = struct{}{}
+		if o.Revision == nil {
+			came.workloads[o.ID] = struct{}{}
+		}
+	}
 	if o.Rejected != nil {
 		return
 	}
-	w := d.workloads[o.Key]
+	w := d.workloads[o.ID]
 	if w == nil {
 		w = &workload{id: o.ID, state: rollout.New(o.Key)}
-		d.workloads[o.Key] = w
+		d.workloads[o.ID] = w
 	}
-	input := d.input(a, o.At)
+	input := d.roster.Input(a, o.At)
 	input.Workload, input.Revision = o.Workload, o.Revision
 	d.advance(w, input)
 }
@@ -144,18 +179,17 @@ func (d *Detector) observe(a *agent, o *observed.Observed) {
 func (d *Detector) advance(w *workload, input rollout.Input) {
 	before := w.state
 	after, facts := rollout.Advance(before, input)
-	w.state = after
-	if after.Serial != before.Serial {
-		if w.agentID = after.AgentID; w.agentID == 0 {
-			w.agentID = input.AgentID
-		}
+	if after.Serial == before.Serial {
+		return
 	}
+	w.state, w.agentID = after, roster.Teller(after.AgentID, input.AgentID)
 	d.facts = append(d.facts, facts...)
 	for _, change := range d.rules.Changes(before, after) {
-		g := d.environments[change.Key]
+		id := observed.Identify(change.Key.ClusterUID, change.Key.Namespace, environment.Kind, change.Key.Name)
+		g := d.environments[id]
 		if g == nil {
-			g = &group{state: environment.New(change.Key)}
-			d.environments[change.Key] = g
+			g = &group{id: id, state: environment.New(change.Key)}
+			d.environments[id] = g
 		}
 		d.advanceGroup(g, change.Input)
 	}
@@ -164,48 +198,41 @@ func (d *Detector) advance(w *workload, input rollout.Input) {
 func (d *Detector) advanceGroup(g *group, input environment.Input) {
 	before := g.state.Serial
 	after, facts := d.rules.Advance(g.state, input)
-	g.state = after
-	if g.agentID == 0 || len(facts) > 0 || after.Serial != before {
-		g.agentID = input.AgentID
+	if g.state = after; after.Serial != before {
+		g.agentID = roster.Teller(after.AgentID, input.AgentID)
 	}
 	d.facts = append(d.facts, facts...)
 }
 
 // tick takes in the time, for what the agent speaks for.
-func (d *Detector) tick(a *agent, at time.Time) {
-	if !at.After(a.tickedAt) {
+func (d *Detector) tick(a *roster.Agent, at time.Time) {
+	word, goes := d.roster.Tick(a, at)
+	if !goes {
 		return
 	}
-	a.tickedAt = at
-	agents := d.speaksFor(a, at)
-	concerns := func(cluster string, agentID int64, wake time.Time) bool {
-		return !wake.IsZero() && !wake.After(at) && cluster == a.cluster && slices.Contains(agents, agentID)
-	}
 	var due []*workload
-	for key, w := range d.workloads {
-		if concerns(key.ClusterUID, w.agentID, w.state.Wake()) {
+	for _, w := range d.workloads {
+		if word.Wakes(w.state.Key.ClusterUID, w.agentID, w.state.Wake()) {
 			due = append(due, w)
 		}
 	}
-	byID(due)
+	inOrder(due)
 	for _, w := range due {
-		d.advance(w, d.input(a, at))
+		d.advance(w, d.roster.Input(a, at))
 	}
 	var groups []*group
-	for key, g := range d.environments {
-		if concerns(key.ClusterUID, g.agentID, g.state.Wake()) {
+	for _, g := range d.environments {
+		if word.Wakes(g.state.Key.ClusterUID, g.agentID, g.state.Wake()) {
 			groups = append(groups, g)
 		}
 	}
-	slices.SortFunc(groups, func(x, y *group) int {
-		return strings.Compare(x.state.Key.String(), y.state.Key.String())
-	})
+	slices.SortFunc(groups, func(x, y *group) int { return bytes.Compare(x.id[:], y.id[:]) })
 	for _, g := range groups {
-		d.advanceGroup(g, environment.Input{AgentID: a.id, ObservedAt: at})
+		d.advanceGroup(g, environment.Input{AgentID: a.ID, ObservedAt: at})
 	}
 }
 
-// byID puts workloads into the order that the service has them in.
-func byID(workloads []*workload) {
+// inOrder puts workloads into the order that the service has them in.
+func inOrder(workloads []*workload) {
 	slices.SortFunc(workloads, func(x, y *workload) int { return bytes.Compare(x.id[:], y.id[:]) })
 }

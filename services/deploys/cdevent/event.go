@@ -22,12 +22,21 @@ const (
 	service = "deploys"
 )
 
-// cdEvent is the data of the CloudEvent.
+// cdEvent is the data of the CloudEvent, but for customData, which is the fact, and customDataContentType.
 type cdEvent struct {
-	Context               eventContext    `json:"context"`
-	Subject               subject         `json:"subject"`
-	CustomData            json.RawMessage `json:"customData"`            //nolint:tagliatelle // CDEvents' own spelling
-	CustomDataContentType string          `json:"customDataContentType"` //nolint:tagliatelle // CDEvents' own spelling
+	Context eventContext `json:"context"`
+	Subject subject      `json:"subject"`
+}
+
+// with gives the whole data, with the fact as it is written already.
+func (c cdEvent) with(fact json.RawMessage) (json.RawMessage, error) {
+	const before, after = `,"customData":`, `,"customDataContentType":"` + event.MediaType + `"}`
+	envelope, err := json.Marshal(c)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // From says of what
+	}
+	whole := make(json.RawMessage, 0, len(envelope)+len(before)+len(fact)+len(after))
+	return append(append(append(append(whole, envelope[:len(envelope)-1]...), before...), fact...), after...), nil
 }
 
 type eventContext struct {
@@ -58,23 +67,31 @@ type reference struct {
 
 // Of gives the fact as an event of the service deploys of a cell. The same fact gives the same bytes. The error says what the fact lacks.
 func Of(cell string, fact events.DeployFact) (event.Event, error) {
+	written, err := json.Marshal(fact)
+	if err != nil {
+		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, fact.Workload.Kind, fact.Workload.Namespace, fact.Workload.Name, err)
+	}
+	return From(cell, fact, written)
+}
+
+// From is [Of] with the fact written as JSON already.
+func From(cell string, fact events.DeployFact, written json.RawMessage) (event.Event, error) {
 	w := fact.Workload
 	if fact.Fact == "" || w.ClusterUID == "" || w.Kind == "" || w.Name == "" {
 		return event.Event{}, fmt.Errorf("deploy fact %q of %s %q: needs a name, a cluster, and the kind and name of a workload", fact.Fact, w.Kind, w.Name)
 	}
-	data, err := json.Marshal(fact)
-	if err != nil {
-		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, w.Kind, w.Namespace, w.Name, err)
-	}
 	source := event.ServiceSource(cell, service)
 	a := event.Attributes{Type: Type(fact), Source: source, Subject: subjectID(w), ID: rollout.ID(fact), Time: fact.OccurredAt.UTC().Truncate(time.Millisecond)}
-	return event.New(a, cdEvent{
+	data, err := cdEvent{
 		Context: eventContext{
 			SpecVersion: specVersion, ID: a.ID, Source: source, Type: a.Type, Timestamp: a.Time.Format(time.RFC3339Nano),
 		},
-		Subject:    subject{ID: a.Subject, Source: source, Content: content(fact)},
-		CustomData: data, CustomDataContentType: event.MediaType,
-	})
+		Subject: subject{ID: a.Subject, Source: source, Content: content(fact)},
+	}.with(written)
+	if err != nil {
+		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, w.Kind, w.Namespace, w.Name, err)
+	}
+	return event.New(a, data)
 }
 
 // Read gives the fact of an event that [Of] made, of this version or another. The error says why the event has none.

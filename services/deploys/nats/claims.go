@@ -84,7 +84,7 @@ func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) e
 		}
 		before, moved := clusters[o.AgentID]
 		if !moved {
-			before = in.agent(o.AgentID).ClusterUID
+			before = in.roster.Agent(o.AgentID).ClusterUID
 		}
 		if before == "" || o.Begun != nil {
 			clusters[o.AgentID], before = o.ClusterUID, o.ClusterUID

@@ -9,7 +9,9 @@ import (
 	"github.com/google/uuid"
 
 	"lockstep.internal/services/deploys/environment"
+	"lockstep.internal/services/deploys/observed"
 	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
 )
 
 // step is what happens to environments: news of a member, or, when change is nil, a tick.
@@ -17,9 +19,8 @@ type step struct {
 	change *environment.Change
 	trace  string
 
-	cluster string
-	agents  []int64
-	input   environment.Input
+	word  roster.Word
+	input environment.Input
 }
 
 // group is an environment that the batch concerns.
@@ -33,7 +34,7 @@ type group struct {
 }
 
 func groupID(key environment.Key) uuid.UUID {
-	return identify(key.ClusterUID, key.Namespace, environment.Kind, key.Name)
+	return observed.Identify(key.ClusterUID, key.Namespace, environment.Kind, key.Name)
 }
 
 // conclude takes the steps that environments make, in their order.
@@ -101,8 +102,7 @@ func (in *intake) group(key environment.Key) *group {
 func (in *intake) dueGroups(s *step) []*group {
 	var due []*group
 	concerns := func(e *entry[environment.State]) bool {
-		wake := e.state.Wake()
-		return !wake.IsZero() && !wake.After(s.input.ObservedAt) && e.state.Key.ClusterUID == s.cluster && slices.Contains(s.agents, e.agentID)
+		return s.word.Wakes(e.state.Key.ClusterUID, e.agentID, e.state.Wake())
 	}
 	for _, g := range in.env {
 		if concerns(&g.entry) {
@@ -124,9 +124,7 @@ func (in *intake) advanceGroup(g *group, input environment.Input, trace string) 
 	g.state = after
 	if after.Serial != before.Serial {
 		g.changed = true
-		if g.agentID = after.AgentID; g.agentID == 0 {
-			g.agentID = input.AgentID
-		}
+		g.agentID = roster.Teller(after.AgentID, input.AgentID)
 	}
 	for i := range facts {
 		g.facts = append(g.facts, &telling{fact: facts[i], trace: trace})

@@ -16,6 +16,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/observed"
 	"lockstep.internal/services/deploys/postgres"
 )
 
@@ -25,6 +26,8 @@ const (
 	serviceName  = "deploys"
 	// defaultCached is how many states are kept in memory.
 	defaultCached = 50_000
+	// defaultBatch is much more than comes while nothing is behind.
+	defaultBatch = 4000
 )
 
 // Ingest reads OBSERVED and tells facts on DEPLOYS. All fields that name no default are required.
@@ -40,7 +43,7 @@ type Ingest struct {
 	Environments environment.Rules
 	// History says how rows of the history are made.
 	History history.Rules
-	// Batch is how many messages one transaction takes at most. Defaults to the cursor's default.
+	// Batch is how many messages one transaction takes at most. Defaults to 4,000: a workload's state and the rows of its rollouts are written once for all of them.
 	Batch int
 	// Cached is how many workloads' states are kept in memory. Defaults to 50,000.
 	Cached int
@@ -70,16 +73,16 @@ type hooks struct {
 	published func() error
 }
 
-// Subjects are those that the reader reads: what is told of workspaces is not among them, but for what all share.
-func Subjects(cell topology.Cell) []string {
-	prefix := cell.Prefix(topology.FamilyObserved) + ".*."
-	return []string{prefix + topology.TokenWorkload + ".>", prefix + "tick", prefix + "resync", prefix + "rejected"}
-}
+// Observed is what a watcher says.
+type Observed = observed.Observed
 
 // Consumer is the consumer of the stream OBSERVED. It is made once.
 func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 	if i.Cached == 0 {
 		i.Cached = defaultCached
+	}
+	if i.Batch == 0 {
+		i.Batch = defaultBatch
 	}
 	if i.Patience == 0 {
 		i.Patience = defaultPatience
@@ -91,11 +94,13 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 	if i.hooks.published == nil {
 		i.hooks.published = func() error { return nil }
 	}
+	decoder := observed.NewDecoder(i.Cell)
+	// The whole stream: of several filters the server looks at each subject that it has, for each message.
 	c, err := cursor.New(cursor.Config[Observed]{
-		Name: consumerName, Stream: topology.StreamObserved, Subjects: Subjects(i.Cell), Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
-		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch, Linger: linger, Backlog: backlog,
+		Name: consumerName, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
+		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch, Linger: linger,
 		Decode: func(m *cursor.Message[Observed]) error {
-			value, err := Decode(i.Cell, m.Subject, m.Header, m.Data)
+			value, err := decoder.Decode(m.Subject, m.Header, m.Data)
 			m.Value = value
 			return err
 		},

@@ -16,23 +16,19 @@ import (
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/postgres"
 	"lockstep.internal/services/deploys/rollout"
+	"lockstep.internal/services/deploys/roster"
 )
 
-// linger is how long a batch that is not full waits for more: every fact waits that long.
-const linger = time.Millisecond
-
-// backlog is how long a batch waits for what the stream has already.
-const backlog = 100 * time.Millisecond
+// linger is how long a batch waits for what the stream has already.
+const linger = 100 * time.Millisecond
 
 // intake is one batch on its way.
 type intake struct {
 	*Ingest
 
 	tx pgx.Tx
-	// agents are those that the batch changed.
-	agents map[int64]*postgres.Agent
-	// epochs of clusters, as far as they were asked for.
-	epochs map[string]int
+	// roster of the agents, with what the batch says of them.
+	roster *roster.Roster
 	// loaded is what was read for this batch and is not in memory.
 	loaded    map[uuid.UUID]entry[rollout.State]
 	loadedEnv map[uuid.UUID]entry[environment.State]
@@ -43,6 +39,9 @@ type intake struct {
 	// steps are what happens to environments, in order.
 	steps   []step
 	members map[postgres.Member]struct{}
+	// acknowledged facts are not written yet.
+	acknowledged []written
+	scribe       scribe
 	// located are facts of earlier batches that were told again, and where they are now.
 	located map[string]int64
 	// reporters and claims are new.
@@ -66,7 +65,7 @@ type workload struct {
 // begin reads what the batch needs.
 func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Observed]) (*intake, error) {
 	in := &intake{
-		Ingest: i, tx: tx, agents: map[int64]*postgres.Agent{}, epochs: map[string]int{}, located: map[string]int64{},
+		Ingest: i, tx: tx, located: map[string]int64{},
 		loaded: map[uuid.UUID]entry[rollout.State]{}, loadedEnv: map[uuid.UUID]entry[environment.State]{},
 		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{}, reporters: map[int64]postgres.Reporter{},
 	}
@@ -86,6 +85,7 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 	for _, a := range reading.Agents {
 		i.known.agents[a.ID] = a
 	}
+	in.roster = roster.New(i.known.agents)
 	i.known.learn(&reading)
 	if err := in.admit(ctx, batch); err != nil {
 		i.known.undone()
@@ -139,13 +139,8 @@ func (in *intake) take(ctx context.Context, m *cursor.Message[Observed]) error {
 	if o.Begun != nil {
 		return in.beginResync(ctx, o)
 	}
-	a := in.agent(o.AgentID)
-	if a.ClusterUID == "" {
-		a = in.change(a)
-		a.ClusterUID = o.ClusterUID
-		clear(in.epochs)
-	}
-	if a.ClusterUID != o.ClusterUID {
+	a, ours := in.roster.Hear(o)
+	if !ours {
 		// Of a cluster that the agent is no longer in: the full resync of the new one has begun before.
 		in.Metrics.stray()
 		return nil
@@ -161,93 +156,22 @@ func (in *intake) take(ctx context.Context, m *cursor.Message[Observed]) error {
 	return nil
 }
 
-// agent is what is known of an agent; it is not to be changed.
-func (in *intake) agent(id int64) *postgres.Agent {
-	if a := in.agents[id]; a != nil {
-		return a
-	}
-	a, there := in.known.agents[id]
-	if !there {
-		a.ID = id
-	}
-	return &a
-}
-
-// change gives an agent that may be changed.
-func (in *intake) change(a *postgres.Agent) *postgres.Agent {
-	if there := in.agents[a.ID]; there != nil {
-		return there
-	}
-	in.agents[a.ID] = a
-	return a
-}
-
-// epoch of the versions of a cluster: the highest that any of its agents knows.
-func (in *intake) epoch(a *postgres.Agent) int {
-	if epoch, there := in.epochs[a.ClusterUID]; there {
-		return epoch
-	}
-	epoch := a.Epoch
-	for _, other := range in.colleagues(a.ClusterUID) {
-		epoch = max(epoch, other.Epoch)
-	}
-	in.epochs[a.ClusterUID] = epoch
-	return epoch
-}
-
-// colleagues are all agents of a cluster.
-func (in *intake) colleagues(cluster string) []*postgres.Agent {
-	var all []*postgres.Agent
-	for id := range in.known.agents {
-		if _, changed := in.agents[id]; !changed {
-			if a := in.known.agents[id]; a.ClusterUID == cluster {
-				all = append(all, &a)
-			}
-		}
-	}
-	for _, a := range in.agents {
-		if a.ClusterUID == cluster {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
-// input is what an agent's inputs have in common.
-func (in *intake) input(a *postgres.Agent, at time.Time) rollout.Input {
-	input := rollout.Input{AgentID: a.ID, ObservedAt: at, Epoch: in.epoch(a)}
-	if a.Complete != nil && *a.Complete == a.Selection {
-		input.KnownBefore, input.KnownAt = true, a.CompleteAt
-	}
-	return input
-}
-
 // observe takes in an object.
-func (in *intake) observe(a *postgres.Agent, o *Observed) {
-	if meta := o.object(); meta.ResyncID != "" && a.Open && meta.ResyncID == a.ResyncID {
-		in.member(a, o, meta)
+func (in *intake) observe(a *roster.Agent, o *Observed) {
+	if a.Member(o) {
+		m := postgres.Member{AgentID: a.ID, Object: o.Member()}
+		if o.Revision == nil {
+			m.Workload = o.ID
+		}
+		in.members[m] = struct{}{}
 	}
 	if o.Rejected != nil {
 		return
 	}
 	w := in.workload(o.ID, o.Key)
-	input := in.input(a, o.At)
+	input := in.roster.Input(a, o.At)
 	input.Workload, input.Revision = o.Workload, o.Revision
 	in.advance(w, input)
-}
-
-// member notes that an object is a member of the open full resync.
-func (in *intake) member(a *postgres.Agent, o *Observed, meta *events.ObjectMeta) {
-	m := postgres.Member{AgentID: a.ID}
-	switch {
-	case o.Workload != nil:
-		m.Object, m.Workload = string(o.Workload.Kind)+"/"+meta.UID, o.ID
-	case o.Revision != nil:
-		m.Object = string(o.Revision.Kind) + "/" + meta.UID
-	default:
-		m.Object, m.Workload = o.Rejected.Kind+"/"+meta.UID, o.ID
-	}
-	in.members[m] = struct{}{}
 }
 
 // workload gives what the batch knows of a workload so far.
@@ -275,9 +199,7 @@ func (in *intake) advance(w *workload, input rollout.Input) {
 	w.state = after
 	if after.Serial != before.Serial {
 		w.changed = true
-		if w.agentID = after.AgentID; w.agentID == 0 {
-			w.agentID = input.AgentID
-		}
+		w.agentID = roster.Teller(after.AgentID, input.AgentID)
 	}
 	for i := range facts {
 		w.facts = append(w.facts, &telling{fact: facts[i], trace: in.trace})
@@ -288,41 +210,23 @@ func (in *intake) advance(w *workload, input rollout.Input) {
 	}
 }
 
-// staleAfter is how far an agent's clock must be behind another's of its cluster for that to speak in its place: three ticks.
-const staleAfter = 45 * time.Second
-
-// speaksFor are the agents in whose place an agent speaks of time and absence: itself, and those of its cluster that have fallen silent.
-func (in *intake) speaksFor(a *postgres.Agent, at time.Time) []int64 {
-	ids := []int64{a.ID}
-	for _, other := range in.colleagues(a.ClusterUID) {
-		if other.ID != a.ID && other.TickedAt.Before(at.Add(-staleAfter)) {
-			ids = append(ids, other.ID)
-		}
-	}
-	slices.Sort(ids)
-	return ids
-}
-
 // tick takes in the time.
-func (in *intake) tick(a *postgres.Agent, o *Observed) {
-	if !o.At.After(a.TickedAt) {
+func (in *intake) tick(a *roster.Agent, o *Observed) {
+	word, goes := in.roster.Tick(a, o.At)
+	if !goes {
 		return
 	}
-	a = in.change(a)
-	a.TickedAt = o.At
-	agents := in.speaksFor(a, o.At)
-	for _, w := range in.due(a.ClusterUID, agents, o.At) {
-		in.advance(w, in.input(a, o.At))
+	for _, w := range in.due(word) {
+		in.advance(w, in.roster.Input(a, o.At))
 	}
-	in.steps = append(in.steps, step{cluster: a.ClusterUID, agents: agents, input: environment.Input{AgentID: a.ID, ObservedAt: o.At}})
+	in.steps = append(in.steps, step{word: word, input: environment.Input{AgentID: a.ID, ObservedAt: o.At}})
 }
 
 // due are the workloads that a tick matters to, in a fixed order.
-func (in *intake) due(cluster string, agents []int64, at time.Time) []*workload {
+func (in *intake) due(word roster.Word) []*workload {
 	var due []*workload
 	concerns := func(e *entry[rollout.State]) bool {
-		wake := e.state.Wake()
-		return !wake.IsZero() && !wake.After(at) && e.state.Key.ClusterUID == cluster && slices.Contains(agents, e.agentID)
+		return word.Wakes(e.state.Key.ClusterUID, e.agentID, e.state.Wake())
 	}
 	for _, w := range in.work {
 		if concerns(&w.entry) {
@@ -351,10 +255,7 @@ func (w *workload) record() (postgres.Record, error) {
 
 // store writes everything that the batch brought about.
 func (in *intake) store(ctx context.Context) error {
-	writing := postgres.Writing{}
-	for _, a := range in.agents {
-		writing.Agents = append(writing.Agents, *a)
-	}
+	writing := postgres.Writing{Agents: in.roster.Changed()}
 	for m := range in.members {
 		writing.Members = append(writing.Members, m)
 	}
@@ -396,12 +297,15 @@ func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []
 		if t.known {
 			continue
 		}
+		facts = append(facts, t.fact)
+		if t.stored {
+			continue
+		}
 		row, err := t.row(in.Cell, id)
 		if err != nil {
 			return err
 		}
 		writing.Facts = append(writing.Facts, row)
-		facts = append(facts, t.fact)
 	}
 	writing.Rollouts = append(writing.Rollouts, in.History.Changes(id.String(), facts)...)
 	return nil
@@ -409,9 +313,7 @@ func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []
 
 // remember takes over what is written now. Should the transaction not be committed, the number of batches tells.
 func (in *intake) remember() {
-	for id, a := range in.agents {
-		in.known.agents[id] = *a
-	}
+	in.roster.Keep()
 	maps.Copy(in.known.reporters, in.reporters)
 	for _, c := range in.claims {
 		in.known.claims[c.ClusterUID] = append(in.known.claims[c.ClusterUID], c)

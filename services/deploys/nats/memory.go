@@ -9,6 +9,7 @@ import (
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/postgres"
 	"lockstep.internal/services/deploys/rollout"
+	"lockstep.internal/services/deploys/roster"
 )
 
 // memory is what the reader keeps of what is stored: the state of workloads and environments, bounded, and all agents. It is right as long as nobody else writes, which the
@@ -16,7 +17,7 @@ import (
 type memory struct {
 	// batches is the number of the last transaction that this memory has seen; 0 for an empty one.
 	batches      int64
-	agents       map[int64]postgres.Agent
+	agents       map[int64]roster.Agent
 	workloads    kept[rollout.State]
 	environments kept[environment.State]
 	// reporters by agent, and the claims of clusters in the order in which they were made.
@@ -26,7 +27,7 @@ type memory struct {
 
 func newMemory(most int) *memory {
 	return &memory{
-		agents:       map[int64]postgres.Agent{},
+		agents:       map[int64]roster.Agent{},
 		reporters:    map[int64]postgres.Reporter{},
 		claims:       map[string][]postgres.Claim{},
 		workloads:    kept[rollout.State]{most: most, entries: map[uuid.UUID]entry[rollout.State]{}},

@@ -41,12 +41,14 @@ func (in *intake) tell(ctx context.Context) error {
 	if err := writeAll(in.Cell, all); err != nil {
 		return err
 	}
+	defer in.scribe.wait() //nolint:errcheck // asked for below, where nothing else has failed
 	for _, chains := range [][]*chain{first, second} {
 		if err := in.publish(ctx, chains); err != nil {
 			return err
 		}
 	}
-	return nil
+	in.inscribe(ctx)
+	return in.scribe.wait()
 }
 
 // recognize finds facts that the database has although it has no state of their workloads: they were told, maybe longer ago than the stream remembers.
@@ -132,9 +134,12 @@ func (in *intake) collect(ctx context.Context, chains []*chain, futures []jetstr
 		select {
 		case ack := <-futures[i].Ok():
 			c.refusals = 0
-			c.left()[0].position = int64(ack.Sequence)
-			*c.told = int64(ack.Sequence)
+			t := c.left()[0]
+			t.position, *c.told = int64(ack.Sequence), int64(ack.Sequence)
 			c.next++
+			if in.acknowledged = append(in.acknowledged, written{c.workload, t}); len(in.acknowledged) >= inscribed {
+				in.inscribe(ctx)
+			}
 		case err := <-futures[i].Err():
 			if !conflict(err) {
 				return fmt.Errorf("publish a fact on %s: %w", futures[i].Msg().Subject, err)
@@ -151,6 +156,9 @@ func (in *intake) collect(ctx context.Context, chains []*chain, futures []jetstr
 			return fmt.Errorf("facts on %s are refused again and again: does somebody else write there?", c.filter(in.Cell))
 		}
 		in.Metrics.conflict()
+		if err := in.scribe.wait(); err != nil { // which has the transaction
+			return err
+		}
 		if err := in.resolve(ctx, c); err != nil {
 			return err
 		}

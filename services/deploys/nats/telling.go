@@ -29,8 +29,8 @@ type telling struct {
 	trace string
 	// position on the stream once it is there.
 	position int64
-	// known is that the database has it already.
-	known bool
+	// known is that the database has it already; stored that this batch has written it.
+	known, stored bool
 
 	// written is the fact as JSON and as a message, once it is written with this sequence.
 	written  int
@@ -47,7 +47,7 @@ func (t *telling) write(cell topology.Cell) error {
 	if err != nil {
 		return fmt.Errorf("write fact %s: %w", t.id(), err)
 	}
-	e, err := cdevent.Of(string(cell), t.fact)
+	e, err := cdevent.From(string(cell), t.fact, raw)
 	if err != nil {
 		return fmt.Errorf("write fact %s: %w", t.id(), err)
 	}

@@ -23,31 +23,6 @@ type Record struct {
 	Told int64
 }
 
-// Agent is what an agent says of itself.
-type Agent struct {
-	ID         int64
-	ClusterUID string
-	// Epoch of the cluster's resource versions.
-	Epoch int
-	// TickedAt is the agent's own clock.
-	TickedAt time.Time
-	// ResyncID of the full resync that began last; Open while it has not ended.
-	ResyncID string
-	Open     bool
-	// Expected members of it, its list versions by kind and when it began.
-	Expected int64
-	Versions map[string]string
-	ResyncAt time.Time
-	// Selection is what the watcher follows; Complete the selection of the last full resync that was complete, nil before the first.
-	Selection string
-	Complete  *string
-	// CompleteAt is when the first one of that selection in a row was complete.
-	CompleteAt time.Time
-	// Listed are versions by kind that were listed at ListedAt or before.
-	Listed   map[string]string
-	ListedAt time.Time
-}
-
 // Member is an object of a full resync that is open.
 type Member struct {
 	AgentID int64

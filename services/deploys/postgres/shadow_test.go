@@ -9,6 +9,7 @@ import (
 
 	"lockstep.internal/services/deploys/history"
 	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
 )
 
 // shadowed is a session with shadow tables, into which a writing went.
@@ -29,7 +30,7 @@ type begun struct{ *postgres.Shadow }
 
 func known() postgres.Writing {
 	return postgres.Writing{
-		Agents:    []postgres.Agent{{ID: 7, ClusterUID: "cluster"}},
+		Agents:    []roster.Agent{{ID: 7, ClusterUID: "cluster"}},
 		Workloads: []postgres.Record{{ID: workload("web"), ClusterUID: "cluster", AgentID: 7, Present: true, State: "{}"}},
 		Facts:     []postgres.Fact{fact("a", "web", 10, "a"), fact("b", "web", 11, "b")},
 		Rollouts:  []history.Rollout{rollout("web", 1, 500)},

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"lockstep.internal/services/deploys/roster"
 )
 
 // Store keeps what is concluded. The zero value is ready.
@@ -37,7 +39,7 @@ type Ask struct {
 type Reading struct {
 	// Batches counts the transactions of the reader, this one included. It is 0 when it was not asked for.
 	Batches      int64
-	Agents       []Agent
+	Agents       []roster.Agent
 	Workloads    []Record
 	Environments []Record
 	Reporters    []Reporter
@@ -114,8 +116,8 @@ func scanRecord(row pgx.CollectableRow) (Record, error) {
 	return r, err //nolint:wrapcheck // the caller says of what
 }
 
-func scanAgent(row pgx.CollectableRow) (Agent, error) {
-	var a Agent
+func scanAgent(row pgx.CollectableRow) (roster.Agent, error) {
+	var a roster.Agent
 	err := row.Scan(&a.ID, &a.ClusterUID, &a.Epoch, &a.TickedAt, &a.ResyncID, &a.Open, &a.Expected, &a.Versions, &a.ResyncAt, &a.Selection, &a.Complete, &a.CompleteAt, &a.Listed, &a.ListedAt)
 	a.TickedAt, a.ResyncAt, a.CompleteAt, a.ListedAt = zeroed(a.TickedAt), zeroed(a.ResyncAt), zeroed(a.CompleteAt), zeroed(a.ListedAt)
 	return a, err //nolint:wrapcheck // the caller says of what

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/roster"
 )
 
 // Channel on which the ids of rollouts are notified that changed.
@@ -17,7 +18,7 @@ const Channel = "deploys_rollouts"
 
 // Writing is what a batch writes. Each id is named once.
 type Writing struct {
-	Agents       []Agent
+	Agents       []roster.Agent
 	Workloads    []Record
 	Environments []Record
 	// Ended are environments that are no more.
@@ -50,7 +51,7 @@ func (s *Store) Save(ctx context.Context, tx pgx.Tx, w Writing) error {
 	return nil
 }
 
-func (s *Store) queueAgents(b *pgx.Batch, agents []Agent) {
+func (s *Store) queueAgents(b *pgx.Batch, agents []roster.Agent) {
 	for _, a := range agents {
 		b.Queue(`
 			insert into agents (agent_id, cluster_uid, epoch, ticked_at, resync_id, resync_open, resync_expected, resync_versions, resync_at, selection, selection_complete,

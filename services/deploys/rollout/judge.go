@@ -69,7 +69,7 @@ func (p *step) replace(v View) {
 // forget the revisions of a workload that is gone.
 func (p *step) forget(uid string) {
 	s := &p.s
-	s.Revisions = slices.DeleteFunc(s.Revisions, func(k Revision) bool { return k.WorkloadUID == uid })
+	s.Revisions = slices.DeleteFunc(slices.Clone(s.Revisions), func(k Revision) bool { return k.WorkloadUID == uid })
 	s.Pending = slices.DeleteFunc(s.Pending, func(k Pending) bool { return k.WorkloadUID == uid })
 	if len(s.Revisions) == 0 {
 		s.Revisions = nil
@@ -360,7 +360,9 @@ func (p *step) see(v *View) {
 	}
 	if n := len(s.Templates); n > 0 && s.Templates[n-1].Template.same(v.Template) {
 		last := &s.Templates[n-1].Template
-		if last.SeenAt.IsZero() {
+		if last.SeenAt.IsZero() && !v.Template.SeenAt.IsZero() {
+			s.Templates = slices.Clone(s.Templates)
+			last = &s.Templates[n-1].Template
 			last.SeenAt = v.Template.SeenAt
 		}
 		v.Template.SeenAt, v.Template.Held = last.SeenAt, last.Held

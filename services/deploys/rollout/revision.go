@@ -70,8 +70,13 @@ func (p *step) former(r Revision) []int {
 // note remembers the object.
 func (p *step) note(r Revision) {
 	s := &p.s
-	s.Revisions = slices.DeleteFunc(s.Revisions, func(k Revision) bool { return k.UID == r.UID })
-	s.Revisions = append(s.Revisions, r)
+	revisions := make([]Revision, 0, len(s.Revisions)+1)
+	for _, known := range s.Revisions {
+		if known.UID != r.UID {
+			revisions = append(revisions, known)
+		}
+	}
+	s.Revisions = append(revisions, r)
 	slices.SortFunc(s.Revisions, func(a, b Revision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.UID, b.UID))
 	})

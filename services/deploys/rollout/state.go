@@ -214,18 +214,15 @@ func (s State) Present() bool { return s.View != nil && !s.Gone && !s.Unselected
 // InFlight says that a rollout has started and not ended.
 func (s State) InFlight() bool { return s.Rollout != nil && s.Rollout.End == "" }
 
-// clone gives a state that can be changed without changing s. Maps of labels and annotations, and images, are never changed in place.
+// clone gives a state that can be changed without changing s. Maps of labels and annotations, images and the view are never changed in place; what can grow long and seldom
+// changes is shared, with nothing behind its end: who changes it otherwise than by appending makes it its own first.
 func (s State) clone() State {
-	s.Former = slices.Clone(s.Former)
+	s.Former = slices.Clip(s.Former)
 	s.Waiting = slices.Clone(s.Waiting)
-	s.Templates = slices.Clone(s.Templates)
-	s.Completed = slices.Clone(s.Completed)
-	s.Revisions = slices.Clone(s.Revisions)
+	s.Templates = slices.Clip(s.Templates)
+	s.Completed = slices.Clip(s.Completed)
+	s.Revisions = slices.Clip(s.Revisions)
 	s.Pending = slices.Clone(s.Pending)
-	if s.View != nil {
-		v := *s.View
-		s.View = &v
-	}
 	if s.Rollout != nil {
 		r := *s.Rollout
 		r.Ordinals = slices.Clone(r.Ordinals)

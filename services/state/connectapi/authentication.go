@@ -31,12 +31,11 @@ func sessionOf(ctx context.Context) session {
 	return s
 }
 
-// authentication finds the user of every call by its personal access token.
-type authentication struct{ directory *postgres.Directory }
-
-// NewAuthentication returns the interceptor that refuses calls without a valid token.
-func NewAuthentication(directory *postgres.Directory) connect.Interceptor {
-	return &authentication{directory: directory}
+// authentication finds the user of every call by its personal access token, and refuses calls without a valid one.
+type authentication struct {
+	directory *postgres.Directory
+	recent    *recent
+	now       func() time.Time
 }
 
 func (a *authentication) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -81,6 +80,11 @@ func (a *authentication) session(ctx context.Context, value string) (session, er
 	if err != nil {
 		return session{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is not one: %v", err)
 	}
+	now := a.now()
+	known, found, changes := a.recent.find(hash, now)
+	if found {
+		return known, nil
+	}
 	user, expires, err := a.directory.UserByToken(ctx, hash[:])
 	if fault.Is(err, errcode.NotFound) {
 		return session{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: make a new one")
@@ -91,5 +95,7 @@ func (a *authentication) session(ctx context.Context, value string) (session, er
 	if user.Blocked {
 		return session{}, fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
 	}
-	return session{user: user, expires: expires}, nil
+	s := session{user: user, expires: expires}
+	a.recent.remember(hash, s, now, changes)
+	return s, nil
 }

@@ -17,6 +17,8 @@ import (
 type directoryService struct {
 	statev1connect.UnimplementedDirectoryServiceHandler
 	access
+
+	recent *recent
 }
 
 func (s *directoryService) WhoAmI(ctx context.Context, _ *connect.Request[statev1.WhoAmIRequest]) (*connect.Response[statev1.WhoAmIResponse], error) {
@@ -167,6 +169,7 @@ func (s *directoryService) BlockUser(ctx context.Context, r *connect.Request[sta
 	if r.Msg.GetId() == caller(ctx).ID {
 		return nil, fault.New(errcode.FailedPrecondition, "you cannot block yourself: ask another administrator")
 	}
+	defer s.recent.changed()
 	u, err := s.directory.BlockUser(ctx, r.Msg.GetId())
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ type tokenService struct {
 	access
 
 	issuer Issuer
+	recent *recent
 	now    func() time.Time
 }
 
@@ -79,6 +80,7 @@ func (s *tokenService) RevokeToken(ctx context.Context, r *connect.Request[state
 	if t.UserID != caller(ctx).ID && !caller(ctx).Admin {
 		return nil, fault.New(errcode.NotFound, "token %d does not exist", t.ID)
 	}
+	defer s.recent.changed()
 	if err := s.directory.RevokeToken(ctx, t.ID); err != nil {
 		return nil, err
 	}

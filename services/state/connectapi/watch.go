@@ -76,7 +76,7 @@ func (s *workspaceService) WatchWorkspaces(ctx context.Context, r *connect.Reque
 
 // refresh asks again whether the caller may watch.
 func (w *watcher) refresh(ctx context.Context, authorization string) error {
-	ctx, err := (&authentication{directory: w.service.directory}).authenticate(ctx, map[string][]string{"Authorization": {authorization}})
+	ctx, err := w.service.callers.authenticate(ctx, map[string][]string{"Authorization": {authorization}})
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ type workspaceService struct {
 
 	pool         *pgxpool.Pool
 	workspaces   *postgres.Workspaces
+	callers      *authentication
 	observations *postgres.Observations
 	secrets      *postgres.Secrets
 	changes      *postgres.Changes

@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/domain"
@@ -64,14 +65,12 @@ func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map
 		ids, epochs, uids = append(ids, id), append(epochs, c.Epoch), append(uids, c.UID)
 		ticked, seen = append(ticked, nullable(c.TickedAt)), append(seen, nullable(c.LastSeenAt))
 	}
-	_, err := tx.Exec(ctx, `
+	var batch pgx.Batch
+	batch.Queue(`
 		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked, last_seen_at = n.seen
 		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) as n (id, uid, epoch, ticked, seen) where a.id = n.id`,
 		ids, uids, epochs, ticked, seen)
-	if err != nil {
-		return fmt.Errorf("store the clusters of %d agents: %w", len(ids), err)
-	}
-	return nil
+	return postgres.Later(ctx, tx, &batch, "store the clusters of %d agents", len(ids))
 }
 
 // Owners returns the agents of those workspaces that exist.

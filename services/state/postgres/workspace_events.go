@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/outbox"
+	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -21,8 +22,8 @@ import (
 	"lockstep.internal/services/state/render"
 )
 
-// tell has the batch put what changed into the outbox and notify of the workspaces. A zero Before is a workspace that was just created.
-func (s *Workspaces) tell(ctx context.Context, batch *pgx.Batch, savings []Saving) error {
+// tell has the batch, which is sent within the transaction, put what changed into the outbox and notify of the workspaces. A zero Before is a workspace that was just created.
+func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, savings []Saving) error {
 	var messages []*nats.Msg
 	ids := make([]uuid.UUID, len(savings))
 	for i, saving := range savings {
@@ -33,9 +34,11 @@ func (s *Workspaces) tell(ctx context.Context, batch *pgx.Batch, savings []Savin
 		}
 		messages = append(messages, told...)
 	}
-	if err := outbox.Queue(batch, messages...); err != nil {
+	queued, err := outbox.Queue(batch, messages...)
+	if err != nil {
 		return fmt.Errorf("tell of %d workspaces: %w", len(ids), err)
 	}
+	postgres.AfterCommit(tx, func() { s.Publisher.Offer(queued) })
 	batch.Queue(`select pg_notify($1, id::text) from unnest($2::uuid[]) as id`, WorkspaceChannel, ids)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +21,7 @@ type rendering struct {
 	cpu, memory, volume resource.Quantity
 }
 
-func objects(w domain.Workspace, o Options) ([]any, error) {
+func manifests(w domain.Workspace, o Options) ([]any, error) {
 	r := rendering{Workspace: w, options: o}
 	for _, q := range []struct {
 		name, value string
@@ -36,16 +37,46 @@ func objects(w domain.Workspace, o Options) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := []any{new(r.namespace()), new(r.serviceAccount()), new(policy)}
+	out := []any{namespace{Namespace: r.namespace()}, r.serviceAccount(), policy}
 	if o.ResourceQuota {
-		out = append(out, new(r.resourceQuota()))
+		out = append(out, resourceQuota{ResourceQuota: r.resourceQuota()})
 	}
-	out = append(out, new(r.volumeClaim()))
+	out = append(out, volumeClaim{PersistentVolumeClaim: r.volumeClaim()})
 	if len(w.Spec.Ports) > 0 {
-		out = append(out, new(r.service()))
+		out = append(out, service{Service: r.service()})
 	}
-	return append(out, new(r.deployment())), nil
+	return append(out, deployment{Deployment: r.deployment()}), nil
 }
+
+// Objects as they are sent: without the status, which is the cluster's.
+type (
+	noStatus  struct{}
+	namespace struct {
+		corev1.Namespace
+
+		Status *noStatus `json:"status,omitempty"`
+	}
+	volumeClaim struct {
+		corev1.PersistentVolumeClaim
+
+		Status *noStatus `json:"status,omitempty"`
+	}
+	service struct {
+		corev1.Service
+
+		Status *noStatus `json:"status,omitempty"`
+	}
+	resourceQuota struct {
+		corev1.ResourceQuota
+
+		Status *noStatus `json:"status,omitempty"`
+	}
+	deployment struct {
+		appsv1.Deployment
+
+		Status *noStatus `json:"status,omitempty"`
+	}
+)
 
 func (r rendering) labels() map[string]string {
 	return map[string]string{

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -16,34 +14,18 @@ import (
 // MaxSize of the rendered event's data, in bytes (256 KiB).
 const MaxSize = 256 << 10
 
-// Desired is the data of the event that tells a dispatcher what a workspace shall be.
-func Desired(w domain.Workspace, o Options) (events.DesiredWorkspace, error) {
-	d := events.DesiredWorkspace{
-		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, DesiredRevision: int(w.DesiredRevision), Target: w.DesiredState.Target(),
-	}
-	if d.Target == events.DesiredTargetTerminated {
-		return d, nil
-	}
-	objects, err := objects(w, o.withDefaults())
-	if err != nil {
-		return d, fmt.Errorf("render workspace %s: %w", w.ID, err)
-	}
-	for _, object := range objects {
-		manifest, err := manifestOf(object)
-		if err != nil {
-			return d, fmt.Errorf("render workspace %s: %w", w.ID, err)
-		}
-		d.Manifests = append(d.Manifests, manifest)
-	}
-	d.Secrets = secrets(w)
-	return d, nil
-}
-
-// Encoded is [Desired] as JSON. The fault payload_too_large says that it would be above [MaxSize].
+// Encoded is the data of the event that tells a dispatcher what a workspace shall be: an [events.DesiredWorkspace] as JSON. The fault payload_too_large says that it
+// would be above [MaxSize].
 func Encoded(w domain.Workspace, o Options) (json.RawMessage, error) {
-	d, err := Desired(w, o)
-	if err != nil {
-		return nil, err
+	d := desired{DesiredWorkspace: events.DesiredWorkspace{
+		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, DesiredRevision: int(w.DesiredRevision), Target: w.DesiredState.Target(),
+	}}
+	if d.Target != events.DesiredTargetTerminated {
+		var err error
+		if d.Manifests, err = manifests(w, o.withDefaults()); err != nil {
+			return nil, fmt.Errorf("render workspace %s: %w", w.ID, err)
+		}
+		d.Secrets = secrets(w)
 	}
 	data, err := json.Marshal(d)
 	if err != nil {
@@ -57,14 +39,11 @@ func Encoded(w domain.Workspace, o Options) (json.RawMessage, error) {
 	return data, nil
 }
 
-// manifestOf is an object as it is sent: without the status, which is the cluster's.
-func manifestOf(object any) (map[string]any, error) {
-	manifest, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		return nil, fmt.Errorf("take %T apart: %w", object, err)
-	}
-	delete(manifest, "status")
-	return manifest, nil
+// desired is the event's data whose manifests are the objects as they are, rather than taken apart first.
+type desired struct {
+	events.DesiredWorkspace
+
+	Manifests []any `json:"manifests,omitempty"`
 }
 
 func secrets(w domain.Workspace) []events.SecretReference {

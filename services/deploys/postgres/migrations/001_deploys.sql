@@ -163,3 +163,13 @@ create table rollouts (
 create index rollouts_started on rollouts (started_at desc, id desc);
 create index rollouts_workload on rollouts (workload, first_sequence);
 create index rollouts_running on rollouts (agent_id) where state = 'running';
+
+-- States are written again and again: the faster of the two compressions counts, where the server has it.
+do $$
+begin
+    execute 'alter table workloads alter column state set compression lz4';
+    execute 'alter table environments alter column state set compression lz4';
+exception when feature_not_supported then
+    null;
+end
+$$;

@@ -3,6 +3,7 @@ package catalog_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,22 @@ e: {}
 	require.Error(t, err)
 	_, err = catalog.Build([]catalog.Config{{Name: "x", Type: "mail"}})
 	require.ErrorContains(t, err, "sink x")
+}
+
+func TestTheExampleIsRead(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../../../deploy/examples/sinks.yaml")
+	require.NoError(t, err)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n"), 0o600))
+	here := regexp.MustCompile(`/etc/lockstep/[a-z.]+`).ReplaceAllString(string(raw), secret)
+	configs, err := catalog.Read("sinks.yaml", []byte(here))
+	require.NoError(t, err)
+	types := map[string]bool{}
+	for _, c := range configs {
+		types[c.Type] = true
+	}
+	require.Len(t, types, 6, "one of each type")
 }
 
 func TestTheManualDescribesEverySetting(t *testing.T) {

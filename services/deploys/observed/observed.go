@@ -1,4 +1,4 @@
-package nats
+package observed
 
 import (
 	"bytes"
@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
@@ -48,8 +48,8 @@ type Observed struct {
 	ID  uuid.UUID
 }
 
-// object is what is told of an object; nil for the others.
-func (o *Observed) object() *events.ObjectMeta {
+// Object is what is told of an object; nil for the others.
+func (o *Observed) Object() *events.ObjectMeta {
 	switch {
 	case o.Workload != nil:
 		return &o.Workload.Object
@@ -62,70 +62,38 @@ func (o *Observed) object() *events.ObjectMeta {
 	}
 }
 
-// identify gives the id by which a workload, or an environment, is stored.
-func identify(cluster, namespace, kind, name string) uuid.UUID {
-	digest := sha256.New()
-	for _, part := range []string{cluster, namespace, kind, name} {
-		_, _ = fmt.Fprintf(digest, "%d:%s/", len(part), part)
+// Member is the name of an object among the members of a full resync; empty for what is told of no object.
+func (o *Observed) Member() string {
+	switch {
+	case o.Workload != nil:
+		return string(o.Workload.Kind) + "/" + o.Workload.Object.UID
+	case o.Revision != nil:
+		return string(o.Revision.Kind) + "/" + o.Revision.Object.UID
+	case o.Rejected != nil:
+		return o.Rejected.Kind + "/" + o.Rejected.Object.UID
+	default:
+		return ""
 	}
-	var id uuid.UUID
-	copy(id[:], digest.Sum(nil))
-	return id
 }
 
-// Decode reads a message of the stream OBSERVED on one of the [Subjects]. What is of the workspaces' scope gives an Observed that says nothing.
-func Decode(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
-	parsed, err := topology.Parse(subject)
-	if err != nil {
-		return Observed{}, fmt.Errorf("subject: %w", err)
+// Identify gives the id by which a workload, or an environment, is stored.
+func Identify(cluster, namespace, kind, name string) uuid.UUID {
+	var text [256]byte
+	parts := text[:0]
+	for _, part := range [...]string{cluster, namespace, kind, name} {
+		parts = append(strconv.AppendInt(parts, int64(len(part)), 10), ':')
+		parts = append(append(parts, part...), '/')
 	}
-	agentID, err := parsed.Agent()
-	if err != nil {
-		return Observed{}, fmt.Errorf("subject: %w", err)
-	}
-	if parsed.Cell != cell || parsed.Family != topology.FamilyObserved {
-		return Observed{}, fmt.Errorf("subject %s: is not of %s", subject, cell.All(topology.FamilyObserved))
-	}
-	e, err := event.Decode(header, data)
-	if err != nil {
-		return Observed{}, fmt.Errorf("event: %w", err)
-	}
-	if want := event.AgentSource(string(cell), agentID, watcherComponent); e.Source() != want {
-		return Observed{}, fmt.Errorf("source %.200q: only %s writes on %s", e.Source(), want, subject)
-	}
-	o := Observed{AgentID: agentID}
-	if trace := header.Get(event.TraceParent); len(trace) <= maxToken {
-		o.Trace = trace
-	}
-	place := parsed.Tokens[1:]
-	switch e.Type() {
-	case events.TypeObservedWorkload:
-		err = o.workload(place, e.Data())
-	case events.TypeObservedWorkloadRevision:
-		err = o.revision(place, e.Data())
-	case events.TypeObservedTick:
-		err = o.tick(place, e.Data())
-	case events.TypeObservedResyncBegun:
-		err = o.begun(place, e)
-	case events.TypeObservedResyncEnded:
-		err = o.ended(place, e)
-	case events.TypeObservedRejected:
-		err = o.rejected(place, e)
-	default:
-		err = fmt.Errorf("type %.200q: is not known to this version of the service, or does not belong on %s", e.Type(), subject)
-	}
-	if err != nil {
-		return Observed{}, err
-	}
-	return o, nil
+	digest := sha256.Sum256(parts)
+	return uuid.UUID(digest[:16])
 }
 
 // The data of workloads, their revisions and ticks is not checked against its schema, which takes longer than everything else that is done with it: what the
 // pure core needs is looked at here, and what it cannot make sense of it leaves alone.
 
-func (o *Observed) workload(place []string, data []byte) error {
+func (o *Observed) workload(r *reader, place []string, data []byte) error {
 	o.Workload = &events.ObservedWorkload{}
-	if err := unmarshal(data, o.Workload); err != nil {
+	if err := unmarshal(data, o.Workload, r.workload); err != nil {
 		return err
 	}
 	w := o.Workload
@@ -145,9 +113,9 @@ func (o *Observed) workload(place []string, data []byte) error {
 		token("current_revision", w.CurrentRevision, 0), token("update_revision", w.UpdateRevision, 0), o.of(&w.Object, place, string(w.Kind), w.Object.Name))
 }
 
-func (o *Observed) revision(place []string, data []byte) error {
+func (o *Observed) revision(quick *reader, place []string, data []byte) error {
 	o.Revision = &events.ObservedWorkloadRevision{}
-	if err := unmarshal(data, o.Revision); err != nil {
+	if err := unmarshal(data, o.Revision, quick.revision); err != nil {
 		return err
 	}
 	r := o.Revision
@@ -182,13 +150,12 @@ func (o *Observed) of(meta *events.ObjectMeta, place []string, kind, name string
 	if !plausible(&o.At) || !plausible(meta.CreatedAt) || !plausible(meta.DeletedAt) {
 		return errors.New("observed_at, created_at or deleted_at: is missing, or no time of these days")
 	}
-	o.ID = identify(o.ClusterUID, meta.Namespace, kind, name)
 	return errors.Join(token("cluster_uid", o.ClusterUID, 1), named("namespace", meta.Namespace), named("name", meta.Name), named("workload", name), token("uid", meta.UID, 1), token("resync_id", meta.ResyncID, 0))
 }
 
 func (o *Observed) tick(place []string, data []byte) error {
 	var d events.ObservedTick
-	if err := unmarshal(data, &d); err != nil {
+	if err := unmarshal(data, &d, nil); err != nil {
 		return err
 	}
 	o.ClusterUID, o.At, o.Tick = d.ClusterUID, d.ObservedAt.UTC(), true
@@ -202,15 +169,18 @@ func (o *Observed) tick(place []string, data []byte) error {
 }
 
 // read checks the data of an event against its schema and reads it.
-func read(e event.Event, into any) error {
+func read[T any](e event.Event, into *T) error {
 	if err := events.Validate(e.Type(), e.Data()); err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
-	return unmarshal(e.Data(), into)
+	return unmarshal(e.Data(), into, nil)
 }
 
-// unmarshal reads data that the database can keep: PostgreSQL takes no zero bytes in texts.
-func unmarshal(data []byte, into any) error {
+// unmarshal reads data that the database can keep: PostgreSQL takes no zero bytes in texts. quick, if there is one, is tried first.
+func unmarshal[T any](data []byte, into *T, quick func([]byte, *T) bool) error {
+	if quick != nil && quick(data, into) {
+		return nil
+	}
 	for rest := data; ; {
 		_, after, found := bytes.Cut(rest, []byte(`\u0000`))
 		if !found {
@@ -222,9 +192,11 @@ func unmarshal(data []byte, into any) error {
 		}
 		rest = after
 	}
-	if err := json.Unmarshal(data, into); err != nil {
+	var read T
+	if err := json.Unmarshal(data, &read); err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
+	*into = read
 	return nil
 }
 
@@ -283,7 +255,6 @@ func (o *Observed) rejected(place []string, e event.Event) error {
 	switch d.Kind {
 	case rollout.Deployment, rollout.StatefulSet, rollout.DaemonSet:
 		o.Key = rollout.Key{ClusterUID: o.ClusterUID, Namespace: d.Object.Namespace, Kind: d.Kind, Name: d.Object.Name}
-		o.ID = identify(o.ClusterUID, d.Object.Namespace, d.Kind, d.Object.Name)
 		if err := errors.Join(named("namespace", d.Object.Namespace), named("name", d.Object.Name)); err != nil {
 			return err
 		}
@@ -317,8 +288,8 @@ func version(text string) bool {
 	return strings.Trim(text, "0123456789") == ""
 }
 
-// below says whether one version is lower than another.
-func below(a, b string) bool {
+// Below says whether one version is lower than another.
+func Below(a, b string) bool {
 	if len(a) != len(b) {
 		return len(a) < len(b)
 	}

@@ -1,10 +1,9 @@
-package nats
+package observed
 
 import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -23,18 +22,28 @@ const (
 	maxMessage     = 2 << 10
 )
 
-// objectName is what Kubernetes lets these objects be called.
-var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
-
 // named checks a name that the cluster has checked already, if it is one.
 func named(field, value string) error {
 	if err := token(field, value, 1); err != nil {
 		return err
 	}
-	if !objectName.MatchString(value) {
+	if !isName(value) {
 		return fmt.Errorf("%s %.80q: is no name in Kubernetes", field, value)
 	}
 	return nil
+}
+
+// isName says whether Kubernetes lets these objects be called so: lower-case letters, digits, and in between them also dashes and dots.
+func isName(value string) bool {
+	for i := range len(value) {
+		switch c := value[i]; {
+		case 'a' <= c && c <= 'z' || '0' <= c && c <= '9':
+		case (c == '-' || c == '.') && 0 < i && i < len(value)-1:
+		default:
+			return false
+		}
+	}
+	return value != ""
 }
 
 // clip is the beginning of a text.

@@ -1,0 +1,66 @@
+package nats
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+
+	"lockstep.internal/services/deploys/postgres"
+)
+
+// inscribed is how many acknowledged facts are written at once.
+const inscribed = 500
+
+// written is a fact that is on the stream, for the database.
+type written struct {
+	workload uuid.UUID
+	telling  *telling
+}
+
+// scribe writes beside what goes on, one thing at a time. The transaction is its own until it was waited for.
+type scribe struct {
+	done chan struct{}
+	err  error
+}
+
+// begin begins to write, once what was begun before is written. After a failure nothing more is.
+func (s *scribe) begin(write func() error) {
+	if s.wait() != nil {
+		return
+	}
+	done := make(chan struct{})
+	s.done = done
+	go func() {
+		defer close(done)
+		s.err = write()
+	}()
+}
+
+// wait until everything is written, and give the first failure.
+func (s *scribe) wait() error {
+	if s.done != nil {
+		<-s.done
+	}
+	return s.err
+}
+
+// inscribe begins to write what was acknowledged: facts are stored while others are on their way. The transaction is committed only when all are there.
+func (in *intake) inscribe(ctx context.Context) {
+	facts := in.acknowledged
+	in.acknowledged = nil
+	if len(facts) == 0 {
+		return
+	}
+	in.scribe.begin(func() error {
+		var writing postgres.Writing
+		for _, f := range facts {
+			row, err := f.telling.row(in.Cell, f.workload)
+			if err != nil {
+				return err
+			}
+			writing.Facts = append(writing.Facts, row)
+			f.telling.stored = true
+		}
+		return in.Store.Save(ctx, in.tx, writing)
+	})
+}
