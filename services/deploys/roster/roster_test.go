@@ -66,7 +66,7 @@ func TestOnlyAWholeResyncCounts(t *testing.T) {
 	require.False(t, open, "it ends once")
 	require.False(t, a.Member(workload(1, "a", "r1")))
 	require.False(t, r.Input(a, start()).KnownBefore)
-	r.Complete(a, start())
+	r.Complete(a)
 	input := r.Input(a, start().Add(time.Hour))
 	require.True(t, input.KnownBefore)
 	require.Equal(t, start(), input.KnownAt)
@@ -78,11 +78,11 @@ func TestWhatIsAbsentAfterAnotherSelectionMayStillBeThere(t *testing.T) {
 	a := r.Begin(begun(1, "a", "r1", "all", 10, 0, start())).Agent
 	require.Equal(t, &rollout.Absence{ListVersion: "10"}, a.Absence(rollout.Deployment))
 	require.Nil(t, a.Absence(rollout.DaemonSet), "which was not listed")
-	r.Complete(a, start())
+	r.Complete(a)
 	a = r.Begin(begun(1, "a", "r2", "shop", 20, 0, start().Add(time.Second))).Agent
 	require.True(t, a.Absence(rollout.Deployment).Unselected)
 	require.False(t, r.Input(a, start()).KnownBefore, "what is new to the selection is not new")
-	r.Complete(a, start())
+	r.Complete(a)
 	require.False(t, a.Absence(rollout.Deployment).Unselected)
 }
 
