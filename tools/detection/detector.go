@@ -74,10 +74,15 @@ func (d *Detector) Concerns(subject string) bool { return d.decoder.Concerns(sub
 func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]events.DeployFact, error) {
 	o, err := d.decoder.Decode(subject, header, data)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what is malformed
+		return nil, err
 	}
+	return d.detect(&o), nil
+}
+
+// detect takes in what a message says.
+func (d *Detector) detect(o *observed.Observed) []events.DeployFact {
 	if o.ClusterUID == "" {
-		return nil, nil // of no concern
+		return nil // of no concern
 	}
 	if d.clusters[o.ClusterUID] = struct{}{}; d.since.IsZero() || o.At.Before(d.since) {
 		d.since = o.At
@@ -86,8 +91,8 @@ func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]even
 		d.until = o.At
 	}
 	d.facts = nil
-	d.take(&o)
-	return d.facts, nil
+	d.take(o)
+	return d.facts
 }
 
 // Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken in before stays known.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 
@@ -34,10 +35,45 @@ func (c FilterConfig) Validate() []error {
 			}
 		}
 	}
+	for _, f := range c.Facts {
+		if !slices.Contains(facts(), events.Fact(f)) {
+			faults = append(faults, config.Invalid("facts", "%q is no fact; there are %s", f, joined(facts())))
+		}
+	}
+	for _, k := range c.Kinds {
+		if !slices.Contains(kinds(), k) {
+			faults = append(faults, config.Invalid("kinds", "%q is no kind; there are %s", k, joined(kinds())))
+		}
+	}
 	if _, err := compile(c.Expression); err != nil {
 		faults = append(faults, config.Invalid("expression", "%v", err))
 	}
 	return faults
+}
+
+// facts are all there are.
+func facts() []events.Fact {
+	return []events.Fact{
+		events.FactStarted, events.FactProgressed, events.FactCompleted, events.FactDrained, events.FactStalled, events.FactRecovered, events.FactBlocked,
+		events.FactUnblocked, events.FactPaused, events.FactResumed, events.FactSuperseded, events.FactCancelled, events.FactRolledBack, events.FactRestarted,
+		events.FactRemoved, events.FactUnknown, events.FactGap, events.FactScaleStarted, events.FactScaleCompleted, events.FactPartitionReached,
+		events.FactEnvironmentStarted, events.FactEnvironmentReady, events.FactEnvironmentFailed, events.FactEnvironmentRemoved,
+	}
+}
+
+// kinds are those of workloads.
+func kinds() []string {
+	return []string{
+		string(events.WorkloadKindDeployment), string(events.WorkloadKindStatefulset), string(events.WorkloadKindDaemonset), "group",
+	}
+}
+
+func joined[T ~string](names []T) string {
+	texts := make([]string, len(names))
+	for i, n := range names {
+		texts[i] = string(n)
+	}
+	return strings.Join(texts, ", ")
 }
 
 // Filter selects facts. The zero Filter selects all.

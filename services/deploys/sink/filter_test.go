@@ -51,7 +51,7 @@ func TestFilters(t *testing.T) {
 		})
 	}
 	require.True(t, (&sink.Filter{}).Selects(f))
-	for _, cfg := range []sink.FilterConfig{{Expression: "name +"}, {Expression: `"text"`}, {Expression: "nobody == 1"}, {Namespaces: []string{"["}}, {Names: []string{"["}}} {
+	for _, cfg := range []sink.FilterConfig{{Expression: "name +"}, {Expression: `"text"`}, {Expression: "nobody == 1"}, {Namespaces: []string{"["}}, {Names: []string{"["}}, {Facts: []string{"complete"}}, {Kinds: []string{"Deployment"}}} {
 		_, err := sink.NewFilter(cfg)
 		require.Error(t, err, cfg)
 	}
@@ -93,6 +93,19 @@ func TestTemplates(t *testing.T) {
 	}
 	_, err = endless.Execute(view)
 	require.ErrorContains(t, err, "64 KiB")
+	// Loops that write nothing end too, and so do texts that call themselves.
+	for _, text := range []string{
+		`{{range 1000000000000}}{{end}}`, `{{define "a"}}{{range 1000000000000}}{{else}}x{{end}}{{end}}{{if true}}{{with 1}}{{template "a"}}{{end}}{{end}}`,
+		`{{range 1000000}}{{range 1000000}}{{if false}}x{{end}}{{end}}{{end}}`, `{{define "a"}}{{template "a"}}{{end}}{{template "a"}}`,
+	} {
+		_, err := sink.ParseTemplate(text, nil)
+		require.Error(t, err, text)
+	}
+	some, err := sink.ParseTemplate(`{{range 3}}x{{end}}`, nil)
+	require.NoError(t, err)
+	made, err := some.Execute(sink.View{})
+	require.NoError(t, err)
+	require.Equal(t, "xxx", made)
 }
 
 func TestSources(t *testing.T) {

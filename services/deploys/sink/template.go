@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"text/template"
+	"text/template/parse"
 	"time"
 	"unicode/utf8"
 )
@@ -18,8 +19,33 @@ type Template struct {
 	template *template.Template
 }
 
-// maxText bounds what a template makes, in bytes.
-const maxText = 64 << 10
+const (
+	// maxText bounds what a template makes, in bytes.
+	maxText = 64 << 10
+	// maxSteps bounds how often it writes something, be it nothing: every turn of a loop does.
+	maxSteps = 100_000
+)
+
+// counted gives every loop something to write: a loop over a number may be long, and need not write anything by itself.
+func counted(list *parse.ListNode) {
+	if list == nil {
+		return
+	}
+	for _, node := range list.Nodes {
+		switch n := node.(type) {
+		case *parse.IfNode:
+			counted(n.List)
+			counted(n.ElseList)
+		case *parse.WithNode:
+			counted(n.List)
+			counted(n.ElseList)
+		case *parse.RangeNode:
+			counted(n.List)
+			counted(n.ElseList)
+			n.List.Nodes = append([]parse.Node{&parse.TextNode{NodeType: parse.NodeText, Pos: n.Pos}}, n.List.Nodes...)
+		}
+	}
+}
 
 // ParseTemplate reads a template and tries it on an empty view. escape is what text does; nil leaves text as it is.
 func ParseTemplate(text string, escape func(string) string) (*Template, error) {
@@ -42,6 +68,11 @@ func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the template cannot be read: %w", err)
 	}
+	for _, part := range t.Templates() {
+		if part.Tree != nil {
+			counted(part.Root)
+		}
+	}
 	made := &Template{template: t}
 	if _, err := made.Execute(View{}); err != nil {
 		return nil, err
@@ -52,7 +83,7 @@ func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 // Execute makes the text, without blanks around it.
 func (t *Template) Execute(v View) (string, error) {
 	var out strings.Builder
-	if err := t.template.Execute(&limited{w: &out, left: maxText}, v); err != nil {
+	if err := t.template.Execute(&limited{w: &out, left: maxText, steps: maxSteps}, v); err != nil {
 		return "", fmt.Errorf("the template cannot be used: %w", err)
 	}
 	return strings.TrimSpace(out.String()), nil
@@ -60,13 +91,16 @@ func (t *Template) Execute(v View) (string, error) {
 
 // limited fails once too much was written, which ends a template that never would.
 type limited struct {
-	w    io.Writer
-	left int
+	w           io.Writer
+	left, steps int
 }
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.left -= len(p); l.left < 0 {
 		return 0, errors.New("its text is larger than 64 KiB")
+	}
+	if l.steps--; l.steps < 0 {
+		return 0, errors.New("it takes more than 100,000 steps")
 	}
 	return l.w.Write(p) //nolint:wrapcheck // a builder's, which never fails
 }

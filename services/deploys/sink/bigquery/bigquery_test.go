@@ -171,6 +171,8 @@ func TestFailuresOfTheAPI(t *testing.T) {
 		"denied":  {sinktest.Status(403, http.Header{"Content-Type": {"application/json"}}, bigquerytest.Refusal(403, "accessDenied", "Access Denied")), 0},
 		"lost":    {sinktest.LoseAnswer(), 1},
 		"silence": {sinktest.Hang(true), 1},
+		"half":    {sinktest.HalfAnswer(), 1},
+		"dropped": {sinktest.Drop(), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

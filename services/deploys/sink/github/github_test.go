@@ -202,6 +202,14 @@ func TestLimitsOfGitHubAreObeyed(t *testing.T) {
 	require.Positive(t, b.limiter.Paused(), "nothing else is sent meanwhile")
 	require.NoError(t, b.deliver(s, fact(events.FactStarted, 1)), "which waits")
 
+	for _, code := range []int{429, 503} {
+		b := setup(t)
+		b.server.Faults.Writes(sinktest.Status(code, http.Header{"Retry-After": {"2"}}, `{"message":"later"}`))
+		require.ErrorAs(t, b.deliver(b.statuses(), fact(events.FactStarted, 1)), &after)
+		require.Equal(t, 2*time.Second, after.Delay)
+		require.Positive(t, b.limiter.Paused())
+	}
+
 	for body, header := range map[string]http.Header{
 		`{"message":"You have exceeded a secondary rate limit","documentation_url":"https://docs.github.com/rest/x#about-secondary-rate-limits"}`: {},
 		`{"message":"API rate limit exceeded"}`: {"X-RateLimit-Remaining": {"0"}, "X-RateLimit-Reset": {"99999999999"}, "X-RateLimit-Limit": {"5000"}},
