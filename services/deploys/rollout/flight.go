@@ -96,7 +96,7 @@ func (p *step) bears(r *Rollout, v View) bool {
 	case r.Template.known():
 		return v.Template.same(r.Template)
 	default: // the one that stood there when the rollout was found, unless another ReplicaSet took over
-		return v.Template.same(p.templateAt(p.s.Generation)) && !p.passed(v) && (!v.Paused || v.Counts.Updated > 0)
+		return !p.passed(v) && (!v.Paused || v.Counts.Updated > 0 && v.Template.same(p.templateAt(p.s.Generation)))
 	}
 }
 
