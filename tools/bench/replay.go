@@ -67,7 +67,7 @@ func detected(ctx context.Context, js jetstream.JetStream, count uint64) (float6
 		found, err := d.Take(m.Subject(), m.Headers(), m.Data())
 		facts += len(found)
 		taken++
-		return err //nolint:wrapcheck // said below
+		return err
 	})
 	took := time.Since(began)
 	if err == nil && (facts == 0 || taken != count) {

@@ -74,7 +74,7 @@ func (d *Detector) Concerns(subject string) bool { return d.decoder.Concerns(sub
 func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]events.DeployFact, error) {
 	o, err := d.decoder.Decode(subject, header, data)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what is malformed
+		return nil, err
 	}
 	if o.ClusterUID == "" {
 		return nil, nil // of no concern

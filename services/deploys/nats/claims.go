@@ -61,8 +61,7 @@ func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) e
 			continue
 		}
 		project, err := in.project(ctx, o.AgentID, batch[m].Sequence)
-		var unknown stranger
-		if errors.As(err, &unknown) {
+		if unknown, ok := errors.AsType[stranger](err); ok {
 			refused = append(refused, &cursor.Poison{Sequence: batch[m].Sequence, Err: unknown})
 			continue
 		}
@@ -151,16 +150,16 @@ func (i *Ingest) find(ctx context.Context, agentID int64) (directory.Agent, erro
 
 // owner is the project whose cluster it is at a position of the stream; 0 for nobody's.
 func (in *intake) owner(cluster string, at uint64) int64 {
-	for c := len(in.claims) - 1; c >= 0; c-- {
-		if in.claims[c].ClusterUID == cluster {
-			return in.claims[c].ProjectID
+	for _, v := range slices.Backward(in.claims) {
+		if v.ClusterUID == cluster {
+			return v.ProjectID
 		}
 	}
 	claims := in.known.claims[cluster]
-	for c := len(claims) - 1; c >= 0; c-- {
+	for _, claim := range slices.Backward(claims) {
 		// What is read again is judged as it was then, where positions are the same as then.
-		if !in.silent || in.restored || claims[c].Since <= at {
-			return claims[c].ProjectID
+		if !in.silent || in.restored || claim.Since <= at {
+			return claim.ProjectID
 		}
 	}
 	return 0

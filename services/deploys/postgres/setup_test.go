@@ -18,8 +18,6 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-const soon = time.Minute
-
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
 
 func connect(t *testing.T, url string) *pgxpool.Pool {
