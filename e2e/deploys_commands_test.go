@@ -33,7 +33,7 @@ func receive(t *testing.T) *receiver {
 	r.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.got[request.Header.Get("webhook-id")]++
+		r.got[request.Header.Get("Webhook-Id")]++
 	}))
 	t.Cleanup(r.Close)
 	return r
