@@ -48,6 +48,7 @@ func TestRollouts(t *testing.T) {
 		promise{"a StatefulSet by partitions", partitionsInSteps},
 		promise{"a StatefulSet OnDelete", onDelete},
 		promise{"a DaemonSet", daemonSetRolls},
+		promise{"a node that comes is no deploy", nodeAddedIsNoDeploy},
 	)
 	s.inTurn(
 		promise{"full resyncs are silent", fullResyncsAreSilent},

@@ -2,9 +2,11 @@ package e2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -32,17 +34,23 @@ const (
 	// restlessVariable and actionsVariable replace the two numbers.
 	restlessVariable = "LOCKSTEP_ROLLOUT_WORKLOADS"
 	actionsVariable  = "LOCKSTEP_ROLLOUT_ACTIONS"
+	// workloadsPerNode is for how many there is room beside the DaemonSets, which are on every node.
+	workloadsPerNode = 20
 	// blur of an outage: what was seen right before it may not have been sent, and the first look after it takes a moment.
 	blur = 10 * time.Second
 )
 
 // TestUnrest does random things to workloads while watcher and deploys are killed and NATS is restarted, and compares what was told with what a watch of the API
-// server saw.
+// server saw. A thousand actions over 120 workloads take some five minutes on two cores:
+//
+//	LOCKSTEP_ROLLOUT_WORKLOADS=120 LOCKSTEP_ROLLOUT_ACTIONS=1000 go test . -run TestUnrest -count=1 -timeout 30m
 func TestUnrest(t *testing.T) {
 	t.Parallel()
 	seed := seedOf(t)
 	workloads, actions := sizeOf(t, restlessVariable, restlessWorkloads), sizeOf(t, actionsVariable, restlessActions)
-	s := startWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Programs: buildServices(t), Configure: quickLeases})
+	s := startWith(t, stack.Options{
+		Nodes: 2 + workloads/workloadsPerNode, Workloads: watcher.Workloads{Enabled: true}, Programs: buildServices(t), Configure: quickLeases,
+	})
 	u := &unrest{system: s, dice: rand.New(rand.NewPCG(seed, 1))}
 	u.open(workloads)
 
@@ -137,6 +145,9 @@ func (u *unrest) look() {
 		looking.Go(func() {
 			for e := range seen.ResultChan() {
 				object, is := e.Object.(metav1.Object)
+				if ctx.Err() != nil {
+					return
+				}
 				if !is || e.Type == watch.Bookmark || e.Type == watch.Error {
 					t.Errorf("the API server broke off: %v", e)
 					return
@@ -270,8 +281,11 @@ func (u *unrest) rest(ctx context.Context, w *restless) error {
 	defer ticker.Stop()
 	for {
 		resting, err := u.resting(ctx, w)
-		if err != nil || resting {
-			return err
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait for %s %s with %s: %w", w.kind, w.name, w.image, err)
+		case resting:
+			return nil
 		}
 		select {
 		case <-ticker.C:
@@ -339,6 +353,9 @@ func (u *unrest) requireTruth() {
 		}
 		break
 	}
+	if len(found) > 0 {
+		u.keep()
+	}
 	require.Empty(t, found)
 	rollouts := 0
 	for _, w := range u.truth() {
@@ -346,6 +363,28 @@ func (u *unrest) requireTruth() {
 	}
 	t.Logf("%d lives of workloads, %d rollouts", len(u.truth()), rollouts)
 	require.GreaterOrEqual(t, rollouts, len(u.all), "the API server was heard")
+}
+
+// keep what the API server and the services said, for those who look for what went wrong.
+func (u *unrest) keep() {
+	t := u.t
+	t.Helper()
+	kept := filepath.Join(os.TempDir(), "lockstep-e2e-"+t.Name()+".json")
+	file, err := os.OpenFile(kept, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	out := json.NewEncoder(file)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.sights {
+		s.Object.SetManagedFields(nil)
+		require.NoError(t, out.Encode(map[string]any{"at": s.At, "deleted": s.Deleted, "kind": fmt.Sprintf("%T", s.Object), "object": s.Object}))
+	}
+	for _, r := range append(u.records(topology.FamilyObserved), u.records(topology.FamilyDeploy)...) {
+		require.NoError(t, out.Encode(map[string]any{"sequence": r.sequence, "subject": r.subject, "data": json.RawMessage(r.data)}))
+	}
+	require.NoError(t, out.Encode(map[string]any{"outages": u.outages}))
+	require.NoError(t, file.Close())
+	t.Logf("what was said is kept in %s", kept)
 }
 
 func (u *unrest) watcherDies(ctx context.Context) error {

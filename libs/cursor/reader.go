@@ -16,6 +16,8 @@ import (
 const (
 	// idleWait is how long a replay waits for a message before it asks whether any is left, but for tests.
 	idleWait = 30 * time.Second
+	// requestFor is how long the server is asked to wait for messages at a time.
+	requestFor = 30 * time.Second
 	// inactiveAfter is when the server forgets the consumer of a reader that is gone.
 	inactiveAfter = 2 * time.Minute
 )
@@ -69,29 +71,62 @@ func openReader[T any](ctx context.Context, cfg Config[T], stream jetstream.Stre
 
 // run reads until ctx is done or something fails.
 func (r *reader[T]) run(ctx context.Context) error {
-	// A message may be larger than a batch: then it is one.
-	messages, err := r.consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(r.cfg.Batch, max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
-	if err != nil {
-		return fmt.Errorf("ask for messages: %w", err)
-	}
 	received := make(chan jetstream.Msg)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		defer messages.Stop()
-		return receive(groupCtx, messages, received)
+		for {
+			if err := r.request(groupCtx, received); err != nil {
+				return err
+			}
+		}
 	})
 	group.Go(func() error { return r.gather(groupCtx, received) })
 	return group.Wait() //nolint:wrapcheck // both say what failed
 }
 
-func receive(ctx context.Context, messages jetstream.MessagesContext, received chan<- jetstream.Msg) error {
-	for {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return fmt.Errorf("receive messages: %w", err)
+// asking is the context of a request for messages. The server is told of its deadline and answers by then; it ends with the reader only, since what
+// the server sent at the last moment would be lost otherwise.
+type asking struct {
+	context.Context //nolint:containedctx // it is a context
+
+	until time.Time
+}
+
+// Deadline implements context.Context.
+func (a asking) Deadline() (time.Time, bool) { return a.until, true }
+
+// request passes on a batch of messages as they come, or those that come in a while. Nothing of it is left when it returns.
+//
+// One request after the other, rather than the client's continuous reading: that drops messages when somebody stops taking them and the server has more to say than how
+// many were asked for.
+func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// A message may be larger than a batch: then it is one.
+	answer, err := r.consumer.Fetch(r.cfg.Batch,
+		jetstream.FetchContext(asking{ctx, time.Now().Add(requestFor)}), jetstream.FetchMaxBytes(max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
+	if err != nil {
+		return fmt.Errorf("ask for messages: %w", err)
+	}
+	defer func() {
+		cancel()
+		for range answer.Messages() {
 		}
+	}()
+	for {
 		select {
-		case received <- m:
+		case m, more := <-answer.Messages():
+			if !more {
+				if err := answer.Error(); err != nil {
+					return fmt.Errorf("receive messages: %w", err)
+				}
+				return nil
+			}
+			select {
+			case received <- m:
+			case <-ctx.Done():
+				return fmt.Errorf("receive messages: %w", context.Cause(ctx))
+			}
 		case <-ctx.Done():
 			return fmt.Errorf("receive messages: %w", context.Cause(ctx))
 		}

@@ -73,10 +73,13 @@ func (sc *scope) run(ctx context.Context) error {
 }
 
 // Seen implements [kube.Handler].
-func (sc *scope) Seen(kind kube.Kind, object metav1.Object, initial bool) {
+func (sc *scope) Seen(kind kube.Kind, object metav1.Object, look kube.Look) {
 	occasion := Changed
-	if initial {
+	switch {
+	case look == kube.Initially:
 		occasion = Initial
+	case look == kube.Again && sc.reporter.Scope == ScopeWorkloads: // where every version counts
+		occasion = Found
 	}
 	sc.enter(kind, object, events.VerbUpserted, occasion)
 }

@@ -48,7 +48,7 @@ const (
 	Changed Occasion = iota
 	// Initial: it was there when watching began.
 	Initial
-	// Found: it was there, and comes to be told of only now.
+	// Found: it was there, and comes to be told of only now; or it was seen again in another version, and those before may have gone unseen.
 	Found
 	// Missed: it went at some version that is not known, so the last known one stands for it.
 	Missed

@@ -58,17 +58,17 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 	// What came before the stretch is read too: without it nothing would be known of what goes on at its begin.
 	from := opts
 	opts.FromSequence, opts.FromTime = 0, time.Time{}
-	err = replay.Run(ctx, js, cell, opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
+	err = d.Replay(ctx, js, cell, opts, func(m *detection.Message, detect func() ([]events.DeployFact, error)) error {
 		// What the stream has dropped is not known.
-		partial = partial || meta.Sequence.Consumer == 1 && meta.Sequence.Stream > 1
-		if !begun && meta.Sequence.Stream >= from.FromSequence && !meta.Timestamp.Before(from.FromTime) {
+		partial = partial || m.Number == 1 && m.Sequence > 1
+		if !begun && m.Sequence >= from.FromSequence && !m.Stored.Before(from.FromTime) {
 			begun = true
 			d.Begin()
 		}
-		facts, err := d.Take(msg.Subject(), msg.Headers(), msg.Data())
+		facts, err := detect()
 		if err != nil {
 			malformed++
-			return a.note("%s, sequence %d: %v", msg.Subject(), meta.Sequence.Stream, err)
+			return a.note("%s, sequence %d: %v", m.Subject, m.Sequence, err)
 		}
 		if begun {
 			said = append(said, facts...)

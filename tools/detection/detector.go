@@ -76,8 +76,13 @@ func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]even
 	if err != nil {
 		return nil, err
 	}
+	return d.detect(&o), nil
+}
+
+// detect takes in what a message says.
+func (d *Detector) detect(o *observed.Observed) []events.DeployFact {
 	if o.ClusterUID == "" {
-		return nil, nil // of no concern
+		return nil // of no concern
 	}
 	if d.clusters[o.ClusterUID] = struct{}{}; d.since.IsZero() || o.At.Before(d.since) {
 		d.since = o.At
@@ -86,8 +91,8 @@ func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]even
 		d.until = o.At
 	}
 	d.facts = nil
-	d.take(&o)
-	return d.facts, nil
+	d.take(o)
+	return d.facts
 }
 
 // Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken in before stays known.
@@ -153,7 +158,7 @@ func (d *Detector) endResync(o *observed.Observed) {
 			d.advance(w, input)
 		}
 	}
-	d.roster.Complete(a, o.At)
+	d.roster.Complete(a)
 }
 
 func (d *Detector) observe(a *roster.Agent, o *observed.Observed) {

@@ -7,7 +7,6 @@ package replay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,9 +30,6 @@ type Options struct {
 	// OriginalPace keeps the time between messages as it was.
 	OriginalPace bool
 }
-
-// fetchWait bounds one wait for messages, so that a server that is gone is noticed.
-const fetchWait = 30 * time.Second
 
 // batch is how many messages are asked for at once.
 const batch = 500
@@ -101,20 +97,14 @@ func drain(ctx context.Context, consumer jetstream.Consumer, end uint64, until t
 
 // next waits as long as the caller does: at the original pace a message may be long in coming.
 func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
-	for {
-		wait, cancel := context.WithTimeout(ctx, fetchWait)
-		msg, err := messages.Next(jetstream.NextContext(wait))
-		cancel()
-		switch {
-		case err == nil:
-			return msg, nil
-		case ctx.Err() != nil:
-			return nil, fault.From(ctx.Err())
-		case errors.Is(err, context.DeadlineExceeded):
-			continue
-		default:
-			return nil, fault.Wrap(err, errcode.Unavailable, "the replay broke off: %v", err)
-		}
+	msg, err := messages.Next(jetstream.NextContext(ctx))
+	switch {
+	case err == nil:
+		return msg, nil
+	case ctx.Err() != nil:
+		return nil, fault.From(ctx.Err())
+	default:
+		return nil, fault.Wrap(err, errcode.Unavailable, "the replay broke off: %v", err)
 	}
 }
 

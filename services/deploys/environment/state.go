@@ -16,7 +16,8 @@ const (
 // maxMembers of an environment that are followed.
 const maxMembers = 500
 
-// State is everything that is remembered of one environment. Its JSON has the same bytes for equal states.
+// State is everything that is remembered of one environment. Its JSON has the same bytes for equal states. Keep it when no member is left: its sequence goes on when
+// the environment comes back, so that what is told then is no repetition, even of the same commit.
 type State struct {
 	Key Key `json:"key"`
 	// Serial grows by 1 with each input that changed the state.
@@ -42,9 +43,6 @@ func New(key Key) State { return State{Key: key} }
 
 // Wake is when a tick would matter, the zero time if none would.
 func (s State) Wake() time.Time { return s.WakeAt }
-
-// Empty says that no member is left. Keep the state nevertheless: its sequence goes on when the environment comes back.
-func (s State) Empty() bool { return len(s.Members) == 0 }
 
 func (s State) clone() State {
 	s.Members = slices.Clone(s.Members)

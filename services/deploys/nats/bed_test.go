@@ -351,7 +351,8 @@ type app struct {
 	replicas, updated, current int // wanted, of the new template, available
 	labels, annotations        map[string]string
 	sets                       []*set
-	started                    time.Time
+	started, created           time.Time
+	first                      bool // seen for the first time by its watcher
 	deadline                   *int
 }
 
@@ -365,7 +366,7 @@ type set struct {
 // app makes a Deployment whose first rollout is over; nothing is told.
 func (a *agent) app(name string) *app {
 	p := &app{a: a, name: name, uid: "uid-" + name, image: "i:1", replicas: 3, updated: 3, current: 3, generation: 1, revision: 1, labels: map[string]string{"app": name}, deadline: new(600)}
-	p.started = a.now.Truncate(time.Second)
+	p.started, p.created = a.now.Truncate(time.Second), start().Add(-time.Hour)
 	p.sets = append(p.sets, &set{uid: "rs-" + name + "-1", hash: "h1", revision: 1, rv: a.next(), created: p.started})
 	p.rv = a.next()
 	return p
@@ -383,7 +384,8 @@ func (p *app) meta(name, uid, rv string, created time.Time) events.ObjectMeta {
 }
 
 func (p *app) observation() events.ObservedWorkload {
-	m := p.meta(p.name, p.uid, p.rv, start().Add(-time.Hour))
+	m := p.meta(p.name, p.uid, p.rv, p.created)
+	m.FirstSeen = p.first
 	m.Labels, m.Annotations = p.labels, p.annotations
 	message := fmt.Sprintf("ReplicaSet %q is progressing.", p.name+"-"+p.sets[len(p.sets)-1].hash)
 	reason := "ReplicaSetUpdated"

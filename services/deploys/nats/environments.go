@@ -140,10 +140,6 @@ func (in *intake) storeGroup(writing *postgres.Writing, g *group) error {
 	if err := in.chronicle(writing, g.id, g.facts); err != nil {
 		return err
 	}
-	if g.state.Empty() {
-		writing.Ended = append(writing.Ended, g.id)
-		return nil
-	}
 	raw, err := json.Marshal(g.state)
 	if err != nil {
 		return fmt.Errorf("write the state of %s: %w", g.key, err)

@@ -40,3 +40,30 @@ func TestAnEnvironmentIsReadyWhenItsLastMemberIsAndIsToldAfterIt(t *testing.T) {
 		require.Empty(t, w.rebuild(true, 3).Differences)
 	}
 }
+
+func TestAnEnvironmentThatComesBackIsToldAgain(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []int{0, 1} {
+		w := setup(t)
+		a := w.agent(7)
+		again := func(uid string) *app {
+			p := a.app("web")
+			p.uid, p.labels[label] = uid, "pr-5"
+			p.annotations = map[string]string{"lockstep.dev/deploy-group-size": "1", "lockstep.dev/commit": "c1"}
+			a.list("s", p)
+			p.roll("i:2")
+			p.finish()
+			return p
+		}
+		again("first").delete()
+		w.take(batch)
+		said := []string{"environment_started", "environment_ready", "environment_removed"}
+		require.Equal(t, said, names(w.once(), "pr-5"))
+		p := again("second")
+		a.list("s", p)
+		w.take(batch)
+		said = append(said, "environment_started", "environment_ready")
+		require.Equal(t, said, names(w.once(), "pr-5"), "of the same commit, in another life")
+		require.Empty(t, w.rebuild(true, 3).Differences)
+	}
+}

@@ -325,11 +325,8 @@ func (in *intake) remember() {
 		}
 	}
 	for _, g := range in.envOrder {
-		switch {
-		case g.state.Empty():
-			delete(in.known.environments.entries, g.id)
-		case g.stored || g.changed:
-			g.stored = true
+		g.stored = g.stored || g.changed
+		if g.stored {
 			in.known.environments.put(g.id, g.entry)
 		}
 	}

@@ -70,7 +70,7 @@ func (in *intake) endResync(ctx context.Context, o *Observed) error {
 	for _, w := range absent {
 		in.absent(a, w, o.At)
 	}
-	in.roster.Complete(a, o.At)
+	in.roster.Complete(a)
 	return nil
 }
 

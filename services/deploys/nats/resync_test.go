@@ -143,3 +143,36 @@ func TestAClusterThatWasRestoredBeginsANewEpoch(t *testing.T) {
 	require.NoError(t, w.pool.QueryRow(t.Context(), `select epoch from agents`).Scan(&epoch))
 	require.Equal(t, 1, epoch)
 }
+
+func TestWhatWasMadeAfterTheFirstListingIsNew(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		created time.Duration // after the listing
+		facts   []string
+	}{
+		"while it was told":          {2 * time.Second, []string{"started", "completed", "drained"}},
+		"before, and followed later": {-time.Minute, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			a := w.agent(7)
+			there := a.app("there")
+			a.begin(2, "s")
+			listed := a.now
+			a.pass(5 * time.Second)
+			there.tell()
+			there.tellSet(there.sets[0])
+			a.end(2)
+			// The watcher was down, and tells it when it is back.
+			late := a.app("late")
+			late.created, late.first = listed.Add(c.created), true
+			late.sets[0].created = late.created
+			late.tell()
+			late.tellSet(late.sets[0])
+			w.take()
+			require.Equal(t, c.facts, names(w.once(), "late"))
+			require.Empty(t, w.rebuild(true, 3).Differences)
+		})
+	}
+}

@@ -21,11 +21,9 @@ type Writing struct {
 	Agents       []roster.Agent
 	Workloads    []Record
 	Environments []Record
-	// Ended are environments that are no more.
-	Ended    []uuid.UUID
-	Members  []Member
-	Facts    []Fact
-	Rollouts []history.Rollout
+	Members      []Member
+	Facts        []Fact
+	Rollouts     []history.Rollout
 }
 
 // Save writes everything in one round trip.
@@ -35,9 +33,6 @@ func (s *Store) Save(ctx context.Context, tx pgx.Tx, w Writing) error {
 	s.queueMembers(&b, w.Members)
 	s.queueRecords(&b, "workloads", "present, ", "$7::boolean[], ", "present = excluded.present, ", w.Workloads)
 	s.queueRecords(&b, "environments", "", "", "", w.Environments)
-	if len(w.Ended) > 0 {
-		b.Queue(`delete from environments where id = any($1)`, w.Ended)
-	}
 	s.queueFacts(&b, w.Facts)
 	if err := s.queueRollouts(&b, w.Rollouts); err != nil {
 		return err

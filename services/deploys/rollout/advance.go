@@ -39,6 +39,7 @@ type step struct {
 	facts      []events.DeployFact
 	at         time.Time // observed_at of what is judged
 	provenance events.Provenance
+	before     *View // of the same object, judged before the one that is judged
 }
 
 func (p *step) workload(in Input) bool {
@@ -48,12 +49,14 @@ func (p *step) workload(in Input) bool {
 		return false
 	}
 	tombstone := w.Object.Verb == events.VerbDeleted
+	missed := false
 	if in.Epoch == s.Epoch && s.Version != "" {
 		order := compareVersions(w.Object.ResourceVersion, s.Version)
 		again := s.Unselected && !tombstone && (w.Object.FirstSeen || w.Object.UpdateType == events.UpdateTypeFull)
 		if order < 0 || order == 0 && (tombstone == s.Tombstone || s.Tombstone && !again) {
 			return false
 		}
+		missed = order == 0 && tombstone && !w.Unselected // a deletion has a version of its own, where it was seen
 	}
 	p.s = s.clone()
 	if in.Epoch > s.Epoch {
@@ -62,6 +65,7 @@ func (p *step) workload(in Input) bool {
 	p.s.AgentID = in.AgentID
 	p.s.Version, p.s.Tombstone = w.Object.ResourceVersion, tombstone
 	v := viewOf(in)
+	v.Skipped = v.Skipped || missed
 	v.Restored, p.s.Restored = p.s.Restored, false
 	p.enqueue(v)
 	p.drain(false)
@@ -143,7 +147,7 @@ func (p *step) enqueue(v View) {
 	s := &p.s
 	if n := len(s.Waiting); n > 0 && s.Waiting[n-1].alike(v, s.Key.Kind) {
 		older := s.Waiting[n-1]
-		v.First, v.Skipped, v.Restored, v.Known = older.First, older.Skipped, older.Restored, older.Known
+		v.First, v.Skipped, v.Restored, v.Known, v.Heard = older.First, older.Skipped, older.Restored, older.Known, older.Heard
 		if v.Template.same(older.Template) {
 			v.Template.SeenAt, v.Template.Held = older.Template.SeenAt, older.Template.Held
 		}
@@ -160,14 +164,36 @@ func (p *step) enqueue(v View) {
 // drain judges the views that wait, as far as what they speak of is known, or all of them when patience is over.
 func (p *step) drain(impatient bool) {
 	s := &p.s
-	for len(s.Waiting) > 0 && (impatient || p.ready(s.Waiting[0])) {
-		v := s.Waiting[0]
+	for len(s.Waiting) > 0 && (impatient || p.ready(s.Waiting[0]) || p.foreign(s.Waiting[0])) {
+		v, foreign := s.Waiting[0], p.foreign(s.Waiting[0])
 		s.Waiting = slices.Delete(s.Waiting, 0, 1)
+		if foreign {
+			next := &s.Waiting[0]
+			next.First, next.Skipped, next.Restored = next.First || v.First, next.Skipped || v.Skipped, next.Restored || v.Restored
+			next.Known = next.Known || v.Known
+			continue
+		}
 		p.judge(v, impatient)
 	}
 	if len(s.Waiting) == 0 {
 		s.Waiting, s.WaitSince = nil, time.Time{}
 	}
+}
+
+// foreign says that the view, the first of those that wait, names a ControllerRevision that its StatefulSet never had: a controller that was late wrote the status
+// of the object that bore the name before. The revisions are all known by which a later view was reached.
+func (p *step) foreign(v View) bool {
+	s := &p.s
+	if s.Key.Kind != StatefulSet || v.Deleted || v.Unselected || v.UID != s.UID || s.View == nil {
+		return false
+	}
+	if _, known := p.target(v); known {
+		return false
+	}
+	return slices.ContainsFunc(s.Waiting[1:], func(w View) bool {
+		to, known := p.target(w)
+		return w.UID == v.UID && known && to > s.Last && p.accounted(w.UID, s.Last, to)
+	})
 }
 
 // ready says whether every revision that the view speaks of is known.
@@ -185,7 +211,7 @@ func (p *step) ready(v View) bool {
 	}
 	to, known := p.target(v)
 	switch {
-	case !known:
+	case !known, to == s.Last && p.renumbered(v):
 		return false
 	case last == s.Last && to > 0 && to < last && s.Key.Kind == Deployment:
 		highest, there := p.highest()

@@ -392,3 +392,16 @@ func TestWhatComesToBeFollowedLaterIsNoNewWorkload(t *testing.T) {
 	later.run()
 	require.Equal(t, []string{"started 2", "completed 2"}, later.said())
 }
+
+func TestADeletionThatNobodySaw(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 3)
+	d.edit("web:2")
+	d.step()
+	in := d.observation(events.VerbDeleted)
+	in.Workload.Object.ResourceVersion = d.version // the last one that is known stands for it
+	d.now = d.now.Add(time.Second)
+	d.tell(in)
+	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "removed"}, d.since(2), "it may have been completed before")
+	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)
+}

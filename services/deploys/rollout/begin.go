@@ -49,8 +49,11 @@ func (p *step) catchUp(v View, to int, known, impatient bool) {
 func (p *step) missing(v View, steps []Pending, to int, known bool) {
 	s := &p.s
 	var lost []int
-	if v.blind() && s.InFlight() {
+	unseen, unsure := p.unseen(v)
+	if unsure {
 		lost = append(lost, s.Rollout.Revision)
+	} else {
+		unseen = p.unseenBefore(v)
 	}
 	for revision := max(s.Last+1, to-maxGap); revision <= to; revision++ {
 		at := slices.IndexFunc(steps, func(k Pending) bool { return k.Revision == revision })
@@ -61,25 +64,7 @@ func (p *step) missing(v View, steps []Pending, to int, known bool) {
 	if len(lost) == 0 && known {
 		return
 	}
-	gap := events.Gap{Revisions: lost, Since: v.At, Until: v.At, Cause: cause(v)}
-	if s.View != nil {
-		gap.Since = s.View.At
-	}
-	observed := p.provenance
-	p.provenance = events.ProvenanceReconstructed
-	p.gap(gap)
-	p.provenance = observed
-}
-
-func cause(v View) events.Cause {
-	switch {
-	case v.Restored:
-		return events.CauseClusterRestored
-	case v.First, v.Absent:
-		return events.CauseWatcherDown
-	default:
-		return events.CauseVersionsSkipped
-	}
+	p.gap(unseen.gap(lost...))
 }
 
 // adopt begins the rollout of a revision, which ends the one before it.
@@ -117,16 +102,12 @@ func (p *step) adopt(k Pending, v View, newest bool) {
 func (p *step) overtake(next *beginning, v View) {
 	s := &p.s
 	r := s.Rollout
-	if v.blind() {
-		since := v.At
-		if s.View != nil {
-			since = s.View.At
-		}
+	if unseen, is := p.unseen(v); is {
 		at := v.At
 		if next != nil {
 			at = next.StartedAt
 		}
-		p.unknown(events.Gap{Revisions: []int{r.Revision}, Since: since, Until: v.At, Cause: cause(v)}, at)
+		p.unknown(unseen.gap(r.Revision), at)
 		return
 	}
 	r.End = events.FactSuperseded

@@ -91,6 +91,17 @@ func TestWhatHappensToADeployment(t *testing.T) {
 			d.undo(1)
 			d.run()
 		}, []string{"started 2", "cancelled 2", "started 3", "rolled_back 3", "completed 3"}},
+		"taken back and forth while it is paused": {func(d *deployment) {
+			d.edit("web:2")
+			d.run()
+			d.pause()
+			d.undo(1)
+			d.run()
+			d.undo(2)
+			d.run()
+			d.resume()
+			d.run()
+		}, []string{"started 2", "completed 2", "started 3", "rolled_back 3", "paused 3", "cancelled 3", "started 4", "rolled_back 4", "paused 4", "completed 4"}},
 		"rolled back at 0 replicas": {func(d *deployment) {
 			d.scale(0)
 			d.run()

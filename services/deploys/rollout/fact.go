@@ -83,7 +83,7 @@ func (p *step) scaling(fact events.Fact, v View) events.DeployFact {
 // gap names what nobody saw.
 func (p *step) gap(gap events.Gap) {
 	f := p.plain(events.FactGap, gap.Until, timeObservation)
-	f.Gap = &gap
+	f.Provenance, f.Gap = events.ProvenanceReconstructed, &gap
 	p.tell(f)
 }
 

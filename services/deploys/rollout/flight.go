@@ -25,7 +25,9 @@ func (p *step) weigh(before, v View) {
 		}
 		if r.End == events.FactCompleted && !r.Drained && v.current() && v.drained() {
 			r.Drained = true
-			p.tell(p.about(r, events.FactDrained, v.At, timeObservation))
+			f := p.about(r, events.FactDrained, v.At, timeObservation)
+			f.Counts = new(v.Counts)
+			p.tell(f)
 		}
 	}
 	p.scale(before, v)
@@ -65,6 +67,9 @@ func (p *step) fly(r *Rollout, before, v View) {
 		}
 		p.repeat(r, fact, v.At, timeObservation)
 	}
+	if p.s.Key.Kind == Deployment && v.current() && r.Template.known() && !v.Template.same(r.Template) {
+		return // its counts are those of another template
+	}
 	if nearer(r.Newest, v.Counts) {
 		r.ProgressAt, r.Overdue = v.At, time.Time{}
 	}
@@ -72,7 +77,7 @@ func (p *step) fly(r *Rollout, before, v View) {
 	r.Newest = v.Counts
 	p.verdict(r, v)
 	p.blocked(r, v)
-	if v.complete(p.s.Key.Kind) && (p.s.Key.Kind != Deployment || !r.Template.known() || v.Template.same(r.Template)) {
+	if v.complete(p.s.Key.Kind) && p.bears(r, v) || r.Unseen != nil && r.attested(v.Progress) {
 		p.completed(r, v)
 		return
 	}
@@ -80,6 +85,18 @@ func (p *step) fly(r *Rollout, before, v View) {
 	if changed {
 		r.Owed = counts(r.Newest) != counts(r.Told)
 		p.progress(false)
+	}
+}
+
+// bears says that the view's counts are those of the rollout's template, and not of another one that a paused Deployment is yet to begin.
+func (p *step) bears(r *Rollout, v View) bool {
+	switch {
+	case p.s.Key.Kind != Deployment:
+		return true
+	case r.Template.known():
+		return v.Template.same(r.Template)
+	default:
+		return !v.Paused || v.Counts.Updated > 0
 	}
 }
 
@@ -230,8 +247,13 @@ func (p *step) completed(r *Rollout, v View) {
 	if c := v.Progress; c.Reason == reasonAvailable && c.names(r.Name) && !c.At.IsZero() && !r.outlives(c) {
 		at, source = c.At, timeCondition
 	}
+	observed := p.provenance
+	if r.Unseen != nil { // perhaps before
+		p.provenance, r.Unseen = events.ProvenanceReconstructed, nil
+	}
 	f := p.about(r, events.FactCompleted, at, source)
 	f.DurationMs = p.duration(r, at)
+	p.provenance = observed
 	if source == timeCondition {
 		f.Reason, f.Message = v.Progress.Reason, v.Progress.Message
 	}

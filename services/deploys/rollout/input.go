@@ -17,7 +17,7 @@ type Input struct {
 	Epoch int
 	// KnownBefore says that an earlier full resync of the same agent with the same selection was complete: what is not known then is new, not a baseline.
 	KnownBefore bool
-	// KnownAt is when that resync was complete, if it is known: a workload that was created before it came to be followed later, and is a baseline.
+	// KnownAt is when that resync began, if it is known: a workload that was created before it came to be followed later, and is a baseline.
 	KnownAt time.Time
 
 	// Workload is an observation of the workload itself.

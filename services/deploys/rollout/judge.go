@@ -16,8 +16,10 @@ func (p *step) judge(v View, impatient bool) {
 	created := s.View == nil && p.created(v)
 	if v.UID != s.UID {
 		created = p.created(v)
+		p.before = s.View
 		p.replace(v)
 	}
+	p.before = s.View
 	switch {
 	case v.Unselected:
 		p.unselect(v)
@@ -98,21 +100,21 @@ func (p *step) end(v View, reason, message string) {
 	s := &p.s
 	last := *s.View
 	last.First, last.Skipped, last.Restored = false, false, false
+	at, source := v.At, timeObservation
+	if !v.DeletedAt.IsZero() {
+		at, source = v.DeletedAt, timeDeletion
+	}
+	if unseen, is := p.unseen(v); is { // it may well have been completed before
+		gap := unseen.gap(s.Rollout.Revision)
+		p.gap(gap)
+		p.unknown(gap, at)
+	}
 	for _, pending := range slices.Clone(s.Pending) {
 		if pending.WorkloadUID == s.UID && pending.Revision > s.Last && !v.blind() {
 			p.adopt(pending, last, false) // begun by its controller, which had no time to tell
 		}
 	}
-	at, source := v.At, timeObservation
-	if !v.DeletedAt.IsZero() {
-		at, source = v.DeletedAt, timeDeletion
-	}
 	counts := s.View.Counts
-	if s.InFlight() && v.blind() { // it may well have been completed before
-		gap := events.Gap{Revisions: []int{s.Rollout.Revision}, Since: s.View.At, Until: v.At, Cause: cause(v)}
-		p.gap(gap)
-		p.unknown(gap, at)
-	}
 	if s.InFlight() {
 		s.Rollout.End = events.FactCancelled
 		f := p.about(s.Rollout, events.FactCancelled, at, source)
@@ -137,7 +139,6 @@ func (p *step) leave() {
 func (p *step) unselect(v View) {
 	s := &p.s
 	if s.Present() && s.InFlight() {
-		p.provenance = events.ProvenanceReconstructed
 		gap := events.Gap{Revisions: []int{s.Rollout.Revision}, Since: s.View.At, Until: v.At, Cause: events.CauseUnselected}
 		p.gap(gap)
 		p.unknown(gap, v.At)
@@ -164,6 +165,7 @@ func (p *step) arrive(v View, created, impatient bool) {
 		if to, known := p.target(v); to > 0 {
 			p.catchUp(v, to, known, impatient)
 		}
+		p.doubt(v)
 		p.weigh(v, v)
 		return
 	}
@@ -171,7 +173,10 @@ func (p *step) arrive(v View, created, impatient bool) {
 		return // its counts are those of another template: the next one tells what the baseline is
 	}
 	p.see(&v)
-	to, _ := p.target(v)
+	to, known := p.target(v)
+	if back && known && to < told {
+		s.RevisionEpoch++ // they began anew
+	}
 	s.View, s.Generation = &v, v.Generation
 	s.Unnumbered = false
 	p.provenance = events.ProvenanceReconstructed
@@ -184,6 +189,7 @@ func (p *step) arrive(v View, created, impatient bool) {
 	default:
 		p.baseline(v, to)
 	}
+	p.doubt(v)
 	p.weigh(v, v)
 }
 
@@ -233,6 +239,7 @@ func (p *step) follow(v View, impatient bool) {
 		p.regress(v, to, impatient)
 	}
 	s.View = &v
+	p.doubt(v)
 	p.weigh(before, v)
 }
 
@@ -240,7 +247,7 @@ func (p *step) follow(v View, impatient bool) {
 func (p *step) reconsider() {
 	s := &p.s
 	v := *s.View
-	p.provenance = events.ProvenanceObserved
+	p.provenance, p.before = events.ProvenanceObserved, s.View
 	v.First, v.Skipped, v.Restored = false, false, false
 	to, known := p.target(v)
 	last, epoch := s.Last, s.RevisionEpoch
@@ -335,11 +342,11 @@ func (p *step) bearer(revision int) (Revision, bool) {
 }
 
 // twinned says that the view has pods of another template than the one that is accounted for, under the same revision: its ReplicaSet was deleted by
-// hand, and the next one got its number.
+// hand, and the next one got its number. A ReplicaSet that is used again bears the next number before the Deployment does.
 func (p *step) twinned(v View) bool {
 	s := &p.s
 	return s.Key.Kind == Deployment && v.Revision == s.Last && v.current() && v.Counts.Updated > 0 && s.Hash != "" &&
-		v.Template.known() && s.Template.known() && !v.Template.same(s.Template)
+		v.Template.known() && s.Template.known() && !v.Template.same(s.Template) && !p.passed(v)
 }
 
 // twin is the ReplicaSet that took the number.

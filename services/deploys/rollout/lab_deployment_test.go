@@ -118,6 +118,11 @@ func (d *deployment) write() {
 	in := d.observation(events.VerbUpserted)
 	d.version = in.Workload.Object.ResourceVersion
 	d.tell(in)
+	c := d.status
+	complete := d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas && c.Available == d.replicas
+	if current := d.newest_(); complete && current != nil && d.revision == current.revision && len(d.truth) > 0 && d.newest().end == "" {
+		d.newest().end = events.FactCompleted
+	}
 }
 
 func (d *deployment) set(r *replicaSet, verb events.Verb) rollout.Input {
@@ -221,7 +226,7 @@ func (d *deployment) step() {
 
 func (d *deployment) sync() {
 	current := d.newest_()
-	oldPods, highest := 0, 0
+	oldPods, highest, bumped := 0, 0, false
 	for _, r := range d.sets {
 		if r != current {
 			oldPods += r.pods() + r.terminating
@@ -233,6 +238,7 @@ func (d *deployment) sync() {
 		current.history = append(current.history, current.revision)
 		current.revision = highest + 1
 		d.begin(current)
+		bumped = true // and the Deployment learns of it the next time
 	case current == nil && !d.paused && (d.strategy != "Recreate" || oldPods == 0):
 		hash := d.tpl.hash()
 		current = &replicaSet{name: "web-" + hash, uid: d.uid("rs"), tpl: d.tpl, created: d.second(), revision: highest + 1}
@@ -248,7 +254,7 @@ func (d *deployment) sync() {
 			d.newest().known = twin
 		}
 	}
-	if current != nil && d.revision != current.revision {
+	if current != nil && d.revision != current.revision && !bumped {
 		if d.rng.IntN(12) == 0 && d.held {
 			return // the write conflicts, and comes to nothing
 		}
@@ -370,9 +376,6 @@ func (d *deployment) writeStatus(current *replicaSet) {
 	}
 	d.observed, d.status, d.progress, d.hasStatus = d.generation, c, progress, true
 	d.write()
-	if complete && current != nil && d.revision == current.revision && len(d.truth) > 0 && d.newest().end == "" {
-		d.newest().end = events.FactCompleted
-	}
 }
 
 func (d *deployment) cleanUp(current *replicaSet) {

@@ -25,6 +25,7 @@ type lab struct {
 	uids int
 
 	down    bool // the watcher tells nothing
+	outages []outage
 	held    bool // told is kept back, to be delivered in another order
 	backlog []rollout.Input
 	log     []rollout.Input // what was delivered
@@ -34,6 +35,9 @@ type lab struct {
 	truth []*truth
 	plays player
 }
+
+// outage of the watcher.
+type outage struct{ from, until time.Time }
 
 // player is the workload and its controller.
 type player interface {
@@ -122,9 +126,18 @@ func (l *lab) wait(d time.Duration) {
 }
 
 // stop the watcher; start tells everything again, as one that has just begun.
-func (l *lab) stop() { l.down = true }
+func (l *lab) stop() {
+	if !l.down {
+		l.outages = append(l.outages, outage{from: l.now})
+	}
+	l.down = true
+}
 
 func (l *lab) start() {
+	l.now = l.now.Add(time.Second) // it takes a moment
+	if n := len(l.outages); n > 0 {
+		l.outages[n-1].until = l.now
+	}
 	l.down = false
 	l.resync(true)
 }

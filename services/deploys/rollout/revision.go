@@ -21,10 +21,19 @@ func (p *step) revision(in Input) bool {
 		Version: r.Object.ResourceVersion, Deleted: r.Object.Verb == events.VerbDeleted || r.Object.DeletedAt != nil,
 		CreatedAt: cleanPointer(r.Object.CreatedAt), SeenAt: clean(in.ObservedAt),
 	}
+	heard := in.Epoch == p.s.Epoch && (r.Object.FirstSeen || r.Object.UpdateType == events.UpdateTypeFull) && p.awaited(known)
 	if in.Epoch == p.s.Epoch && !p.news(known) {
-		return false
+		if heard {
+			p.s = p.s.clone()
+			p.hear(known)
+			p.drain(false)
+		}
+		return heard
 	}
 	p.s = p.s.clone()
+	if heard {
+		p.hear(known)
+	}
 	if in.Epoch > p.s.Epoch {
 		p.restore(in.Epoch)
 	}
@@ -57,6 +66,30 @@ func (p *step) news(r Revision) bool {
 	return !full || r.Revision > p.s.Last
 }
 
+// renumbered says that the ControllerRevision that a view names, the same as before, may have got another number while nobody looked: the workload was edited
+// away from it and back. Whether it has says the ControllerRevision, which is told again after that.
+func (p *step) renumbered(v View) bool {
+	s := &p.s
+	if s.Key.Kind != StatefulSet || !v.blind() || v.Heard || v.UID != s.UID || s.View == nil || v.Update == "" || v.Update != s.Name {
+		return false
+	}
+	edits := v.Generation - s.View.Generation
+	return edits >= 2 || edits != 0 && !v.Template.same(s.View.Template)
+}
+
+// awaited says that a view waits for what the revision says now.
+func (p *step) awaited(r Revision) bool {
+	return slices.ContainsFunc(p.s.Waiting, func(w View) bool { return w.UID == r.WorkloadUID && w.Update == r.Name && p.renumbered(w) })
+}
+
+func (p *step) hear(r Revision) {
+	for i := range p.s.Waiting {
+		if w := &p.s.Waiting[i]; w.UID == r.WorkloadUID && w.Update == r.Name {
+			w.Heard = true
+		}
+	}
+}
+
 // former revisions of the object, as far as they are known.
 func (p *step) former(r Revision) []int {
 	for _, known := range p.s.Revisions {
@@ -76,7 +109,8 @@ func (p *step) note(r Revision) {
 			revisions = append(revisions, known)
 		}
 	}
-	s.Revisions = append(revisions, r)
+	revisions = append(revisions, r)
+	s.Revisions = revisions
 	slices.SortFunc(s.Revisions, func(a, b Revision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.UID, b.UID))
 	})

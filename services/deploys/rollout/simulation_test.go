@@ -162,7 +162,6 @@ func objectOf(in rollout.Input) string {
 type story struct {
 	facts    []events.Fact
 	revision int
-	guessed  bool // its start or its completion was reconstructed
 }
 
 // stories of all rollouts, in which each has one start, first, and at most one end, after which only drained comes.
@@ -189,9 +188,6 @@ func (c *cluster) stories() map[string]*story {
 			require.Equal(c.t, events.FactCompleted, s.end())
 		}
 		s.facts = append(s.facts, f.Fact)
-		if f.Provenance == events.ProvenanceReconstructed && (f.Fact == events.FactStarted || f.Fact == events.FactCompleted) {
-			s.guessed = true
-		}
 	}
 	return told
 }
@@ -285,62 +281,85 @@ func TestWhatNobodySawIsNamed(t *testing.T) {
 		for seed := range uint64(runs) {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
 				t.Parallel()
-				c := clusterOf(t, kind, 1000+seed)
-				if d, ok := c.plays.(*deployment); ok {
-					c.actions[7] = d.restart // what is deleted by hand unseen may leave nothing
-				}
-				rng := rand.New(rand.NewPCG(seed, 3))
-				for range 25 {
-					if rng.IntN(4) == 0 {
-						c.stop()
-					}
-					c.act()
-					if c.down && rng.IntN(2) == 0 {
-						c.start()
-						c.wait(time.Duration(rng.IntN(3)) * 30 * time.Second)
-					}
-				}
-				if c.down {
-					c.start()
-				}
-				c.wait(time.Minute)
-				c.calm()
-				c.wait(time.Minute)
-				told := c.stories()
-				lost := map[string]bool{} // UID and revision
-				for _, f := range c.facts {
-					if f.Fact == events.FactGap {
-						for _, revision := range f.Gap.Revisions {
-							lost[f.Workload.UID+"/"+strconv.Itoa(revision)] = true
-						}
-					}
-				}
-				for _, actual := range c.truth {
-					s := told[actual.id]
-					uid := uidOf(actual.id)
-					if s == nil {
-						if actual.known && !c.excused(actual) {
-							require.True(t, lost[uid+"/"+strconv.Itoa(actual.revision)], "nobody told of %s: %v", actual.id, c.said())
-						}
-						continue
-					}
-					delete(told, actual.id)
-					switch end := s.end(); {
-					case s.guessed: // what it was when the watcher looked again is all that is known
-					case end == events.FactUnknown:
-						require.True(t, lost[uid+"/"+strconv.Itoa(actual.revision)], "%s: %v", actual.id, c.said())
-					case end == events.FactSuperseded, end == events.FactCancelled: // which of the two depends on what was completed before, perhaps unseen
-						require.Contains(t, []events.Fact{events.FactSuperseded, events.FactCancelled}, actual.end, "%s: %v", actual.id, c.said())
-					default:
-						require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.said(), c.truths())
-					}
-				}
-				require.Empty(t, told, "invented: %v", c.said())
-				require.Empty(t, c.state.Waiting)
-				c.replay()
+				outages(t, kind, seed)
 			})
 		}
 	}
+}
+
+// FuzzOutages is the same for any seed.
+func FuzzOutages(f *testing.F) {
+	for kind := range kinds() {
+		f.Add(uint64(runs), byte(kind))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { outages(t, kinds()[int(kind)%3], seed) })
+}
+
+// outages of the watcher while a workload of a kind lives at random.
+func outages(t *testing.T, kind string, seed uint64) {
+	c := clusterOf(t, kind, 1000+seed)
+	if d, ok := c.plays.(*deployment); ok {
+		c.actions[7] = d.restart // what is deleted by hand unseen may leave nothing
+	}
+	rng := rand.New(rand.NewPCG(seed, 3))
+	for range 25 {
+		if rng.IntN(4) == 0 {
+			c.stop()
+		}
+		c.act()
+		if c.down && rng.IntN(2) == 0 {
+			c.start()
+			c.wait(time.Duration(rng.IntN(3)) * 30 * time.Second)
+		}
+	}
+	if c.down {
+		c.start()
+	}
+	c.wait(time.Minute)
+	c.calm()
+	c.wait(time.Minute)
+	told, lost := c.stories(), c.lost()
+	for _, actual := range c.truth {
+		named := lost[uidOf(actual.id)+"/"+strconv.Itoa(actual.revision)]
+		s := told[actual.id]
+		if s == nil {
+			if actual.known && !c.excused(actual) {
+				require.True(t, named, "nobody told of %s: %v", actual.id, c.said())
+			}
+			continue
+		}
+		delete(told, actual.id)
+		switch end := s.end(); end {
+		case events.FactUnknown:
+			require.True(t, named, "%s: %v", actual.id, c.said())
+		case events.FactSuperseded, events.FactCancelled: // which of the two depends on what was completed before, perhaps unseen
+			require.Contains(t, []events.Fact{events.FactSuperseded, events.FactCancelled}, actual.end, "%s: %v %v", actual.id, c.said(), c.truths())
+		default:
+			require.Equal(t, actual.end, end, "%s: %v %v", actual.id, c.said(), c.truths())
+		}
+	}
+	require.Empty(t, told, "invented: %v", c.said())
+	require.Empty(t, c.state.Waiting)
+	c.replay()
+}
+
+// lost are revisions that gaps name, each with its UID. A gap is a time in which the watcher was down.
+func (c *cluster) lost() map[string]bool {
+	lost := map[string]bool{}
+	for _, f := range c.facts {
+		if f.Gap == nil {
+			continue
+		}
+		require.True(c.t, slices.ContainsFunc(c.outages, func(o outage) bool {
+			return f.Gap.Since.Before(o.until) && f.Gap.Until.After(o.from)
+		}), "%s %v since %s until %s: %v", f.Fact, f.Gap.Revisions, f.Gap.Since, f.Gap.Until, c.outages)
+		if f.Fact == events.FactGap {
+			for _, revision := range f.Gap.Revisions {
+				lost[f.Workload.UID+"/"+strconv.Itoa(revision)] = true
+			}
+		}
+	}
+	return lost
 }
 
 // after is the next revision of the same object.

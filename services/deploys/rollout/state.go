@@ -179,8 +179,17 @@ type Rollout struct {
 	Paused     bool      `json:"paused,omitempty"`
 	// Partition that was reached last.
 	Partition *int `json:"partition,omitempty"`
+	// Unseen is a time in which it may have been completed, and nothing told since that it was not.
+	Unseen *Unseen `json:"unseen,omitempty"`
 	// Ordinals of facts that may repeat.
 	Ordinals []Ordinal `json:"ordinals,omitempty"`
+}
+
+// Unseen is a time in which nobody looked.
+type Unseen struct {
+	Since time.Time    `json:"since"`
+	Until time.Time    `json:"until"`
+	Cause events.Cause `json:"cause"`
 }
 
 // Ordinal of the last fact of a name.

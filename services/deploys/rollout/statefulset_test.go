@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -197,4 +198,110 @@ func TestWhatHappensToADaemonSet(t *testing.T) {
 			require.Equal(t, tc.says, d.since(mark))
 		})
 	}
+}
+
+// What was complete when the watcher looked away, and was edited again before it looked back, leaves nothing that says so.
+func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		does func(s *statefulSet)
+		says []string
+	}{
+		"edited again, which its controller has not seen": {func(s *statefulSet) {
+			s.run()
+			s.edit("web:3")
+			s.start()
+			s.run()
+		}, []string{"started 2", "gap [2]", "unknown 2", "started 3", "completed 3"}},
+		"scaled": {func(s *statefulSet) {
+			s.run()
+			s.slow = true
+			s.scale(5)
+			s.run()
+			s.start()
+			s.edit("web:3")
+			s.slow = false
+			s.run()
+		}, []string{"started 2", "scale_started 3→5", "gap [2]", "unknown 2", "started 3", "completed 3", "scale_completed 3→5"}},
+		"edited again, and deleted": {func(s *statefulSet) {
+			s.run()
+			s.edit("web:3")
+			s.start()
+			s.delete()
+		}, []string{"started 2", "gap [2]", "unknown 2", "removed"}},
+		"not complete": {func(s *statefulSet) {
+			s.step()
+			s.start()
+			s.edit("web:3")
+			s.run()
+		}, []string{"started 2", "superseded 2", "started 3", "completed 3"}},
+		"complete in the end": {func(s *statefulSet) {
+			s.run()
+			s.scale(5)
+			s.start()
+			s.run()
+		}, []string{"started 2", "scale_started 3→5", "completed 2", "scale_completed 3→5"}},
+		"taken back to the one before, whose number has grown": {func(s *statefulSet) {
+			s.run()
+			s.edit("web:1")
+			s.run()
+			s.edit("web:2")
+			s.run()
+			s.start()
+		}, []string{"started 2", "gap [2 3]", "unknown 2", "started 3", "rolled_back 3", "unknown 3", "started 4", "rolled_back 4", "completed 4"}},
+	} {
+		for seed := range uint64(6) { // the set and its revisions come in any order
+			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
+				t.Parallel()
+				s := newStatefulSet(t, seed)
+				s.create(3, "web:1")
+				s.run()
+				mark := s.mark()
+				s.edit("web:2")
+				s.step()
+				s.stop()
+				s.now = s.now.Add(time.Minute)
+				tc.does(s)
+				s.wait(time.Minute)
+				require.Equal(t, tc.says, s.since(mark))
+			})
+		}
+	}
+}
+
+// A controller that has not heard that the object is gone writes its status into the one that took its name.
+func TestAStatusOfTheObjectBefore(t *testing.T) {
+	t.Parallel()
+	for name, observed := range map[string]int{"of a later generation": 10, "of the same": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStatefulSet(t, 1)
+			s.create(3, "web:1")
+			s.run()
+			s.delete()
+			mark := s.mark()
+			s.create(3, "web:2")
+			late := s.observation(events.VerbUpserted)
+			late.Workload.HasStatus, late.Workload.ObservedGeneration = true, observed
+			late.Workload.CurrentRevision, late.Workload.UpdateRevision = "web-gone", "web-gone"
+			late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+			s.tell(late)
+			s.run()
+			s.wait(time.Minute)
+			require.Equal(t, []string{"started 1", "completed 1"}, s.since(mark))
+		})
+	}
+	d := newDaemonSet(t, 1)
+	d.create(3, "web:1")
+	d.run()
+	d.delete()
+	mark := d.mark()
+	d.create(3, "web:2")
+	late := d.observation(events.VerbUpserted)
+	late.Workload.HasStatus, late.Workload.ObservedGeneration, late.Workload.SpecReplicas = true, 10, new(3)
+	late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+	d.tell(late)
+	require.Equal(t, []string{"started 1"}, d.since(mark), "not complete yet")
+	d.run()
+	require.Equal(t, []string{"started 1", "completed 1"}, d.since(mark))
 }

@@ -28,6 +28,8 @@ type View struct {
 	Restored bool `json:"restored,omitempty"`
 	// Known says that the workload would have been known if it had been there and selected.
 	Known bool `json:"known,omitempty"`
+	// Heard says that what keeps the newest revision was told since nobody looked.
+	Heard bool `json:"heard,omitempty"`
 
 	// Deleted, with DeletedAt where that is known; Absent when a full resync lacked it. Unselected when it is only not followed any more.
 	Deleted    bool      `json:"deleted,omitempty"`
@@ -68,6 +70,7 @@ type Condition struct {
 // Reasons of conditions.
 const (
 	reasonAvailable   = "NewReplicaSetAvailable"
+	reasonUpdated     = "ReplicaSetUpdated"
 	reasonDeadline    = "ProgressDeadlineExceeded"
 	reasonCreateError = "ReplicaSetCreateError"
 )
@@ -93,6 +96,12 @@ func viewOf(in Input) View {
 			Desired: desired(w), Total: w.Replicas, Updated: w.UpdatedReplicas, Ready: w.ReadyReplicas, Available: w.AvailableReplicas,
 			Unavailable: w.UnavailableReplicas, Terminating: w.TerminatingReplicas,
 		},
+	}
+	if v.Observed > v.Generation { // a controller that was late wrote the status of the object that bore the name before
+		v.Observed, v.Current, v.Update, v.Counts = 0, "", "", Counts{Desired: v.Counts.Desired}
+		if w.Kind == events.WorkloadKindDaemonset {
+			v.Counts.Desired = 0
+		}
 	}
 	if w.Kind == events.WorkloadKindDaemonset {
 		v.Revision = w.TemplateGeneration

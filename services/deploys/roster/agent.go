@@ -34,7 +34,7 @@ type Agent struct {
 	// Selection is what the watcher follows; Complete the selection of the last full resync that was complete, nil before the first.
 	Selection string
 	Complete  *string
-	// CompleteAt is when the first one of that selection in a row was complete.
+	// CompleteAt is when the first one of that selection in a row that was complete began.
 	CompleteAt time.Time
 	// Listed are versions by kind that were listed at ListedAt or before.
 	Listed   map[string]string

@@ -57,11 +57,11 @@ func (r *Roster) End(o *observed.Observed) (*Agent, bool) {
 }
 
 // Complete notes that the full resync that has ended came in whole, after what is absent by it was judged.
-func (r *Roster) Complete(a *Agent, at time.Time) {
+func (r *Roster) Complete(a *Agent) {
 	a = r.change(a)
 	selection := a.Selection
 	if a.Complete == nil || *a.Complete != selection {
-		a.CompleteAt = at
+		a.CompleteAt = a.ResyncAt // what came to be after it was listed is new, even if it took a while to tell
 	}
 	a.Complete = &selection
 }

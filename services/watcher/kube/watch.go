@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,14 +24,27 @@ import (
 // Handler takes what is watched. Calls for one kind in one namespace, or in all where all are watched at once, come one at a time; kinds and namespaces run
 // beside each other. It must not block for long and must not change the objects.
 type Handler interface {
-	// Seen is called for an object that exists in this version. Initial tells that it was there when watching began.
-	Seen(kind Kind, object metav1.Object, initial bool)
+	// Seen is called for an object that exists in this version.
+	Seen(kind Kind, object metav1.Object, look Look)
 	// Gone is called for an object that exists no more, or bears our labels no more, and for a [Revision] that its workload controls no more. Its version is
 	// that of the deletion itself, or, where that was missed or there was none, the last one that was seen.
 	Gone(kind Kind, object metav1.Object, missed bool)
 	// Rewound is called when a version went back, which only a cluster restored from a backup does.
 	Rewound(kind Kind)
 }
+
+// Look says how an object was seen.
+type Look int8
+
+// Looks.
+const (
+	// Watched: it came to be, or changed, as was watched.
+	Watched Look = iota
+	// Initially: it was there when watching began.
+	Initially
+	// Again: it was found new or changed when watching had to begin anew. Versions before it may have gone unseen.
+	Again
+)
 
 // Watch is a running watch of every kind.
 type Watch struct {
@@ -62,11 +76,12 @@ func (c *Client) Watch(ctx context.Context, scope Scope, handler Handler) (*Watc
 			if err != nil {
 				return nil, err
 			}
+			told := &adapter{kind: kind, to: handler, logger: c.logger}
 			_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 				Logger:        &logger,
-				ListerWatcher: w.observed(src, place{kind, namespace}, scope.labels),
+				ListerWatcher: w.observed(src, place{kind, namespace}, scope.labels, told),
 				ObjectType:    src.example,
-				Handler:       &adapter{kind: kind, to: handler, logger: c.logger},
+				Handler:       told,
 				Transform:     scope.trim,
 			})
 			controllers = append(controllers, controller)
@@ -79,13 +94,16 @@ func (c *Client) Watch(ctx context.Context, scope Scope, handler Handler) (*Watc
 	return w, nil
 }
 
-// observed remembers of each request whether it succeeded.
-func (w *Watch) observed(src source, at place, labels string) cache.ListerWatcher {
+// observed remembers of each request whether it succeeded, and lets the adapter know what was listed.
+func (w *Watch) observed(src source, at place, labels string, told *adapter) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector = labels
 			list, err := src.list(ctx, options)
 			w.note(ctx, at, "list", err)
+			if err == nil {
+				told.listed(list)
+			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
@@ -93,6 +111,9 @@ func (w *Watch) observed(src source, at place, labels string) cache.ListerWatche
 			changes, err := src.watch(ctx, options)
 			if !answerable(err) {
 				w.note(ctx, at, "watch", err)
+			}
+			if err == nil && options.SendInitialEvents != nil && *options.SendInitialEvents {
+				changes = overhear(changes, told.heard)
 			}
 			return changes, err
 		},
@@ -150,11 +171,47 @@ type adapter struct {
 	kind   Kind
 	to     Handler
 	logger *slog.Logger
+
+	// listing is the version of the last listing: what was watched before is told by then, so what is not above it comes from there.
+	listing atomic.Pointer[string]
+}
+
+// listed is told of a listing before its objects are.
+func (a *adapter) listed(list runtime.Object) {
+	if l, err := meta.ListAccessor(list); err == nil {
+		a.listing.Store(new(l.GetResourceVersion()))
+	}
+}
+
+// heard is told of the events of a listing that comes as a watch; a bookmark ends it.
+func (a *adapter) heard(e watch.Event) {
+	if e.Type == watch.Bookmark {
+		if o, err := meta.Accessor(e.Object); err == nil && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+			a.listing.Store(new(o.GetResourceVersion()))
+		}
+	}
+}
+
+// look tells what was found in a listing from what was watched.
+func (a *adapter) look(o metav1.Object) Look {
+	listing := a.listing.Load()
+	if listing == nil {
+		return Watched
+	}
+	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), *listing); err != nil || order > 0 {
+		return Watched
+	}
+	return Again
 }
 
 func (a *adapter) OnAdd(object any, initial bool) {
-	if o := a.object(object); o != nil {
-		a.to.Seen(a.kind, o, initial)
+	o := a.object(object)
+	switch {
+	case o == nil:
+	case initial:
+		a.to.Seen(a.kind, o, Initially)
+	default:
+		a.to.Seen(a.kind, o, a.look(o))
 	}
 }
 
@@ -176,7 +233,11 @@ func (a *adapter) OnUpdate(before, after any) {
 	if old.GetUID() != now.GetUID() || isRevision && r.Owner != was.Owner {
 		a.to.Gone(a.kind, old, true)
 	}
-	a.to.Seen(a.kind, now, false)
+	look := Watched
+	if old.GetResourceVersion() != now.GetResourceVersion() {
+		look = a.look(now)
+	}
+	a.to.Seen(a.kind, now, look)
 }
 
 func (a *adapter) OnDelete(object any) {

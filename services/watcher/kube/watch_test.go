@@ -23,12 +23,8 @@ const patience = 30 * time.Second
 // calls are what a handler was told, as text.
 type calls chan string
 
-func (c calls) Seen(kind kube.Kind, o metav1.Object, initial bool) {
-	text := "seen " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion()
-	if initial {
-		text += " initially"
-	}
-	c <- text
+func (c calls) Seen(kind kube.Kind, o metav1.Object, look kube.Look) {
+	c <- "seen " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion() + map[kube.Look]string{kube.Initially: " initially", kube.Again: " again"}[look]
 }
 
 func (c calls) Gone(kind kube.Kind, o metav1.Object, missed bool) {
@@ -112,21 +108,23 @@ func TestWatchTellsWhatIsThereAndWhatChanges(t *testing.T) {
 func TestAWatchThatIsTooOldIsBegunAnew(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
-	server.Set(kubetest.Deployments, 10, deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7))
+	server.Set(kubetest.Deployments, 10, deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7), deployment("changed", "6", 8))
 	_, told := startWatch(t, server)
-	for range 3 {
+	for range 4 {
 		require.Contains(t, told.next(t), "initially")
 	}
-	server.Set(kubetest.Deployments, 20, deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16))
+	server.Set(kubetest.Deployments, 20, deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16), deployment("changed", "6", 17))
 	server.Expire(20)
 	changes := map[string]bool{}
-	for range 5 {
+	for range 6 {
 		changes[told.next(t)] = true
 	}
 	require.Equal(t, map[string]bool{
 		"gone deployment gone@5 missed": true, "seen deployment kept@6": true, "gone deployment again@7 missed": true,
-		"seen deployment again@15": true, "seen deployment new@16": true,
+		"seen deployment again@15 again": true, "seen deployment new@16 again": true, "seen deployment changed@17 again": true,
 	}, changes)
+	server.Send(kubetest.Deployments, "MODIFIED", deployment("changed", "6", 21))
+	require.Equal(t, "seen deployment changed@21", told.next(t))
 }
 
 func TestAClusterThatWentBackIsNoticed(t *testing.T) {
@@ -138,7 +136,7 @@ func TestAClusterThatWentBackIsNoticed(t *testing.T) {
 	server.Set(kubetest.Deployments, 7, deployment("a", "1", 4))
 	server.Expire(1 << 30)
 	require.Equal(t, "rewound deployment", told.next(t))
-	require.Equal(t, "seen deployment a@4", told.next(t))
+	require.Equal(t, "seen deployment a@4 again", told.next(t))
 }
 
 func TestARefusedKindIsSaidUntilItIsNot(t *testing.T) {
