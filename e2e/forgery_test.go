@@ -25,7 +25,12 @@ func TestForgedRollouts(t *testing.T) {
 	victim.image(secondImage)
 	facts := []string{"started 1", "completed 1", "started 2", "completed 2"}
 	victim.requireFacts(facts...)
-	before := s.records(topology.FamilyDeploy)
+	// The last word on that rollout is that its old pods are gone.
+	var before []record
+	require.Eventually(t, func() bool {
+		before = s.records(topology.FamilyDeploy)
+		return slices.ContainsFunc(before, func(r record) bool { return strings.HasSuffix(r.subject, ".drained") })
+	}, patience, clusterTick)
 
 	api, err := s.Client()
 	require.NoError(t, err)

@@ -254,7 +254,9 @@ func (a admission) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 // everybody is a directory in which all agents are of one project.
 type everybody struct{}
 
-func (everybody) Agent(id int64) (directory.Agent, bool) { return directory.Agent{ID: id, ProjectID: 1}, true }
+func (everybody) Agent(id int64) (directory.Agent, bool) {
+	return directory.Agent{ID: id, ProjectID: 1}, true
+}
 
 func (everybody) Changed() <-chan struct{} { return nil }
 

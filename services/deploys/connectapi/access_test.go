@@ -131,7 +131,7 @@ func (b *bed) everything(t *testing.T, api clients) map[string]error {
 	_, out["ResendFact"] = api.ResendFact(ctx, connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "told"}))
 	rebuilding, err := api.Rebuild(ctx, connect.NewRequest(&deploysv1.RebuildRequest{}))
 	require.NoError(t, err)
-	for rebuilding.Receive() { //nolint:revive // what it says is of no concern
+	for rebuilding.Receive() {
 	}
 	out["Rebuild"] = rebuilding.Err()
 	require.NoError(t, rebuilding.Close())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -271,6 +270,6 @@ func refused(t *testing.T, code errcode.Code, err error) *fault.Error {
 	require.Error(t, err)
 	require.Equal(t, code, fault.CodeOf(err), "%v", err)
 	var f *fault.Error
-	require.True(t, errors.As(err, &f))
+	require.ErrorAs(t, err, &f)
 	return f
 }

@@ -13,13 +13,12 @@ import (
 // Whoever may write into a cluster decides on much of what is said of it, and must not make facts that no stream takes or states that no memory holds. What
 // is longer than any honest object has is cut off, always in the same way: a rollout is told of all the same.
 const (
-	// maxLabels and maxAnnotations bound the sum of keys and values, in bytes.
-	maxLabels      = 16 << 10
-	maxAnnotations = 16 << 10
-	maxImages      = 64
-	maxImage       = 512
-	maxConditions  = 20
-	maxMessage     = 2 << 10
+	// maxTexts bounds the sum of the keys and values of labels, and of annotations, in bytes.
+	maxTexts      = 16 << 10
+	maxImages     = 64
+	maxImage      = 512
+	maxConditions = 20
+	maxMessage    = 2 << 10
 )
 
 // named checks a name that the cluster has checked already, if it is one.
@@ -54,17 +53,17 @@ func clip(text *string, most int) {
 }
 
 // lighten takes the largest entries out until the rest is small enough.
-func lighten(texts map[string]string, most int) {
+func lighten(texts map[string]string) {
 	size := 0
 	for key, value := range texts {
 		size += len(key) + len(value)
 	}
-	if size <= most {
+	if size <= maxTexts {
 		return
 	}
 	weight := func(key string) int { return len(key) + len(texts[key]) }
 	for _, key := range slices.SortedFunc(maps.Keys(texts), func(a, b string) int { return cmp.Or(weight(b)-weight(a), strings.Compare(a, b)) }) {
-		if size <= most {
+		if size <= maxTexts {
 			return
 		}
 		size -= weight(key)
@@ -74,8 +73,8 @@ func lighten(texts map[string]string, most int) {
 
 // bound cuts off what is too long of a workload.
 func bound(w *events.ObservedWorkload) {
-	lighten(w.Object.Labels, maxLabels)
-	lighten(w.Object.Annotations, maxAnnotations)
+	lighten(w.Object.Labels)
+	lighten(w.Object.Annotations)
 	clip(&w.Strategy, maxToken)
 	w.Conditions = w.Conditions[:min(len(w.Conditions), maxConditions)]
 	for i := range w.Conditions {
@@ -89,8 +88,8 @@ func bound(w *events.ObservedWorkload) {
 	if t == nil {
 		return
 	}
-	lighten(t.Labels, maxLabels)
-	lighten(t.Annotations, maxAnnotations)
+	lighten(t.Labels)
+	lighten(t.Annotations)
 	for _, text := range []*string{&t.ChangedBy, &t.Digest, &t.RestartedAt} {
 		clip(text, maxToken)
 	}
