@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
@@ -144,10 +145,19 @@ func (b *factsBed) ours(ctx context.Context) (rate float64, err error) {
 func readerOf(pool *pgxpool.Pool, js jetstream.JetStream) *deploysnats.Ingest {
 	const label = "lockstep.dev/deploy-group"
 	return &deploysnats.Ingest{
-		Pool: pool, JetStream: js, Cell: benchCell, Logger: quiet(), Store: &deploysstore.Store{},
+		Pool: pool, JetStream: js, Cell: benchCell, Logger: quiet(), Store: &deploysstore.Store{}, Directory: everyAgent{},
 		Environments: environment.Rules{Label: label}, History: history.Rules{GroupLabel: label},
 	}
 }
+
+// everyAgent is a directory in which every agent is one of the project's.
+type everyAgent struct{}
+
+func (everyAgent) Agent(id int64) (directory.Agent, bool) {
+	return directory.Agent{ID: id, ProjectID: benchProject}, true
+}
+func (everyAgent) Changed() <-chan struct{} { return nil }
+func (everyAgent) Following() bool          { return true }
 
 // capture keeps what was told.
 func (b *factsBed) capture(ctx context.Context) error {

@@ -3,7 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/detection/played"
 	"lockstep.internal/tools/testkit/natsd"
 )
 
@@ -55,6 +62,9 @@ func deploysHeap(ctx context.Context, n int) (heap, stored float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
+	if err := enter(ctx, js); err != nil {
+		return 0, 0, err
+	}
 	service, err := parts.start(ctx, dir, childDeploys, "--cell-name="+string(benchCell), "--database-url="+database.URL(), "--nats-url="+server.ClientURL(),
 		"--api-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0")
 	if err != nil {
@@ -82,4 +92,26 @@ func deploysHeap(ctx context.Context, n int) (heap, stored float64, err error) {
 		return 0, 0, fmt.Errorf("look at what is stored: %w", err)
 	}
 	return heap, stored, service.stop()
+}
+
+// benchProject is whose agents are.
+const benchProject = 4
+
+// enter puts the agent that is played into the directory, as the state service does.
+func enter(ctx context.Context, js jetstream.JetStream) error {
+	subject := "agent/" + strconv.Itoa(played.AgentID)
+	e, err := event.New(event.Attributes{
+		Type: events.TypeDirectoryAgent, Source: event.ServiceSource(string(benchCell), "state"), Subject: subject, ID: subject, Time: time.Now(),
+	}, events.DirectoryAgent{AgentID: played.AgentID, ProjectID: benchProject})
+	if err != nil {
+		return fmt.Errorf("enter the agent: %w", err)
+	}
+	m, err := event.Encode(e, benchCell.Directory("agent", strconv.Itoa(played.AgentID)))
+	if err != nil {
+		return fmt.Errorf("enter the agent: %w", err)
+	}
+	if _, err := js.PublishMsg(ctx, m); err != nil {
+		return fmt.Errorf("enter the agent: %w", err)
+	}
+	return nil
 }

@@ -19,15 +19,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC) }
 
 // begun is the begin of a full resync that listed everything at a version.
-func begun(agent int64, cluster, id, selection string, version, count int, at time.Time) *observed.Observed {
-	return &observed.Observed{AgentID: agent, ClusterUID: cluster, At: at, Begun: &events.ObservedResyncBegun{
+func begun(cluster, id, selection string, version, count int, at time.Time) *observed.Observed {
+	return &observed.Observed{AgentID: 1, ClusterUID: cluster, At: at, Begun: &events.ObservedResyncBegun{
 		ResyncID: id, Count: count, Selection: selection,
 		ListVersions: []events.ListVersion{{Kind: rollout.Deployment, ResourceVersion: strconv.Itoa(version)}},
 	}}
 }
 
-func ended(agent int64, cluster, id string, count int) *observed.Observed {
-	return &observed.Observed{AgentID: agent, ClusterUID: cluster, Ended: &events.ObservedResyncEnded{ResyncID: id, Count: count}}
+func ended(id string, count int) *observed.Observed {
+	return &observed.Observed{AgentID: 1, ClusterUID: "a", Ended: &events.ObservedResyncEnded{ResyncID: id, Count: count}}
 }
 
 func workload(agent int64, cluster, resync string) *observed.Observed {
@@ -41,7 +41,7 @@ func TestAnAgentChangesItsClusterWithAFullResyncOnly(t *testing.T) {
 	require.True(t, ours, "it is where it says first")
 	_, ours = r.Hear(workload(1, "b", ""))
 	require.False(t, ours)
-	require.Equal(t, "a", r.Begin(begun(1, "b", "r1", "all", 10, 0, start())).Before)
+	require.Equal(t, "a", r.Begin(begun("b", "r1", "all", 10, 0, start())).Before)
 	_, ours = r.Hear(workload(1, "a", ""))
 	require.False(t, ours)
 	_, ours = r.Hear(workload(1, "b", ""))
@@ -51,18 +51,18 @@ func TestAnAgentChangesItsClusterWithAFullResyncOnly(t *testing.T) {
 func TestOnlyAWholeResyncCounts(t *testing.T) {
 	t.Parallel()
 	r := roster.New(nil)
-	r.Begin(begun(1, "a", "r1", "all", 10, 2, start()))
+	r.Begin(begun("a", "r1", "all", 10, 2, start()))
 	a, _ := r.Hear(workload(1, "a", "r1"))
 	require.True(t, a.Member(workload(1, "a", "r1")))
 	require.False(t, a.Member(workload(1, "a", "r0")))
-	_, open := r.End(ended(1, "a", "r0", 2))
+	_, open := r.End(ended("r0", 2))
 	require.False(t, open)
-	a, open = r.End(ended(1, "a", "r1", 2))
+	a, open = r.End(ended("r1", 2))
 	require.True(t, open)
-	require.False(t, a.Whole(ended(1, "a", "r1", 2), 1))
-	require.False(t, a.Whole(ended(1, "a", "r1", 1), 2))
-	require.True(t, a.Whole(ended(1, "a", "r1", 2), 2))
-	_, open = r.End(ended(1, "a", "r1", 2))
+	require.False(t, a.Whole(ended("r1", 2), 1))
+	require.False(t, a.Whole(ended("r1", 1), 2))
+	require.True(t, a.Whole(ended("r1", 2), 2))
+	_, open = r.End(ended("r1", 2))
 	require.False(t, open, "it ends once")
 	require.False(t, a.Member(workload(1, "a", "r1")))
 	require.False(t, r.Input(a, start()).KnownBefore)
@@ -75,11 +75,11 @@ func TestOnlyAWholeResyncCounts(t *testing.T) {
 func TestWhatIsAbsentAfterAnotherSelectionMayStillBeThere(t *testing.T) {
 	t.Parallel()
 	r := roster.New(nil)
-	a := r.Begin(begun(1, "a", "r1", "all", 10, 0, start())).Agent
+	a := r.Begin(begun("a", "r1", "all", 10, 0, start())).Agent
 	require.Equal(t, &rollout.Absence{ListVersion: "10"}, a.Absence(rollout.Deployment))
 	require.Nil(t, a.Absence(rollout.DaemonSet), "which was not listed")
 	r.Complete(a)
-	a = r.Begin(begun(1, "a", "r2", "shop", 20, 0, start().Add(time.Second))).Agent
+	a = r.Begin(begun("a", "r2", "shop", 20, 0, start().Add(time.Second))).Agent
 	require.True(t, a.Absence(rollout.Deployment).Unselected)
 	require.False(t, r.Input(a, start()).KnownBefore, "what is new to the selection is not new")
 	r.Complete(a)
@@ -101,9 +101,9 @@ func TestVersionsThatBeginAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := roster.New(nil)
-			require.False(t, r.Begin(begun(1, "a", "r1", "all", 10, 0, start())).Restored)
+			require.False(t, r.Begin(begun("a", "r1", "all", 10, 0, start())).Restored)
 			other, _ := r.Hear(workload(2, "a", ""))
-			next := r.Begin(begun(1, "a", "r2", "all", c.version, 0, start().Add(c.after)))
+			next := r.Begin(begun("a", "r2", "all", c.version, 0, start().Add(c.after)))
 			require.Equal(t, c.restored, next.Restored)
 			// It holds for all agents of the cluster.
 			require.Equal(t, r.Input(next.Agent, start()).Epoch, r.Input(other, start()).Epoch)
@@ -139,7 +139,7 @@ func TestWhatIsStoredChangesWhenItIsKept(t *testing.T) {
 	t.Parallel()
 	stored := map[int64]roster.Agent{1: {ID: 1, ClusterUID: "a"}, 2: {ID: 2, ClusterUID: "a"}}
 	r := roster.New(stored)
-	r.Begin(begun(1, "a", "r1", "all", 10, 3, start()))
+	r.Begin(begun("a", "r1", "all", 10, 3, start()))
 	require.Empty(t, stored[1].ResyncID)
 	require.Len(t, r.Changed(), 1)
 	r.Keep()

@@ -26,7 +26,8 @@ type Watcher struct {
 	resync          string
 }
 
-const agentID = 1
+// AgentID of the agent.
+const AgentID = 1
 
 // Cluster is the UID of the cluster.
 const Cluster = "cluster-1"
@@ -34,7 +35,7 @@ const Cluster = "cluster-1"
 func (w *Watcher) say(subject, kind string, data any) error {
 	w.events++
 	e, err := event.New(event.Attributes{
-		Type: kind, Source: event.AgentSource(string(w.Cell), agentID, "watcher"), Subject: "s", ID: strconv.Itoa(w.events), Time: w.Now,
+		Type: kind, Source: event.AgentSource(string(w.Cell), AgentID, "watcher"), Subject: "s", ID: strconv.Itoa(w.events), Time: w.Now,
 	}, data)
 	if err != nil {
 		return fmt.Errorf("played: %w", err)
@@ -54,7 +55,7 @@ func (w *Watcher) next() string {
 // Tick says what time it is, 15 seconds later.
 func (w *Watcher) Tick() error {
 	w.Now = w.Now.Add(15 * time.Second)
-	return w.say(w.Cell.ObservedTick(agentID), events.TypeObservedTick, events.ObservedTick{ClusterUID: Cluster, ObservedAt: w.Now})
+	return w.say(w.Cell.ObservedTick(AgentID), events.TypeObservedTick, events.ObservedTick{ClusterUID: Cluster, ObservedAt: w.Now})
 }
 
 // List is a full resync with these Deployments.
@@ -64,7 +65,7 @@ func (w *Watcher) List(id string, deployments ...*Deployment) error {
 	w.Now = w.Now.Add(time.Second)
 	count := 2 * len(deployments)
 	listed := strconv.Itoa(100 + w.version)
-	err := w.say(w.Cell.ObservedResync(agentID), events.TypeObservedResyncBegun, map[string]any{
+	err := w.say(w.Cell.ObservedResync(AgentID), events.TypeObservedResyncBegun, map[string]any{
 		"resync_id": id, "cluster_uid": Cluster, "cause": "start", "count": count, "observed_at": w.Now, "scope": "workloads", "selection": "all",
 		"list_versions": []map[string]string{{"kind": "deployment", "resource_version": listed}, {"kind": "replicaset", "resource_version": listed}},
 	})
@@ -80,7 +81,7 @@ func (w *Watcher) List(id string, deployments ...*Deployment) error {
 		return err
 	}
 	w.Now = w.Now.Add(time.Second)
-	return w.say(w.Cell.ObservedResync(agentID), events.TypeObservedResyncEnded, map[string]any{
+	return w.say(w.Cell.ObservedResync(AgentID), events.TypeObservedResyncEnded, map[string]any{
 		"resync_id": id, "cluster_uid": Cluster, "count": count, "observed_at": w.Now, "scope": "workloads",
 	})
 }
@@ -127,7 +128,7 @@ func (d *Deployment) Tell() error {
 		reason, message = "NewReplicaSetAvailable", "has successfully progressed"
 	}
 	count, none := replicas, 0
-	return d.w.say(d.w.Cell.ObservedWorkload(agentID, "deployment", Namespace, d.name), events.TypeObservedWorkload, events.ObservedWorkload{
+	return d.w.say(d.w.Cell.ObservedWorkload(AgentID, "deployment", Namespace, d.name), events.TypeObservedWorkload, events.ObservedWorkload{
 		Object: d.meta(d.name, "uid-"+d.name, d.version, d.w.Now.Add(-time.Hour).Truncate(time.Hour)), Kind: events.WorkloadKindDeployment, Generation: d.revision,
 		ObservedGeneration: d.revision, SpecReplicas: &count, HasStatus: true, Strategy: "RollingUpdate", Revision: d.revision,
 		Replicas: replicas, UpdatedReplicas: d.updated, ReadyReplicas: d.available, AvailableReplicas: d.available, UnavailableReplicas: replicas - d.available,
@@ -141,7 +142,7 @@ func (d *Deployment) Tell() error {
 }
 
 func (d *Deployment) tellSet() error {
-	return d.w.say(d.w.Cell.ObservedWorkload(agentID, "deployment", Namespace, d.name), events.TypeObservedWorkloadRevision, events.ObservedWorkloadRevision{
+	return d.w.say(d.w.Cell.ObservedWorkload(AgentID, "deployment", Namespace, d.name), events.TypeObservedWorkloadRevision, events.ObservedWorkloadRevision{
 		Object: d.meta(d.name+"-"+d.hash(), "rs-"+d.name+"-"+strconv.Itoa(d.revision), d.set, d.started), Kind: events.WorkloadRevisionKindReplicaset,
 		Workload: d.name, WorkloadUID: "uid-" + d.name, Revision: d.revision, TemplateHash: d.hash(),
 	})
