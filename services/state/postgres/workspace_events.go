@@ -32,7 +32,7 @@ func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, savi
 		}
 		messages = append(messages, told...)
 	}
-	queued, err := outbox.Queue(batch, messages...)
+	queued, err := s.Publisher.Queue(batch, messages...)
 	if err != nil {
 		return fmt.Errorf("tell of %d workspaces: %w", len(savings), err)
 	}
