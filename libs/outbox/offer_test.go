@@ -57,6 +57,7 @@ func TestWhatIsOfferedIsPublishedWithoutBeingRead(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, tx.SendBatch(t.Context(), &batch).Close())
 		p.Offer(queued) // before the commit, which nobody may: so that only the offer can be what is published
+		postgres.AfterCommit(tx, func() { p.Offer(queued) })
 		b.holds(map[string][]string{"fact.x": {"1"}, "fact.y": {"1"}})
 		return nil
 	}))
