@@ -12,13 +12,17 @@ const (
 	freshFor = time.Second
 )
 
-// Offer hands messages that a transaction of this process has just committed to the publisher, which saves it the way to the database to find them: a hint, which costs
-// nothing when it is lost. It is of use only while this replica publishes. Offering before the commit is an error of the caller that would publish what may never be true.
+// Offer hands messages that a transaction of this process has just committed to the publisher, which saves it the way to the database to find them, or has it look for them
+// there when others wait before them. While this replica publishes there is no other notification: an offer that is lost costs up to Config.Interval. While another one does, an offer is nothing.
+// Offering before the commit is an error of the caller that would publish what may never be true.
 func (p *Publisher) Offer(q *Queued) {
-	if p == nil || !q.first {
-		return
+	switch {
+	case p == nil || len(q.rows) == 0:
+	case q.first:
+		p.offers.add(offer{rows: q.rows, at: time.Now()})
+	default:
+		p.offers.poke()
 	}
-	p.offers.add(offer{rows: q.rows, at: time.Now()})
 }
 
 // offer are rows that were committed at the time.
@@ -44,9 +48,13 @@ func (o offers) add(made offer) {
 	}
 	select {
 	case o.waiting <- made:
-	default:
-		return
+	default: // it is found in the database
 	}
+	o.poke()
+}
+
+// poke wakes the session.
+func (o offers) poke() {
 	select {
 	case o.wake <- struct{}{}:
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,7 +23,7 @@ func (b *bundle) offering(ctx context.Context, pool *pgxpool.Pool, p *outbox.Pub
 			return err
 		}
 		var batch pgx.Batch
-		queued, err := outbox.Queue(&batch, message(name, change))
+		queued, err := p.Queue(&batch, message(name, change))
 		if err != nil {
 			return err
 		}
@@ -48,14 +49,15 @@ func (b *bundle) leads(p *outbox.Publisher) {
 func TestWhatIsOfferedIsPublishedWithoutBeingRead(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.publisher(nil)
+	p := b.publisher(func(c *outbox.Config) { c.Interval = time.Hour })
 	b.leads(p)
 	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
 		var batch pgx.Batch
-		queued, err := outbox.Queue(&batch, message("x", 1), message("y", 1))
+		queued, err := p.Queue(&batch, message("x", 1), message("y", 1))
 		require.NoError(t, err)
 		require.NoError(t, tx.SendBatch(t.Context(), &batch).Close())
 		p.Offer(queued) // before the commit, which nobody may: so that only the offer can be what is published
+		postgres.AfterCommit(tx, func() { p.Offer(queued) })
 		b.holds(map[string][]string{"fact.x": {"1"}, "fact.y": {"1"}})
 		return nil
 	}))
@@ -66,7 +68,7 @@ func TestWhatIsOfferedIsPublishedWithoutBeingRead(t *testing.T) {
 func TestAnOfferDoesNotOvertakeWhatWaits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.publisher(nil)
+	p := b.publisher(func(c *outbox.Config) { c.Interval = time.Hour })
 	held, release := make(chan struct{}), make(chan struct{})
 	p.OnPublish(func(_ context.Context, subject string, _ int64) {
 		if subject == "fact.slow" {
@@ -81,7 +83,9 @@ func TestAnOfferDoesNotOvertakeWhatWaits(t *testing.T) {
 	require.NoError(t, b.offering(t.Context(), b.pool, p, "x"))
 	close(release)
 	b.published()
-	require.Equal(t, upTo(2), b.onStream()["fact.x"])
+	require.NoError(t, b.offering(t.Context(), b.pool, p, "x"))
+	b.published()
+	require.Equal(t, upTo(3), b.onStream()["fact.x"])
 }
 
 func TestOrderIsThatOfCommitsAlsoWithOffers(t *testing.T) {

@@ -22,24 +22,21 @@ import (
 	"lockstep.internal/services/state/render"
 )
 
-// tell has the batch, which is sent within the transaction, put what changed into the outbox and notify of the workspaces. A zero Before is a workspace that was just created.
+// tell has the batch, which is sent within the transaction, put what changed into the outbox. A zero Before is a workspace that was just created.
 func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, savings []Saving) error {
 	var messages []*nats.Msg
-	ids := make([]uuid.UUID, len(savings))
-	for i, saving := range savings {
-		ids[i] = saving.After.ID
+	for _, saving := range savings {
 		told, err := s.messages(ctx, saving)
 		if err != nil {
 			return err
 		}
 		messages = append(messages, told...)
 	}
-	queued, err := outbox.Queue(batch, messages...)
+	queued, err := s.Publisher.Queue(batch, messages...)
 	if err != nil {
-		return fmt.Errorf("tell of %d workspaces: %w", len(ids), err)
+		return fmt.Errorf("tell of %d workspaces: %w", len(savings), err)
 	}
 	postgres.AfterCommit(tx, func() { s.Publisher.Offer(queued) })
-	batch.Queue(`select pg_notify($1, id::text) from unnest($2::uuid[]) as id`, WorkspaceChannel, ids)
 	return nil
 }
 

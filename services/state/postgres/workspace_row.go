@@ -118,26 +118,47 @@ func (r *workspaceRows) add(w domain.Workspace) error {
 	return nil
 }
 
-// update has the batch write them.
-func (r *workspaceRows) update(batch *pgx.Batch) {
-	batch.Queue(`
-		update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
-			desired_state_changed_at = n.desired_state_changed_at, actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
-			actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message, applied_revision = n.applied_revision,
-			applied_at = n.applied_at, apply_error_revision = n.apply_error_revision, apply_error_reason = n.apply_error_reason,
-			apply_error_message = n.apply_error_message, termination = n.termination, reconsider_at = n.reconsider_at,
-			desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of, applied_uid = n.applied_uid, applied_generation = n.applied_generation,
-			age_warned_of = n.age_warned_of
-		from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[],
-			$11::bigint[], $12::timestamptz[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
-			$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[])
-			as n (id, spec, desired_state, desired_revision, desired_state_changed_at, actual_state, actual_state_revision, actual_state_changed_at,
-				reason, message, applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
-				desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
-		where w.id = n.id`,
-		r.ids, r.specs, r.desiredStates, r.desiredRevisions, r.desiredStateChangedAt, r.actualStates, r.actualStateRevisions, r.actualStateChangedAt,
-		r.reasons, r.messages, r.appliedRevisions, r.appliedAt, r.applyErrorRevisions, r.applyErrorReasons, r.applyErrorMessages, r.terminations, r.reconsiderAt,
-		r.desiredStateSince, r.expiryWarnedOf, r.appliedUIDs, r.appliedGenerations, r.ageWarnedOf)
+// few workspaces are written by a statement each: the server makes ready and executes one in half the time that it takes with arrays.
+const few = 4
+
+// update has the batch write them, and notify of each if it is to be told.
+func (r *workspaceRows) update(batch *pgx.Batch, told bool) {
+	returning := ""
+	if told {
+		returning = ` returning pg_notify('` + WorkspaceChannel + `', w.id::text)`
+	}
+	if len(r.ids) > few {
+		batch.Queue(`
+			update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
+				desired_state_changed_at = n.desired_state_changed_at, actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
+				actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message, applied_revision = n.applied_revision,
+				applied_at = n.applied_at, apply_error_revision = n.apply_error_revision, apply_error_reason = n.apply_error_reason,
+				apply_error_message = n.apply_error_message, termination = n.termination, reconsider_at = n.reconsider_at,
+				desired_state_since = n.desired_state_since, expiry_warned_of = n.expiry_warned_of, applied_uid = n.applied_uid, applied_generation = n.applied_generation,
+				age_warned_of = n.age_warned_of
+			from unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[],
+				$11::bigint[], $12::timestamptz[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::timestamptz[],
+				$18::timestamptz[], $19::timestamptz[], $20::text[], $21::bigint[], $22::timestamptz[])
+				as n (id, spec, desired_state, desired_revision, desired_state_changed_at, actual_state, actual_state_revision, actual_state_changed_at,
+					reason, message, applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
+					desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
+			where w.id = n.id`+returning,
+			r.ids, r.specs, r.desiredStates, r.desiredRevisions, r.desiredStateChangedAt, r.actualStates, r.actualStateRevisions, r.actualStateChangedAt,
+			r.reasons, r.messages, r.appliedRevisions, r.appliedAt, r.applyErrorRevisions, r.applyErrorReasons, r.applyErrorMessages, r.terminations, r.reconsiderAt,
+			r.desiredStateSince, r.expiryWarnedOf, r.appliedUIDs, r.appliedGenerations, r.ageWarnedOf)
+		return
+	}
+	for i := range r.ids {
+		batch.Queue(`
+			update workspaces w set spec = $2, desired_state = $3, desired_revision = $4, desired_state_changed_at = $5,
+				actual_state = $6, actual_state_revision = $7, actual_state_changed_at = $8, reason = $9, message = $10, applied_revision = $11,
+				applied_at = $12, apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15, termination = $16, reconsider_at = $17,
+				desired_state_since = $18, expiry_warned_of = $19, applied_uid = $20, applied_generation = $21, age_warned_of = $22
+			where w.id = $1`+returning,
+			r.ids[i], r.specs[i], r.desiredStates[i], r.desiredRevisions[i], r.desiredStateChangedAt[i], r.actualStates[i], r.actualStateRevisions[i], r.actualStateChangedAt[i],
+			r.reasons[i], r.messages[i], r.appliedRevisions[i], r.appliedAt[i], r.applyErrorRevisions[i], r.applyErrorReasons[i], r.applyErrorMessages[i], r.terminations[i],
+			r.reconsiderAt[i], r.desiredStateSince[i], r.expiryWarnedOf[i], r.appliedUIDs[i], r.appliedGenerations[i], r.ageWarnedOf[i])
+	}
 }
 
 func nullable[T comparable](v T) *T {

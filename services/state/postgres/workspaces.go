@@ -59,6 +59,7 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) 
 	switch {
 	case err == nil:
 		var batch pgx.Batch
+		batch.Queue(`select pg_notify($1, $2)`, WorkspaceChannel, w.ID.String())
 		if err := s.tell(ctx, tx, &batch, []Saving{{After: w}}); err != nil {
 			return err
 		}
@@ -127,7 +128,7 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 		return nil
 	}
 	var batch pgx.Batch
-	rows.update(&batch)
+	rows.update(&batch, !s.Derived)
 	if !s.Derived {
 		if err := s.tell(ctx, tx, &batch, changed); err != nil {
 			return err
