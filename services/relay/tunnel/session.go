@@ -1,0 +1,416 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Config of a session. The zero value has every default.
+type Config struct {
+	// Window is how many bytes a stream's other side may send before they are read. Defaults to 256 KiB.
+	Window int
+	// MaxStreams that the other side may have open at a time. Defaults to 1,000.
+	MaxStreams int
+	// WriteTimeout is how long a write may make no progress before the connection is given up. Defaults to 30 s.
+	WriteTimeout time.Duration
+	// PingInterval is how often the other side is asked for a sign of life; the connection is given up when none came for two of them. Defaults to 20 s.
+	PingInterval time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Window == 0 {
+		c.Window = 256 << 10
+	}
+	if c.MaxStreams == 0 {
+		c.MaxStreams = 1000
+	}
+	if c.WriteTimeout == 0 {
+		c.WriteTimeout = 30 * time.Second
+	}
+	if c.PingInterval == 0 {
+		c.PingInterval = 20 * time.Second
+	}
+	return c
+}
+
+const (
+	readBuffer = 64 << 10
+	// maxPending is how much waits for the connection before writers wait, too.
+	maxPending = 256 << 10
+	// maxAnswers is how much may wait when an answer to the other side joins it: one that asks and does not read is given up.
+	maxAnswers = 4 * maxPending
+)
+
+// ErrClosed is what streams end with when their connection has ended.
+var ErrClosed = errors.New("the tunnel is closed")
+
+// Session is one connection between a relay and an agent, and the streams that share it. Both sides may open streams.
+type Session struct {
+	cfg    Config
+	wire   *wire
+	accept func(*Stream)
+
+	mu      sync.Mutex
+	streams map[uint32]*Stream
+	taken   int // of streams: opened by the other side
+	next    uint32
+	drained bool // the other side takes no more
+	err     error
+	done    chan struct{}
+	beat    *time.Timer
+	// silent is for how many beats nothing has come.
+	silent int
+
+	// What waits to be written, and who writes it.
+	out      sync.Mutex
+	pending  []byte
+	spare    []byte
+	pong     []byte
+	ping     bool
+	flushing bool
+	room     sync.Cond
+	broken   error
+}
+
+// NewSession makes a session of a connection that has been upgraded to WebSocket. dialled says which side this is, secret that the connection is encrypted; accept is called, in a goroutine of
+// its own, with each stream that the other side opens. [Session.Serve] has to run.
+func NewSession(conn net.Conn, dialled, secret bool, cfg Config, accept func(*Stream)) *Session {
+	cfg = cfg.withDefaults()
+	s := &Session{
+		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}),
+		wire: &wire{conn: conn, masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
+	}
+	s.wire.pinged = s.answerPing
+	s.room.L = &s.out
+	if dialled {
+		s.next = 1
+	} else {
+		s.next = 2
+	}
+	return s
+}
+
+// Open begins a stream. It costs no round trip: what is written follows the head at once.
+func (s *Session) Open(head []byte) (*Stream, error) {
+	if len(head) > maxHead {
+		return nil, fmt.Errorf("the head of a stream has %d bytes, more than %d", len(head), maxHead)
+	}
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return nil, s.err
+	}
+	if s.drained {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	st := newStream(s, s.next, head)
+	s.streams[s.next] = st
+	s.next += 2
+	s.mu.Unlock()
+	return st, s.send(header{kind: kindOpen, length: len(head), stream: st.id}, head)
+}
+
+// Done is closed when the session has ended.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Close ends the session and its streams.
+func (s *Session) Close() error {
+	s.fail(ErrClosed)
+	return nil
+}
+
+// Serve reads until the connection ends, and returns why.
+func (s *Session) Serve() error {
+	s.mu.Lock()
+	if s.err == nil {
+		s.beat = time.AfterFunc(s.cfg.PingInterval, s.check)
+	}
+	s.mu.Unlock()
+	s.fail(s.read())
+	return s.err
+}
+
+// check asks for a sign of life.
+func (s *Session) check() {
+	if s.wire.heard.Swap(false) {
+		s.silent = 0
+	} else if s.silent++; s.silent >= 2 {
+		s.fail(fmt.Errorf("nothing came from the other side for %s", 2*s.cfg.PingInterval))
+		return
+	}
+	s.out.Lock()
+	s.ping = true
+	s.rouse()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.beat.Reset(s.cfg.PingInterval)
+	}
+}
+
+func (s *Session) answerPing(payload []byte) {
+	s.out.Lock()
+	s.pong = append([]byte{}, payload...) // the last one is enough (RFC 6455, section 5.5.3)
+	s.rouse()
+}
+
+func (s *Session) fail(err error) {
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.err = errors.Join(ErrClosed, err)
+	streams := s.streams
+	s.streams = nil
+	close(s.done)
+	if s.beat != nil {
+		s.beat.Stop()
+	}
+	s.mu.Unlock()
+	s.out.Lock()
+	s.broken = s.err
+	s.room.Broadcast()
+	s.out.Unlock()
+	s.wire.conn.Close() //nolint:errcheck // it is over
+	for _, st := range streams {
+		st.fail(s.err)
+	}
+}
+
+// read takes frames apart as bytes come, however they are cut.
+func (s *Session) read() error {
+	var (
+		head [headerSize]byte
+		have int
+		h    header
+		left int    // of h's payload
+		part []byte // of a payload that must be whole
+	)
+	for {
+		data, err := s.wire.next()
+		if err != nil {
+			return err
+		}
+		for len(data) > 0 {
+			if left == 0 {
+				n := copy(head[have:], data)
+				have += n
+				data = data[n:]
+				if have < headerSize {
+					break
+				}
+				have = 0
+				h = parseHeader(head[:])
+				left = h.length
+				if left == 0 {
+					if err := s.take(h, nil); err != nil {
+						return err
+					}
+					continue
+				}
+			}
+			n := min(left, len(data))
+			chunk := data[:n]
+			data = data[n:]
+			left -= n
+			switch {
+			case h.kind == kindData:
+				err = s.deliver(h.stream, chunk)
+			case left > 0:
+				part = append(part, chunk...)
+			case len(part) > 0:
+				err = s.take(h, append(part, chunk...))
+				part = nil
+			default:
+				err = s.take(h, chunk)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *Session) stream(id uint32) *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams[id]
+}
+
+func (s *Session) deliver(id uint32, data []byte) error {
+	if st := s.stream(id); st != nil {
+		return st.deliver(data)
+	}
+	return nil // it has been reset here, which the other side does not know yet
+}
+
+// take obeys one frame.
+func (s *Session) take(h header, payload []byte) error {
+	switch h.kind {
+	case kindOpen:
+		return s.takeOpen(h.stream, payload)
+	case kindData: // of no bytes
+		return nil
+	case kindEnd:
+		if st := s.stream(h.stream); st != nil {
+			st.end()
+		}
+		return nil
+	case kindReset:
+		if st := s.stream(h.stream); st != nil {
+			st.fail(&ResetError{Reason: string(payload[:min(len(payload), maxReason)])})
+			s.forget(st)
+		}
+		return nil
+	case kindWindow:
+		if len(payload) != 4 {
+			return fmt.Errorf("the other side sent a window of %d bytes instead of 4", len(payload))
+		}
+		if st := s.stream(h.stream); st != nil {
+			st.credit(int(binary.BigEndian.Uint32(payload)))
+		}
+		return nil
+	case kindDrain:
+		s.mu.Lock()
+		s.drained = true
+		s.mu.Unlock()
+		return nil
+	}
+	return fmt.Errorf("the other side sent a frame of kind %d, which this version has not", h.kind)
+}
+
+func (s *Session) takeOpen(id uint32, head []byte) error {
+	if len(head) > maxHead || id == 0 || id&1 == s.next&1 {
+		return fmt.Errorf("the other side opened stream %d with a head of %d bytes", id, len(head))
+	}
+	s.mu.Lock()
+	if s.streams[id] != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("the other side opened stream %d twice", id)
+	}
+	if s.taken >= s.cfg.MaxStreams {
+		s.mu.Unlock()
+		return s.post(header{kind: kindReset, stream: id}, []byte("too many streams"))
+	}
+	st := newStream(s, id, append([]byte(nil), head...))
+	s.streams[id] = st
+	s.taken++
+	s.mu.Unlock()
+	go s.accept(st)
+	return nil
+}
+
+// forget drops a stream that has ended on both sides.
+func (s *Session) forget(st *Stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[st.id] != st {
+		return
+	}
+	delete(s.streams, st.id)
+	if st.id&1 != s.next&1 {
+		s.taken--
+	}
+}
+
+// send writes a frame, together with what others write at the same time. It returns when the frame is on its way or somebody is writing it.
+func (s *Session) send(h header, payload []byte) error {
+	s.out.Lock()
+	for len(s.pending) > maxPending && s.broken == nil {
+		s.room.Wait()
+	}
+	if s.broken != nil {
+		s.out.Unlock()
+		return s.broken
+	}
+	s.add(h, payload)
+	if s.flushing {
+		s.out.Unlock()
+		return nil
+	}
+	s.flushing = true
+	s.out.Unlock()
+	runtime.Gosched() // who is ready to write goes along
+	return s.flush()
+}
+
+// post is send for who reads, and must not wait for what is written: if both sides did, neither would read.
+func (s *Session) post(h header, payload []byte) error {
+	s.out.Lock()
+	if len(s.pending) > maxAnswers {
+		s.out.Unlock()
+		return errors.New("the other side asks and does not read the answers")
+	}
+	s.add(h, payload)
+	s.rouse()
+	return nil
+}
+
+// rouse has what waits written by somebody. It unlocks s.out.
+func (s *Session) rouse() {
+	defer s.out.Unlock()
+	if !s.flushing && s.broken == nil {
+		s.flushing = true
+		go s.flush() //nolint:errcheck // the session ends with the error
+	}
+}
+
+// add puts a frame to what waits. The first leaves space for the header of a message.
+func (s *Session) add(h header, payload []byte) {
+	h.length = len(payload)
+	if len(s.pending) == 0 {
+		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
+	}
+	s.pending = append(h.append(s.pending), payload...)
+}
+
+// flush writes what waits until nothing does.
+func (s *Session) flush() error {
+	s.out.Lock()
+	for {
+		batch, pong, ping := s.pending, s.pong, s.ping
+		if len(batch) == 0 && pong == nil && !ping {
+			s.flushing = false
+			s.out.Unlock()
+			return nil
+		}
+		s.pending, s.pong, s.ping = s.spare[:0], nil, false
+		s.room.Broadcast()
+		s.out.Unlock()
+		err := s.write(batch, pong, ping)
+		s.out.Lock()
+		if s.spare = nil; cap(batch) <= maxPending {
+			s.spare = batch
+		}
+		if err != nil {
+			s.flushing = false
+			s.out.Unlock()
+			s.fail(err)
+			return err
+		}
+	}
+}
+
+func (s *Session) write(batch, pong []byte, ping bool) error {
+	if pong != nil {
+		if err := s.wire.sendControl(opPong, pong); err != nil {
+			return err
+		}
+	}
+	if ping {
+		if err := s.wire.sendControl(opPing, nil); err != nil {
+			return err
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	return s.wire.send(batch)
+}

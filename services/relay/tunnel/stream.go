@@ -1,0 +1,273 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// ResetError is what a stream ends with when the other side gave it up.
+type ResetError struct{ Reason string }
+
+func (e *ResetError) Error() string { return "the other side ended the stream: " + e.Reason }
+
+// Stream is one conversation over a session: a [net.Conn] whose two directions end separately. One goroutine may read and one may write at a time.
+type Stream struct {
+	id   uint32
+	s    *Session
+	head []byte
+
+	mu       sync.Mutex
+	readable sync.Cond
+	writable sync.Cond
+	in       []byte // what has come and was not read yet
+	at       int    // where it begins
+	owed     int    // bytes read that the other side does not know of
+	ended    bool   // the other side has ended its direction
+	closed   bool   // this side has
+	deserted bool   // nobody reads any more
+	window   int    // bytes that may be sent
+	err      error
+
+	readDeadline, writeDeadline deadline
+}
+
+func newStream(s *Session, id uint32, head []byte) *Stream {
+	st := &Stream{id: id, s: s, head: head, window: s.cfg.Window}
+	st.readable.L, st.writable.L = &st.mu, &st.mu
+	return st
+}
+
+// Head is what the stream was opened with.
+func (st *Stream) Head() []byte { return st.head }
+
+func (st *Stream) deliver(data []byte) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.err != nil {
+		return nil
+	}
+	if len(st.in)-st.at+len(data) > st.s.cfg.Window || st.ended {
+		return fmt.Errorf("the other side sent more on stream %d than it may", st.id)
+	}
+	if st.deserted {
+		st.fails(net.ErrClosed)
+		st.s.forget(st)
+		return st.s.post(header{kind: kindReset, stream: st.id}, []byte("nobody reads it"))
+	}
+	if st.at > 0 && len(st.in)+len(data) > cap(st.in) {
+		st.in = st.in[:copy(st.in, st.in[st.at:])]
+		st.at = 0
+	}
+	st.in = append(st.in, data...)
+	st.readable.Signal()
+	return nil
+}
+
+func (st *Stream) end() {
+	st.mu.Lock()
+	st.ended = true
+	over := st.closed
+	st.readable.Signal()
+	st.mu.Unlock()
+	if over {
+		st.s.forget(st)
+	}
+}
+
+func (st *Stream) credit(n int) {
+	st.mu.Lock()
+	st.window += n
+	st.writable.Signal()
+	st.mu.Unlock()
+}
+
+func (st *Stream) fail(err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.fails(err)
+}
+
+func (st *Stream) fails(err error) {
+	if st.err == nil {
+		st.err = err
+	}
+	st.readable.Broadcast()
+	st.writable.Broadcast()
+}
+
+// Read reads what has come; [io.EOF] is the other side's end.
+func (st *Stream) Read(p []byte) (int, error) {
+	st.mu.Lock()
+	for st.at == len(st.in) {
+		switch {
+		case st.deserted:
+			st.mu.Unlock()
+			return 0, net.ErrClosed
+		case st.ended:
+			st.mu.Unlock()
+			return 0, io.EOF
+		case st.err != nil:
+			st.mu.Unlock()
+			return 0, st.err
+		case st.readDeadline.passed:
+			st.mu.Unlock()
+			return 0, os.ErrDeadlineExceeded
+		}
+		st.readable.Wait()
+	}
+	n := copy(p, st.in[st.at:])
+	st.at += n
+	if st.at == len(st.in) {
+		st.in, st.at = st.in[:0], 0
+	}
+	st.owed += n
+	owed := 0
+	if st.owed >= st.s.cfg.Window/2 && !st.ended {
+		owed, st.owed = st.owed, 0
+	}
+	st.mu.Unlock()
+	if owed > 0 {
+		if err := st.s.send(header{kind: kindWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(owed))); err != nil {
+			return n, nil //nolint:nilerr // what has come counts; the next read tells
+		}
+	}
+	return n, nil
+}
+
+// Write sends p; it waits while the other side has not read what was sent before.
+func (st *Stream) Write(p []byte) (int, error) {
+	sent := 0
+	for sent < len(p) {
+		n, err := st.reserve(min(len(p)-sent, maxPayload))
+		if err != nil {
+			return sent, err
+		}
+		if err := st.s.send(header{kind: kindData, stream: st.id}, p[sent:sent+n]); err != nil {
+			return sent, err
+		}
+		sent += n
+	}
+	return sent, nil
+}
+
+// reserve waits until something may be sent, and takes up to n bytes of it.
+func (st *Stream) reserve(n int) (int, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for {
+		switch {
+		case st.closed:
+			return 0, net.ErrClosed
+		case st.err != nil:
+			return 0, st.err
+		case st.writeDeadline.passed:
+			return 0, os.ErrDeadlineExceeded
+		case st.window > 0:
+			n = min(n, st.window)
+			st.window -= n
+			return n, nil
+		}
+		st.writable.Wait()
+	}
+}
+
+// CloseWrite ends this side's direction.
+func (st *Stream) CloseWrite() error {
+	st.mu.Lock()
+	if st.closed || st.err != nil {
+		st.mu.Unlock()
+		return nil
+	}
+	st.closed = true
+	over := st.ended
+	st.mu.Unlock()
+	err := st.s.send(header{kind: kindEnd, stream: st.id}, nil)
+	if over {
+		st.s.forget(st)
+	}
+	return err
+}
+
+// Reset gives the stream up, in both directions.
+func (st *Stream) Reset(reason string) {
+	st.mu.Lock()
+	over := st.err != nil || st.closed && st.ended
+	st.mu.Unlock()
+	if over {
+		return
+	}
+	st.fail(net.ErrClosed)
+	st.s.forget(st)
+	st.s.send(header{kind: kindReset, stream: st.id}, []byte(reason[:min(len(reason), maxReason)])) //nolint:errcheck // the session tells its own end
+}
+
+// Close ends this side's direction and reads nothing more. What the other side still sends then ends the stream there, too.
+func (st *Stream) Close() error {
+	st.mu.Lock()
+	st.deserted = true
+	unread := st.at < len(st.in) && !st.ended
+	st.in, st.at = nil, 0
+	st.readable.Broadcast()
+	st.mu.Unlock()
+	if unread {
+		st.Reset("nobody reads it")
+		return nil
+	}
+	return st.CloseWrite()
+}
+
+func (st *Stream) LocalAddr() net.Addr  { return st.s.wire.conn.LocalAddr() }
+func (st *Stream) RemoteAddr() net.Addr { return st.s.wire.conn.RemoteAddr() }
+
+// deadline of one direction; its stream's mutex guards it.
+type deadline struct {
+	timer  *time.Timer
+	passed bool
+}
+
+func (st *Stream) set(d *deadline, c *sync.Cond, t time.Time) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	d.passed = !t.IsZero() && !t.After(time.Now())
+	if d.passed {
+		c.Broadcast()
+	}
+	if t.IsZero() || d.passed {
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(time.Until(t), func() {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		if d.timer == timer {
+			d.passed = true
+			c.Broadcast()
+		}
+	})
+	d.timer = timer
+}
+
+func (st *Stream) SetReadDeadline(t time.Time) error {
+	st.set(&st.readDeadline, &st.readable, t)
+	return nil
+}
+
+func (st *Stream) SetWriteDeadline(t time.Time) error {
+	st.set(&st.writeDeadline, &st.writable, t)
+	return nil
+}
+
+func (st *Stream) SetDeadline(t time.Time) error {
+	st.set(&st.readDeadline, &st.readable, t)
+	st.set(&st.writeDeadline, &st.writable, t)
+	return nil
+}
