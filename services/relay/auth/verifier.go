@@ -1,0 +1,162 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+const (
+	// MaxSkew is by how much clocks may differ.
+	MaxSkew = 5 * time.Second
+	// minSecret is the least length of a secret in bytes: that of what HS256 makes of it (RFC 7518, section 3.2).
+	minSecret = 32
+	// maxSecrets that are accepted at a time: one that goes and one that comes.
+	maxSecrets = 2
+	// maxToken is the longest token that is looked at, in bytes.
+	maxToken = 8 << 10
+)
+
+// Config of a [Verifier] and a [Signer].
+type Config struct {
+	// Issuer and Audience that a token must name. Required.
+	Issuer, Audience string
+	// Secrets of at least 32 bytes each, one or two. The first one signs.
+	Secrets [][]byte
+	// Lifetime is the longest that a token may live. Defaults to no limit.
+	Lifetime time.Duration
+	// Now is the clock. Defaults to [time.Now].
+	Now func() time.Time
+}
+
+// ErrInvalidConfig is wrapped by errors of [NewVerifier] and [NewSigner].
+var ErrInvalidConfig = errors.New("invalid configuration")
+
+func (c Config) validate() (Config, error) {
+	switch {
+	case c.Issuer == "" || c.Audience == "":
+		return c, fmt.Errorf("%w: issuer and audience are required", ErrInvalidConfig)
+	case len(c.Secrets) == 0 || len(c.Secrets) > maxSecrets:
+		return c, fmt.Errorf("%w: %d secrets; one is needed, or two while one takes the place of the other", ErrInvalidConfig, len(c.Secrets))
+	}
+	for _, s := range c.Secrets {
+		if len(s) < minSecret {
+			return c, fmt.Errorf("%w: a secret of %d bytes; make one of at least %d, such as with: openssl rand -base64 48", ErrInvalidConfig, len(s), minSecret)
+		}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c, nil
+}
+
+// Verifier checks tokens. It may be used by many goroutines.
+type Verifier struct {
+	cfg    Config
+	parser *jwt.Parser
+}
+
+// NewVerifier returns an error that wraps [ErrInvalidConfig] for a configuration that could let somebody in.
+func NewVerifier(cfg Config) (*Verifier, error) {
+	cfg, err := cfg.validate()
+	if err != nil {
+		return nil, err
+	}
+	return &Verifier{cfg: cfg, parser: jwt.NewParser(
+		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience), jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(cfg.Now), jwt.WithStrictDecoding(),
+	)}, nil
+}
+
+// Caller is who a token is of.
+type Caller struct {
+	// Subject names it for the audit; the issuer where the token names nobody.
+	Subject string
+	// ExpiresAt is when the token ends.
+	ExpiresAt time.Time
+}
+
+// Verify says whose the token is.
+func (v *Verifier) Verify(token string) (Caller, error) {
+	if len(token) > maxToken {
+		return Caller{}, fault.New(errcode.Unauthenticated, "the token has %d bytes, more than %d", len(token), maxToken)
+	}
+	var claims jwt.RegisteredClaims
+	err := errors.New("no secret")
+	for _, secret := range v.cfg.Secrets {
+		claims = jwt.RegisteredClaims{}
+		if _, err = v.parser.ParseWithClaims(token, &claims, func(*jwt.Token) (any, error) { return secret, nil }); !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+			break
+		}
+	}
+	if err != nil {
+		return Caller{}, refused(err)
+	}
+	if v.cfg.Lifetime > 0 {
+		if claims.IssuedAt == nil {
+			return Caller{}, fault.New(errcode.Unauthenticated, "the token does not say when it was issued (iat)")
+		}
+		if life := claims.ExpiresAt.Sub(claims.IssuedAt.Time); life > v.cfg.Lifetime {
+			return Caller{}, fault.New(errcode.Unauthenticated, "the token lives for %s, longer than the %s allowed", life, v.cfg.Lifetime)
+		}
+	}
+	if claims.Subject == "" {
+		claims.Subject = claims.Issuer
+	}
+	return Caller{Subject: claims.Subject, ExpiresAt: claims.ExpiresAt.Time}, nil
+}
+
+// refused says what is wrong in the words of who made the token.
+func refused(err error) error {
+	for _, r := range []struct {
+		is  error
+		why string
+	}{
+		{jwt.ErrTokenMalformed, "is no JWT"},
+		{jwt.ErrTokenSignatureInvalid, "is not signed with a secret that is known here"},
+		{jwt.ErrTokenRequiredClaimMissing, "lacks its end (exp), issuer (iss) or audience (aud)"},
+		{jwt.ErrTokenExpired, "is over"},
+		{jwt.ErrTokenNotValidYet, "does not count yet: do the clocks agree?"},
+		{jwt.ErrTokenUsedBeforeIssued, "was issued in the future: do the clocks agree?"},
+		{jwt.ErrTokenInvalidAudience, "is meant for another service (aud)"},
+		{jwt.ErrTokenInvalidIssuer, "is from another issuer (iss)"},
+	} {
+		if errors.Is(err, r.is) {
+			return fault.New(errcode.Unauthenticated, "the token %s", r.why)
+		}
+	}
+	return fault.New(errcode.Unauthenticated, "the token is refused")
+}
+
+// Signer makes tokens. It may be used by many goroutines.
+type Signer struct{ cfg Config }
+
+// NewSigner needs a lifetime.
+func NewSigner(cfg Config) (*Signer, error) {
+	cfg, err := cfg.validate()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Lifetime <= 0 {
+		return nil, fmt.Errorf("%w: a lifetime is required", ErrInvalidConfig)
+	}
+	return &Signer{cfg}, nil
+}
+
+// Sign makes a token for a subject.
+func (s *Signer) Sign(subject string) (string, error) {
+	now := s.cfg.Now()
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.RegisteredClaims{
+		Issuer: s.cfg.Issuer, Audience: jwt.ClaimStrings{s.cfg.Audience}, Subject: subject,
+		IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(s.cfg.Lifetime)),
+	}).SignedString(s.cfg.Secrets[0])
+	if err != nil {
+		return "", fmt.Errorf("sign a token: %w", err)
+	}
+	return token, nil
+}

@@ -1,0 +1,134 @@
+package auth_test
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/relay/auth"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var now = time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
+
+func secret(letter string) []byte { return []byte(strings.Repeat(letter, 32)) }
+
+func config() auth.Config {
+	return auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{secret("a"), secret("b")}, Now: func() time.Time { return now }}
+}
+
+func good() jwt.MapClaims {
+	return jwt.MapClaims{"iss": "gitlab", "aud": "gitlab-kas", "sub": "rails", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix()}
+}
+
+func sign(t testing.TB, method jwt.SigningMethod, key any, claims jwt.MapClaims) string {
+	t.Helper()
+	token, err := jwt.NewWithClaims(method, claims).SignedString(key)
+	require.NoError(t, err)
+	return token
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	with := func(changes ...any) jwt.MapClaims {
+		c := good()
+		for i := 0; i < len(changes); i += 2 {
+			if c[changes[i].(string)] = changes[i+1]; changes[i+1] == nil {
+				delete(c, changes[i].(string))
+			}
+		}
+		return c
+	}
+	hs := jwt.SigningMethodHS256
+	for name, c := range map[string]struct {
+		token string
+		wrong string
+	}{
+		"good":                                 {sign(t, hs, secret("a"), good()), ""},
+		"the other secret":                     {sign(t, hs, secret("b"), good()), ""},
+		"a longer hash":                        {sign(t, jwt.SigningMethodHS512, secret("a"), good()), ""},
+		"several audiences":                    {sign(t, hs, secret("a"), with("aud", []string{"x", "gitlab-kas"})), ""},
+		"over, by less than clocks may differ": {sign(t, hs, secret("a"), with("exp", now.Add(-4*time.Second).Unix())), ""},
+		"a third secret":                       {sign(t, hs, secret("c"), good()), "not signed with a secret"},
+		"not signed":                           {sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, good()), "not signed with a secret"},
+		"signed with a private key":            {sign(t, jwt.SigningMethodEdDSA, private, good()), "not signed with a secret"},
+		"over":                                 {sign(t, hs, secret("a"), with("exp", now.Add(-6*time.Second).Unix())), "is over"},
+		"without an end":                       {sign(t, hs, secret("a"), with("exp", nil)), "lacks"},
+		"not yet":                              {sign(t, hs, secret("a"), with("nbf", now.Add(6*time.Second).Unix())), "does not count yet"},
+		"of the future":                        {sign(t, hs, secret("a"), with("iat", now.Add(6*time.Second).Unix())), "in the future"},
+		"another issuer":                       {sign(t, hs, secret("a"), with("iss", "gitlab-kas")), "another issuer"},
+		"no issuer":                            {sign(t, hs, secret("a"), with("iss", nil)), "lacks"},
+		"another audience":                     {sign(t, hs, secret("a"), with("aud", "gitlab")), "another service"},
+		"no audience":                          {sign(t, hs, secret("a"), with("aud", nil)), "lacks"},
+		"nothing":                              {"", "is no JWT"},
+		"nonsense":                             {"a.b.c", "is no JWT"},
+		"too long":                             {strings.Repeat("a", 9000), "more than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, err := auth.NewVerifier(config())
+			require.NoError(t, err)
+			caller, err := v.Verify(c.token)
+			if c.wrong == "" {
+				require.NoError(t, err)
+				require.Equal(t, "rails", caller.Subject)
+				return
+			}
+			require.ErrorContains(t, err, c.wrong)
+			require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
+			if len(c.token) > 10 {
+				require.NotContains(t, err.Error(), c.token)
+			}
+		})
+	}
+}
+
+func TestATokenOfARelayLivesShortly(t *testing.T) {
+	t.Parallel()
+	cfg := config()
+	cfg.Lifetime = 5 * time.Second
+	signer, err := auth.NewSigner(cfg)
+	require.NoError(t, err)
+	v, err := auth.NewVerifier(cfg)
+	require.NoError(t, err)
+	token, err := signer.Sign("relay-1")
+	require.NoError(t, err)
+	caller, err := v.Verify(token)
+	require.NoError(t, err)
+	require.Equal(t, auth.Caller{Subject: "relay-1", ExpiresAt: now.Add(5 * time.Second).Local()}, caller)
+	long := good()
+	_, err = v.Verify(sign(t, jwt.SigningMethodHS256, secret("a"), long))
+	require.ErrorContains(t, err, "lives for 1m0s, longer than the 5s allowed")
+	delete(long, "iat")
+	_, err = v.Verify(sign(t, jwt.SigningMethodHS256, secret("a"), long))
+	require.ErrorContains(t, err, "iat")
+}
+
+func TestConfigurations(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*auth.Config){
+		"issuer":         func(c *auth.Config) { c.Issuer = "" },
+		"audience":       func(c *auth.Config) { c.Audience = "" },
+		"no secret":      func(c *auth.Config) { c.Secrets = nil },
+		"three secrets":  func(c *auth.Config) { c.Secrets = [][]byte{secret("a"), secret("b"), secret("c")} },
+		"a short secret": func(c *auth.Config) { c.Secrets = [][]byte{[]byte("hunter2")} },
+	} {
+		cfg := config()
+		spoil(&cfg)
+		_, err := auth.NewVerifier(cfg)
+		require.ErrorIs(t, err, auth.ErrInvalidConfig, name)
+	}
+	_, err := auth.NewSigner(config())
+	require.ErrorIs(t, err, auth.ErrInvalidConfig, "it needs a lifetime")
+}
