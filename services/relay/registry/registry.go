@@ -18,6 +18,8 @@ type Registry struct {
 	projects map[int64]map[connectionKey]struct{}
 	held     map[string]map[connectionKey]struct{}
 	waiting  map[int64]map[chan struct{}]struct{}
+	// doubted are the keys that have not been seen since the last [Registry.Doubt].
+	doubted map[string]struct{}
 }
 
 // New makes an empty one.
@@ -30,6 +32,9 @@ func New() *Registry {
 
 // Put takes an entry that was made or changed. One that it does not understand changes nothing.
 func (r *Registry) Put(key string, value []byte) error {
+	r.mu.Lock()
+	delete(r.doubted, key)
+	r.mu.Unlock()
 	switch {
 	case strings.HasPrefix(key, relayPrefix):
 		relay, err := decode[Relay](key, value)
@@ -92,6 +97,30 @@ func (r *Registry) remove(k connectionKey) {
 	drop(r.agents, k.agent, k.id)
 	drop(r.projects, c.ProjectID, k)
 	drop(r.held, c.RelayID, k)
+}
+
+// Doubt begins anew with what is there: all of it counts until [Registry.Dispel].
+func (r *Registry) Doubt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.doubted = make(map[string]struct{}, len(r.relays)+len(r.connections))
+	for id := range r.relays {
+		r.doubted[relayPrefix+id] = struct{}{}
+	}
+	for k := range r.connections {
+		r.doubted[k.String()] = struct{}{}
+	}
+}
+
+// Dispel drops what was there at [Registry.Doubt] and has not been put since.
+func (r *Registry) Dispel() {
+	r.mu.Lock()
+	doubted := r.doubted
+	r.doubted = nil
+	r.mu.Unlock()
+	for key := range doubted {
+		r.Delete(key)
+	}
 }
 
 // Agent returns the connections of an agent, the oldest first.

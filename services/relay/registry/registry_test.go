@@ -101,6 +101,23 @@ func TestWhoWaitsIsWokenByAnArrival(t *testing.T) {
 	}
 }
 
+func TestWhatIsDoubtedCountsUntilItIsDispelled(t *testing.T) {
+	t.Parallel()
+	r := registry.New()
+	put(t, r, relay("a"))
+	put(t, r, connection(7, 1, "a"))
+	put(t, r, connection(7, 2, "a"))
+	r.Doubt()
+	put(t, r, relay("a"))
+	put(t, r, connection(7, 2, "a"))
+	put(t, r, connection(7, 3, "a"))
+	require.Equal(t, []int64{3, 2, 1}, ids(r.Agent(7)))
+	r.Dispel()
+	require.Equal(t, []int64{3, 2}, ids(r.Agent(7)))
+	r.Dispel()
+	require.Equal(t, []int64{3, 2}, ids(r.Agent(7)))
+}
+
 func TestWhatIsNoEntryChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := registry.New()

@@ -1,0 +1,273 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/services/relay/registry"
+)
+
+const (
+	// bucket of the registry.
+	bucket = "RELAYS"
+	// DefaultLease is how long a relay is believed to be there after its last sign of life.
+	DefaultLease = 15 * time.Second
+	// refreshes of the lease within its length.
+	refreshes = 3
+	// answerTimeout bounds one request to NATS.
+	answerTimeout = 5 * time.Second
+)
+
+// Config of a [Book]. All but Lease is required.
+type Config struct {
+	JetStream jetstream.JetStream
+	Self      registry.Relay
+	Registry  *registry.Registry
+	// Lease defaults to [DefaultLease]; whole seconds.
+	Lease    time.Duration
+	Replicas int
+	Logger   *slog.Logger
+}
+
+// Book is made by [NewBook].
+type Book struct {
+	cfg Config
+
+	mu sync.Mutex
+	// held is what the bucket shall have of this relay, by key; nil what shall go.
+	held    map[string][]byte
+	changed map[string]struct{}
+	wake    chan struct{}
+}
+
+// NewBook makes a book that is written while Run runs.
+func NewBook(cfg Config) *Book {
+	if cfg.Lease == 0 {
+		cfg.Lease = DefaultLease
+	}
+	return &Book{cfg: cfg, held: map[string][]byte{}, changed: map[string]struct{}{}, wake: make(chan struct{}, 1)}
+}
+
+// Connected notes a connection of this relay.
+func (b *Book) Connected(c registry.Connection) error {
+	c.RelayID = b.cfg.Self.ID
+	value, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("write connection %d of agent %d: %w", c.ID, c.AgentID, err)
+	}
+	b.note(c.Key(), value)
+	return nil
+}
+
+// Disconnected takes it back.
+func (b *Book) Disconnected(c registry.Connection) { b.note(c.Key(), nil) }
+
+func (b *Book) note(key string, value []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if value == nil {
+		delete(b.held, key)
+	} else {
+		b.held[key] = value
+	}
+	b.changed[key] = struct{}{}
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the bucket until ctx is done, and then takes the lease back. An error is of NATS; it may then be called again. ready is called once all that the bucket has is known.
+func (b *Book) Run(ctx context.Context, ready func()) error {
+	for {
+		again, err := b.session(ctx, ready)
+		if ctx.Err() != nil {
+			return b.leave(context.WithoutCancel(ctx))
+		}
+		if !again {
+			return err
+		}
+	}
+}
+
+// session lasts as long as one connection to NATS. again says that it was made anew.
+func (b *Book) session(ctx context.Context, ready func()) (again bool, err error) {
+	conn := b.cfg.JetStream.Conn()
+	status := conn.StatusChanged(nats.CONNECTED)
+	defer conn.RemoveStatusListener(status)
+	kv, err := b.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := b.refresh(ctx); err != nil {
+		return false, err
+	}
+	b.everything()
+	if err := b.flush(ctx, kv); err != nil {
+		return false, err
+	}
+	watcher, err := kv.WatchAll(ctx)
+	if err != nil {
+		return false, fmt.Errorf("watch bucket %s: %w", bucket, err)
+	}
+	defer watcher.Stop() //nolint:errcheck // it is over
+	b.cfg.Registry.Doubt()
+	believed := time.NewTimer(b.cfg.Lease)
+	defer believed.Stop()
+	lease := time.NewTicker(b.cfg.Lease / refreshes)
+	defer lease.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-status:
+			return true, nil
+		case entry, open := <-watcher.Updates():
+			switch {
+			case !open:
+				return false, fmt.Errorf("watch bucket %s: the watch has ended", bucket)
+			case entry == nil:
+				ready()
+			default:
+				b.take(ctx, entry)
+			}
+		case <-lease.C:
+			if err := b.refresh(ctx); err != nil {
+				return false, err
+			}
+		case <-b.wake:
+			if err := b.flush(ctx, kv); err != nil {
+				return false, err
+			}
+		case <-believed.C:
+			b.cfg.Registry.Dispel()
+			if err := b.clean(ctx, kv); err != nil {
+				return false, err
+			}
+			believed.Reset(b.cfg.Lease)
+		}
+	}
+}
+
+func (b *Book) open(ctx context.Context) (jetstream.KeyValue, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	kv, err := b.cfg.JetStream.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: bucket, Description: "Which relay holds a connection to which agent.", History: 1, Storage: jetstream.MemoryStorage, Replicas: max(1, b.cfg.Replicas),
+		LimitMarkerTTL: b.cfg.Lease, MaxValueSize: 4 << 10,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", bucket, err)
+	}
+	return kv, nil
+}
+
+// refresh writes the lease. It is published as it is: a key that a bucket's own methods write anew never expires.
+func (b *Book) refresh(ctx context.Context) error {
+	value, err := json.Marshal(b.cfg.Self)
+	if err != nil {
+		return fmt.Errorf("write the lease: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	if _, err := b.cfg.JetStream.Publish(ctx, "$KV."+bucket+"."+b.cfg.Self.Key(), value, jetstream.WithMsgTTL(b.cfg.Lease)); err != nil {
+		return fmt.Errorf("refresh the lease in bucket %s: %w", bucket, err)
+	}
+	return nil
+}
+
+// everything is to be written once more.
+func (b *Book) everything() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.held {
+		b.changed[key] = struct{}{}
+	}
+}
+
+// flush writes what has changed. What it could not write is still to be written.
+func (b *Book) flush(ctx context.Context, kv jetstream.KeyValue) error {
+	b.mu.Lock()
+	changed := make(map[string][]byte, len(b.changed))
+	for key := range b.changed {
+		changed[key] = b.held[key]
+	}
+	clear(b.changed)
+	b.mu.Unlock()
+	var failed error
+	for key, value := range changed {
+		if failed == nil {
+			failed = b.write(ctx, kv, key, value)
+		}
+		if failed != nil {
+			b.mu.Lock()
+			b.changed[key] = struct{}{}
+			b.mu.Unlock()
+		}
+	}
+	return failed
+}
+
+func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, value []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var err error
+	if value == nil {
+		err = kv.Purge(ctx, key, jetstream.PurgeTTL(b.cfg.Lease))
+	} else {
+		_, err = kv.Put(ctx, key, value)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s into bucket %s: %w", key, bucket, err)
+	}
+	return nil
+}
+
+func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
+	if entry.Operation() != jetstream.KeyValuePut {
+		b.cfg.Registry.Delete(entry.Key())
+		return
+	}
+	if err := b.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {
+		b.cfg.Logger.WarnContext(ctx, "an entry of the registry is not understood, and not followed", "key", entry.Key(), "error", err)
+	}
+}
+
+// clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.
+func (b *Book) clean(ctx context.Context, kv jetstream.KeyValue) error {
+	var failed []error
+	for _, key := range b.cfg.Registry.Orphans() {
+		failed = append(failed, b.write(ctx, kv, key, nil))
+	}
+	return errors.Join(failed...)
+}
+
+// leave takes the lease back, and with it all that is held.
+func (b *Book) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	kv, err := b.cfg.JetStream.KeyValue(ctx, bucket)
+	if err != nil {
+		return fmt.Errorf("open bucket %s: %w", bucket, err)
+	}
+	keys := []string{b.cfg.Self.Key()}
+	b.mu.Lock()
+	for key := range b.held {
+		keys = append(keys, key)
+	}
+	b.mu.Unlock()
+	for _, key := range keys {
+		if err := b.write(ctx, kv, key, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}

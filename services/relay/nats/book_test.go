@@ -1,0 +1,157 @@
+package nats_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/services/relay/nats"
+	"lockstep.internal/services/relay/registry"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = time.Minute
+
+// relay is one that runs: its book, what it knows, and how it ends.
+type relay struct {
+	*nats.Book
+	known *registry.Registry
+	js    jetstream.JetStream
+	// end ends it in order; kill cuts it off from NATS.
+	end, kill func()
+}
+
+func start(t *testing.T, server *natsd.Server, id string) *relay {
+	t.Helper()
+	r := &relay{known: registry.New(), js: natstest.JetStream(t, server)}
+	r.Book = nats.NewBook(nats.Config{
+		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}, 100), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			_ = r.Run(ctx, func() { ready <- struct{}{} })
+		}
+	}()
+	stop := func() {
+		cancel()
+		<-ended
+	}
+	r.end = stop
+	r.kill = func() {
+		r.js.Conn().Close()
+		stop()
+	}
+	t.Cleanup(stop)
+	<-ready
+	return r
+}
+
+func (r *relay) sees(t *testing.T, agent int64, want ...int64) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		got := []int64{}
+		for _, c := range r.known.Agent(agent) {
+			got = append(got, c.ID)
+		}
+		return len(got) == len(want) && (len(got) == 0 || got[0] == want[0])
+	}, patience, 10*time.Millisecond, "connections %v of agent %d", want, agent)
+}
+
+func connection(agent, id int64) registry.Connection {
+	return registry.Connection{AgentID: agent, ID: id, ProjectID: 3, ConnectedAt: time.Now()}
+}
+
+func TestEveryRelayKnowsWhatEachHolds(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	require.NoError(t, a.Connected(connection(7, 1)))
+	a.sees(t, 7, 1)
+	b.sees(t, 7, 1)
+	found, known := b.known.Relay("a")
+	require.True(t, known)
+	require.Equal(t, "https://a", found.URL)
+	late := start(t, server, "c")
+	late.sees(t, 7, 1)
+	a.Disconnected(connection(7, 1))
+	b.sees(t, 7)
+	late.sees(t, 7)
+}
+
+func TestWhatAKilledRelayHeldIsGoneWithItsLease(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	require.NoError(t, a.Connected(connection(7, 1)))
+	b.sees(t, 7, 1)
+	a.kill()
+	b.sees(t, 7)
+	kv, err := b.js.KeyValue(t.Context(), "RELAYS")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		keys, err := kv.Keys(t.Context())
+		return err == nil && len(keys) == 1 && keys[0] == "relay.b"
+	}, patience, 10*time.Millisecond, "and somebody cleans up")
+}
+
+func TestWhatARelayHeldThatEndsInOrderIsGoneAtOnce(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	require.NoError(t, a.Connected(connection(7, 1)))
+	b.sees(t, 7, 1)
+	a.end()
+	b.sees(t, 7)
+	require.Empty(t, b.known.Orphans())
+}
+
+func TestALeaseOutlivesItsLength(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	require.NoError(t, a.Connected(connection(7, 1)))
+	b.sees(t, 7, 1)
+	kv, err := b.js.KeyValue(t.Context(), "RELAYS")
+	require.NoError(t, err)
+	first, err := kv.Get(t.Context(), "relay.a")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		entry, err := kv.Get(t.Context(), "relay.a")
+		require.NoError(t, err, "it is refreshed before it expires")
+		require.Len(t, b.known.Agent(7), 1)
+		return entry.Created().Sub(first.Created()) > 5*time.Second
+	}, patience, 20*time.Millisecond)
+}
+
+// The bucket is in memory: NATS loses it when it starts again. What was known counts meanwhile, and all is there again after it.
+func TestABucketThatIsLostIsFilledAgain(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	require.NoError(t, a.Connected(connection(7, 1)))
+	require.NoError(t, a.Connected(connection(8, 2)))
+	b.sees(t, 7, 1)
+	b.sees(t, 8, 2)
+	server.Down()
+	a.Disconnected(connection(8, 2))
+	require.NoError(t, a.Connected(connection(9, 3)))
+	require.Len(t, b.known.Agent(7), 1, "it goes on to count")
+	require.NoError(t, server.Restart())
+	b.sees(t, 9, 3)
+	b.sees(t, 8)
+	b.sees(t, 7, 1)
+	late := start(t, server, "c")
+	late.sees(t, 7, 1)
+	late.sees(t, 9, 3)
+}
