@@ -1,0 +1,87 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+const (
+	// Subprotocol that both sides name.
+	Subprotocol = "tunnel.lockstep.dev.v1"
+	// handshakeTimeout bounds connecting, TLS, and the upgrade together.
+	handshakeTimeout = 15 * time.Second
+	// handshakeBuffer is enough for the lines of an upgrade; nothing else is read through it.
+	handshakeBuffer = 4 << 10
+	// maxRefusal is how much of a refusal's text is told.
+	maxRefusal = 512
+)
+
+// Upgrade makes a tunnel's connection of a request, and has answered the request when it fails. The caller has authenticated it.
+func Upgrade(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
+	if r.Header.Get("Origin") != "" {
+		http.Error(w, "a tunnel is nothing for a browser", http.StatusForbidden)
+		return nil, errors.New("the request has an Origin, as those of browsers have")
+	}
+	if !strings.Contains(strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ","), Subprotocol) {
+		http.Error(w, "a tunnel needs the WebSocket subprotocol "+Subprotocol, http.StatusBadRequest)
+		return nil, fmt.Errorf("the request does not name the subprotocol %s", Subprotocol)
+	}
+	upgrader := websocket.Upgrader{HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer, Subprotocols: []string{Subprotocol}}
+	conn, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		return nil, fmt.Errorf("upgrade to a tunnel: %w", err)
+	}
+	return conn.NetConn(), nil
+}
+
+// RefusedError is how a server answered that did not upgrade.
+type RefusedError struct {
+	Status int
+	Text   string
+	// RetryAfter is what the server asked for; 0 for nothing.
+	RetryAfter time.Duration
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the relay answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
+}
+
+// Dialer makes connections for tunnels, through the proxy that the environment names (HTTPS_PROXY, NO_PROXY).
+type Dialer struct {
+	// TLS may be nil.
+	TLS *tls.Config
+}
+
+// Dial connects to a relay at a URL of scheme wss or ws, with headers that say who it is. The server must send nothing before it has received something.
+func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (conn net.Conn, secret bool, err error) {
+	dialer := websocket.Dialer{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
+		Subprotocols: []string{Subprotocol},
+	}
+	ws, response, err := dialer.DialContext(ctx, url, header)
+	if response != nil {
+		defer response.Body.Close()
+	}
+	switch {
+	case errors.Is(err, websocket.ErrBadHandshake) && response != nil:
+		text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // what came of it is told in any case
+		wait, _ := time.ParseDuration(response.Header.Get("Retry-After") + "s")
+		return nil, false, &RefusedError{Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait}
+	case err != nil:
+		return nil, false, fmt.Errorf("connect to the relay at %s: %w", url, err)
+	case ws.Subprotocol() != Subprotocol:
+		_ = ws.Close()
+		return nil, false, fmt.Errorf("what answers at %s is no relay: it does not know the subprotocol %s", url, Subprotocol)
+	}
+	_, secret = ws.NetConn().(*tls.Conn)
+	return ws.NetConn(), secret, nil
+}

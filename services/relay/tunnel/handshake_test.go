@@ -1,0 +1,109 @@
+package tunnel_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// relay upgrades whoever comes, and echoes every stream.
+func relay(t *testing.T, start func(*httptest.Server)) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Authorization") {
+		case "busy":
+			w.Header().Set("Retry-After", "7")
+			http.Error(w, "too many agents at once", http.StatusServiceUnavailable)
+			return
+		case "stranger":
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		conn, err := tunnel.Upgrade(w, r)
+		if err != nil {
+			return
+		}
+		_ = tunnel.NewSession(conn, false, r.TLS != nil, tunnel.Config{}, func(s *tunnel.Stream) {
+			_, _ = io.Copy(s, s)
+			_ = s.Close()
+		}).Serve()
+	}))
+	start(server)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestATunnelIsMadeThroughAnUpgrade(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*httptest.Server){"in clear": (*httptest.Server).Start, "over TLS": (*httptest.Server).StartTLS} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := relay(t, start)
+			var cfg *tls.Config
+			if server.TLS != nil {
+				cfg = server.Client().Transport.(*http.Transport).TLSClientConfig
+			}
+			conn, secret, err := tunnel.Dialer{TLS: cfg}.Dial(t.Context(), strings.Replace(server.URL, "http", "ws", 1), nil)
+			require.NoError(t, err)
+			require.Equal(t, server.TLS != nil, secret)
+			s := tunnel.NewSession(conn, true, secret, tunnel.Config{}, nil)
+			ended := make(chan error, 1)
+			go func() { ended <- s.Serve() }()
+			stream, err := s.Open(nil)
+			require.NoError(t, err)
+			sent := strings.Repeat("all of it, ", 50_000)
+			go func() {
+				_, _ = io.WriteString(stream, sent)
+				_ = stream.CloseWrite()
+			}()
+			back, err := io.ReadAll(stream)
+			require.NoError(t, err)
+			require.Equal(t, sent, string(back))
+			require.NoError(t, s.Close())
+			require.ErrorIs(t, <-ended, tunnel.ErrClosed)
+		})
+	}
+}
+
+func TestARefusalSaysWhyAndForHowLong(t *testing.T) {
+	t.Parallel()
+	server := relay(t, (*httptest.Server).Start)
+	url := strings.Replace(server.URL, "http", "ws", 1)
+	_, _, err := tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"busy"}})
+	var refused *tunnel.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, tunnel.RefusedError{Status: http.StatusServiceUnavailable, Text: "too many agents at once", RetryAfter: 7 * time.Second}, *refused)
+	_, _, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"stranger"}})
+	require.ErrorAs(t, err, &refused)
+	_, _, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Origin": {"https://page.example"}})
+	require.ErrorContains(t, err, "403")
+	server.Close()
+	_, _, err = tunnel.Dialer{}.Dial(t.Context(), url, nil)
+	require.ErrorContains(t, err, "connect to the relay at "+url)
+}
+
+func TestWhatIsNoTunnelIsNotUpgraded(t *testing.T) {
+	t.Parallel()
+	server := relay(t, (*httptest.Server).Start)
+	for name, header := range map[string]http.Header{
+		"plain":                {},
+		"another subprotocol":  {"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-WebSocket-Version": {"13"}, "Sec-WebSocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Sec-WebSocket-Protocol": {"chat"}},
+		"no WebSocket's words": {"Sec-WebSocket-Protocol": {tunnel.Subprotocol}},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+		require.NoError(t, err)
+		request.Header = header
+		response, err := server.Client().Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusBadRequest, response.StatusCode, name)
+	}
+}
