@@ -258,7 +258,7 @@ func TestAQuietConnectionLives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		one, other := tunnel.NewSession(near, true, false, tunnel.Config{}, nil), tunnel.NewSession(far, false, false, tunnel.Config{}, nil)
+		one, other := tunnel.NewSession(near, true, false, tunnel.Config{}, nil), tunnel.NewSession(far, false, false, tunnel.Config{}, func(s *tunnel.Stream) { _ = s.Close() })
 		go func() { _ = one.Serve() }()
 		go func() { _ = other.Serve() }()
 		time.Sleep(time.Hour) // of the bubble's clock

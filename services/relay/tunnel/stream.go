@@ -26,6 +26,7 @@ type Stream struct {
 	writable sync.Cond
 	in       []byte // what has come and was not read yet
 	at       int    // where it begins
+	unread   int    // bytes that have come and were not read, or not yet written on
 	owed     int    // bytes read that the other side does not know of
 	ended    bool   // the other side has ended its direction
 	closed   bool   // this side has
@@ -51,7 +52,7 @@ func (st *Stream) deliver(data []byte) error {
 	if st.err != nil {
 		return nil
 	}
-	if len(st.in)-st.at+len(data) > st.s.cfg.Window || st.ended {
+	if st.unread+len(data) > st.s.cfg.Window || st.ended {
 		return fmt.Errorf("the other side sent more on stream %d than it may", st.id)
 	}
 	if st.deserted {
@@ -64,6 +65,7 @@ func (st *Stream) deliver(data []byte) error {
 		st.at = 0
 	}
 	st.in = append(st.in, data...)
+	st.unread += len(data)
 	st.readable.Signal()
 	return nil
 }
@@ -103,40 +105,51 @@ func (st *Stream) fails(err error) {
 // Read reads what has come; [io.EOF] is the other side's end.
 func (st *Stream) Read(p []byte) (int, error) {
 	st.mu.Lock()
-	for st.at == len(st.in) {
-		switch {
-		case st.deserted:
-			st.mu.Unlock()
-			return 0, net.ErrClosed
-		case st.ended:
-			st.mu.Unlock()
-			return 0, io.EOF
-		case st.err != nil:
-			st.mu.Unlock()
-			return 0, st.err
-		case st.readDeadline.passed:
-			st.mu.Unlock()
-			return 0, os.ErrDeadlineExceeded
-		}
-		st.readable.Wait()
+	if err := st.await(); err != nil {
+		st.mu.Unlock()
+		return 0, err
 	}
 	n := copy(p, st.in[st.at:])
 	st.at += n
 	if st.at == len(st.in) {
 		st.in, st.at = st.in[:0], 0
 	}
+	st.mu.Unlock()
+	st.read(n)
+	return n, nil
+}
+
+// await waits until something has come. It is called with st.mu held.
+func (st *Stream) await() error {
+	for st.at == len(st.in) {
+		switch {
+		case st.deserted:
+			return net.ErrClosed
+		case st.ended:
+			return io.EOF
+		case st.err != nil:
+			return st.err
+		case st.readDeadline.passed:
+			return os.ErrDeadlineExceeded
+		}
+		st.readable.Wait()
+	}
+	return nil
+}
+
+// read lets the other side send as much again, now and then.
+func (st *Stream) read(n int) {
+	st.mu.Lock()
+	st.unread -= n
 	st.owed += n
 	owed := 0
-	if st.owed >= st.s.cfg.Window/2 && !st.ended {
+	if st.owed >= st.s.cfg.Window/2 && !st.ended && st.err == nil {
 		owed, st.owed = st.owed, 0
 	}
 	st.mu.Unlock()
 	if owed > 0 {
-		if err := st.s.send(header{kind: kindWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(owed))); err != nil {
-			return n, nil //nolint:nilerr // what has come counts; the next read tells
-		}
+		_ = st.s.send(header{kind: kindWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(owed))) // what has come counts; the next read tells
 	}
-	return n, nil
 }
 
 // Write sends p; it waits while the other side has not read what was sent before.

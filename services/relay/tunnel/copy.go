@@ -1,0 +1,162 @@
+package tunnel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// copyBuffer is how much is read at once of what becomes a stream.
+const copyBuffer = 32 << 10
+
+var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// WriteTo writes what comes to w until the other side ends. While nothing comes it holds no memory.
+func (st *Stream) WriteTo(w io.Writer) (int64, error) {
+	var written int64
+	var spare []byte
+	for {
+		data, err := st.takeAll(spare)
+		if errors.Is(err, io.EOF) {
+			return written, nil
+		}
+		if err != nil {
+			return written, err
+		}
+		n, err := w.Write(data)
+		written += int64(n)
+		if err != nil {
+			return written, err //nolint:wrapcheck // the writer's own
+		}
+		st.read(n)
+		spare = data
+	}
+}
+
+// takeAll waits until something has come and takes all of it, leaving spare in its place.
+func (st *Stream) takeAll(spare []byte) ([]byte, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if err := st.await(); err != nil {
+		return nil, err
+	}
+	data := st.in[st.at:]
+	if len(data) > copyBuffer { // large ones are not kept
+		spare = nil
+	}
+	st.in, st.at = spare[:0], 0
+	return data, nil
+}
+
+// ReadFrom sends what r has until it ends. While a connection has nothing, no memory is held.
+func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
+	read := readBlocking(r)
+	if c, is := r.(syscall.Conn); is {
+		if raw, err := c.SyscallConn(); err == nil {
+			read = readWhenReady(raw)
+		}
+	}
+	var sent int64
+	for {
+		buffer, n, err := read()
+		if n > 0 {
+			written, errWrite := st.Write(buffer[:n])
+			sent += int64(written)
+			err = errors.Join(errWrite, err)
+		}
+		if buffer != nil {
+			buffers.Put(buffer)
+		}
+		if errors.Is(err, io.EOF) {
+			return sent, nil
+		}
+		if err != nil {
+			return sent, err
+		}
+	}
+}
+
+func readBlocking(r io.Reader) func() (*[copyBuffer]byte, int, error) {
+	return func() (*[copyBuffer]byte, int, error) {
+		buffer := buffers.Get().(*[copyBuffer]byte) //nolint:forcetypeassert // there are no others
+		n, err := r.Read(buffer[:])
+		return buffer, n, err
+	}
+}
+
+// readWhenReady takes a buffer only when there is something to read.
+func readWhenReady(raw syscall.RawConn) func() (*[copyBuffer]byte, int, error) {
+	return func() (buffer *[copyBuffer]byte, n int, err error) {
+		errWait := raw.Read(func(fd uintptr) bool {
+			buffer = buffers.Get().(*[copyBuffer]byte) //nolint:forcetypeassert // there are no others
+			for {
+				n, err = syscall.Read(int(fd), buffer[:])
+				if !errors.Is(err, syscall.EINTR) {
+					break
+				}
+			}
+			if errors.Is(err, syscall.EAGAIN) {
+				buffers.Put(buffer)
+				buffer, n, err = nil, 0, nil
+				return false
+			}
+			return true
+		})
+		switch {
+		case errWait != nil:
+			return buffer, 0, errWait //nolint:wrapcheck // the reader's own
+		case err != nil:
+			return buffer, 0, os.NewSyscallError("read", err)
+		case n == 0:
+			return buffer, 0, io.EOF
+		}
+		return buffer, n, nil
+	}
+}
+
+// Conn is a connection whose directions end separately: a [Stream], a [net.TCPConn], a [tls.Conn].
+type Conn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// Join carries bytes between two connections until both directions have ended, and closes both. An error of either ends both at once; it is the first that there was.
+func Join(a, b Conn) (aToB, bToA int64, err error) {
+	var once sync.Once
+	carry := func(to, from Conn) int64 {
+		n, errCopy := io.Copy(to, from)
+		if errCopy == nil {
+			errCopy = to.CloseWrite()
+		}
+		if errCopy != nil {
+			once.Do(func() {
+				err = errCopy
+				give(a)
+				give(b)
+			})
+		}
+		return n
+	}
+	var other sync.WaitGroup
+	other.Go(func() { bToA = carry(a, b) })
+	aToB = carry(b, a)
+	other.Wait()
+	_, _ = a.Close(), b.Close() // both are over
+	return aToB, bToA, err
+}
+
+// give a connection up, so that the other side of it does not take it for complete.
+func give(c Conn) {
+	switch c := c.(type) {
+	case *Stream:
+		c.Reset("what it was joined to has failed")
+	case *net.TCPConn:
+		_ = c.SetLinger(0) // ends with a reset
+		_ = c.Close()
+	default:
+		_ = c.Close()
+	}
+}
