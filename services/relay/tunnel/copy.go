@@ -152,7 +152,7 @@ func Join(a, b Conn) (aToB, bToA int64, err error) {
 func give(c Conn) {
 	switch c := c.(type) {
 	case *Stream:
-		c.Reset("what it was joined to has failed")
+		c.Reset(Broken, "what it was joined to has failed")
 	case *net.TCPConn:
 		_ = c.SetLinger(0) // ends with a reset
 		_ = c.Close()

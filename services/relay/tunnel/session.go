@@ -265,7 +265,7 @@ func (s *Session) take(h header, payload []byte) error {
 		return nil
 	case kindReset:
 		if st := s.stream(h.stream); st != nil {
-			st.fail(&ResetError{Reason: string(payload[:min(len(payload), maxReason)])})
+			st.fail(decodeReset(payload))
 			s.forget(st)
 		}
 		return nil
@@ -297,7 +297,7 @@ func (s *Session) takeOpen(id uint32, head []byte) error {
 	}
 	if s.taken >= s.cfg.MaxStreams {
 		s.mu.Unlock()
-		return s.post(header{kind: kindReset, stream: id}, []byte("too many streams"))
+		return s.post(header{kind: kindReset, stream: id}, (&ResetError{Reason: Overloaded, Text: "too many streams"}).encode())
 	}
 	st := newStream(s, id, append([]byte(nil), head...))
 	s.streams[id] = st

@@ -41,7 +41,7 @@ func connect(t testing.TB, cfg tunnel.Config) *ends {
 	accepted, err := l.Accept()
 	require.NoError(t, err)
 	e := &ends{streams: make(chan *tunnel.Stream, 1000), conns: [2]net.Conn{dialled, accepted}}
-	e.dialled = tunnel.NewSession(dialled, true, false, cfg, func(s *tunnel.Stream) { s.Reset("not expected") })
+	e.dialled = tunnel.NewSession(dialled, true, false, cfg, func(s *tunnel.Stream) { s.Reset(tunnel.Refused, "not expected") })
 	e.accepted = tunnel.NewSession(accepted, false, false, cfg, func(s *tunnel.Stream) { e.streams <- s })
 	var serving sync.WaitGroup
 	for _, s := range []*tunnel.Session{e.dialled, e.accepted} {
@@ -181,11 +181,11 @@ func TestAStreamThatNobodyReadsStopsItsWriterAlone(t *testing.T) {
 func TestAStreamThatIsGivenUpEndsOnBothSides(t *testing.T) {
 	t.Parallel()
 	near, far := connect(t, tunnel.Config{}).stream(t)
-	near.Reset("the caller is gone")
+	near.Reset(tunnel.Cancelled, "the caller is gone")
 	_, err := far.Read(make([]byte, 1))
 	var reset *tunnel.ResetError
 	require.ErrorAs(t, err, &reset)
-	require.Equal(t, "the caller is gone", reset.Reason)
+	require.Equal(t, tunnel.ResetError{Reason: tunnel.Cancelled, Text: "the caller is gone"}, *reset)
 	_, err = far.Write([]byte("x"))
 	require.ErrorAs(t, err, &reset)
 	_, err = near.Read(make([]byte, 1))
@@ -217,7 +217,7 @@ func TestStreamsAreLimited(t *testing.T) {
 	require.NoError(t, err)
 	_, err = surplus.Read(make([]byte, 1))
 	require.ErrorContains(t, err, "too many streams")
-	open[0].Reset("done")
+	open[0].Reset(tunnel.Cancelled, "done")
 	next, err := e.dialled.Open([]byte("head"))
 	require.NoError(t, err)
 	_, err = next.Write([]byte("x"))

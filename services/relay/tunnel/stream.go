@@ -6,14 +6,50 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
 
-// ResetError is what a stream ends with when the other side gave it up.
-type ResetError struct{ Reason string }
+// Reason why a stream was given up.
+type Reason uint8
 
-func (e *ResetError) Error() string { return "the other side ended the stream: " + e.Reason }
+const (
+	// Cancelled is that who used it has no more use for it.
+	Cancelled Reason = iota + 1
+	// Elsewhere is that it was opened for something that is not here, or not any more: nothing of it was taken, and it can be tried elsewhere.
+	Elsewhere
+	// Overloaded is that there are as many streams as may be: nothing of it was taken.
+	Overloaded
+	// Refused is that what it was opened for is not allowed, or does not exist.
+	Refused
+	// Unreachable is that what it was opened for does not answer.
+	Unreachable
+	// Broken is that what it was joined to has failed.
+	Broken
+)
+
+// ResetError is what a stream ends with when the other side gave it up.
+type ResetError struct {
+	Reason Reason
+	Text   string
+}
+
+func (e *ResetError) Error() string { return "the other side ended the stream: " + e.Text }
+
+// Untaken says that nothing of the stream reached what it was opened for, so that all of it can be sent again.
+func (e *ResetError) Untaken() bool { return e.Reason == Elsewhere || e.Reason == Overloaded }
+
+func (e *ResetError) encode() []byte {
+	return append([]byte{byte(e.Reason)}, e.Text[:min(len(e.Text), maxReason)]...)
+}
+
+func decodeReset(payload []byte) *ResetError {
+	if len(payload) == 0 {
+		return &ResetError{Reason: Broken, Text: "for no reason"}
+	}
+	return &ResetError{Reason: Reason(payload[0]), Text: strings.ToValidUTF8(string(payload[1:min(len(payload), 1+maxReason)]), "?")}
+}
 
 // Stream is one conversation over a session: a [net.Conn] whose two directions end separately. One goroutine may read and one may write at a time.
 type Stream struct {
@@ -58,7 +94,7 @@ func (st *Stream) deliver(data []byte) error {
 	if st.deserted {
 		st.fails(net.ErrClosed)
 		st.s.forget(st)
-		return st.s.post(header{kind: kindReset, stream: st.id}, []byte("nobody reads it"))
+		return st.s.post(header{kind: kindReset, stream: st.id}, nobodyReads().encode())
 	}
 	if st.at > 0 && len(st.in)+len(data) > cap(st.in) {
 		st.in = st.in[:copy(st.in, st.in[st.at:])]
@@ -207,7 +243,13 @@ func (st *Stream) CloseWrite() error {
 }
 
 // Reset gives the stream up, in both directions.
-func (st *Stream) Reset(reason string) {
+func (st *Stream) Reset(reason Reason, text string) {
+	st.reset(&ResetError{Reason: reason, Text: text})
+}
+
+func nobodyReads() *ResetError { return &ResetError{Reason: Cancelled, Text: "nobody reads it"} }
+
+func (st *Stream) reset(why *ResetError) {
 	st.mu.Lock()
 	over := st.err != nil || st.closed && st.ended
 	st.mu.Unlock()
@@ -216,7 +258,7 @@ func (st *Stream) Reset(reason string) {
 	}
 	st.fail(net.ErrClosed)
 	st.s.forget(st)
-	st.s.send(header{kind: kindReset, stream: st.id}, []byte(reason[:min(len(reason), maxReason)])) //nolint:errcheck // the session tells its own end
+	st.s.send(header{kind: kindReset, stream: st.id}, why.encode()) //nolint:errcheck // the session tells its own end
 }
 
 // Close ends this side's direction and reads nothing more. What the other side still sends then ends the stream there, too.
@@ -228,7 +270,7 @@ func (st *Stream) Close() error {
 	st.readable.Broadcast()
 	st.mu.Unlock()
 	if unread {
-		st.Reset("nobody reads it")
+		st.reset(nobodyReads())
 		return nil
 	}
 	return st.CloseWrite()
