@@ -200,6 +200,13 @@ func (r *Registry) Arrivals(agent int64) (arrived <-chan struct{}, stop func()) 
 	}
 }
 
+// Arrived wakes who waits for an agent, of whom this relay knows before the registry does.
+func (r *Registry) Arrived(agent int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wake(agent)
+}
+
 func (r *Registry) wake(agent int64) {
 	for ch := range r.waiting[agent] {
 		select {

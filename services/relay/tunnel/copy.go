@@ -134,8 +134,8 @@ func Join(a, b Conn) (aToB, bToA int64, err error) {
 		if errCopy != nil {
 			once.Do(func() {
 				err = errCopy
-				give(a)
-				give(b)
+				give(a, err)
+				give(b, err)
 			})
 		}
 		return n
@@ -148,11 +148,13 @@ func Join(a, b Conn) (aToB, bToA int64, err error) {
 	return aToB, bToA, err
 }
 
-// give a connection up, so that the other side of it does not take it for complete.
-func give(c Conn) {
+// give a connection up, so that the other side of it does not take it for complete, and knows why as far as can be told.
+func give(c Conn, err error) {
 	switch c := c.(type) {
 	case *Stream:
-		c.Reset(Broken, "what it was joined to has failed")
+		why := &ResetError{Reason: Broken, Text: "what it was joined to has failed"}
+		errors.As(err, &why)
+		c.reset(why)
 	case *net.TCPConn:
 		_ = c.SetLinger(0) // ends with a reset
 		_ = c.Close()

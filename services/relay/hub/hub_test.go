@@ -1,0 +1,203 @@
+package hub_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/relay/hub"
+	"lockstep.internal/services/relay/registry"
+	"lockstep.internal/services/relay/route"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bed is two relays that share a registry.
+type bed struct {
+	t     *testing.T
+	known *registry.Registry
+	hubs  map[string]*hub.Hub
+	// peerErr is what every way to another relay fails with.
+	peerErr error
+}
+
+func setup(t *testing.T) *bed {
+	t.Helper()
+	b := &bed{t: t, known: registry.New(), hubs: map[string]*hub.Hub{}}
+	for _, id := range []string{"a", "b"} {
+		value, err := json.Marshal(registry.Relay{URL: "https://" + id})
+		require.NoError(t, err)
+		require.NoError(t, b.known.Put("relay."+id, value))
+		b.hubs[id] = hub.New(hub.Config{Self: id, Registry: b.known, Peer: b.peer})
+	}
+	return b
+}
+
+// session connects two sides; accept takes the streams of the far one.
+func (b *bed) session(accept func(*tunnel.Stream)) *tunnel.Session {
+	near, far := net.Pipe()
+	sessions := []*tunnel.Session{tunnel.NewSession(near, false, true, tunnel.Config{}, nil), tunnel.NewSession(far, true, true, tunnel.Config{}, accept)}
+	var serving sync.WaitGroup
+	for _, s := range sessions {
+		serving.Go(func() { _ = s.Serve() })
+	}
+	b.t.Cleanup(func() {
+		_, _ = sessions[0].Close(), sessions[1].Close()
+		serving.Wait()
+	})
+	return sessions[0]
+}
+
+func (b *bed) peer(_ context.Context, relay registry.Relay) (*tunnel.Session, error) {
+	if b.peerErr != nil {
+		return nil, b.peerErr
+	}
+	return b.session(b.hubs[relay.ID].Follow), nil
+}
+
+// connect has a replica of agent 7 at a relay, which answers with its name and whatever it is sent.
+func (b *bed) connect(relay string, id int64, name string) (*tunnel.Session, func()) {
+	c := registry.Connection{AgentID: 7, ID: id, RelayID: relay}
+	s := b.session(func(s *tunnel.Stream) {
+		_, _ = io.WriteString(s, name+" ")
+		_, _ = io.Copy(s, s)
+		_ = s.CloseWrite()
+	})
+	leave := b.hubs[relay].Hold(c, s)
+	value, err := json.Marshal(c)
+	require.NoError(b.t, err)
+	require.NoError(b.t, b.known.Put(c.Key(), value))
+	return s, leave
+}
+
+func (b *bed) ask(relay string, connection int64) string {
+	b.t.Helper()
+	r, err := b.hubs[relay].Open(b.t.Context(), &hub.Attempt{}, route.Instruction{AgentID: 7, ConnectionID: connection, Target: "shop"})
+	require.NoError(b.t, err)
+	return b.said(r)
+}
+
+func (b *bed) said(r *hub.Route) string {
+	b.t.Helper()
+	_, err := io.WriteString(r, "hello")
+	require.NoError(b.t, err)
+	require.NoError(b.t, r.CloseWrite())
+	said, err := io.ReadAll(r)
+	require.NoError(b.t, err)
+	return string(said)
+}
+
+func TestARequestGoesToWhoeverHoldsTheAgent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.connect("a", 1, "one")
+	require.Equal(t, "one hello", b.ask("a", 0))
+	require.Equal(t, "one hello", b.ask("b", 0), "through the other relay")
+	b.connect("b", 2, "two")
+	require.Equal(t, "two hello", b.ask("b", 0), "its own comes first")
+	require.Equal(t, "one hello", b.ask("b", 1), "but where one is wanted")
+}
+
+func TestAConnectionThatIsGoneIsNotTheEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, _ := b.connect("a", 1, "one")
+	b.connect("b", 2, "two")
+	require.NoError(t, first.Close())
+	require.Equal(t, "two hello", b.ask("a", 0))
+}
+
+// The registry says still what is no longer so: the relay that was asked says so, and nothing was taken.
+func TestWhatTheOtherRelayNoLongerHasIsTriedElsewhere(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, leave := b.connect("b", 1, "one")
+	leave()
+	attempt := &hub.Attempt{}
+	to := route.Instruction{AgentID: 7, Target: "shop"}
+	r, err := b.hubs["a"].Open(t.Context(), attempt, to)
+	require.NoError(t, err)
+	_, err = r.Read(make([]byte, 1))
+	var reset *tunnel.ResetError
+	require.ErrorAs(t, err, &reset)
+	require.True(t, reset.Untaken(), "%v", err)
+	attempt.Failed(r)
+	b.connect("b", 2, "two")
+	r, err = b.hubs["a"].Open(t.Context(), attempt, to)
+	require.NoError(t, err)
+	require.Equal(t, "two hello", b.said(r))
+}
+
+func TestARelayThatCannotBeReachedIsNotTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.peerErr = errors.New("no route to host")
+		b.connect("b", 1, "one")
+		answered := make(chan string)
+		go func() { answered <- b.ask("a", 0) }()
+		synctest.Wait()
+		b.connect("a", 2, "two")
+		require.Equal(t, "two hello", <-answered)
+	})
+}
+
+func TestWhoWaitsIsServedAsSoonAsAnAgentComes(t *testing.T) {
+	t.Parallel()
+	for _, relay := range []string{"a", "b"} {
+		t.Run("to "+relay, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t)
+				answered := make(chan string)
+				go func() { answered <- b.ask("a", 0) }()
+				synctest.Wait()
+				require.Empty(t, answered)
+				began := time.Now()
+				b.connect(relay, 1, "one")
+				require.Equal(t, "one hello", <-answered)
+				require.Equal(t, began, time.Now(), "nothing looks again after a while")
+			})
+		})
+	}
+}
+
+func TestWaitingEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		began := time.Now()
+		_, err := b.hubs["a"].Open(t.Context(), &hub.Attempt{}, route.Instruction{AgentID: 7, Target: "shop"})
+		require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
+		require.ErrorContains(t, err, "agent 7 is not connected; the request waited for 1m0s")
+		require.Equal(t, time.Minute, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = b.hubs["a"].Open(ctx, &hub.Attempt{}, route.Instruction{AgentID: 7, ConnectionID: 3, Target: "shop"})
+		require.ErrorContains(t, err, "connection 3 of agent 7 is not connected; the request waited for 1s")
+	})
+}
+
+func TestAnInstructionThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	s := b.session(b.hubs["a"].Follow)
+	st, err := s.Open([]byte(`{"agent_id":7}`))
+	require.NoError(t, err)
+	_, err = st.Read(make([]byte, 1))
+	var reset *tunnel.ResetError
+	require.ErrorAs(t, err, &reset)
+	require.Equal(t, tunnel.Refused, reset.Reason)
+}
