@@ -188,6 +188,13 @@ func (st *Stream) read(n int) {
 	}
 }
 
+// Quiet says that the stream is open in both directions, and nothing has come that was not read.
+func (st *Stream) Quiet() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.err == nil && !st.ended && !st.closed && st.at == len(st.in)
+}
+
 // Write sends p; it waits while the other side has not read what was sent before.
 func (st *Stream) Write(p []byte) (int, error) {
 	sent := 0

@@ -1,0 +1,2 @@
+// Package proxy carries callers' HTTP requests to agents.
+package proxy

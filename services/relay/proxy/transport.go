@@ -1,0 +1,279 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"lockstep.internal/services/relay/hub"
+	"lockstep.internal/services/relay/route"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+const (
+	// idleTime is how long a stream is kept for a next request.
+	idleTime = 30 * time.Second
+	// maxIdle streams that are kept for one target of one agent.
+	maxIdle = 256
+	// streamBuffer is what requests and responses are read and written through.
+	streamBuffer = 4 << 10
+	// maxInterim responses before the final one, such as 100 Continue.
+	maxInterim = 5
+)
+
+// Opener opens streams; see [hub.Hub].
+type Opener interface {
+	Open(ctx context.Context, attempt *hub.Attempt, to route.Instruction) (*hub.Route, error)
+}
+
+// Transport carries HTTP/1.1 requests over streams to agents, and keeps the streams for the next ones. It is made by [NewTransport].
+//
+// What it promises beyond [http.RoundTripper]: a request of which nothing was taken is tried elsewhere, if its body was not begun to be sent; one that met a stream which the other
+// side has just let go of is sent once more, if it has no body.
+type Transport struct {
+	hub Opener
+
+	mu   sync.Mutex
+	idle map[route.Instruction][]*kept
+}
+
+// NewTransport makes one.
+func NewTransport(opener Opener) *Transport {
+	return &Transport{hub: opener, idle: map[route.Instruction][]*kept{}}
+}
+
+// kept is a stream that carries one request after the other.
+type kept struct {
+	*hub.Route
+
+	to     route.Instruction
+	reader *bufio.Reader
+	writer *bufio.Writer
+	timer  *time.Timer
+	again  bool // it has carried one before
+}
+
+type instructionKey struct{}
+
+// With says where the requests of a context go.
+func With(ctx context.Context, to route.Instruction) context.Context {
+	return context.WithValue(ctx, instructionKey{}, to)
+}
+
+// RoundTrip sends a request where its context says.
+func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	to, is := request.Context().Value(instructionKey{}).(route.Instruction)
+	if !is {
+		return nil, errors.New("the request does not say which agent it is for")
+	}
+	var attempt hub.Attempt
+	for {
+		k, err := t.take(request.Context(), &attempt, to)
+		if err != nil {
+			return nil, err
+		}
+		response, begun, err := t.exchange(request, k)
+		if err == nil {
+			return response, nil
+		}
+		var reset *tunnel.ResetError
+		switch {
+		case request.Context().Err() != nil || begun:
+			return nil, err
+		case errors.As(err, &reset) && reset.Untaken():
+			attempt.Failed(k.Route)
+		case k.again && errors.Is(err, errNoAnswer):
+		default:
+			return nil, err
+		}
+	}
+}
+
+// take a stream that is kept, or a new one.
+func (t *Transport) take(ctx context.Context, attempt *hub.Attempt, to route.Instruction) (*kept, error) {
+	for {
+		t.mu.Lock()
+		idle := t.idle[to]
+		if len(idle) == 0 {
+			t.mu.Unlock()
+			break
+		}
+		k := idle[len(idle)-1]
+		t.keepOnly(to, idle[:len(idle)-1])
+		t.mu.Unlock()
+		if k.timer.Stop() && k.Quiet() {
+			k.again = true
+			return k, nil
+		}
+		k.Reset(tunnel.Cancelled, "kept for too long")
+	}
+	r, err := t.hub.Open(ctx, attempt, to)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a fault for the caller
+	}
+	return &kept{Route: r, to: to, reader: bufio.NewReaderSize(r, streamBuffer), writer: bufio.NewWriterSize(r, streamBuffer)}, nil
+}
+
+func (t *Transport) keepOnly(to route.Instruction, idle []*kept) {
+	if len(idle) == 0 {
+		delete(t.idle, to)
+	} else {
+		t.idle[to] = idle
+	}
+}
+
+// keep a stream for the next request.
+func (t *Transport) keep(k *kept) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.idle[k.to]) >= maxIdle {
+		k.Reset(tunnel.Cancelled, "not needed any more")
+		return
+	}
+	t.idle[k.to] = append(t.idle[k.to], k)
+	if k.timer == nil {
+		k.timer = time.AfterFunc(idleTime, func() { t.drop(k) })
+	} else {
+		k.timer.Reset(idleTime)
+	}
+}
+
+func (t *Transport) drop(k *kept) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	idle := t.idle[k.to]
+	for i, other := range idle {
+		if other == k {
+			t.keepOnly(k.to, append(idle[:i:i], idle[i+1:]...))
+			break
+		}
+	}
+	k.Reset(tunnel.Cancelled, "kept for too long")
+}
+
+var errNoAnswer = errors.New("the target ended the connection without an answer")
+
+// exchange sends the request and reads the head of its response. begun is that some of the request's body may have been sent.
+func (t *Transport) exchange(request *http.Request, k *kept) (response *http.Response, begun bool, err error) {
+	stop := context.AfterFunc(request.Context(), func() { k.Reset(tunnel.Cancelled, "the caller is gone") })
+	sent := make(chan error, 1)
+	if request.Body == nil || request.Body == http.NoBody {
+		sent <- k.send(request)
+	} else {
+		begun = true
+		go func() { sent <- k.send(request) }()
+	}
+	response, err = k.receive(request)
+	if err != nil {
+		stop()
+		k.Reset(tunnel.Cancelled, "no answer to a request")
+		if begun {
+			_ = request.Body.Close()
+			if errSend := <-sent; errSend != nil && !errors.Is(err, errNoAnswer) {
+				err = errors.Join(err, errSend)
+			}
+		}
+		return nil, begun, err
+	}
+	b := &body{ReadCloser: response.Body, transport: t, k: k, stop: stop, sent: sent, reusable: !response.Close && !request.Close}
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		response.Body = &upgraded{body: b}
+	} else {
+		response.Body = b
+	}
+	return response, begun, nil
+}
+
+func (k *kept) send(request *http.Request) error {
+	if err := request.Write(k.writer); err != nil {
+		return fmt.Errorf("send the request: %w", err)
+	}
+	if err := k.writer.Flush(); err != nil {
+		return fmt.Errorf("send the request: %w", err)
+	}
+	return nil
+}
+
+func (k *kept) receive(request *http.Request) (*http.Response, error) {
+	if _, err := k.reader.Peek(1); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, errNoAnswer
+		}
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	for range maxInterim {
+		response, err := http.ReadResponse(k.reader, request)
+		if err != nil {
+			return nil, fmt.Errorf("read the answer: %w", err)
+		}
+		if response.StatusCode >= http.StatusOK || response.StatusCode == http.StatusSwitchingProtocols {
+			return response, nil
+		}
+	}
+	return nil, fmt.Errorf("the target sent more than %d interim answers", maxInterim)
+}
+
+// body of a response: with its end, the stream is free for the next request.
+type body struct {
+	io.ReadCloser
+
+	transport *Transport
+	k         *kept
+	stop      func() bool
+	sent      chan error
+	reusable  bool
+	over      bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !b.over {
+		b.over = true
+		b.release(errors.Is(err, io.EOF))
+	}
+	return n, err //nolint:wrapcheck // io.EOF must be as it is
+}
+
+func (b *body) Close() error {
+	if !b.over {
+		b.over = true
+		b.release(false)
+	}
+	return nil
+}
+
+func (b *body) release(whole bool) {
+	live := b.stop()
+	select {
+	case err := <-b.sent:
+		if whole && live && b.reusable && err == nil && b.k.reader.Buffered() == 0 {
+			b.transport.keep(b.k)
+			return
+		}
+	default: // the answer was there before the request was
+	}
+	if whole {
+		_ = b.k.Close()
+		return
+	}
+	b.k.Reset(tunnel.Cancelled, "the caller is gone")
+}
+
+// upgraded is the body of a response that switched protocols: both directions of the stream.
+type upgraded struct{ *body }
+
+func (u *upgraded) Read(p []byte) (int, error)  { return u.k.reader.Read(p) } //nolint:wrapcheck // the stream's own
+func (u *upgraded) Write(p []byte) (int, error) { return u.k.Write(p) }       //nolint:wrapcheck // the stream's own
+
+// CloseWrite ends the direction to the target.
+func (u *upgraded) CloseWrite() error { return u.k.CloseWrite() } //nolint:wrapcheck // the stream's own
+
+func (u *upgraded) Close() error {
+	u.stop()
+	return u.k.Close() //nolint:wrapcheck // the stream's own
+}
