@@ -52,6 +52,13 @@ func clip(text *string, most int) {
 	}
 }
 
+// shorten leaves the beginning of a list.
+func shorten[E any](list *[]E, most int) {
+	if len(*list) > most {
+		*list = (*list)[:most]
+	}
+}
+
 // lighten takes the largest entries out until the rest is small enough.
 func lighten(texts map[string]string) {
 	size := 0
@@ -71,12 +78,12 @@ func lighten(texts map[string]string) {
 	}
 }
 
-// bound cuts off what is too long of a workload.
+// bound cuts off what is too long of a workload. It writes nothing where nothing is: the template may be one that was read before, and that others are reading.
 func bound(w *events.ObservedWorkload) {
 	lighten(w.Object.Labels)
 	lighten(w.Object.Annotations)
 	clip(&w.Strategy, maxToken)
-	w.Conditions = w.Conditions[:min(len(w.Conditions), maxConditions)]
+	shorten(&w.Conditions, maxConditions)
 	for i := range w.Conditions {
 		c := &w.Conditions[i]
 		for _, text := range []*string{&c.Type, &c.Status, &c.Reason} {
@@ -93,7 +100,7 @@ func bound(w *events.ObservedWorkload) {
 	for _, text := range []*string{&t.ChangedBy, &t.Digest, &t.RestartedAt} {
 		clip(text, maxToken)
 	}
-	t.Images = t.Images[:min(len(t.Images), maxImages)]
+	shorten(&t.Images, maxImages)
 	for i := range t.Images {
 		clip(&t.Images[i].Container, maxToken)
 		clip(&t.Images[i].Image, maxImage)
