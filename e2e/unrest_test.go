@@ -20,7 +20,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"lockstep.internal/e2e/history"
 	"lockstep.internal/libs/topology"
@@ -83,16 +82,14 @@ func sizeOf(t *testing.T, variable string, otherwise int) int {
 	return size
 }
 
-// unrest is what happens to the workloads of one namespace, and everything that the API server says of it.
+// unrest is what happens to the workloads of one namespace.
 type unrest struct {
 	*system
 
-	dice    *rand.Rand
-	all     []*restless
-	cluster string
+	dice *rand.Rand
+	all  []*restless
 
 	mu      sync.Mutex
-	sights  []history.Sight
 	outages []history.Outage
 }
 
@@ -109,12 +106,9 @@ func (u *unrest) open(workloads int) {
 	t := u.t
 	t.Helper()
 	ctx := t.Context()
-	system, err := u.kube.CoreV1().Namespaces().Get(ctx, "kube-system", metav1.GetOptions{})
+	_, err := u.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restlessNamespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	u.cluster = string(system.UID)
-	_, err = u.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restlessNamespace}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	u.look()
+	u.lookout = lookOut(t, u.kube, restlessNamespace)
 	for i := range workloads {
 		w := &restless{name: fmt.Sprintf("web-%d", i), kind: "deployment", image: firstImage}
 		switch i % 4 {
@@ -126,44 +120,6 @@ func (u *unrest) open(workloads int) {
 		u.all = append(u.all, w)
 		require.NoError(t, u.create(ctx, w))
 	}
-}
-
-// look records all that the API server says of the namespace, from its beginning.
-func (u *unrest) look() {
-	t := u.t
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	apps, here := u.kube.AppsV1(), metav1.ListOptions{}
-	var looking sync.WaitGroup
-	t.Cleanup(func() { cancel(); looking.Wait() })
-	for _, open := range []func(context.Context, metav1.ListOptions) (watch.Interface, error){
-		apps.Deployments(restlessNamespace).Watch, apps.ReplicaSets(restlessNamespace).Watch, apps.StatefulSets(restlessNamespace).Watch,
-		apps.DaemonSets(restlessNamespace).Watch, apps.ControllerRevisions(restlessNamespace).Watch,
-	} {
-		seen, err := open(ctx, here)
-		require.NoError(t, err)
-		looking.Go(func() {
-			for e := range seen.ResultChan() {
-				object, is := e.Object.(metav1.Object)
-				if ctx.Err() != nil {
-					return
-				}
-				if !is || e.Type == watch.Bookmark || e.Type == watch.Error {
-					t.Errorf("the API server broke off: %v", e)
-					return
-				}
-				u.mu.Lock()
-				u.sights = append(u.sights, history.Sight{At: time.Now(), Deleted: e.Type == watch.Deleted, Object: object})
-				u.mu.Unlock()
-			}
-		})
-	}
-}
-
-func (u *unrest) truth() []history.TrueWorkload {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return history.Truth(u.cluster, u.sights)
 }
 
 func (u *unrest) create(ctx context.Context, w *restless) error {
@@ -342,7 +298,7 @@ func (u *unrest) requireTruth() {
 	ticker := time.NewTicker(10 * clusterTick)
 	defer ticker.Stop()
 	for {
-		found = history.Rollouts(told(u.records(topology.FamilyDeploy)), u.truth(), u.outages)
+		found = history.Rollouts(told(u.records(topology.FamilyDeploy)), u.lookout.truth(), u.outages)
 		if len(found) == 0 {
 			break
 		}
@@ -358,10 +314,10 @@ func (u *unrest) requireTruth() {
 	}
 	require.Empty(t, found)
 	rollouts := 0
-	for _, w := range u.truth() {
+	for _, w := range u.lookout.truth() {
 		rollouts += len(w.Rollouts)
 	}
-	t.Logf("%d lives of workloads, %d rollouts", len(u.truth()), rollouts)
+	t.Logf("%d lives of workloads, %d rollouts", len(u.lookout.truth()), rollouts)
 	require.GreaterOrEqual(t, rollouts, len(u.all), "the API server was heard")
 }
 
@@ -373,15 +329,12 @@ func (u *unrest) keep() {
 	file, err := os.OpenFile(kept, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	require.NoError(t, err)
 	out := json.NewEncoder(file)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, s := range u.sights {
-		s.Object.SetManagedFields(nil)
-		require.NoError(t, out.Encode(map[string]any{"at": s.At, "deleted": s.Deleted, "kind": fmt.Sprintf("%T", s.Object), "object": s.Object}))
-	}
+	require.NoError(t, u.lookout.keep(out))
 	for _, r := range append(u.records(topology.FamilyObserved), u.records(topology.FamilyDeploy)...) {
 		require.NoError(t, out.Encode(map[string]any{"sequence": r.sequence, "subject": r.subject, "data": json.RawMessage(r.data)}))
 	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	require.NoError(t, out.Encode(map[string]any{"outages": u.outages}))
 	require.NoError(t, file.Close())
 	t.Logf("what was said is kept in %s", kept)
