@@ -46,7 +46,7 @@ func setup(t *testing.T) *bundle {
 
 func (b *bundle) makeStream() {
 	b.t.Helper()
-	require.NoError(b.t, topology.Ensure(b.t.Context(), b.js, cell, topology.Options{StorageBytes: 100 << 20}))
+	require.NoError(b.t, topology.Ensure(natstest.Context(b.t), b.js, cell, topology.Options{StorageBytes: 100 << 20}))
 }
 
 // follow runs a copy with a connection of its own until the test ends.

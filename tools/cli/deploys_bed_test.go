@@ -66,7 +66,7 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	server := natstest.Server(t)
 	b := &bed{t: t, js: natstest.JetStream(t, server), sinks: &playedSinks{}}
-	require.NoError(t, topology.Ensure(t.Context(), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
 	b.watcher = &played.Watcher{Cell: "local", Now: time.Now().Add(-time.Hour).UTC().Truncate(time.Second), Say: func(m *natsgo.Msg) error {
 		_, err := b.js.PublishMsg(t.Context(), m)
 		return err

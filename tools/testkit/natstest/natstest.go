@@ -4,6 +4,7 @@
 package natstest
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -59,6 +60,14 @@ func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jets
 		tb.Fatalf("open JetStream on the test's NATS server: %v", err)
 	}
 	return js
+}
+
+// Context is the test's, with a deadline. A request to JetStream without one fails after 5 s, which a server takes to make a stream when the disk is busy.
+func Context(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	tb.Cleanup(cancel)
+	return ctx
 }
 
 // Reconnected waits until the connection has noticed that its server was away, and is back: a request made before may be lost without an
