@@ -98,7 +98,11 @@ type restless struct {
 	name, kind string
 	image      string
 	paused     bool
+	partition  int // of a StatefulSet
 }
+
+// restful says that nothing keeps it from becoming complete.
+func (w *restless) restful() bool { return !w.paused && w.partition == 0 && w.image != neverImage }
 
 const restlessNamespace = "restless"
 
@@ -145,19 +149,23 @@ func (u *unrest) create(ctx context.Context, w *restless) error {
 	if err != nil {
 		return fmt.Errorf("create %s %s: %w", w.kind, w.name, err)
 	}
-	w.paused = false
+	w.paused, w.partition = false, 0
 	return nil
 }
 
-func (u *unrest) patch(ctx context.Context, w *restless, patch string) error {
+func (u *unrest) patch(ctx context.Context, w *restless, patch string, subresources ...string) error {
+	kind := types.StrategicMergePatchType
+	if len(subresources) > 0 {
+		kind = types.MergePatchType
+	}
 	var err error
 	switch w.kind {
 	case "deployment":
-		_, err = u.kube.AppsV1().Deployments(restlessNamespace).Patch(ctx, w.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err = u.kube.AppsV1().Deployments(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
 	case "statefulset":
-		_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Patch(ctx, w.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
 	default:
-		_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Patch(ctx, w.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("change %s %s: %w", w.kind, w.name, err)
@@ -192,7 +200,7 @@ func (u *unrest) live(ctx context.Context, actions int, pace *pace) error {
 			return err
 		}
 		pace.done(1)
-		if u.dice.IntN(3) == 0 && !w.paused && w.image != neverImage {
+		if u.dice.IntN(3) == 0 && w.restful() {
 			if err := u.rest(ctx, w); err != nil {
 				return err
 			}
@@ -202,26 +210,75 @@ func (u *unrest) live(ctx context.Context, actions int, pace *pace) error {
 }
 
 func (u *unrest) act(ctx context.Context, w *restless) error {
-	switch what := u.dice.IntN(20); {
+	switch what := u.dice.IntN(24); {
 	case what < 9:
 		return u.edit(ctx, w, fmt.Sprintf("registry.example/shop:%d", u.dice.IntN(6)))
 	case what < 11 && w.kind == "deployment":
 		return u.edit(ctx, w, neverImage)
 	case what < 13:
 		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano)))
-	case what < 17 && w.kind != "daemonset":
+	case what < 15 && w.kind != "daemonset":
 		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+u.dice.IntN(4)))
+	case what < 17 && w.kind != "daemonset": // as an autoscaler does
+		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+u.dice.IntN(4)), "scale")
 	case what < 18 && w.kind == "deployment":
 		w.paused = !w.paused
 		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"paused":%t}}`, w.paused))
 	case what < 19:
 		return u.edit(ctx, w, firstImage)
+	case what < 21 && w.kind == "deployment" && w.restful():
+		return u.deleteSet(ctx, w)
+	case what < 21 && w.kind == "statefulset":
+		w.partition = u.dice.IntN(3)
+		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}`, w.partition))
+	case what < 22:
+		return u.deletePods(ctx, w)
 	default:
 		if err := u.delete(ctx, w); err != nil {
 			return err
 		}
 		return u.create(ctx, w)
 	}
+}
+
+// deleteSet deletes the newest ReplicaSet of a Deployment at rest by hand, and waits until there is another.
+func (u *unrest) deleteSet(ctx context.Context, w *restless) error {
+	if err := u.rest(ctx, w); err != nil {
+		return err
+	}
+	sets := u.kube.AppsV1().ReplicaSets(restlessNamespace)
+	list, err := sets.List(ctx, metav1.ListOptions{LabelSelector: "app=" + w.name})
+	if err != nil {
+		return fmt.Errorf("list the ReplicaSets of %s: %w", w.name, err)
+	}
+	for _, set := range list.Items {
+		if *set.Spec.Replicas == 0 {
+			continue
+		}
+		if err := sets.Delete(ctx, set.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &set.UID}}); err != nil {
+			return fmt.Errorf("delete ReplicaSet %s: %w", set.Name, err)
+		}
+		err := u.await(ctx, "another ReplicaSet "+set.Name, func(ctx context.Context) (bool, error) {
+			now, err := sets.Get(ctx, set.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return false, nil
+			}
+			return err == nil && now.UID != set.UID && now.Status.AvailableReplicas == *now.Spec.Replicas, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return u.rest(ctx, w)
+}
+
+// deletePods has all pods of a workload replaced, which is no deploy.
+func (u *unrest) deletePods(ctx context.Context, w *restless) error {
+	err := u.kube.CoreV1().Pods(restlessNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=" + w.name})
+	if err != nil {
+		return fmt.Errorf("delete the pods of %s: %w", w.name, err)
+	}
+	return nil
 }
 
 func (u *unrest) edit(ctx context.Context, w *restless, image string) error {
@@ -231,22 +288,26 @@ func (u *unrest) edit(ctx context.Context, w *restless, image string) error {
 
 // rest waits until the newest version of a workload that the API server told is complete.
 func (u *unrest) rest(ctx context.Context, w *restless) error {
+	return u.await(ctx, fmt.Sprintf("%s %s with %s", w.kind, w.name, w.image), func(ctx context.Context) (bool, error) { return u.resting(ctx, w) })
+}
+
+func (u *unrest) await(ctx context.Context, what string, is func(ctx context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ticker := time.NewTicker(clusterTick)
 	defer ticker.Stop()
 	for {
-		resting, err := u.resting(ctx, w)
+		there, err := is(ctx)
 		switch {
 		case err != nil:
-			return fmt.Errorf("wait for %s %s with %s: %w", w.kind, w.name, w.image, err)
-		case resting:
+			return fmt.Errorf("wait for %s: %w", what, err)
+		case there:
 			return nil
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s %s with %s: %w", w.kind, w.name, w.image, context.Cause(ctx))
+			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
 		}
 	}
 }
@@ -278,6 +339,9 @@ func (u *unrest) settle() {
 	for _, w := range u.all {
 		if w.paused {
 			require.NoError(t, u.patch(t.Context(), w, `{"spec":{"paused":false}}`))
+		}
+		if w.partition > 0 {
+			require.NoError(t, u.patch(t.Context(), w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`))
 		}
 		if w.image == neverImage {
 			require.NoError(t, u.edit(t.Context(), w, thirdImage))
