@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
 )
@@ -26,11 +27,10 @@ func TestForgedRollouts(t *testing.T) {
 	facts := []string{"started 1", "completed 1", "started 2", "completed 2"}
 	victim.requireFacts(facts...)
 	// The last word on that rollout is that its old pods are gone.
-	var before []record
 	require.Eventually(t, func() bool {
-		before = s.records(topology.FamilyDeploy)
-		return slices.ContainsFunc(before, func(r record) bool { return strings.HasSuffix(r.subject, ".drained") })
+		return slices.ContainsFunc(victim.facts(), func(f events.DeployFact) bool { return f.Fact == events.FactDrained && f.Rollout.Revision == 2 })
 	}, patience, clusterTick)
+	before := s.records(topology.FamilyDeploy)
 
 	api, err := s.Client()
 	require.NoError(t, err)
