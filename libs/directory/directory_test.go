@@ -249,8 +249,8 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
-		Name: "deploys", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
-			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("deploys") + ".>"}},
+		Name: "billing", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
+			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("billing") + ".>"}},
 		},
 	}}})
 	require.NoError(t, err)
@@ -266,7 +266,7 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	b.makeStream()
 	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	denied := make(chan error, 100)
-	conn := as("deploys")
+	conn := as("billing")
 	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err })
 	b.followWith(conn)
 	b.awaitReady()

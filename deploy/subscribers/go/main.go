@@ -64,7 +64,7 @@ func main() {
 }
 
 func run(ctx context.Context, path string) error {
-	raw, err := os.ReadFile(path)
+	raw, err := os.ReadFile(path) //nolint:gosec // the path is what the user gave on the command line
 	if err != nil {
 		return fmt.Errorf("read the credentials: %w", err)
 	}
@@ -133,7 +133,7 @@ func show(message jetstream.Msg) error {
 		return fmt.Errorf("where on the stream is %s: %w", message.Subject(), err)
 	}
 	var event struct {
-		CustomData fact `json:"customData"`
+		CustomData fact `json:"customData"` //nolint:tagliatelle // CDEvents' name
 	}
 	if err := json.Unmarshal(message.Data(), &event); err != nil {
 		return fmt.Errorf("read fact %d: %w", at.Sequence.Stream, err)

@@ -52,13 +52,6 @@ func clip(text *string, most int) {
 	}
 }
 
-// shorten leaves the beginning of a list.
-func shorten[E any](list *[]E, most int) {
-	if len(*list) > most {
-		*list = (*list)[:most]
-	}
-}
-
 // lighten takes the largest entries out until the rest is small enough.
 func lighten(texts map[string]string) {
 	size := 0
@@ -78,12 +71,13 @@ func lighten(texts map[string]string) {
 	}
 }
 
-// bound cuts off what is too long of a workload. It writes nothing where nothing is: the template may be one that was read before, and that others are reading.
+// bound cuts off what is too long of a workload. Maps and templates are shared with observations that said the same before and may be being read: they were bounded
+// then, and what is short enough is not written.
 func bound(w *events.ObservedWorkload) {
 	lighten(w.Object.Labels)
 	lighten(w.Object.Annotations)
 	clip(&w.Strategy, maxToken)
-	shorten(&w.Conditions, maxConditions)
+	w.Conditions = w.Conditions[:min(len(w.Conditions), maxConditions)]
 	for i := range w.Conditions {
 		c := &w.Conditions[i]
 		for _, text := range []*string{&c.Type, &c.Status, &c.Reason} {
@@ -100,7 +94,9 @@ func bound(w *events.ObservedWorkload) {
 	for _, text := range []*string{&t.ChangedBy, &t.Digest, &t.RestartedAt} {
 		clip(text, maxToken)
 	}
-	shorten(&t.Images, maxImages)
+	if len(t.Images) > maxImages {
+		t.Images = t.Images[:maxImages]
+	}
 	for i := range t.Images {
 		clip(&t.Images[i].Container, maxToken)
 		clip(&t.Images[i].Image, maxImage)

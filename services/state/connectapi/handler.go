@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/postgres"
@@ -42,7 +43,7 @@ func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	recent := newRecent()
 	callers := &authentication{directory: d.Directory, recent: recent, now: d.Now}
-	options := connect.WithInterceptors(append(interceptors, NewOutages(), callers)...)
+	options := connect.WithInterceptors(append(interceptors, libpostgres.Outages(), callers)...)
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, recent: recent}, options))

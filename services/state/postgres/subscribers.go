@@ -26,9 +26,10 @@ func (d *Directory) CreateSubscriber(ctx context.Context, s domain.Subscriber, h
 		rows, err := tx.Query(ctx, `
 			insert into subscribers (name, filter, from_beginning, token_hash, user_id, created_at) values ($1, $2, $3, $4, $5, $6) returning `+subscriberColumns,
 			s.Name, s.Filter, s.FromBeginning, hash, s.UserID, d.Now().UTC().Truncate(time.Millisecond))
-		if err == nil { // what is wrong with the statement may show at once, or with its row
-			made, err = pgx.CollectExactlyOneRow(rows, scanSubscriber)
+		if err != nil {
+			return fmt.Errorf("create subscriber %q: %w", s.Name, err)
 		}
+		made, err = pgx.CollectExactlyOneRow(rows, scanSubscriber)
 		return asFault(err, fmt.Sprintf("subscriber %q", s.Name), fmt.Sprintf("user %d", s.UserID))
 	})
 	return made, err
