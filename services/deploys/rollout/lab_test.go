@@ -52,7 +52,7 @@ type truth struct {
 	id       string
 	revision int
 	hash     string
-	known    bool // to the workload itself
+	known    bool // by its number, its pods or its verdict the workload itself shows it
 	end      events.Fact
 }
 
