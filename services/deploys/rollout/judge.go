@@ -306,7 +306,7 @@ func (p *step) regress(v View, to int, impatient bool) {
 		return
 	}
 	r, there := p.keeper(v, to)
-	if !there && impatient && v.blind() { // objects that went away unseen are still taken for there
+	if !there && impatient && !p.corrected(v) { // objects that went away unseen are still taken for there
 		r, there = p.bearer(to)
 	}
 	if !there {

@@ -209,6 +209,7 @@ func (d *deployment) deleteSet() {
 	if r == nil {
 		return
 	}
+	d.erased[d.uid_] = d.erased[d.uid_] || d.down
 	d.sets = slices.DeleteFunc(d.sets, func(o *replicaSet) bool { return o == r })
 	d.tell(d.set(r, events.VerbDeleted))
 }

@@ -114,9 +114,13 @@ func (p *step) note(r Revision) {
 	s := &p.s
 	revisions := make([]Revision, 0, len(s.Revisions)+1)
 	for _, known := range s.Revisions {
-		if known.UID != r.UID {
-			revisions = append(revisions, known)
+		if known.UID == r.UID {
+			continue
 		}
+		if known.Name == r.Name && compareVersions(known.Version, r.Since) < 0 {
+			known.Deleted = true // or its name would not be free
+		}
+		revisions = append(revisions, known)
 	}
 	revisions = append(revisions, r)
 	s.Revisions = revisions
