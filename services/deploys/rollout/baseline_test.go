@@ -204,6 +204,7 @@ func TestAClusterThatIsRestored(t *testing.T) {
 			members[i].Workload.Object.FirstSeen = true
 			members[i].Workload.Object.ResourceVersion = "51"
 		} else {
+			members[i].Revision.Object.FirstSeen = true
 			members[i].Revision.Object.ResourceVersion = "52"
 		}
 		d.tell(restored(members[i]))

@@ -33,7 +33,10 @@ type lab struct {
 	facts   []events.DeployFact
 
 	truth []*truth
-	plays player
+	// erased are objects of which a ReplicaSet was deleted by hand while the watcher was down: the revisions that it had, and those that took its number, may
+	// leave nothing.
+	erased map[string]bool
+	plays  player
 }
 
 // outage of the watcher.
@@ -52,14 +55,14 @@ type truth struct {
 	id       string
 	revision int
 	hash     string
-	known    bool // to the workload itself
+	known    bool // by its number, its pods or its verdict the workload itself shows it
 	end      events.Fact
 }
 
 var epoch = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
 func newLab(t testing.TB, kind string, seed uint64) *lab {
-	l := &lab{t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, rv: 100}
+	l := &lab{t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, rv: 100, erased: map[string]bool{}}
 	l.state = rollout.New(rollout.Key{ClusterUID: "cluster", Namespace: "shop", Kind: kind, Name: "web"})
 	return l
 }
