@@ -63,6 +63,9 @@ func deploysFigures(ctx context.Context, size Size) (Measured, error) {
 	return measured, nil
 }
 
+// stagePatience is how long a message may wait for those before it.
+const stagePatience = time.Minute
+
 // stage plays a watcher onto the stream OBSERVED.
 type stage struct {
 	js          jetstream.JetStream
@@ -74,7 +77,7 @@ type stage struct {
 // newStage has n Deployments that nothing was told of.
 func newStage(js jetstream.JetStream, n int) *stage {
 	s := &stage{js: js, watcher: &played.Watcher{Cell: benchCell, Now: time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC), Say: func(m *nats.Msg) error {
-		_, err := js.PublishMsgAsync(m)
+		_, err := js.PublishMsgAsync(m, jetstream.WithStallWait(stagePatience))
 		return err //nolint:wrapcheck // play says what failed
 	}}}
 	for i := range n {

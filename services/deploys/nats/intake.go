@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -18,9 +17,6 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 	"lockstep.internal/services/deploys/roster"
 )
-
-// linger is how long a batch waits for what the stream has already.
-const linger = 100 * time.Millisecond
 
 // intake is one batch on its way.
 type intake struct {
@@ -39,8 +35,9 @@ type intake struct {
 	// steps are what happens to environments, in order.
 	steps   []step
 	members map[postgres.Member]struct{}
-	// acknowledged facts are not written yet.
+	// acknowledged facts are not written yet, nor is what finished chains are of.
 	acknowledged []written
+	finished     []*chain
 	scribe       scribe
 	// located are facts of earlier batches that were told again, and where they are now.
 	located map[string]int64
@@ -58,8 +55,8 @@ type workload struct {
 	id    uuid.UUID
 	key   rollout.Key
 	facts []*telling
-	// changed is that its state is another one than is stored.
-	changed bool
+	// changed is that its state is another one than is stored, written that this batch has written it.
+	changed, written bool
 }
 
 // begin reads what the batch needs.
@@ -260,15 +257,7 @@ func (in *intake) store(ctx context.Context) error {
 		writing.Members = append(writing.Members, m)
 	}
 	for _, w := range in.order {
-		if !w.changed {
-			continue
-		}
-		record, err := w.record()
-		if err != nil {
-			return err
-		}
-		writing.Workloads = append(writing.Workloads, record)
-		if err := in.chronicle(&writing, w.id, w.facts); err != nil {
+		if err := in.storeWorkload(&writing, w); err != nil {
 			return err
 		}
 	}
@@ -288,6 +277,20 @@ func (in *intake) store(ctx context.Context) error {
 		}
 	}
 	return in.Store.Save(ctx, in.tx, writing)
+}
+
+// storeWorkload adds a workload to what is written, once.
+func (in *intake) storeWorkload(writing *postgres.Writing, w *workload) error {
+	if !w.changed || w.written {
+		return nil
+	}
+	w.written = true
+	record, err := w.record()
+	if err != nil {
+		return err
+	}
+	writing.Workloads = append(writing.Workloads, record)
+	return in.chronicle(writing, w.id, w.facts)
 }
 
 // chronicle adds facts, and the rows of the history that they change.

@@ -35,9 +35,9 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		conflicts:   prometheus.NewCounter(opts("conflicts_total", "Facts that the stream refused because it had others than was expected.")),
 		divergences: prometheus.NewCounter(opts("divergences_total", "Workloads of which the stream knew facts that the database did not.")),
 		again:       prometheus.NewCounter(opts("retold_total", "Facts that were told again because the stream had lost them.")),
-		published:   prometheus.NewCounter(opts("published_total", "Facts that the stream took or refused.")),
+		published:   prometheus.NewCounter(opts("published_total", "Facts that the stream took.")),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "lockstep", Subsystem: "deploys", Name: "publish_seconds", Help: "Duration of telling one fact of each workload of a batch.",
+			Namespace: "lockstep", Subsystem: "deploys", Name: "publish_seconds", Help: "Time from sending a fact to its acknowledgement.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 1, 5},
 		}),
 	}
@@ -96,9 +96,9 @@ func (m *Metrics) retold(facts int) {
 	}
 }
 
-func (m *Metrics) wave(facts int, took time.Duration) {
+func (m *Metrics) told(took time.Duration) {
 	if m != nil {
-		m.published.Add(float64(facts))
+		m.published.Inc()
 		m.seconds.Observe(took.Seconds())
 	}
 }
