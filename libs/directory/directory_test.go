@@ -141,6 +141,8 @@ func TestACopyIsReadyWhenItHasCaughtUpAndFollows(t *testing.T) {
 	b.until(func() bool { return b.role() == directory.RoleNone }, "a blocked user keeps the role")
 	agent, known := b.copy.Agent(7)
 	require.True(t, known)
+	require.True(t, b.copy.Project(4))
+	require.False(t, b.copy.Project(7))
 	require.False(t, agent.Revoked)
 	b.tell(entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, Revoked: true}})
 	b.until(func() bool { agent, _ := b.copy.Agent(7); return agent.Revoked }, "a revocation does not arrive")
@@ -249,8 +251,8 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
-		Name: "deploys", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
-			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("deploys") + ".>"}},
+		Name: "reader", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
+			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("reader") + ".>"}},
 		},
 	}}})
 	require.NoError(t, err)
@@ -266,7 +268,7 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	b.makeStream()
 	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	denied := make(chan error, 100)
-	conn := as("deploys")
+	conn := as("reader")
 	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err })
 	b.followWith(conn)
 	b.awaitReady()
