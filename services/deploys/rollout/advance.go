@@ -22,6 +22,8 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 		changed = p.revision(in)
 	case in.Absence != nil:
 		changed = p.absence(in)
+	case in.Released:
+		changed = p.release()
 	default:
 		changed = p.tick(in)
 	}
