@@ -128,7 +128,9 @@ func (f *Foreign) Error() string {
 
 // word is the text as one word of a command line: agents say what clusters are called.
 func word(text string) string {
-	plain := func(r rune) bool { return r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }
+	plain := func(r rune) bool {
+		return r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	}
 	if text != "" && text[0] != '-' && strings.TrimFunc(text, plain) == "" {
 		return text
 	}
