@@ -246,7 +246,8 @@ func (p *step) baselineReady(v View) bool {
 	if p.s.Key.Kind == StatefulSet {
 		return known
 	}
-	return to == 0 || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
+	accounted := v.UID == p.s.UID && (p.s.Gone || p.s.Unselected) && to <= p.s.Last // it is back, and nothing is to be told of it
+	return to == 0 || accounted || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
 }
 
 // target is the revision that the view speaks of, 0 for none yet, and whether that can be told.

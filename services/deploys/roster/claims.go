@@ -80,6 +80,9 @@ func (c *Claims) Added() ([]Reporter, []Claim) {
 
 // Keep puts what was added among what is stored.
 func (c *Claims) Keep() {
+	if len(c.reported)+len(c.claimed) == 0 {
+		return
+	}
 	for id, r := range c.reported {
 		c.reporters[id] = r
 	}
