@@ -251,8 +251,8 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
-		Name: "reader", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
-			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("reader") + ".>"}},
+		Name: "billing", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
+			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("billing") + ".>"}},
 		},
 	}}})
 	require.NoError(t, err)
@@ -268,7 +268,7 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	b.makeStream()
 	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	denied := make(chan error, 100)
-	conn := as("reader")
+	conn := as("billing")
 	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err })
 	b.followWith(conn)
 	b.awaitReady()

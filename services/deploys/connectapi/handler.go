@@ -11,6 +11,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/fault"
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
 	"lockstep.internal/services/deploys/postgres"
 )
@@ -46,7 +47,7 @@ type Rebuilt struct {
 // NewHandler serves every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, newOutages(), d.Access, newLimits())...), connect.WithReadMaxBytes(maxRequest))
+	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.Outages(), d.Access, newLimits())...), connect.WithReadMaxBytes(maxRequest))
 	mux := http.NewServeMux()
 	rollouts := &postgres.Rollouts{DB: d.Pool}
 	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now, stats: make(turns, atOnce)}, options))

@@ -127,6 +127,7 @@ type bed struct {
 	sinks   *sinks
 	pool    *pgxpool.Pool
 	stream  *playedStream
+	changes *store.Changes
 	private ed25519.PrivateKey
 	url     string
 	// stop tells the server to stop, and returns when it has.
@@ -206,7 +207,8 @@ func (b *bed) serve() {
 	b.t.Helper()
 	verifier, err := access.NewVerifier(access.Config{Directory: b.book, Cell: cell, Audience: "deploys"})
 	require.NoError(b.t, err)
-	changes, logger := store.NewChanges(b.pool), slog.New(slog.DiscardHandler)
+	b.changes = store.NewChanges(b.pool)
+	changes, logger := b.changes, slog.New(slog.DiscardHandler)
 	handler := connectapi.NewHandler(connectapi.Dependencies{
 		Pool: b.pool, Changes: changes, Access: verifier.Interceptor(), Roles: b.book, Sinks: b.sinks, Logger: logger, Now: time.Now,
 		Stream: b.stream, Projects: projects{2: true, 3: true},
@@ -308,9 +310,30 @@ func (b *bed) rollout(agentID int64, change ...func(*history.Rollout)) history.R
 }
 
 // put stores rollouts, as the reader does.
+// put stores rollouts, and returns when the service has heard of them.
 func (b *bed) put(rollouts ...history.Rollout) {
 	b.t.Helper()
+	heard := b.changes.Subscribe()
+	defer heard.Close()
 	b.save(store.Writing{Rollouts: rollouts})
+	missing := map[string]bool{}
+	for i := range rollouts {
+		missing[rollouts[i].ID] = true
+	}
+	for late := time.After(soon); len(missing) > 0; {
+		select {
+		case <-heard.Wake():
+		case <-late:
+			require.FailNow(b.t, "the service does not hear of what was stored")
+		}
+		ids, all := heard.Take()
+		if all {
+			return
+		}
+		for _, id := range ids {
+			delete(missing, id)
+		}
+	}
 }
 
 func (b *bed) save(w store.Writing) {

@@ -65,7 +65,7 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 		{`update agents set selection_complete = null`, "selection_complete is null"},
 		{
 			`insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select 'made-up', workload, 99, 'started', now(), now(), '{}' from facts limit 1`,
-			"facts made-up: is there, but not by the stream",
+			"facts made-up: is there, but not by the streams",
 		},
 		{`truncate workloads, facts, rollouts, agents, resyncs, resync_members, environments`, "is missing"},
 	} {

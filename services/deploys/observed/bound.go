@@ -71,7 +71,8 @@ func lighten(texts map[string]string) {
 	}
 }
 
-// bound cuts off what is too long of a workload.
+// bound cuts off what is too long of a workload. Maps and templates are shared with observations that said the same before and may be being read: they were bounded
+// then, and what is short enough is not written.
 func bound(w *events.ObservedWorkload) {
 	lighten(w.Object.Labels)
 	lighten(w.Object.Annotations)
@@ -93,7 +94,9 @@ func bound(w *events.ObservedWorkload) {
 	for _, text := range []*string{&t.ChangedBy, &t.Digest, &t.RestartedAt} {
 		clip(text, maxToken)
 	}
-	t.Images = t.Images[:min(len(t.Images), maxImages)]
+	if len(t.Images) > maxImages {
+		t.Images = t.Images[:maxImages]
+	}
 	for i := range t.Images {
 		clip(&t.Images[i].Container, maxToken)
 		clip(&t.Images[i].Image, maxImage)

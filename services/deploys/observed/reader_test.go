@@ -57,6 +57,24 @@ func TestWhatWatchersWriteIsUnderstood(t *testing.T) {
 	require.Same(t, first.Template, second.Template)
 }
 
+// What observations share is remembered while the next ones are being read: nothing writes it any more. The race detector looks.
+func TestWhatObservationsShareIsNotWritten(t *testing.T) {
+	t.Parallel()
+	raw, err := json.Marshal(told())
+	require.NoError(t, err)
+	r := newReader()
+	read := func() *events.ObservedWorkload {
+		w := &events.ObservedWorkload{}
+		require.True(t, r.workload(raw, w))
+		bound(w)
+		return w
+	}
+	first, looked := read(), make(chan events.PodTemplate, 1)
+	go func() { looked <- *first.Template }()
+	require.Same(t, first.Template, read().Template)
+	require.Equal(t, *told().Template, <-looked)
+}
+
 func TestWhatIsNotUnderstoodIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, raw := range map[string]string{

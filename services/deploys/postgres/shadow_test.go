@@ -62,7 +62,7 @@ func TestAShadowIsComparedAndPutInPlace(t *testing.T) {
 	do(func(tx pgx.Tx) error {
 		tables, differences, err := shadow.Compare(t.Context(), tx, 3)
 		require.Equal(t, map[string]int64{"agents": 1, "facts": 2, "rollouts": 1}, different(tables))
-		require.Equal(t, []string{"agents 7: is there, but not by the stream", `facts b: data is "b", by the stream "other"`, "facts c: is missing"}, differences, "no more than were asked for")
+		require.Equal(t, []string{"agents 7: is there, but not by the streams", `facts b: data is "b", by the streams "other"`, "facts c: is missing"}, differences, "no more than were asked for")
 		return err
 	})
 	do(func(tx pgx.Tx) error { return shadow.Replace(t.Context(), tx) })

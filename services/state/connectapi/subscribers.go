@@ -108,20 +108,22 @@ func (s *subscriberService) RevokeSubscriber(ctx context.Context, r *connect.Req
 	if err != nil {
 		return nil, err
 	}
-	// Its name may be another one's by now.
-	if before.Revoked {
-		return connect.NewResponse(&statev1.RevokeSubscriberResponse{Subscriber: subscriber(before)}), nil
+	revoked := before
+	if !before.Revoked {
+		if revoked, err = s.directory.RevokeSubscriber(ctx, before.ID); err != nil {
+			return nil, err
+		}
+		// Its place on the stream is given up in any case, and only now: the name may be another one's later.
+		defer func() {
+			if err := s.subscribers.Forget(ctx, revoked.Name); err != nil {
+				s.logger.WarnContext(ctx, "give up the revoked subscriber's place on the stream: it is tried again", "subscriber", revoked.Name, "error", err)
+				s.agents.AdmitAgain()
+			}
+		}()
 	}
-	revoked, err := s.directory.RevokeSubscriber(ctx, before.ID)
-	if err != nil {
-		return nil, err
-	}
+	// Whoever has the name by now is back at once.
 	if err := s.subscribers.Expel(ctx, revoked); err != nil {
-		return nil, fault.Wrap(err, errcode.Unavailable, "subscriber %s is revoked and cannot connect again, but its live connections could not be cut: they end within the hour", revoked.Name)
-	}
-	if err := s.subscribers.Forget(ctx, revoked.Name); err != nil {
-		s.logger.WarnContext(ctx, "give up the revoked subscriber's place on the stream: it is tried again", "subscriber", revoked.Name, "error", err)
-		s.agents.AdmitAgain()
+		return nil, fault.Wrap(err, errcode.Unavailable, "subscriber %s is revoked and cannot connect again, but its live connections could not be cut: try again", revoked.Name)
 	}
 	return connect.NewResponse(&statev1.RevokeSubscriberResponse{Subscriber: subscriber(revoked)}), nil
 }
