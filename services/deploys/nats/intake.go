@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -41,9 +40,8 @@ type intake struct {
 	scribe       scribe
 	// located are facts of earlier batches that were told again, and where they are now.
 	located map[string]int64
-	// reporters and claims are new.
-	reporters map[int64]postgres.Reporter
-	claims    []postgres.Claim
+	// claims, with those that the batch makes.
+	claims *roster.Claims
 	// trace of the message being taken.
 	trace string
 }
@@ -64,7 +62,7 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 	in := &intake{
 		Ingest: i, tx: tx, located: map[string]int64{},
 		loaded: map[uuid.UUID]entry[rollout.State]{}, loadedEnv: map[uuid.UUID]entry[environment.State]{},
-		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{}, reporters: map[int64]postgres.Reporter{},
+		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{},
 	}
 	reading, err := i.Store.Begin(ctx, tx, i.ask(batch))
 	if err != nil {
@@ -84,6 +82,7 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 	}
 	in.roster = roster.New(i.known.agents)
 	i.known.learn(&reading)
+	in.claims = roster.NewClaims(i.reading(), i.known.reporters, i.known.claims)
 	if err := in.admit(ctx, batch); err != nil {
 		i.known.undone()
 		return nil, err
@@ -135,6 +134,9 @@ func (in *intake) take(ctx context.Context, m *cursor.Message[Observed]) error {
 	in.trace = o.Trace
 	if o.Begun != nil {
 		return in.beginResync(ctx, o)
+	}
+	if o.Released != nil {
+		return in.release(ctx, o)
 	}
 	a, ours := in.roster.Hear(o)
 	if !ours {
@@ -266,8 +268,8 @@ func (in *intake) store(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(in.reporters)+len(in.claims) > 0 {
-		if err := in.Store.Claim(ctx, in.tx, slices.Collect(maps.Values(in.reporters)), in.claims); err != nil {
+	if reporters, claims := in.claims.Added(); len(reporters)+len(claims) > 0 {
+		if err := in.Store.Claim(ctx, in.tx, reporters, claims); err != nil {
 			return err
 		}
 	}
@@ -317,10 +319,7 @@ func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []
 // remember takes over what is written now. Should the transaction not be committed, the number of batches tells.
 func (in *intake) remember() {
 	in.roster.Keep()
-	maps.Copy(in.known.reporters, in.reporters)
-	for _, c := range in.claims {
-		in.known.claims[c.ClusterUID] = append(in.known.claims[c.ClusterUID], c)
-	}
+	in.claims.Keep()
 	for _, w := range in.order {
 		w.stored = w.stored || w.changed
 		if w.stored {

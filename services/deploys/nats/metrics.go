@@ -15,6 +15,7 @@ type Metrics struct {
 	resyncs     *prometheus.CounterVec
 	strays      prometheus.Counter
 	foreigners  prometheus.Counter
+	releases    prometheus.Counter
 	conflicts   prometheus.Counter
 	divergences prometheus.Counter
 	again       prometheus.Counter
@@ -32,6 +33,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		resyncs:     prometheus.NewCounterVec(opts("resyncs_total", "Full resyncs that ended, by outcome: complete, or incomplete when members are missing and nothing is judged."), []string{"outcome"}),
 		strays:      prometheus.NewCounter(opts("strays_total", "Observations of clusters that their agents are no longer in, which are dropped.")),
 		foreigners:  prometheus.NewCounter(opts("foreign_total", "Messages of agents about clusters of other projects: clocks, which are dropped, and others, which are put on DEAD.")),
+		releases:    prometheus.NewCounter(opts("releases_total", "Clusters that were released from their projects.")),
 		conflicts:   prometheus.NewCounter(opts("conflicts_total", "Facts that the stream refused because it had others than was expected.")),
 		divergences: prometheus.NewCounter(opts("divergences_total", "Workloads of which the stream knew facts that the database did not.")),
 		again:       prometheus.NewCounter(opts("retold_total", "Facts that were told again because the stream had lost them.")),
@@ -41,7 +43,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 1, 5},
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.facts, m.resyncs, m.strays, m.foreigners, m.conflicts, m.divergences, m.again, m.published, m.seconds} {
+	for _, c := range []prometheus.Collector{m.facts, m.resyncs, m.strays, m.foreigners, m.releases, m.conflicts, m.divergences, m.again, m.published, m.seconds} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the metrics of ingest: %w", err)
 		}
@@ -75,6 +77,12 @@ func (m *Metrics) stray() {
 func (m *Metrics) foreign() {
 	if m != nil {
 		m.foreigners.Inc()
+	}
+}
+
+func (m *Metrics) release() {
+	if m != nil {
+		m.releases.Inc()
 	}
 }
 

@@ -22,6 +22,8 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 		changed = p.revision(in)
 	case in.Absence != nil:
 		changed = p.absence(in)
+	case in.Released:
+		changed = p.release()
 	default:
 		changed = p.tick(in)
 	}
@@ -228,5 +230,6 @@ func (p *step) baselineReady(v View) bool {
 	if p.s.Key.Kind == StatefulSet {
 		return known
 	}
-	return to == 0 || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
+	accounted := v.UID == p.s.UID && (p.s.Gone || p.s.Unselected) && to <= p.s.Last // it is back, and nothing is to be told of it
+	return to == 0 || accounted || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
 }

@@ -152,6 +152,10 @@ func (p *step) unselect(v View) {
 // arrive begins to follow.
 func (p *step) arrive(v View, created, impatient bool) {
 	s := &p.s
+	if !created && s.Key.Kind == DaemonSet && !v.current() && v.Observed > 0 {
+		s.UID = v.UID
+		return // its counts are those of another template: the next one tells what the baseline is
+	}
 	back := s.UID == v.UID && (s.Gone || s.Unselected)
 	told := s.Last
 	s.Gone, s.Unselected, s.UID = false, false, v.UID
@@ -168,9 +172,6 @@ func (p *step) arrive(v View, created, impatient bool) {
 		p.doubt(v)
 		p.weigh(v, v)
 		return
-	}
-	if s.Key.Kind == DaemonSet && !v.current() && v.Observed > 0 {
-		return // its counts are those of another template: the next one tells what the baseline is
 	}
 	p.see(&v)
 	to, known := p.target(v)

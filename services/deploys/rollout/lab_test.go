@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -29,6 +30,7 @@ type lab struct {
 	held    bool // told is kept back, to be delivered in another order
 	backlog []rollout.Input
 	log     []rollout.Input // what was delivered
+	agent   int64           // that tells; 7 when it is none
 	state   rollout.State
 	facts   []events.DeployFact
 
@@ -84,7 +86,7 @@ func (l *lab) meta(name, uid string, created time.Time, verb events.Verb) events
 
 // tell is the watcher, which sees the object now.
 func (l *lab) tell(in rollout.Input) {
-	in.AgentID, in.ObservedAt = 7, l.now
+	in.AgentID, in.ObservedAt = cmp.Or(l.agent, 7), l.now
 	switch {
 	case l.down:
 	case l.held:
