@@ -270,7 +270,7 @@ func (d *Detector) advance(w *workload, input rollout.Input) {
 		return
 	}
 	w.state, w.agentID = after, roster.Teller(after.AgentID, input.AgentID)
-	d.facts = append(d.facts, facts...)
+	d.told(facts)
 	for _, change := range d.rules.Changes(before, after) {
 		id := observed.Identify(change.Key.ClusterUID, change.Key.Namespace, environment.Kind, change.Key.Name)
 		g := d.environments[id]
@@ -287,6 +287,14 @@ func (d *Detector) advanceGroup(g *group, input environment.Input) {
 	after, facts := d.rules.Advance(g.state, input)
 	if g.state = after; after.Serial != before {
 		g.agentID = roster.Teller(after.AgentID, input.AgentID)
+	}
+	d.told(facts)
+}
+
+func (d *Detector) told(facts []events.DeployFact) {
+	if d.facts == nil {
+		d.facts = facts // which is all, for most messages
+		return
 	}
 	d.facts = append(d.facts, facts...)
 }
