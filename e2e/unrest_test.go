@@ -3,13 +3,14 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ const (
 	actionsVariable  = "LOCKSTEP_ROLLOUT_ACTIONS"
 	// workloadsPerNode is for how many there is room beside the DaemonSets, which are on every node.
 	workloadsPerNode = 20
+	watcherKills     = 2
 	// blur of an outage: what was seen right before it may not have been sent, and the first look after it takes a moment.
 	blur = 10 * time.Second
 )
@@ -53,7 +55,10 @@ func TestUnrest(t *testing.T) {
 	u := &unrest{system: s, dice: rand.New(rand.NewPCG(seed, 1))}
 	u.open(workloads)
 
-	fates := []fate{u.watcherDies, u.watcherDies, u.deploysDies, u.deploysDies, u.natsRestarts, u.natsRestarts}
+	fates := []fate{u.deploysDies, u.deploysDies, u.natsRestarts, u.natsRestarts}
+	for range watcherKills {
+		fates = append(fates, u.watcherDies)
+	}
 	dice := rand.New(rand.NewPCG(seed, 2))
 	dice.Shuffle(len(fates), func(i, j int) { fates[i], fates[j] = fates[j], fates[i] })
 	due := make([]int, len(fates))
@@ -88,9 +93,6 @@ type unrest struct {
 
 	dice *rand.Rand
 	all  []*restless
-
-	mu      sync.Mutex
-	outages []history.Outage
 }
 
 // restless is one workload.
@@ -113,6 +115,8 @@ func (u *unrest) open(workloads int) {
 	_, err := u.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restlessNamespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	u.lookout = lookOut(t, u.kube, restlessNamespace)
+	// Who leads is nobody's to say but the API server's: on a busy machine a watcher loses its Lease without being killed.
+	u.lookout.hear(t, u.kube.CoordinationV1().Leases(home(u.agent)).Watch, stack.Watcher)
 	for i := range workloads {
 		w := &restless{name: fmt.Sprintf("web-%d", i), kind: "deployment", image: firstImage}
 		switch i % 4 {
@@ -131,26 +135,28 @@ func (u *unrest) create(ctx context.Context, w *restless) error {
 	labels := map[string]string{"app": w.name}
 	selector := &metav1.LabelSelector{MatchLabels: labels}
 	pods := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: w.image}}}}
-	var err error
-	switch w.kind {
-	case "deployment":
-		_, err = u.kube.AppsV1().Deployments(restlessNamespace).Create(ctx, &appsv1.Deployment{
-			ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
-		}, metav1.CreateOptions{})
-	case "statefulset":
-		_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Create(ctx, &appsv1.StatefulSet{
-			ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
-		}, metav1.CreateOptions{})
-	default:
-		_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Create(ctx, &appsv1.DaemonSet{
-			ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: pods},
-		}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("create %s %s: %w", w.kind, w.name, err)
-	}
+	err := u.insist(ctx, "create "+w.kind+" "+w.name, func(ctx context.Context) (err error) {
+		switch w.kind {
+		case "deployment":
+			_, err = u.kube.AppsV1().Deployments(restlessNamespace).Create(ctx, &appsv1.Deployment{
+				ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
+			}, metav1.CreateOptions{})
+		case "statefulset":
+			_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Create(ctx, &appsv1.StatefulSet{
+				ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), Selector: selector, Template: pods},
+			}, metav1.CreateOptions{})
+		default:
+			_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Create(ctx, &appsv1.DaemonSet{
+				ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: pods},
+			}, metav1.CreateOptions{})
+		}
+		if apierrors.IsAlreadyExists(err) {
+			return nil // an attempt without an answer
+		}
+		return err
+	})
 	w.paused, w.partition = false, 0
-	return nil
+	return err
 }
 
 func (u *unrest) patch(ctx context.Context, w *restless, patch string, subresources ...string) error {
@@ -158,35 +164,34 @@ func (u *unrest) patch(ctx context.Context, w *restless, patch string, subresour
 	if len(subresources) > 0 {
 		kind = types.MergePatchType
 	}
-	var err error
-	switch w.kind {
-	case "deployment":
-		_, err = u.kube.AppsV1().Deployments(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
-	case "statefulset":
-		_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
-	default:
-		_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("change %s %s: %w", w.kind, w.name, err)
-	}
-	return nil
+	return u.insist(ctx, "change "+w.kind+" "+w.name, func(ctx context.Context) (err error) {
+		switch w.kind {
+		case "deployment":
+			_, err = u.kube.AppsV1().Deployments(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
+		case "statefulset":
+			_, err = u.kube.AppsV1().StatefulSets(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
+		default:
+			_, err = u.kube.AppsV1().DaemonSets(restlessNamespace).Patch(ctx, w.name, kind, []byte(patch), metav1.PatchOptions{})
+		}
+		return err
+	})
 }
 
 func (u *unrest) delete(ctx context.Context, w *restless) error {
-	var err error
-	switch w.kind {
-	case "deployment":
-		err = u.kube.AppsV1().Deployments(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
-	case "statefulset":
-		err = u.kube.AppsV1().StatefulSets(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
-	default:
-		err = u.kube.AppsV1().DaemonSets(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete %s %s: %w", w.kind, w.name, err)
-	}
-	return nil
+	return u.insist(ctx, "delete "+w.kind+" "+w.name, func(ctx context.Context) (err error) {
+		switch w.kind {
+		case "deployment":
+			err = u.kube.AppsV1().Deployments(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+		case "statefulset":
+			err = u.kube.AppsV1().StatefulSets(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+		default:
+			err = u.kube.AppsV1().DaemonSets(restlessNamespace).Delete(ctx, w.name, metav1.DeleteOptions{})
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
 }
 
 // live does things to workloads, one after the other; after a third of them it lets the workload come to rest.
@@ -247,18 +252,29 @@ func (u *unrest) deleteSet(ctx context.Context, w *restless) error {
 		return err
 	}
 	sets := u.kube.AppsV1().ReplicaSets(restlessNamespace)
-	list, err := sets.List(ctx, metav1.ListOptions{LabelSelector: "app=" + w.name})
+	var list *appsv1.ReplicaSetList
+	err := u.insist(ctx, "list the ReplicaSets of "+w.name, func(ctx context.Context) (err error) {
+		list, err = sets.List(ctx, metav1.ListOptions{LabelSelector: "app=" + w.name})
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("list the ReplicaSets of %s: %w", w.name, err)
+		return err
 	}
 	for _, set := range list.Items {
 		if *set.Spec.Replicas == 0 {
 			continue
 		}
-		if err := sets.Delete(ctx, set.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &set.UID}}); err != nil {
-			return fmt.Errorf("delete ReplicaSet %s: %w", set.Name, err)
+		err := u.insist(ctx, "delete ReplicaSet "+set.Name, func(ctx context.Context) error {
+			err := sets.Delete(ctx, set.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &set.UID}})
+			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+				return nil // it is gone already, by an attempt without an answer
+			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		err := u.await(ctx, "another ReplicaSet "+set.Name, func(ctx context.Context) (bool, error) {
+		err = u.await(ctx, "wait for another ReplicaSet "+set.Name, func(ctx context.Context) (bool, error) {
 			now, err := sets.Get(ctx, set.Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
 				return false, nil
@@ -274,11 +290,9 @@ func (u *unrest) deleteSet(ctx context.Context, w *restless) error {
 
 // deletePods has all pods of a workload replaced, which is no deploy.
 func (u *unrest) deletePods(ctx context.Context, w *restless) error {
-	err := u.kube.CoreV1().Pods(restlessNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=" + w.name})
-	if err != nil {
-		return fmt.Errorf("delete the pods of %s: %w", w.name, err)
-	}
-	return nil
+	return u.insist(ctx, "delete the pods of "+w.name, func(ctx context.Context) error {
+		return u.kube.CoreV1().Pods(restlessNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=" + w.name})
+	})
 }
 
 func (u *unrest) edit(ctx context.Context, w *restless, image string) error {
@@ -288,7 +302,21 @@ func (u *unrest) edit(ctx context.Context, w *restless, image string) error {
 
 // rest waits until the newest version of a workload that the API server told is complete.
 func (u *unrest) rest(ctx context.Context, w *restless) error {
-	return u.await(ctx, fmt.Sprintf("%s %s with %s", w.kind, w.name, w.image), func(ctx context.Context) (bool, error) { return u.resting(ctx, w) })
+	return u.await(ctx, fmt.Sprintf("wait for %s %s with %s", w.kind, w.name, w.image), func(ctx context.Context) (bool, error) { return u.resting(ctx, w) })
+}
+
+// insist does something until the API server has an answer: one that is busy may have none, and did it or did it not.
+func (u *unrest) insist(ctx context.Context, what string, do func(ctx context.Context) error) error {
+	return u.await(ctx, what, func(ctx context.Context) (bool, error) {
+		err := do(ctx)
+		return err == nil, err
+	})
+}
+
+// unanswered says of an error that the API server made none, or could not.
+func unanswered(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError || apierrors.IsTooManyRequests(err)
 }
 
 func (u *unrest) await(ctx context.Context, what string, is func(ctx context.Context) (bool, error)) error {
@@ -299,15 +327,15 @@ func (u *unrest) await(ctx context.Context, what string, is func(ctx context.Con
 	for {
 		there, err := is(ctx)
 		switch {
-		case err != nil:
-			return fmt.Errorf("wait for %s: %w", what, err)
-		case there:
+		case err != nil && !unanswered(err):
+			return fmt.Errorf("%s: %w", what, err)
+		case err == nil && there:
 			return nil
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
+			return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
@@ -362,7 +390,7 @@ func (u *unrest) requireTruth() {
 	ticker := time.NewTicker(10 * clusterTick)
 	defer ticker.Stop()
 	for {
-		found = history.Rollouts(told(u.records(topology.FamilyDeploy)), u.lookout.truth(), u.outages)
+		found = history.Rollouts(told(u.records(topology.FamilyDeploy)), u.lookout.truth(), u.outages())
 		if len(found) == 0 {
 			break
 		}
@@ -381,7 +409,8 @@ func (u *unrest) requireTruth() {
 	for _, w := range u.lookout.truth() {
 		rollouts += len(w.Rollouts)
 	}
-	t.Logf("%d lives of workloads, %d rollouts", len(u.lookout.truth()), rollouts)
+	t.Logf("%d lives of workloads, %d rollouts, %d times without a leader", len(u.lookout.truth()), rollouts, len(u.outages()))
+	require.GreaterOrEqual(t, len(u.outages()), watcherKills, "the API server saw the watcher die")
 	require.GreaterOrEqual(t, rollouts, len(u.all), "the API server was heard")
 }
 
@@ -397,21 +426,21 @@ func (u *unrest) keep() {
 	for _, r := range append(u.records(topology.FamilyObserved), u.records(topology.FamilyDeploy)...) {
 		require.NoError(t, out.Encode(map[string]any{"sequence": r.sequence, "subject": r.subject, "data": json.RawMessage(r.data)}))
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	require.NoError(t, out.Encode(map[string]any{"outages": u.outages}))
+	require.NoError(t, out.Encode(map[string]any{"outages": u.outages()}))
 	require.NoError(t, file.Close())
 	t.Logf("what was said is kept in %s", kept)
 }
 
-func (u *unrest) watcherDies(ctx context.Context) error {
-	from := time.Now()
-	err := u.killOne(ctx, u.watcher())
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.outages = append(u.outages, history.Outage{From: from.Add(-blur), Until: time.Now().Add(blur)})
-	return err
+// outages are when no watcher led, and right around.
+func (u *unrest) outages() []history.Outage {
+	outages := history.Outages(u.lookout.all(), renewDeadline)
+	for i := range outages {
+		outages[i].From, outages[i].Until = outages[i].From.Add(-blur), outages[i].Until.Add(blur)
+	}
+	return outages
 }
+
+func (u *unrest) watcherDies(ctx context.Context) error { return u.killOne(ctx, u.watcher()) }
 
 func (u *unrest) deploysDies(ctx context.Context) error { return u.killOne(ctx, stack.Deploys) }
 

@@ -30,11 +30,6 @@ type TrueWorkload struct {
 	Written []time.Time
 }
 
-// Outage is when nobody looked at the cluster.
-type Outage struct{ From, Until time.Time }
-
-func (o Outage) covers(t time.Time) bool { return !t.Before(o.From) && !t.After(o.Until) }
-
 // Rollouts compares what was told with what the cluster did: each rollout has one start and then one end, the right one, before the next one starts; none is
 // invented; one is missing, or its end unknown, only where a gap that touches an outage names its revision. Nobody can tell of what came and went within one outage.
 // The times of starts and ends are those of the cluster.
