@@ -67,19 +67,21 @@ func (p *step) missing(v View, steps []Pending, to int, known bool) {
 	} else {
 		unseen = p.unseenBefore(v)
 	}
-	last := max(s.Last, to-maxGap-1)
-	for i, k := range steps {
-		for revision := last + 1; revision < k.Revision; revision++ {
-			lost = append(lost, revision)
+	last := s.Last
+	between := func(revision int) {
+		for r := max(last+1, revision-maxGap); r < revision; r++ {
+			lost = append(lost, r)
 		}
+		last = revision
+	}
+	for i, k := range steps {
+		between(k.Revision)
 		if v.blind() && (i < len(steps)-1 || k.Revision != to) {
 			lost = append(lost, k.Revision)
 		}
-		last = k.Revision
 	}
-	for revision := last + 1; revision <= to; revision++ {
-		lost = append(lost, revision)
-	}
+	between(to + 1)
+	lost = lost[max(0, len(lost)-maxGap):]
 	if len(lost) == 0 && known {
 		return
 	}

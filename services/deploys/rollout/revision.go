@@ -230,13 +230,3 @@ func (p *step) settle(uid string, at, upTo int) {
 		p.s.Pending = nil
 	}
 }
-
-// highest revision of the workload that is there.
-func (p *step) highest() (Revision, bool) {
-	for _, v := range slices.Backward(p.s.Revisions) {
-		if r := v; r.WorkloadUID == p.s.UID && !r.Deleted {
-			return r, true
-		}
-	}
-	return Revision{}, false
-}
