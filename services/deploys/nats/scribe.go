@@ -8,8 +8,8 @@ import (
 	"lockstep.internal/services/deploys/postgres"
 )
 
-// inscribed is how many acknowledged facts are written at once.
-const inscribed = 500
+// inscribed is how many acknowledged facts are worth a statement. While one is under way more come together.
+const inscribed = 128
 
 // written is a fact that is on the stream, for the database.
 type written struct {
