@@ -129,7 +129,7 @@ func (l *leftOut) lines() []string {
 	lines := make([]string, 0, len(l.refused))
 	for who, times := range l.refused {
 		if who.cluster == "" {
-			lines = append(lines, fmt.Sprintf("agent %d was of no project that is known: %d messages are refused", who.agent, times))
+			lines = append(lines, fmt.Sprintf("agent %d, of which nothing had been taken in: %d messages are refused", who.agent, times))
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("agent %d of project %d has told of cluster %q of project %d: %d messages are refused", who.agent, who.project, who.cluster, who.owner, times))

@@ -41,14 +41,16 @@ func TestClustersAreListedWithWhoseTheyAreAndWere(t *testing.T) {
 		if err := store.Save(t.Context(), tx, postgres.Writing{
 			Agents: []roster.Agent{{ID: 7, ClusterUID: "c"}, {ID: 8, ClusterUID: "c"}, {ID: 9, ClusterUID: "d"}, {ID: 10, ClusterUID: "nobodys"}},
 			Workloads: []postgres.Record{
-				{ID: uuid.New(), ClusterUID: "c", AgentID: 7, Present: true, State: "{}"}, {ID: uuid.New(), ClusterUID: "c", AgentID: 7, State: "{}"},
+				{ID: uuid.New(), ClusterUID: "c", AgentID: 7, Present: true, State: "{}"},
+				{ID: uuid.New(), ClusterUID: "c", AgentID: 7, State: "{}"},
 				{ID: uuid.New(), ClusterUID: "d", AgentID: 9, Present: true, State: "{}"},
 			},
 		}); err != nil {
 			return err
 		}
 		return store.Claim(t.Context(), tx, []roster.Reporter{{AgentID: 9, ProjectID: 3, Since: 1}, {AgentID: 7, ProjectID: 1, Since: 3}, {AgentID: 8, ProjectID: 2, Since: 5}}, []roster.Claim{
-			{ClusterUID: "d", Since: 1, ProjectID: 3, AgentID: 9}, {ClusterUID: "c", Since: 3, ProjectID: 1, AgentID: 7},
+			{ClusterUID: "d", Since: 1, ProjectID: 3, AgentID: 9},
+			{ClusterUID: "c", Since: 3, ProjectID: 1, AgentID: 7},
 			{ClusterUID: "c", Since: 9, ProjectID: 2, UserID: 5, Reason: "moved"},
 		})
 	})

@@ -2,6 +2,7 @@ package roster
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -83,9 +84,7 @@ func (c *Claims) Keep() {
 	if len(c.reported)+len(c.claimed) == 0 {
 		return
 	}
-	for id, r := range c.reported {
-		c.reporters[id] = r
-	}
+	maps.Copy(c.reporters, c.reported)
 	for _, v := range c.claimed {
 		c.claims[v.ClusterUID] = append(c.claims[v.ClusterUID], v)
 	}
@@ -111,7 +110,7 @@ func (c *Claims) Report(agentID, projectID int64, at uint64) {
 }
 
 // Foreign says that an agent has told of a cluster of another project.
-type Foreign struct {
+type Foreign struct { //nolint:errname // a word of its own, as the rules say it
 	// Claim that the cluster is under.
 	Claim Claim
 	// AgentID and ProjectID of who told.
