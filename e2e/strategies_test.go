@@ -19,7 +19,8 @@ func rolling(surge, unavailable intstr.IntOrString) func(*appsv1.DeploymentSpec)
 }
 
 func lastEventIsANewPod(s *system) {
-	w := s.shopDeployment("new-pod-last", 3, rolling(intstr.FromInt32(0), intstr.FromInt32(1)))
+	// A pod counts a second after it is ready, so that the cluster tells of the time in between.
+	w := s.shopDeployment("new-pod-last", 3, rolling(intstr.FromInt32(0), intstr.FromInt32(1)), func(spec *appsv1.DeploymentSpec) { spec.MinReadySeconds = 1 })
 	w.image(secondImage)
 	w.requireFacts("started 1", "completed 1", "started 2", "completed 2")
 	last := w.beforeComplete("2")

@@ -141,6 +141,8 @@ func TestACopyIsReadyWhenItHasCaughtUpAndFollows(t *testing.T) {
 	b.until(func() bool { return b.role() == directory.RoleNone }, "a blocked user keeps the role")
 	agent, known := b.copy.Agent(7)
 	require.True(t, known)
+	require.True(t, b.copy.Project(4))
+	require.False(t, b.copy.Project(7))
 	require.False(t, agent.Revoked)
 	b.tell(entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, Revoked: true}})
 	b.until(func() bool { agent, _ := b.copy.Agent(7); return agent.Revoked }, "a revocation does not arrive")
