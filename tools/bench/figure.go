@@ -72,7 +72,7 @@ func newFigure(family string, spec Spec, m Measurement) Figure {
 		baseline, ratio := rounded(*m.Baseline), rounded(m.Value/(*m.Baseline))
 		f.Baseline, f.Ratio = &baseline, &ratio
 	}
-	f.Met = spec.Aim.holds(m.Value, f.Baseline)
+	f.Met = spec.Aim.holds(f.Value, f.Baseline)
 	return f
 }
 
