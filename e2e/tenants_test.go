@@ -132,8 +132,15 @@ func (own *tenant) sees(other *tenant) {
 	}, patience, clusterTick)
 	namespace, name := strings.Split(other.workload, "/")[0], strings.Split(other.workload, "/")[2]
 	for _, asked := range [][]string{
-		{"list", "--limit", "0"}, {"list", other.workload}, {"list", "--cluster", other.cluster}, {"list", "-n", namespace}, {"list", "--name", name}, {"list", "-l", "app=" + name},
-		{"stats", "--since", "24h"}, {"stats", "--since", "24h", "--cluster", other.cluster}, {"stats", "--since", "24h", "-n", namespace},
+		{"list", "--limit", "0"},
+		{"list", other.workload},
+		{"list", "--cluster", other.cluster},
+		{"list", "-n", namespace},
+		{"list", "--name", name},
+		{"list", "-l", "app=" + name},
+		{"stats", "--since", "24h"},
+		{"stats", "--since", "24h", "--cluster", other.cluster},
+		{"stats", "--since", "24h", "-n", namespace},
 	} {
 		for _, format := range []string{"table", "json"} {
 			out := own.cli.ok(append([]string{"deploys", "-o", format}, asked...)...)

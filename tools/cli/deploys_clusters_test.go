@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,7 +46,7 @@ func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
 	for name, flags := range map[string][]string{"asked": b.flags, "found out": alone} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			code, out, note := run(t, append(flags[:len(flags):len(flags)], "replay", "--through", "deploys")...)
+			code, out, note := run(t, append(slices.Clip(flags), "replay", "--through", "deploys")...)
 			require.Zero(t, code, note)
 			require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
 			require.Len(t, strings.Split(strings.TrimSpace(out), "\n"), facts)
@@ -54,12 +55,12 @@ func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
 			require.Contains(t, out, "unknown revision=3")
 
 			// Of one agent alone, with what was decided about its cluster.
-			code, out, note = run(t, append(flags[:len(flags):len(flags)], "replay", "observed.1.>", "--through", "deploys")...)
+			code, out, note = run(t, append(slices.Clip(flags), "replay", "observed.1.>", "--through", "deploys")...)
 			require.Zero(t, code, note)
 			require.Contains(t, out, "unknown revision=3")
 			require.Contains(t, note, " 0 were published otherwise, 0 were not published")
 			// And of what comes after the lies.
-			code, _, note = run(t, append(flags[:len(flags):len(flags)], "replay", "--through", "deploys", "--from-seq", "16")...)
+			code, _, note = run(t, append(slices.Clip(flags), "replay", "--through", "deploys", "--from-seq", "16")...)
 			require.Zero(t, code, note)
 			require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
 			require.NotContains(t, note, "messages are refused")

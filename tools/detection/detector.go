@@ -76,7 +76,7 @@ func New(cell topology.Cell, rules environment.Rules) *Detector {
 }
 
 // Stranger says that an agent is not known to be of any project: the service would put what it tells among the dead letters.
-type Stranger struct{ AgentID int64 }
+type Stranger struct{ AgentID int64 } //nolint:errname // a word of its own, as the service says it
 
 func (s Stranger) Error() string {
 	return fmt.Sprintf("agent %d is of no project that is known", s.AgentID)
@@ -155,7 +155,7 @@ func (d *Detector) admit(o *observed.Observed, sequence uint64) (bool, error) {
 	if foreign, is := errors.AsType[*roster.Foreign](err); is && foreign.Clock {
 		return false, nil
 	}
-	return err == nil, err //nolint:wrapcheck // says what is refused
+	return err == nil, err
 }
 
 // Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken in before stays known.
