@@ -138,12 +138,9 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-// renewDeadline is how long a leader with a quick Lease tries to renew it before it gives up.
-const renewDeadline = 2 * time.Second
-
 // quickLeases lets others take over soon from who is gone without a word.
 func quickLeases(_ string, config any) {
-	const duration, deadline, retry = 3 * time.Second, renewDeadline, 500 * time.Millisecond
+	const duration, deadline, retry = 3 * time.Second, 2 * time.Second, 500 * time.Millisecond
 	switch cfg := config.(type) {
 	case *watcher.Config:
 		cfg.Lease.Duration, cfg.Lease.RenewDeadline, cfg.Lease.RetryPeriod = duration, deadline, retry
