@@ -253,7 +253,7 @@ func dialStatic(t *testing.T, dir, url, name string, options ...nats.Option) *na
 
 	conn, err := nats.Connect(url, append([]nats.Option{
 		seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)), nats.Name(name),
-		nats.ReconnectWait(20 * time.Millisecond), nats.MaxReconnects(-1),
+		nats.ReconnectWait(20 * time.Millisecond), nats.MaxReconnects(-1), nats.Timeout(patience),
 	}, options...)...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
@@ -283,7 +283,7 @@ func dialAgent(t *testing.T, url string, id int64, options ...nats.Option) *clie
 	conn, err := nats.Connect(url, append([]nats.Option{
 		nats.UserInfo(user, map[int64]string{agentOne: "token-one", agentTwo: "token-two"}[id]),
 		nats.CustomInboxPrefix(natsauth.InboxPrefix(user)),
-		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1),
+		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1), nats.Timeout(patience),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
 	}, options...)...)
