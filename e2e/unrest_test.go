@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -246,7 +247,7 @@ func (u *unrest) act(ctx context.Context, w *restless) error {
 	case what < 21 && w.kind == "statefulset":
 		w.partition = u.dice.IntN(3)
 		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}`, w.partition))
-	case what < 22:
+	case what < 22 && w.kind != "daemonset": // whose controller may wait five minutes for a pod that it made and that was deleted before it saw it
 		return u.deletePods(ctx, w)
 	default:
 		if err := u.delete(ctx, w); err != nil {
@@ -312,7 +313,25 @@ func (u *unrest) edit(ctx context.Context, w *restless, image string) error {
 
 // rest waits until the newest version of a workload that the API server told is complete.
 func (u *unrest) rest(ctx context.Context, w *restless) error {
-	return u.await(ctx, fmt.Sprintf("wait for %s %s with %s", w.kind, w.name, w.image), func(ctx context.Context) (bool, error) { return u.resting(ctx, w) })
+	err := u.await(ctx, fmt.Sprintf("wait for %s %s with %s", w.kind, w.name, w.image), func(ctx context.Context) (bool, error) { return u.resting(ctx, w) })
+	if err != nil {
+		err = fmt.Errorf("%w; its pods: %s", err, u.pods(w))
+	}
+	return err
+}
+
+// pods of a workload, for those who look for what went wrong.
+func (u *unrest) pods(w *restless) string {
+	list, err := u.kube.CoreV1().Pods(restlessNamespace).List(context.WithoutCancel(u.t.Context()), metav1.ListOptions{LabelSelector: "app=" + w.name})
+	if err != nil {
+		return err.Error()
+	}
+	var said []string
+	for i := range list.Items {
+		p := &list.Items[i]
+		said = append(said, fmt.Sprintf("%s on %q is %s, deleted at %s, conditions %v", p.Name, p.Spec.NodeName, p.Status.Phase, p.DeletionTimestamp, p.Status.Conditions))
+	}
+	return strings.Join(said, "; ")
 }
 
 // insist does something until the API server has an answer: one that is busy may have none, and did it or did it not.

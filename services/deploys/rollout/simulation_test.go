@@ -285,7 +285,7 @@ func (c *cluster) replay() {
 }
 
 // runs of each kind; the seeds are the same each time.
-const runs = 60
+const runs = 25
 
 // While the watcher is down rollouts may be lost, or their ends: then a gap names them. What is told is true.
 func TestWhatNobodySawIsNamed(t *testing.T) {
