@@ -59,7 +59,7 @@ func buildShipped(t *testing.T) string {
 
 // servicePackages are those of their programs.
 func servicePackages() []string {
-	packages := []string{stack.State, stack.Watcher, stack.Dispatcher}
+	packages := []string{stack.State, stack.Watcher, stack.Dispatcher, stack.Deploys}
 	for i, name := range packages {
 		packages[i] = "lockstep.internal/services/" + name + "/cmd/" + name
 	}

@@ -11,7 +11,7 @@ import (
 // apart are the modules whose dependencies are meant to differ from everybody's: they are programs that run beside Lockstep,
 // at the versions of what they are made from. They stay out of go.work.
 func apart() []string {
-	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint"}
+	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint", "tools/natscli"}
 }
 
 // outside are the modules that stay out of go.work.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/services/deploys"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
@@ -31,6 +32,9 @@ func variables(t *testing.T, service string) []string {
 	t.Helper()
 	var cfg any
 	switch service {
+	case "deploys":
+		defaults := deploys.DefaultConfig()
+		cfg = &defaults
 	case "dispatcher":
 		defaults := dispatcher.DefaultConfig()
 		cfg = &defaults

@@ -53,7 +53,7 @@ type Config[T any] struct {
 	Decode func(m *Message[T]) error
 
 	// Handle writes what the messages say, in the transaction that moves the cursor; it is called again, in a new
-	// transaction, after any error. Messages are in the stream's order. A *Poison names a message that can never be handled.
+	// transaction, after any error. Messages are in the stream's order. A *Poison, or Poisons, names messages that can never be handled.
 	// It keeps no reference to the batch. Required.
 	Handle func(ctx context.Context, tx pgx.Tx, batch []Message[T]) error
 

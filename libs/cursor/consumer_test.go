@@ -36,6 +36,23 @@ func TestEveryMessageIsHandledOnceInTheStreamsOrder(t *testing.T) {
 	b.cursorAt(1, 500)
 }
 
+func TestAConsumerThatIsBehindTakesWholeBatches(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(250)
+	var sizes []int // of the reader alone, until it has ended
+	stop := b.run(b.consumer(func(c *cursor.Config[string]) {
+		c.Batch, c.Linger = 100, patience
+		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
+			sizes = append(sizes, len(batch))
+			return handle(ctx, tx, batch)
+		}
+	}))
+	b.reaches(numbers(250))
+	stop()
+	require.Equal(t, []int{100, 100, 50}, sizes)
+}
+
 func TestCrashBetweenCommitAndWhatFollowsRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -3,7 +3,9 @@ package cursor
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,6 +35,40 @@ func (p *Poison) Error() string {
 
 // Unwrap gives the cause.
 func (p *Poison) Unwrap() error { return p.Err }
+
+// Poisons are several messages of one batch that can never be handled: they are put on DEAD together, before the others are tried again.
+type Poisons []*Poison //nolint:errname // as Poison
+
+// Error implements error.
+func (p Poisons) Error() string {
+	if len(p) == 1 {
+		return p[0].Error()
+	}
+	return fmt.Sprintf("%d messages cannot be handled, the first of them: %v", len(p), p[0])
+}
+
+// Unwrap gives each of them.
+func (p Poisons) Unwrap() []error {
+	all := make([]error, len(p))
+	for i := range p {
+		all[i] = p[i]
+	}
+	return all
+}
+
+// poisons are those that an error names and that are of the batch.
+func poisons[T any](err error, b *batch[T]) []*Poison {
+	several, are := errors.AsType[Poisons](err)
+	if one, is := errors.AsType[*Poison](err); !are && is {
+		several = Poisons{one}
+	}
+	seen := make(map[uint64]bool, len(several))
+	return slices.DeleteFunc(slices.Clone(several), func(p *Poison) bool {
+		again := seen[p.Sequence]
+		seen[p.Sequence] = true
+		return again || !b.has(p.Sequence)
+	})
+}
 
 // Latest keeps one message per key: the newest, by newer(a, b) saying whether a is newer than b, or the last in the stream when newer is nil.
 // A statement that writes a batch may name each row once only. The order of those kept is that of the stream.

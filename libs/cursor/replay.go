@@ -185,10 +185,11 @@ func (r *replay[T]) take(ctx context.Context, b *batch[T]) error {
 	skipped := len(b.malformed)
 	for len(b.messages) > 0 {
 		err := postgres.InTx(ctx, r.db, func(tx pgx.Tx) error { return r.cfg.Handle(ctx, tx, b.messages) })
-		var poison *Poison
-		if errors.As(err, &poison) && b.has(poison.Sequence) {
-			b.remove(poison.Sequence)
-			skipped++
+		if bad := poisons(err, b); len(bad) > 0 {
+			for _, p := range bad {
+				b.remove(p.Sequence)
+				skipped++
+			}
 			continue
 		}
 		if err != nil {

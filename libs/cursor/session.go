@@ -142,16 +142,18 @@ func (s *session[T]) take(ctx context.Context, b *batch[T]) error {
 	pause := delay.New(s.cfg.retry())
 	for {
 		err := s.commit(ctx, b, to)
-		var poison *Poison
+		bad := poisons(err, b)
 		switch {
 		case err == nil:
 			s.taken(b, to)
 			return s.hooks.committed()
 		case ctx.Err() != nil, errors.Is(err, errSuperseded), s.conn.IsClosed():
 			return err
-		case errors.As(err, &poison) && b.has(poison.Sequence):
-			if err := s.bury(ctx, b.remove(poison.Sequence), poison.Err); err != nil {
-				return err
+		case len(bad) > 0:
+			for _, p := range bad {
+				if err := s.bury(ctx, b.remove(p.Sequence), p.Err); err != nil {
+					return err
+				}
 			}
 			continue
 		}

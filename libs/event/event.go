@@ -35,11 +35,14 @@ type Attributes struct {
 	Time time.Time
 }
 
-// New makes an event of one of Lockstep's own types. The data is marshalled to JSON. The error names what is missing or malformed.
+// New makes an event of one of Lockstep's own types. The data is marshalled to JSON; a json.RawMessage is taken as it is. The error names what is missing or malformed.
 func New(a Attributes, data any) (Event, error) {
-	payload, err := json.Marshal(data)
-	if err != nil {
-		return Event{}, fmt.Errorf("event %s: marshal data: %w", a.Type, err)
+	payload, written := data.(json.RawMessage)
+	if !written {
+		var err error
+		if payload, err = json.Marshal(data); err != nil {
+			return Event{}, fmt.Errorf("event %s: marshal data: %w", a.Type, err)
+		}
 	}
 	e := cloudevents.New(cloudevents.CloudEventsVersionV1)
 	e.SetType(a.Type)

@@ -8,8 +8,11 @@ const (
 	AccountControl Account = "CONTROL"
 	// AccountAgents holds the agents. It has no JetStream and reaches the control plane through imported services only.
 	AccountAgents Account = "AGENTS"
-	// AccountSubscribers holds readers from outside. It has no JetStream and imports nothing.
+	// AccountSubscribers holds readers from outside, each with a consumer of its own on the public stream DEPLOYS. It has no JetStream and reaches those consumers
+	// through imported services only.
 	AccountSubscribers Account = "SUBSCRIBERS"
+	// AccountListeners holds the same readers when they listen to facts as they are stored. It imports one stream, and nobody in it may publish anything.
+	AccountListeners Account = "LISTENERS"
 	// AccountAuth holds the auth callout responders and nothing else.
 	AccountAuth Account = "AUTH"
 	// AccountSystem is the server's own account: connection lists and kicks.

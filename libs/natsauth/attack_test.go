@@ -36,7 +36,7 @@ func factSubjects(agent string) []string {
 			prefix+".state."+agent+".w", prefix+".x", prefix)
 	}
 
-	return append(subjects, "lockstep.other.observed."+agent+".x", "lockstep.local", "other")
+	return append(subjects, "lockstep.other.observed."+agent+".x", "lockstep.local.observed.cluster.uid.released", "lockstep.local", "other")
 }
 
 // apiSubjects are all requests that JetStream has, for one consumer name.
@@ -319,6 +319,15 @@ func (c *cell) furnish(t *testing.T) {
 func (c *cell) foreign(t *testing.T) map[string]any {
 	t.Helper()
 
+	return c.stored(t, func(subject string) bool {
+		return strings.HasPrefix(subject, "lockstep.local.observed.17.") || strings.HasPrefix(subject, "lockstep.local.applied.17.")
+	}, func(consumer string) bool { return strings.HasSuffix(consumer, "-17") })
+}
+
+// stored is everything in the cell's streams but these subjects and consumers.
+func (c *cell) stored(t *testing.T, exceptSubject, exceptConsumer func(string) bool) map[string]any {
+	t.Helper()
+
 	found := make(map[string]any)
 
 	streams := c.js.ListStreams(testContext(t))
@@ -331,7 +340,7 @@ func (c *cell) foreign(t *testing.T) map[string]any {
 		require.NoError(t, err)
 
 		for subject := range details.State.Subjects {
-			if strings.HasPrefix(subject, "lockstep.local.observed.17.") || strings.HasPrefix(subject, "lockstep.local.applied.17.") {
+			if exceptSubject(subject) {
 				continue
 			}
 
@@ -342,7 +351,7 @@ func (c *cell) foreign(t *testing.T) map[string]any {
 
 		consumers := stream.ListConsumers(testContext(t))
 		for consumer := range consumers.Info() {
-			if !strings.HasSuffix(consumer.Name, "-17") {
+			if !exceptConsumer(consumer.Name) {
 				found[info.Config.Name+" "+consumer.Name] = []any{
 					consumer.Config, consumer.Delivered, consumer.AckFloor, consumer.NumWaiting, consumer.NumPending, consumer.NumAckPending,
 				}

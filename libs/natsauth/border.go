@@ -20,7 +20,7 @@ const (
 	nowhereFamily      = "nowhere"
 )
 
-// service is one subject that AccountControl offers to AccountAgents. Offers are services, never streams:
+// service is one subject that AccountControl offers to another account. To agents it offers services, never streams:
 // a stream import would deliver every agent's messages into the one account that all agents share.
 type service struct {
 	subject string
@@ -53,6 +53,44 @@ func borderReach(cell topology.Cell) []service {
 	}
 
 	return reach
+}
+
+// subscriberReach is what one subscriber reaches across the border: its consumer, but not the resetting of it. With a wildcard, what all of them do.
+func subscriberReach(consumer string) []service {
+	pair := topology.StreamDeploys + "." + consumer
+
+	return []service{
+		{subject: "$JS.API.CONSUMER.MSG.NEXT." + pair, manyAnswers: true},
+		{subject: "$JS.API.CONSUMER.INFO." + pair},
+		{subject: "$JS.ACK." + pair + ".>"},
+	}
+}
+
+// crossing is what an account without JetStream has of AccountControl's.
+type crossing struct {
+	account  Account
+	services []service
+	// streams are subjects that it hears, and under what subjects.
+	streams map[string]string
+	// outside says that its users are strangers, who are given little of the server: see [readerSubscriptions] and [readerPayload].
+	outside bool
+}
+
+const (
+	// readerSubscriptions of one connection: more than anybody needs who has one thing to read.
+	readerSubscriptions = 64
+	// readerPayload is the largest message of one, in bytes: requests and acknowledgements are small.
+	readerPayload = 8 << 10
+)
+
+// crossings are all ways over the border.
+func crossings(cell topology.Cell) []crossing {
+	return []crossing{
+		{account: AccountAgents, services: borderReach(cell)},
+		{account: AccountSubscribers, services: subscriberReach("*"), outside: true},
+		// What is heard is what the stream has taken, and it is heard under the subjects of the stream.
+		{account: AccountListeners, streams: map[string]string{cell.All(topology.FamilyDeployLive): cell.All(topology.FamilyDeploy)}, outside: true},
+	}
 }
 
 func factReach(cell topology.Cell, agent string) []service {

@@ -106,33 +106,6 @@ func TestRepeatedRefusalsSpareTheAuthenticator(t *testing.T) {
 	c.agent(t, agentTwo)
 }
 
-func TestSubscribersMayDoNothingYet(t *testing.T) {
-	t.Parallel()
-
-	c := startCell(t)
-	c.furnish(t)
-
-	before := c.foreign(t)
-	reader := &client{complaints: make(chan error, 1024)}
-	conn, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("reader", "reader-token"),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { reader.complain(err) }))
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-
-	for _, subject := range append(everySubject(), wildcardSubjects()...) {
-		require.NoError(t, conn.PublishRequest(subject, "_INBOX.x", nil))
-		require.ErrorContains(t, receive(t, reader.complaints), "Permissions Violation for Publish", subject)
-
-		subscription, err := conn.SubscribeSync(subject)
-		require.NoError(t, err)
-		require.NoError(t, conn.Flush())
-		require.ErrorContains(t, receive(t, reader.complaints), "Permissions Violation for Subscription", subject)
-		require.NoError(t, subscription.Unsubscribe())
-	}
-
-	require.Equal(t, before, c.foreign(t))
-}
-
 func TestResponderRestart(t *testing.T) {
 	t.Parallel()
 

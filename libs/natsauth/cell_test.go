@@ -30,12 +30,17 @@ const (
 type directory struct {
 	mu     sync.Mutex
 	tokens map[int64]string
-	broken error
-	asked  int
+	// readers are the filters of subscribers by name.
+	readers map[string]string
+	broken  error
+	asked   int
 }
 
 func newDirectory() *directory {
-	return &directory{tokens: map[int64]string{agentOne: "token-one", agentTwo: "token-two"}}
+	return &directory{
+		tokens:  map[int64]string{agentOne: "token-one", agentTwo: "token-two"},
+		readers: map[string]string{"reader": "lockstep.local.deploy.>", "shop": "lockstep.local.deploy.*.shop.>"},
+	}
 }
 
 func (d *directory) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
@@ -48,8 +53,13 @@ func (d *directory) Authenticate(_ context.Context, c natsauth.Credentials) (nat
 		return natsauth.Principal{}, d.broken
 	}
 
-	if c.User == "reader" && c.Password == "reader-token" {
-		return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader"}, nil
+	name, listens := natsauth.SubscriberOfUser(c.User)
+	if filter, known := d.readers[name]; known && c.Password == name+"-token" {
+		if listens {
+			return natsauth.Principal{Kind: natsauth.KindListener, Name: name, Filter: filter}, nil
+		}
+
+		return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name}, nil
 	}
 
 	id, err := strconv.ParseInt(c.User, 10, 64)
@@ -79,6 +89,13 @@ func (d *directory) admit(id int64, token string) {
 	defer d.mu.Unlock()
 
 	d.tokens[id] = token
+}
+
+func (d *directory) revokeReader(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	delete(d.readers, name)
 }
 
 func (d *directory) revoke(id int64) {
@@ -166,6 +183,10 @@ func createStreams(t *testing.T, js jetstream.JetStream) {
 	for _, id := range []int64{agentOne, agentTwo} {
 		require.NoError(t, topology.EnsureAgent(testContext(t), js, cellName, id))
 	}
+
+	for name, filter := range newDirectory().readers {
+		require.NoError(t, topology.EnsureSubscriber(testContext(t), js, topology.Subscriber{Name: name, Filter: filter}))
+	}
 }
 
 // startResponder returns a function that stops it.
@@ -230,12 +251,21 @@ func dialStatic(t *testing.T, dir, url, name string, options ...nats.Option) *na
 	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, name))
 	require.NoError(t, err)
 
-	conn, err := nats.Connect(url, append([]nats.Option{
+	return dial(t, url, append([]nats.Option{
 		seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)), nats.Name(name),
 		nats.ReconnectWait(20 * time.Millisecond), nats.MaxReconnects(-1),
 	}, options...)...)
+}
+
+// dial returns when it is connected. A server that is busy for two seconds pings before it has let a client in, which the client takes for a failure: it tries again.
+func dial(t *testing.T, url string, options ...nats.Option) *nats.Conn {
+	t.Helper()
+
+	connected := make(chan struct{}, 1)
+	conn, err := nats.Connect(url, append(options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
+	receive(t, connected)
 
 	return conn
 }
@@ -259,17 +289,13 @@ func dialAgent(t *testing.T, url string, id int64, options ...nats.Option) *clie
 	a := &client{complaints: make(chan error, 1024)}
 	user := strconv.FormatInt(id, 10)
 
-	conn, err := nats.Connect(url, append([]nats.Option{
+	a.Conn = dial(t, url, append([]nats.Option{
 		nats.UserInfo(user, map[int64]string{agentOne: "token-one", agentTwo: "token-two"}[id]),
 		nats.CustomInboxPrefix(natsauth.InboxPrefix(user)),
 		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
 	}, options...)...)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-
-	a.Conn = conn
 
 	return a
 }

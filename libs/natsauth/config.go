@@ -3,6 +3,8 @@ package natsauth
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -146,35 +148,35 @@ func (w *configWriter) authorization(issuer, exchange string, users []staticUser
 }
 
 func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
-	reach := borderReach(cell)
+	ways := crossings(cell)
 	nowhere := cell.Prefix(nowhereFamily)
 
 	w.section("accounts", func() {
 		w.section(string(AccountControl), func() {
 			w.linef("jetstream: enabled")
 			w.list("exports", func() {
-				for _, s := range reach {
-					w.export(s)
+				for _, way := range ways {
+					w.exports(way)
 				}
 
-				w.export(service{subject: nowhere})
+				w.linef("{service: %s, accounts: [%s, %s]}", quote(nowhere), AccountAgents, AccountSubscribers)
 			})
 			w.denyByDefault()
 			w.users(AccountControl, users)
 		})
 		w.linef("# No JetStream here: a publish whose reply is a stream's subject would store the acknowledgement there.")
-		w.section(string(AccountAgents), func() {
-			w.list("imports", func() {
-				for _, s := range reach {
-					w.linef("{service: {account: %s, subject: %s}}", AccountControl, quote(s.subject))
+
+		for _, way := range ways {
+			w.section(string(way.account), func() {
+				w.list("imports", func() { w.imports(way, nowhere) })
+
+				if way.outside {
+					w.linef("limits {max_subscriptions: %d, max_payload: %d} # of each connection", readerSubscriptions, readerPayload)
 				}
 
-				w.linef("# Without this the server answers the JetStream API here itself, and first: \"not enabled for account\".")
-				w.linef("{service: {account: %s, subject: %s}, to: %s}", AccountControl, quote(nowhere), quote(accountInfoSubject))
+				w.denyByDefault()
 			})
-			w.denyByDefault()
-		})
-		w.section(string(AccountSubscribers), w.denyByDefault)
+		}
 
 		for _, account := range []Account{AccountAuth, AccountSystem} {
 			w.section(string(account), func() {
@@ -185,12 +187,34 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 	})
 }
 
-func (w *configWriter) export(s service) {
-	if s.manyAnswers {
-		w.linef("{service: %s, accounts: [%s], response_type: stream, threshold: %q}",
-			quote(s.subject), AccountAgents, pullThreshold)
-	} else {
-		w.linef("{service: %s, accounts: [%s]}", quote(s.subject), AccountAgents)
+// exports are what AccountControl offers to one account.
+func (w *configWriter) exports(way crossing) {
+	for _, s := range way.services {
+		if s.manyAnswers {
+			w.linef("{service: %s, accounts: [%s], response_type: stream, threshold: %q}", quote(s.subject), way.account, pullThreshold)
+		} else {
+			w.linef("{service: %s, accounts: [%s]}", quote(s.subject), way.account)
+		}
+	}
+
+	for _, subject := range slices.Sorted(maps.Keys(way.streams)) {
+		w.linef("{stream: %s, accounts: [%s]}", quote(subject), way.account)
+	}
+}
+
+// imports are the other side of exports.
+func (w *configWriter) imports(way crossing, nowhere string) {
+	for _, s := range way.services {
+		w.linef("{service: {account: %s, subject: %s}}", AccountControl, quote(s.subject))
+	}
+
+	for _, subject := range slices.Sorted(maps.Keys(way.streams)) {
+		w.linef("{stream: {account: %s, subject: %s}, to: %s}", AccountControl, quote(subject), quote(way.streams[subject]))
+	}
+
+	if len(way.services) > 0 {
+		w.linef("# Without this the server answers the JetStream API here itself, and first: \"not enabled for account\".")
+		w.linef("{service: {account: %s, subject: %s}, to: %s}", AccountControl, quote(nowhere), quote(accountInfoSubject))
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 const (
 	// PrincipalState is the state service: it owns the streams and writes desired state.
 	PrincipalState = "state"
+	// PrincipalDeploys is the deploys service: it reads what watchers see and writes the facts about deploys.
+	PrincipalDeploys = "deploys"
 	// PrincipalOperator is a person with the command line: tail, replay, dead letters.
 	PrincipalOperator = "operator"
 	// PrincipalCallout answers authorization requests.
@@ -37,6 +39,7 @@ const responseExpiry = time.Minute
 func ControlPlane(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
+		{PrincipalDeploys, AccountControl, deploysPermissions(cell)},
 		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
 		{PrincipalCallout, AccountAuth, calloutPermissions()},
 		{PrincipalSystem, AccountSystem, systemPermissions()},
@@ -82,6 +85,38 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
+// deploysPermissions: reads OBSERVED and DIRECTORY, writes facts and has consumers of its own on what it writes. It can neither make, change nor empty a stream, nor
+// write what agents or the state service write: on OBSERVED it says what is decided about whole clusters, below no agent's subject.
+func deploysPermissions(cell topology.Cell) jwt.Permissions {
+	allow := jwt.StringList{
+		cell.All(topology.FamilyDeploy),
+		cell.All(topology.FamilySink),
+		cell.ObservedClusters(),
+		cell.Prefix(topology.FamilyDead) + "." + PrincipalDeploys + ".>",
+		"$JS.API.INFO",
+	}
+	for _, stream := range []string{topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks, topology.StreamDirectory} {
+		allow = append(
+			allow,
+			"$JS.API.STREAM.INFO."+stream,
+			"$JS.API.STREAM.MSG.GET."+stream,
+			"$JS.API.DIRECT.GET."+stream,
+			"$JS.API.DIRECT.GET."+stream+".>",
+			"$JS.API.CONSUMER.CREATE."+stream,
+			"$JS.API.CONSUMER.CREATE."+stream+".>",
+			"$JS.API.CONSUMER.INFO."+stream+".*",
+			"$JS.API.CONSUMER.MSG.NEXT."+stream+".*",
+		)
+	}
+	for _, stream := range []string{topology.StreamDeploys, topology.StreamSinks} {
+		allow = append(allow, "$JS.API.CONSUMER.RESET."+stream+".*", "$JS.ACK."+stream+".>")
+	}
+	return jwt.Permissions{
+		Pub: jwt.Permission{Allow: allow},
+		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(PrincipalDeploys) + ".>"}},
+	}
+}
+
 // operatorPermissions: reads every stream, republishes dead letters to where they came from, and drops them.
 func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
@@ -110,6 +145,20 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 			Allow: jwt.StringList{InboxPrefix(PrincipalOperator) + ".>", topology.Root + "." + string(cell) + ".>"},
 			Deny:  jwt.StringList{cell.All(topology.FamilySecret)},
 		},
+	}
+}
+
+// ReadDirectory are the subjects that a control-plane service publishes to in order to keep its copy of the directory, for its permissions.
+func ReadDirectory() jwt.StringList {
+	return jwt.StringList{
+		"$JS.API.STREAM.INFO." + topology.StreamDirectory,
+		"$JS.API.STREAM.MSG.GET." + topology.StreamDirectory,
+		"$JS.API.DIRECT.GET." + topology.StreamDirectory,
+		"$JS.API.DIRECT.GET." + topology.StreamDirectory + ".>",
+		"$JS.API.CONSUMER.CREATE." + topology.StreamDirectory + ".>",
+		"$JS.API.CONSUMER.INFO." + topology.StreamDirectory + ".*",
+		"$JS.API.CONSUMER.DELETE." + topology.StreamDirectory + ".*",
+		"$JS.API.CONSUMER.MSG.NEXT." + topology.StreamDirectory + ".*",
 	}
 }
 

@@ -5,7 +5,11 @@
 // subject makes the server store its acknowledgement there. They reach their own subjects, and the consumers made for
 // them in advance, as services that CONTROL exports; [Permissions] narrows these to one agent.
 //
-// Agents are admitted by the [Responder], which the server asks at every connect and which asks an [Authenticator]. Each
+// Outside tools read the public stream DEPLOYS and can do nothing else, in either of two accounts. As a subscriber (SUBSCRIBERS) each reaches one consumer, made for it in advance, and
+// hears its own inbox only. As a listener (LISTENERS) it hears facts as the stream stores them, and may publish nothing at all. The two are apart since the answer to a request goes where its
+// sender says: in one account with both, a subscriber could have answers delivered on the subjects of facts, to all who listen there.
+//
+// Agents and readers are admitted by the [Responder], which the server asks at every connect and which asks an [Authenticator]. Each
 // admission ends within the hour; clients come back by themselves. [Kicker] ends it at once. While no responder runs,
 // whoever is in stays in. With the issuer key anybody can be made of any account but the system's.
 //

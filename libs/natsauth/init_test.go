@@ -72,7 +72,7 @@ func TestInitRendersAnewAndKeepsKeys(t *testing.T) {
 	report, err := natsauth.Init(dir, natsauth.Options{
 		ListenPort: 4333, SyncInterval: natsauth.SyncAlways, MonitorPort: 8222, ServerName: "nats-1", ListenHost: "0.0.0.0",
 		Cluster:    &natsauth.Cluster{Name: "c", ListenPort: 6222, Routes: []string{"nats://nats-2:6222"}},
-		Principals: []natsauth.StaticPrincipal{deploys()},
+		Principals: []natsauth.StaticPrincipal{router()},
 	})
 	require.NoError(t, err)
 
@@ -82,7 +82,7 @@ func TestInitRendersAnewAndKeepsKeys(t *testing.T) {
 	}
 
 	require.Equal(t, natsauth.Updated, changes[report.ConfigFile])
-	require.Equal(t, natsauth.Created, changes[natsauth.SeedFile(dir, "deploys")])
+	require.Equal(t, natsauth.Created, changes[natsauth.SeedFile(dir, "router")])
 	require.Equal(t, natsauth.Kept, changes[natsauth.SeedFile(dir, natsauth.PrincipalState)])
 
 	after := readAll(t, dir)
@@ -102,11 +102,11 @@ func TestInitRendersAnewAndKeepsKeys(t *testing.T) {
 	require.Len(t, options.Routes, 1)
 }
 
-func deploys() natsauth.StaticPrincipal {
+func router() natsauth.StaticPrincipal {
 	return natsauth.StaticPrincipal{
-		Name: "deploys", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
+		Name: "router", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
 			Pub: jwt.Permission{Allow: jwt.StringList{"lockstep.local.deploy.>"}},
-			Sub: jwt.Permission{Allow: jwt.StringList{`_INBOX_deploys.>`}},
+			Sub: jwt.Permission{Allow: jwt.StringList{`_INBOX_router.>`}},
 		},
 	}
 }
@@ -195,13 +195,13 @@ func TestInitRefusesUnusableKeys(t *testing.T) {
 func TestInitRefusesOptions(t *testing.T) {
 	t.Parallel()
 
-	open := deploys()
+	open := router()
 	open.Permissions.Pub = jwt.Permission{}
-	agents := deploys()
+	agents := router()
 	agents.Account = natsauth.AccountAgents
-	unknown := deploys()
+	unknown := router()
 	unknown.Account = "OTHER"
-	taken := deploys()
+	taken := router()
 	taken.Name = "issuer"
 
 	for want, options := range map[string]natsauth.Options{

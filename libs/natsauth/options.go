@@ -175,7 +175,7 @@ func (p StaticPrincipal) validate() error {
 	switch p.Account {
 	case AccountControl, AccountAuth, AccountSystem:
 		return nil
-	case AccountAgents, AccountSubscribers:
+	case AccountAgents, AccountSubscribers, AccountListeners:
 		return fmt.Errorf("%w: static principal %q in account %s, whose users come from the directory only",
 			ErrInvalidOptions, p.Name, p.Account)
 	default:

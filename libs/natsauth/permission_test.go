@@ -47,14 +47,42 @@ func TestPermissions(t *testing.T) {
 				Sub: jwt.Permission{Allow: jwt.StringList{"_INBOX_7.>"}},
 			},
 		},
-		"subscriber":       {"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader"}, nothing},
-		"nobody":           {"local", natsauth.Principal{}, nothing},
-		"unknown kind":     {"local", natsauth.Principal{Kind: 99, AgentID: 7}, nothing},
-		"agent without id": {"local", natsauth.Principal{Kind: natsauth.KindAgent}, nothing},
-		"negative agent":   {"local", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: -7}, nothing},
-		"no cell":          {"", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
-		"wildcard cell":    {"*", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
-		"two tokens":       {"a.b", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
+		"subscriber": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader"},
+			jwt.Permissions{
+				Pub: jwt.Permission{Allow: jwt.StringList{
+					"$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader",
+					"$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader",
+					"$JS.ACK.DEPLOYS.subscriber-reader.>",
+				}},
+				Sub: jwt.Permission{Allow: jwt.StringList{"_INBOX_reader.>"}},
+			},
+		},
+		"listener": {
+			"local",
+			natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.*.shop.>"},
+			jwt.Permissions{
+				Pub: jwt.Permission{Deny: jwt.StringList{">"}},
+				Sub: jwt.Permission{Allow: jwt.StringList{"lockstep.local.deploy.*.shop.>"}},
+			},
+		},
+		"listener without filter":         {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader"}, nothing},
+		"listener to everything":          {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: ">"}, nothing},
+		"listener to another family":      {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.desired.>"}, nothing},
+		"listener to another cell":        {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.other.deploy.>"}, nothing},
+		"listener to what is not whole":   {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "deploy.>"}, nothing},
+		"listener and a queue":            {"local", natsauth.Principal{Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.> q"}, nothing},
+		"subscriber without name":         {"local", natsauth.Principal{Kind: natsauth.KindSubscriber}, nothing},
+		"subscriber with a strange name":  {"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "*"}, nothing},
+		"subscriber with a listener name": {"local", natsauth.Principal{Kind: natsauth.KindSubscriber, Name: "reader.live"}, nothing},
+		"nobody":                          {"local", natsauth.Principal{}, nothing},
+		"unknown kind":                    {"local", natsauth.Principal{Kind: 99, AgentID: 7}, nothing},
+		"agent without id":                {"local", natsauth.Principal{Kind: natsauth.KindAgent}, nothing},
+		"negative agent":                  {"local", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: -7}, nothing},
+		"no cell":                         {"", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
+		"wildcard cell":                   {"*", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
+		"two tokens":                      {"a.b", natsauth.Principal{Kind: natsauth.KindAgent, AgentID: 7}, nothing},
 	} {
 		require.Equal(t, row.want, natsauth.Permissions(row.cell, row.principal), name)
 	}
@@ -72,6 +100,17 @@ func TestPrincipals(t *testing.T) {
 	require.NoError(t, reader.Validate())
 	require.Equal(t, natsauth.AccountSubscribers, reader.Account())
 	require.Equal(t, "reader-1", reader.User())
+
+	listener := natsauth.Principal{Kind: natsauth.KindListener, Name: "reader-1", Filter: "lockstep.local.deploy.>"}
+	require.NoError(t, listener.Validate())
+	require.Equal(t, natsauth.AccountListeners, listener.Account())
+	require.Equal(t, "reader-1.live", listener.User())
+	name, listens := natsauth.SubscriberOfUser(listener.User())
+	require.Equal(t, "reader-1", name)
+	require.True(t, listens)
+	name, listens = natsauth.SubscriberOfUser(reader.User())
+	require.Equal(t, "reader-1", name)
+	require.False(t, listens)
 
 	for _, name := range []string{"", ">", "a.b", "a b", "-a", "a-", "A", "x*"} {
 		p := natsauth.Principal{Kind: natsauth.KindSubscriber, Name: name}

@@ -19,6 +19,8 @@ const (
 	TokenAgent TokenKind = "lsa"
 	// TokenPersonal lets a person or a program use the API.
 	TokenPersonal TokenKind = "lsp"
+	// TokenSubscriber lets a tool outside of Lockstep connect to NATS, to read.
+	TokenSubscriber TokenKind = "lss"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 )
 
 // TokenPattern matches every token, for scanners: prefix, underscore, 58 characters of lower-case base32.
-const TokenPattern = `\bls[ap]_[a-z2-7]{58}\b`
+const TokenPattern = `\bls[aps]_[a-z2-7]{58}\b`
 
 // ErrMalformedToken is wrapped by [HashToken] for what cannot be a token of the kind asked for.
 var ErrMalformedToken = errors.New("malformed token")

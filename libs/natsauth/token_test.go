@@ -15,7 +15,7 @@ func TestTokens(t *testing.T) {
 
 	pattern := regexp.MustCompile(natsauth.TokenPattern)
 
-	for _, kind := range []natsauth.TokenKind{natsauth.TokenAgent, natsauth.TokenPersonal} {
+	for _, kind := range []natsauth.TokenKind{natsauth.TokenAgent, natsauth.TokenPersonal, natsauth.TokenSubscriber} {
 		one, two := natsauth.NewToken(kind), natsauth.NewToken(kind)
 		require.NotEqual(t, one, two)
 		require.Equal(t, one, pattern.FindString("token: "+one+"\n"))

@@ -18,7 +18,7 @@ import (
 )
 
 // RevisionHeader carries the message's revision on its subject: a decimal number that grows with each message there.
-const RevisionHeader = "Lockstep-Revision"
+const RevisionHeader = topology.RevisionHeader
 
 // allowance is what the headers set while publishing may take of topology.MaxMessageSize.
 const allowance = 256

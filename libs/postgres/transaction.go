@@ -181,7 +181,10 @@ func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.R
 	}
 	results := t.send(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
 	found, err := results.Query()
-	return &rows{Rows: found, results: results}, err //nolint:wrapcheck // as pgx's own transactions
+	if !t.over {
+		err = nil // the rows know it, as they do of a statement that is sent by itself
+	}
+	return &rows{Rows: found, results: results}, err
 }
 
 func (t *transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {

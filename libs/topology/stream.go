@@ -8,7 +8,7 @@ import (
 )
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only a higher one.
-const Version = 3
+const Version = 4
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -21,6 +21,8 @@ const (
 	StreamApplied    = "APPLIED"
 	StreamControl    = "CONTROL"
 	StreamWorkspaces = "WORKSPACES"
+	StreamDeploys    = "DEPLOYS"
+	StreamSinks      = "SINKS"
 	StreamDirectory  = "DIRECTORY"
 	StreamDead       = "DEAD"
 )
@@ -54,6 +56,9 @@ type Stream struct {
 	Duplicates time.Duration
 	// Fading lets a message name how long it stays (header Nats-TTL): what is over goes away by itself.
 	Fading bool
+	// Echo is the family on which the server says each message again once it is stored, to whoever listens at that moment: what the stream has refused is not
+	// heard there. With the message goes its place on the stream (Nats-Sequence, Nats-Last-Sequence of its subject). No stream captures it.
+	Echo string
 	// CopyOf is the family whose messages are copied here by their writer, but those that say nothing new. The server's own copying would not do: it leaves
 	// the sequence that the original expected in the copy, which then is refused as soon as the two streams have counted differently.
 	CopyOf string
@@ -72,7 +77,7 @@ func Streams() []Stream {
 			Description: "What each workspace shall be, one message per workspace: the whole truth for a starting dispatcher. What is gone for good leaves it.",
 		},
 		{
-			Name: StreamDesiredLog, Family: FamilyDesiredLog, Writer: "state", MaxAge: 30 * day, Share: 15, Duplicates: time.Second, CopyOf: FamilyDesired,
+			Name: StreamDesiredLog, Family: FamilyDesiredLog, Writer: "state", MaxAge: 30 * day, Share: 10, Duplicates: time.Second, CopyOf: FamilyDesired,
 			Description: "History of DESIRED, for people: DESIRED is the truth.",
 		},
 		{
@@ -84,8 +89,17 @@ func Streams() []Stream {
 			Description: "What agents are told: their configuration, and requests for full resyncs.",
 		},
 		{
-			Name: StreamWorkspaces, Family: FamilyWorkspace, Writer: "state", MaxAge: 400 * day, Share: 15, Record: true, Duplicates: 2 * time.Minute,
+			Name: StreamWorkspaces, Family: FamilyWorkspace, Writer: "state", MaxAge: 400 * day, Share: 10, Record: true, Duplicates: 2 * time.Minute,
 			Description: "The public history of workspaces.",
+		},
+		{
+			Name: StreamDeploys, Family: FamilyDeploy, Writer: "deploys", MaxAge: 400 * day, Share: 9, Record: true, Duplicates: 2 * time.Minute,
+			Echo:        FamilyDeployLive,
+			Description: "The public history of rollouts: when each began, how it ended, once.",
+		},
+		{
+			Name: StreamSinks, Family: FamilySink, Writer: "deploys", MaxAge: 30 * day, Share: 1, Duplicates: time.Second,
+			Description: "Facts about deploys that one sink shall deliver again, because somebody asked for it.",
 		},
 		{
 			Name: StreamDirectory, Family: FamilyDirectory, Writer: "state", Share: 3, LastPerSubject: true, DiscardNew: true, Duplicates: 2 * time.Minute,
@@ -142,6 +156,9 @@ func (s Stream) Config(cell Cell, opts Options) jetstream.StreamConfig {
 	}
 	if s.LastPerSubject {
 		cfg.MaxMsgsPerSubject = 1
+	}
+	if s.Echo != "" {
+		cfg.RePublish = &jetstream.RePublish{Source: cell.All(s.Family), Destination: cell.All(s.Echo)}
 	}
 	if s.DiscardNew {
 		cfg.Discard = jetstream.DiscardNew

@@ -10,6 +10,10 @@ import (
 // Root is the first token of every subject.
 const Root = "lockstep"
 
+// RevisionHeader is the header of what a service tells of things it owns: a decimal number that grows with each message of a subject, whatever becomes of the
+// stream or of the service's database.
+const RevisionHeader = "Lockstep-Revision"
+
 // Families of subjects: the token after the cell.
 const (
 	FamilyObserved   = "observed"
@@ -18,10 +22,20 @@ const (
 	FamilyApplied    = "applied"
 	FamilyControl    = "control"
 	FamilyWorkspace  = "workspace"
+	FamilyDeploy     = "deploy"
+	FamilySink       = "sink"
+	FamilyDeployLive = "deploy_live"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"
 )
+
+// TokenWorkload follows the agent in the subjects of workloads whose rollouts are followed: other than those of workspaces, so that nobody need
+// read both.
+const TokenWorkload = "workload"
+
+// TokenCluster stands where other subjects of observations have their agent, in those of what is decided about a whole cluster: no agent can write there.
+const TokenCluster = "cluster"
 
 // Cell builds the subjects of one cell: one NATS system and one PostgreSQL. It is a DNS label, see [ValidateCell].
 type Cell string
@@ -50,6 +64,11 @@ func (c Cell) Observed(agent int64, kind, namespace, name string) string {
 	return c.agent(FamilyObserved, agent) + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
 }
 
+// ObservedWorkload is the subject of observations of one workload whose rollouts are followed, and of what keeps its revisions.
+func (c Cell) ObservedWorkload(agent int64, kind, namespace, name string) string {
+	return c.agent(FamilyObserved, agent) + "." + TokenWorkload + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
+}
+
 // ObservedResync is the subject of an agent's resync begins and ends.
 func (c Cell) ObservedResync(agent int64) string { return c.agent(FamilyObserved, agent) + ".resync" }
 
@@ -60,6 +79,14 @@ func (c Cell) ObservedTick(agent int64) string { return c.agent(FamilyObserved, 
 func (c Cell) ObservedRejected(agent int64) string {
 	return c.agent(FamilyObserved, agent) + ".rejected"
 }
+
+// ObservedClusterReleased is the subject of releases of a cluster, which the service deploys writes.
+func (c Cell) ObservedClusterReleased(cluster string) string {
+	return c.Prefix(FamilyObserved) + "." + TokenCluster + "." + Escape(cluster) + ".released"
+}
+
+// ObservedClusters matches everything that is decided about whole clusters.
+func (c Cell) ObservedClusters() string { return c.Prefix(FamilyObserved) + "." + TokenCluster + ".>" }
 
 // ObservedAgent matches everything one agent observes.
 func (c Cell) ObservedAgent(agent int64) string { return c.agent(FamilyObserved, agent) + ".>" }
@@ -107,6 +134,28 @@ func (c Cell) Workspace(project int64, workspace, event string) string {
 // WorkspaceAll matches every event of one workspace.
 func (c Cell) WorkspaceAll(project int64, workspace string) string {
 	return c.Prefix(FamilyWorkspace) + "." + strconv.FormatInt(project, 10) + "." + Escape(workspace) + ".*"
+}
+
+// Deploy is the subject of one kind of fact, such as completed, about one workload of a cluster.
+func (c Cell) Deploy(cluster, namespace, kind, name, fact string) string {
+	return c.deploy(cluster, namespace, kind, name) + "." + Escape(fact)
+}
+
+// DeployAll matches every fact about one workload of a cluster.
+func (c Cell) DeployAll(cluster, namespace, kind, name string) string {
+	return c.deploy(cluster, namespace, kind, name) + ".*"
+}
+
+// Sink is where a fact about a deploy is put that one sink shall deliver again: the subject of the fact below sink.<name>.
+func (c Cell) Sink(name, subject string) string {
+	return c.Prefix(FamilySink) + "." + Escape(name) + "." + strings.TrimPrefix(subject, Root+"."+string(c)+".")
+}
+
+// SinkAll matches all that one sink shall deliver again.
+func (c Cell) SinkAll(name string) string { return c.Prefix(FamilySink) + "." + Escape(name) + ".>" }
+
+func (c Cell) deploy(cluster, namespace, kind, name string) string {
+	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + Escape(kind) + "." + Escape(name)
 }
 
 // Directory is the subject of one entry of the directory, such as kind "user".

@@ -21,12 +21,13 @@ import (
 
 // as is the API as one user sees it.
 type as struct {
-	t          *testing.T
-	directory  statev1connect.DirectoryServiceClient
-	tokens     statev1connect.TokenServiceClient
-	agents     statev1connect.AgentServiceClient
-	templates  statev1connect.TemplateServiceClient
-	workspaces statev1connect.WorkspaceServiceClient
+	t           *testing.T
+	directory   statev1connect.DirectoryServiceClient
+	tokens      statev1connect.TokenServiceClient
+	agents      statev1connect.AgentServiceClient
+	templates   statev1connect.TemplateServiceClient
+	workspaces  statev1connect.WorkspaceServiceClient
+	subscribers statev1connect.SubscriberServiceClient
 }
 
 type bearer string
@@ -56,6 +57,7 @@ func (b *bundle) as(t *testing.T, token string) as {
 	return as{
 		t, statev1connect.NewDirectoryServiceClient(b.http, b.url, o), statev1connect.NewTokenServiceClient(b.http, b.url, o), statev1connect.NewAgentServiceClient(b.http, b.url, o),
 		statev1connect.NewTemplateServiceClient(b.http, b.url, o), statev1connect.NewWorkspaceServiceClient(b.http, b.url, o),
+		statev1connect.NewSubscriberServiceClient(b.http, b.url, o),
 	}
 }
 

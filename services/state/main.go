@@ -23,6 +23,7 @@ import (
 	"lockstep.internal/services/state/connectapi"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/signing"
 	"lockstep.internal/services/state/vault"
 )
 
@@ -62,12 +63,14 @@ type process struct {
 	observations *postgres.Observations
 	secrets      *postgres.Secrets
 	changes      *postgres.Changes
+	keyring      *signing.Keyring
 	conn         *natsconn.Conn
 	callout      *natsconn.Conn
 	system       *natsconn.Conn
 	publisher    *outbox.Publisher
 	responder    *natsauth.Responder
 	agents       *nats.Agents
+	subscribers  *nats.Subscribers
 	background   *background
 	api          service.Part
 	reader       *nats.Ingest
@@ -115,6 +118,9 @@ func (p *process) openDatabase(context.Context) error {
 	p.observations = &postgres.Observations{Cell: cell}
 	p.secrets = &postgres.Secrets{Vault: v}
 	p.changes = postgres.NewChanges(p.pool)
+	p.keyring = &signing.Keyring{
+		Store: &postgres.SigningKeys{Directory: p.directory, Vault: v, Logger: p.tel.Logger}, Cell: cell, Logger: p.tel.Logger, Now: time.Now,
+	}
 	return nil
 }
 
@@ -229,7 +235,9 @@ func (p *process) openCallout(context.Context) error {
 		return fmt.Errorf("agents: %w", err)
 	}
 	cell := topology.Cell(p.cfg.Cell.Name)
-	p.agents = &nats.Agents{Streams: js, Kicker: &natsauth.Kicker{Conn: p.system.Conn}, Cell: cell, Logger: p.tel.Logger, Background: p.background.run, Again: make(chan struct{}, 1)}
+	kicker := &natsauth.Kicker{Conn: p.system.Conn}
+	p.subscribers = &nats.Subscribers{Streams: js, Kicker: kicker, Logger: p.tel.Logger, Background: p.background.run}
+	p.agents = &nats.Agents{Streams: js, Kicker: kicker, Cell: cell, Logger: p.tel.Logger, Background: p.background.run, Again: make(chan struct{}, 1)}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
 		Authenticator: &nats.Authenticator{Directory: p.directory},
@@ -254,8 +262,8 @@ func (p *process) openAPI(context.Context) error {
 		return err
 	}
 	handler := connectapi.NewHandler(connectapi.Dependencies{
-		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents,
-		Endpoint: endpoint, Rebuild: p.rebuild, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents, Subscribers: p.subscribers,
+		Endpoint: endpoint, Rebuild: p.rebuild, Issuer: p.keyring, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})
 	return nil

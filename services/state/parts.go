@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -33,6 +34,9 @@ func (p *process) parts() []service.Part {
 		{Name: "changes", After: []string{"database"}, Run: func(ctx context.Context, self *service.Self) error {
 			return p.changes.Run(ctx, self.Ready)
 		}},
+		{Name: "keys", After: []string{"bootstrap"}, Run: func(ctx context.Context, self *service.Self) error {
+			return p.keyring.Run(ctx, self.Ready)
+		}},
 		// Agents come in when their consumers are there.
 		{Name: "callout", After: []string{"agents", "nats-callout"}, Run: ready(p.responder.Run)},
 		{Name: "secrets", After: []string{"database", "nats"}, Run: func(ctx context.Context, self *service.Self) error {
@@ -46,7 +50,7 @@ func (p *process) parts() []service.Part {
 // openedAPI serves calls from the moment that there is something to read and write.
 func (p *process) openedAPI() service.Part {
 	api := p.api
-	api.After = []string{"bootstrap", "changes"}
+	api.After = []string{"bootstrap", "changes", "keys"}
 	return api
 }
 
@@ -69,11 +73,11 @@ func (p *process) migrate(ctx context.Context, _ *service.Self) error {
 	return nil
 }
 
-// admitAgents makes sure of every agent's consumers, which a restored NATS may lack, and one that was away when an agent was registered: when the service begins, and
+// admitAgents makes sure of the consumers of every agent and subscriber, which a restored NATS may lack, and one that was away when an agent was registered: when the service begins, and
 // whenever that has happened.
 func (p *process) admitAgents(ctx context.Context, self *service.Self) error {
 	for {
-		if err := p.admitAll(ctx); err != nil {
+		if err := errors.Join(p.admitAll(ctx), p.admitSubscribers(ctx)); err != nil {
 			return err
 		}
 		self.Ready()
@@ -104,6 +108,33 @@ func (p *process) admitAll(ctx context.Context) error {
 		}
 		page.After = found[len(found)-1].ID
 	}
+}
+
+func (p *process) admitSubscribers(ctx context.Context) error {
+	present := map[string]bool{}
+	for page := (postgres.Page{Size: 500}); ; {
+		found, err := p.directory.Subscribers(ctx, page)
+		if err != nil {
+			return fmt.Errorf("list subscribers: %w", err)
+		}
+		for _, s := range found {
+			if s.Revoked {
+				continue
+			}
+			present[s.Name] = true
+			if err := p.subscribers.Admit(ctx, s); err != nil {
+				return fmt.Errorf("subscribers: %w", err)
+			}
+		}
+		if len(found) < page.Size {
+			break
+		}
+		page.After = found[len(found)-1].ID
+	}
+	if err := p.subscribers.ForgetOthers(ctx, present); err != nil {
+		return fmt.Errorf("subscribers: %w", err)
+	}
+	return nil
 }
 
 // background runs work that outlives the call that began it.

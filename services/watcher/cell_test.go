@@ -70,7 +70,7 @@ func newCell(t *testing.T) *cell {
 
 	c.js, err = jetstream.New(c.static(t, dir, natsauth.PrincipalState))
 	require.NoError(t, err)
-	require.NoError(t, topology.Ensure(t.Context(), c.js, cellName, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), c.js, cellName, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(t.Context(), c.js, cellName, c.agent))
 	c.credentials = c.writeCredentials(t, dir)
 	return c
@@ -150,6 +150,16 @@ type heard struct {
 	ListVersions []events.ListVersion `json:"list_versions"`
 	ClusterUID   string               `json:"cluster_uid"`
 	ObservedAt   time.Time            `json:"observed_at"`
+
+	Scope       string              `json:"scope"`
+	Selection   string              `json:"selection"`
+	Unselected  bool                `json:"unselected"`
+	Skipped     int                 `json:"skipped_versions"`
+	Workload    string              `json:"workload"`
+	WorkloadUID string              `json:"workload_uid"`
+	Available   int                 `json:"available_replicas"`
+	Updated     int                 `json:"updated_replicas"`
+	Template    *events.PodTemplate `json:"template"`
 }
 
 func (c *cell) tape(t *testing.T) *tape {

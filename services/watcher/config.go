@@ -4,6 +4,7 @@ import (
 	"io"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/utils/clock"
 
 	"lockstep.internal/libs/config"
@@ -24,6 +25,8 @@ type Config struct {
 	Kubernetes      kube.Config      `yaml:"kubernetes" help:"the cluster to watch"`
 	Lease           kube.LeaseConfig `yaml:"lease" help:"election of the one watcher that reports"`
 	Publish         Publish          `yaml:"publish" help:"how facts are sent"`
+	// Workloads are told of besides workspaces, for who follows their rollouts.
+	Workloads Workloads `yaml:"workloads" help:"Deployments, StatefulSets and DaemonSets whose rollouts are followed"`
 	// FullResyncInterval holds until the agent's configuration is heard, which says its own.
 	FullResyncInterval time.Duration `yaml:"full_resync_interval" help:"time between full resyncs, until the control plane says another"`
 	TickInterval       time.Duration `yaml:"tick_interval" help:"how often the time is told"`
@@ -42,6 +45,15 @@ type Publish struct {
 	MaxMessage    config.Bytes  `yaml:"max_message" help:"largest event; what is larger is reported as rejected"`
 }
 
+// Workloads says which workloads are told of. The objects of workspaces never are among them.
+type Workloads struct {
+	Enabled    bool     `yaml:"enabled" help:"tell of them; needs the permissions in deploy/rbac/workloads"`
+	Namespaces []string `yaml:"namespaces" help:"namespaces to read; empty = all"`
+	Selector   string   `yaml:"selector" help:"label selector that they must match, such as team=shop,tier!=test; empty = all"`
+	// Annotations besides those of Lockstep and of the Deployment controller.
+	Annotations []string `yaml:"annotations" help:"prefixes of the annotations to tell, besides lockstep.dev/ and deployment.kubernetes.io/"`
+}
+
 // DefaultConfig has every default; CredentialsFile is left to be given.
 func DefaultConfig() Config {
 	return Config{
@@ -51,6 +63,9 @@ func DefaultConfig() Config {
 		Lease:      kube.DefaultLeaseConfig(),
 		Publish: Publish{
 			Window: 256, AckTimeout: 5 * time.Second, MaxBacklogAge: time.Minute, MaxMessage: topology.MaxMessageSize,
+		},
+		Workloads: Workloads{
+			Annotations: []string{"app.kubernetes.io/", "kubernetes.io/change-cause", "argocd.argoproj.io/", "meta.helm.sh/"},
 		},
 		FullResyncInterval: time.Hour,
 		TickInterval:       15 * time.Second,
@@ -90,6 +105,25 @@ func (p Publish) Validate() []error {
 	}
 	if p.MaxMessage < minMessage || p.MaxMessage > topology.MaxMessageSize {
 		errs = append(errs, config.Invalid("max_message", "%s is not between %s and %s", p.MaxMessage, minMessage, config.Bytes(topology.MaxMessageSize)))
+	}
+	return errs
+}
+
+// Validate checks names and the selector.
+func (w Workloads) Validate() []error {
+	var errs []error
+	if _, err := NewSelection(w.Namespaces, w.Selector); err != nil {
+		errs = append(errs, config.Invalid("selector", "%v", err))
+	}
+	for _, namespace := range w.Namespaces {
+		for _, problem := range content.IsDNS1123Label(namespace) {
+			errs = append(errs, config.Invalid("namespaces", "%q: %s", namespace, problem))
+		}
+	}
+	for _, prefix := range w.Annotations {
+		if prefix == "" {
+			errs = append(errs, config.Invalid("annotations", "an empty prefix would tell all of them, of whatever size"))
+		}
 	}
 	return errs
 }

@@ -1,6 +1,7 @@
 package watcher
 
 import (
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,8 +13,9 @@ import (
 // Ledger knows, for one term of leadership, which version of each object is acknowledged, which is being sent, and which is owed.
 // It decides what is sent next, and is pure: no clock, no I/O. It is not safe for concurrent use.
 //
-//   - Of each object at most one version is in flight, and the next one sent is the latest known: versions in between are never
-//     sent, versions never go back. A deletion is sent like a version, and the object is then forgotten.
+//   - Of each object at most one version is in flight, and versions never go back. A deletion is sent like a version, and the object is then forgotten.
+//   - The next version sent is the latest known, those in between are never sent; or, where [Bounds] let them wait, the one after that which was
+//     acknowledged last.
 //   - A version that is acknowledged is not sent again, but as a member of a full resync.
 //   - Partials go before members, each in the order in which they came to be owed; one that failed waits apart and holds up nobody.
 //   - A baseline is an object that was there when the term began. It is owed to the first full resync, or when it changes before.
@@ -26,6 +28,8 @@ type Ledger struct {
 	delayed  delays
 	highest  map[kube.Kind]string
 	floor    map[kube.Kind]string // version of the last listing
+	bounds   Bounds
+	waiting  int // versions in all backlogs
 
 	paused      bool
 	resync      string
@@ -34,10 +38,12 @@ type Ledger struct {
 
 type entry struct {
 	latest   Sighting
-	told     string // version last acknowledged, empty for none
+	backlog  backlog // versions before the latest that are still to be told
+	told     string  // version last acknowledged, empty for none
 	toldVerb events.Verb
 	baseline bool // and nothing of it acknowledged yet
 	held     bool // a baseline that waits for the first resync
+	left     bool // told no more, once it was sent as a member
 	member   bool // owed to the running resync
 	refused  string
 
@@ -50,9 +56,26 @@ type entry struct {
 	owedSinceIsKnown bool
 }
 
-// NewLedger begins a term: nothing is known.
-func NewLedger() *Ledger {
-	return &Ledger{entries: make(map[Key]*entry), highest: make(map[kube.Kind]string), floor: make(map[kube.Kind]string)}
+// NewLedger begins a term: nothing is known. Of each object only the latest version waits.
+func NewLedger() *Ledger { return NewHistoricLedger(Bounds{}) }
+
+// NewHistoricLedger begins a term in which every version is told, as far as the bounds let versions wait.
+func NewHistoricLedger(bounds Bounds) *Ledger {
+	return &Ledger{entries: make(map[Key]*entry), highest: make(map[kube.Kind]string), floor: make(map[kube.Kind]string), bounds: bounds}
+}
+
+// Enter enters a sighting as its occasion asks.
+func (l *Ledger) Enter(s Sighting) {
+	switch s.Occasion {
+	case Initial:
+		l.Baseline(s)
+	case Missed:
+		l.Vanished(s)
+	case Left:
+		l.Drop(s.Key)
+	case Changed, Found:
+		l.Observe(s)
+	}
 }
 
 // Baseline enters an object that was there when the term began.
@@ -70,15 +93,18 @@ func (l *Ledger) Baseline(s Sighting) {
 func (l *Ledger) Observe(s Sighting) {
 	l.raise(s)
 	e := l.entries[s.Key]
-	current := s.newerThan(l.floor[s.Kind], events.VerbDeleted)
+	current := s.Occasion == Found || s.newerThan(l.floor[s.Kind], events.VerbDeleted)
+	if e != nil {
+		e.left = false
+	}
 	switch {
 	case e == nil && current:
-		e = &entry{latest: s}
+		e = &entry{latest: s, baseline: s.Occasion == Found}
 		l.entries[s.Key] = e
 	case e == nil:
 		return
 	case s.newerThan(e.latest.Version, e.latest.Verb) && (current || s.Verb == events.VerbDeleted):
-		e.latest, e.held, e.attempts = s, false, 0
+		l.supersede(e, s)
 	case s.Version == e.latest.Version && s.Verb == e.latest.Verb:
 		e.latest.Object = s.Object // the informer's own, so that one copy is held
 	}
@@ -87,13 +113,50 @@ func (l *Ledger) Observe(s Sighting) {
 
 // Vanished enters an object whose deletion was missed: it is gone at some version that is not known, so the last known one stands for it.
 func (l *Ledger) Vanished(s Sighting) {
+	s.Occasion = Missed
 	if e := l.entries[s.Key]; e != nil {
 		s.Version = later(s.Version, e.latest.Version)
 	}
 	l.Observe(s)
 }
 
+// Drop forgets an object that is there and told no more. What was announced as a member is still sent.
+func (l *Ledger) Drop(key Key) {
+	e := l.entries[key]
+	switch {
+	case e == nil:
+	case e.member:
+		e.left = true
+	default:
+		l.forget(key, e)
+	}
+}
+
+func (l *Ledger) forget(key Key, e *entry) {
+	l.waiting -= len(e.backlog)
+	delete(l.entries, key)
+}
+
 func (l *Ledger) raise(s Sighting) { l.highest[s.Kind] = later(s.Version, l.highest[s.Kind]) }
+
+// supersede makes a sighting the latest of its object. The one before is told first, where versions may wait and it is not told.
+func (l *Ledger) supersede(e *entry, s Sighting) {
+	if l.bounds.PerObject > 0 && (e.held || e.changed()) {
+		l.waiting += e.backlog.push(e.latest, &s, e.sending, l.bounds, l.bounds.Total-l.waiting)
+	}
+	e.latest, e.held = s, false
+	if len(e.backlog) == 0 {
+		e.attempts = 0
+	}
+}
+
+// next is the version of an entry that is to be told next.
+func (e *entry) next() *Sighting {
+	if len(e.backlog) > 0 {
+		return &e.backlog[0]
+	}
+	return &e.latest
+}
 
 // Highest is the highest version of a kind that is known.
 func (l *Ledger) Highest(kind kube.Kind) string { return l.highest[kind] }
@@ -104,6 +167,12 @@ func (l *Ledger) Held(key Key, version string) metav1.Object {
 		return e.latest.Object
 	}
 	return nil
+}
+
+// Alive tells whether an object is known, and not as gone.
+func (l *Ledger) Alive(key Key) bool {
+	e := l.entries[key]
+	return e != nil && e.latest.Verb == events.VerbUpserted
 }
 
 // Pause stops [Ledger.Next]. Between the moment a resync's list versions are read and its begin, nothing may be sent: a version above
@@ -127,14 +196,53 @@ func (l *Ledger) Join(id string, listings []Listed, now time.Time) {
 		}
 	}
 	for key, e := range l.entries {
+		if e.left && !e.member {
+			l.forget(key, e)
+			continue
+		}
 		above := e.latest.newerThan(l.floor[key.Kind], events.VerbDeleted)
 		if e.member || above || e.latest.Verb == events.VerbDeleted {
 			continue
 		}
-		e.latest.Verb, e.latest.SeenAt = events.VerbDeleted, now
-		e.held, e.attempts = false, 0
+		gone := e.latest
+		gone.Verb, gone.SeenAt, gone.Occasion, gone.Skipped = events.VerbDeleted, now, Missed, 0
+		l.supersede(e, gone)
 		l.schedule(e, now)
 	}
+}
+
+// Lag is how many objects the listings of a full resync know better than the watch, which is to tell of every version that led there. Nothing lags where only the
+// latest version counts, nor does what keeps revisions: a version of it that says nothing new is never told.
+func (l *Ledger) Lag(listings []Listed) int {
+	if l.bounds.PerObject == 0 {
+		return 0
+	}
+	behind := 0
+	versions := make(map[kube.Kind]string)
+	listed := make(map[Key]bool)
+	for _, of := range listings {
+		if of.Kind == kube.ReplicaSet || of.Kind == kube.ControllerRevision {
+			continue
+		}
+		versions[of.Kind] = of.Version
+		for _, s := range of.Members {
+			listed[s.Key] = true
+			known := l.highest[s.Kind] // what went before that is gone and forgotten
+			if e := l.entries[s.Key]; e != nil {
+				known = e.latest.Version
+			}
+			if s.newerThan(known, events.VerbDeleted) {
+				behind++
+			}
+		}
+	}
+	for key, e := range l.entries {
+		version, of := versions[key.Kind]
+		if of && !listed[key] && e.latest.Verb == events.VerbUpserted && !e.latest.newerThan(version, events.VerbDeleted) {
+			behind++
+		}
+	}
+	return behind
 }
 
 // Listed is one kind as a full resync found it.
@@ -151,14 +259,26 @@ func (l *Ledger) join(s Sighting, now time.Time) {
 		e = &entry{latest: s}
 		l.entries[s.Key] = e
 	} else if s.newerThan(e.latest.Version, e.latest.Verb) {
-		e.latest, e.attempts = s, 0
+		l.outdo(e, s)
 	}
 	if !e.member {
 		e.member = true
 		l.outstanding++
 	}
-	e.held = false
+	e.held, e.left = false, false
 	l.schedule(e, now)
+}
+
+// outdo makes what was listed the latest of its object. Where every version counts nothing comes back that went: it was listed before it went then.
+func (l *Ledger) outdo(e *entry, s Sighting) {
+	if l.bounds.PerObject == 0 || e.latest.Verb != events.VerbDeleted || e.latest.Occasion != Missed {
+		l.supersede(e, s)
+		return
+	}
+	gone := e.latest
+	gone.Version = s.Version
+	e.latest = s
+	l.supersede(e, gone)
 }
 
 // Outstanding is how many members of the running resync are not acknowledged.
@@ -183,11 +303,12 @@ func (l *Ledger) Next(now time.Time) (Delivery, time.Time, bool) {
 		}
 		e.sending = true
 		e.attempts++
+		s := e.next()
 		d := Delivery{
-			Sighting: e.latest, Attempt: e.attempts, Refused: e.refused == e.latest.Version,
-			FirstSeen: e.baseline && e.latest.Verb == events.VerbUpserted,
+			Sighting: *s, Attempt: e.attempts, Refused: e.refused == s.Version,
+			FirstSeen: (e.baseline || s.Occasion == Found) && s.Verb == events.VerbUpserted,
 		}
-		if e.member {
+		if e.member && s == &e.latest {
 			d.ResyncID = l.resync
 		}
 		return d, time.Time{}, true
@@ -220,6 +341,12 @@ func (l *Ledger) Acked(d Delivery, now time.Time) {
 	}
 	e.sending, e.baseline = false, false
 	e.told, e.toldVerb = d.Version, d.Verb
+	if len(e.backlog) > 0 && e.backlog[0].Version == d.Version && e.backlog[0].Verb == d.Verb {
+		e.backlog = slices.Delete(e.backlog, 0, 1)
+		l.waiting--
+	} else if e.latest.Version == d.Version {
+		e.latest.Occasion, e.latest.Skipped = Changed, 0 // told, should a full resync tell of it again
+	}
 	if e.member && d.ResyncID == l.resync && d.ResyncID != "" {
 		e.member = false
 		l.outstanding--
@@ -230,13 +357,13 @@ func (l *Ledger) Acked(d Delivery, now time.Time) {
 		e.owedSinceIsKnown = false
 		l.schedule(e, now)
 	case e.latest.Verb == events.VerbDeleted:
-		delete(l.entries, d.Key)
+		l.forget(d.Key, e)
 	default:
 		e.owedSinceIsKnown = false
 	}
 }
 
-// Failed says that the delivery is not known to be stored. The latest version of the object is sent no sooner than retry.
+// Failed says that the delivery is not known to be stored. Nothing of the object is sent sooner than retry.
 func (l *Ledger) Failed(d Delivery, retry time.Time) {
 	e := l.entries[d.Key]
 	if e == nil {
@@ -280,6 +407,9 @@ func (l *Ledger) schedule(e *entry, now time.Time) {
 	}
 	if !e.owedSinceIsKnown {
 		e.since, e.owedSinceIsKnown = now, true
+		if len(e.backlog) > 0 {
+			e.since = e.backlog[0].SeenAt
+		}
 	}
 	if e.sending || e.delayed {
 		return

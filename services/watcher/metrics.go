@@ -15,6 +15,7 @@ type metrics struct {
 	retried   prometheus.Counter
 	rejected  prometheus.Counter
 	malformed prometheus.Counter
+	skipped   prometheus.Counter
 	resyncs   *prometheus.CounterVec
 	duration  prometheus.Histogram
 	terms     prometheus.Counter
@@ -41,9 +42,10 @@ func newMetrics(registry prometheus.Registerer, current func() *term) (*metrics,
 		retried:   counter("retried_total", "Observations that failed and are sent again."),
 		rejected:  counter("rejected_total", "Observations too large to be sent."),
 		malformed: counter("malformed_total", "Objects that cannot be told as an event."),
+		skipped:   counter("skipped_versions_total", "Versions of workloads that were seen and could not be told, because too many waited."),
 		resyncs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_watcher_resyncs_total", Help: "Full resyncs sent whole, by cause.",
-		}, []string{"cause"}),
+			Name: "lockstep_watcher_resyncs_total", Help: "Full resyncs sent whole, by cause, and by what they cover: workloads, or what workspaces consist of.",
+		}, []string{"cause", "scope"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "lockstep_watcher_resync_duration_seconds", Help: "How long full resyncs took, from listing to their end.",
 			Buckets: prometheus.ExponentialBuckets(0.05, 3, 9),
@@ -53,10 +55,10 @@ func newMetrics(registry prometheus.Registerer, current func() *term) (*metrics,
 	for _, cause := range []events.ResyncCause{
 		events.ResyncCauseStart, events.ResyncCauseLeaderElected, events.ResyncCauseInterval, events.ResyncCauseConfigChanged, events.ResyncCauseRequested,
 	} {
-		m.resyncs.WithLabelValues(string(cause))
+		m.resyncs.WithLabelValues(string(cause), "")
 	}
 	collectors := []prometheus.Collector{
-		m.published, m.acked, m.retried, m.rejected, m.malformed, m.resyncs, m.duration, m.terms,
+		m.published, m.acked, m.retried, m.rejected, m.malformed, m.skipped, m.resyncs, m.duration, m.terms,
 		gauge("leader", "Whether this process reports.", func(*term) float64 { return 1 }),
 		gauge("objects", "Objects known.", func(t *term) float64 { return float64(t.size()) }),
 		gauge("backlog", "Objects that are to be sent or not yet acknowledged.", func(t *term) float64 { owed, _ := t.backlog(); return float64(owed) }),

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
 )
 
@@ -40,6 +41,34 @@ func TestTheManifestPermitsWhatTheWatcherDoes(t *testing.T) {
 	for _, part := range []string{"leader", "kubernetes", "nats", "backlog"} {
 		p.awaitReason(t, part, true, "")
 	}
+}
+
+func TestTheManifestPermitsWhatFollowingWorkloadsTakes(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w, s := c.workspace(t), c.shop(t, "")
+	own := strings.NewReplacer("lockstep-agent-1", watcher.Namespace(c.agent), "agent-1", fmt.Sprintf("agent-%d", c.agent))
+	permit := func(name string) {
+		manifest, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", name))
+		require.NoError(t, err)
+		// The test of the other manifest gives the same ClusterRole.
+		apply(t, w.client, own.Replace(string(manifest)))
+	}
+	permit("watcher.yaml")
+	cfg := c.following(t, "")
+	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(c.agent), "lockstep-watcher")
+	p := start(t, cfg)
+	tape := c.tape(t)
+	tape.resyncedOf(t, "")
+	p.awaitReason(t, "leader", false, "statefulsets")
+	w.create(t, "ide", 0)
+	tape.until(t, "the workspace, which is reported all the same", func(h heard) bool { return h.Object.Name == "ide" })
+
+	permit(filepath.Join("workloads", "watcher.yaml"))
+	tape.resyncedOf(t, workloads)
+	s.deployment(t, "web", 0, nil)
+	tape.until(t, "a workload", func(h heard) bool { return h.Type == events.TypeObservedWorkload && h.Object.Namespace == s.namespace })
+	p.awaitReason(t, "leader", true, "")
 }
 
 // apply creates the objects of a manifest.

@@ -34,7 +34,14 @@ type Reporter struct {
 	Cell       topology.Cell
 	Agent      int64
 	ClusterUID string
+	// Scope that it reports: empty for the objects of workspaces, [ScopeWorkloads] for workloads.
+	Scope string
+	// Selection is the digest of what chooses the workloads; empty for workspaces.
+	Selection string
 }
+
+// ScopeWorkloads is the scope of workloads whose rollouts are followed.
+const ScopeWorkloads = "workloads"
 
 // Observed is the fact that an object is as the delivery says.
 func (r Reporter) Observed(d Delivery) (Fact, error) {
@@ -46,6 +53,10 @@ func (r Reporter) Observed(d Delivery) (Fact, error) {
 		kind, build = events.TypeObservedDeployment, func(m events.ObjectMeta) any { return observedDeployment(m, o) }
 	case *corev1.Pod:
 		kind, build = events.TypeObservedPod, func(m events.ObjectMeta) any { return observedPod(m, o) }
+	case *kube.Workload:
+		kind, build = events.TypeObservedWorkload, func(m events.ObjectMeta) any { return observedWorkload(m, d, o) }
+	case *kube.Revision:
+		kind, build = events.TypeObservedWorkloadRevision, func(m events.ObjectMeta) any { return observedRevision(m, o) }
 	default: // the only kind that is read as metadata
 		kind, build = events.TypeObservedReplicaSet, func(m events.ObjectMeta) any { return observedReplicaSet(m, o) }
 	}
@@ -59,19 +70,26 @@ func (r Reporter) Rejected(d Delivery, size, limit int) (Fact, error) {
 	meta.Labels, meta.Annotations = nil, nil
 	return r.fact(d, events.TypeObservedRejected, r.Cell.ObservedRejected(r.Agent), "rejected", meta, func(m events.ObjectMeta) any {
 		return events.ObservedRejected{
-			Object: m, Kind: string(d.Kind), Reason: events.RejectedReasonTooLarge, SizeBytes: size,
+			Object: m, Kind: string(d.Kind), Scope: events.Scope(r.Scope), Reason: events.RejectedReasonTooLarge, SizeBytes: size,
 			Message: fmt.Sprintf("the %s %s/%s takes %d bytes as an event and at most %d are stored: shorten its annotations or the messages of its conditions",
 				d.Kind, d.Namespace, d.Name, size, limit),
 		}
 	})
 }
 
-// subject is that of the Deployment an object belongs to.
+// subject is that of the Deployment or workload an object is or belongs to.
 func (r Reporter) subject(d Delivery) string {
+	switch o := d.Object.(type) {
+	case *kube.Workload:
+		return r.Cell.ObservedWorkload(r.Agent, string(o.Kind), d.Namespace, d.Name)
+	case *kube.Revision:
+		return r.Cell.ObservedWorkload(r.Agent, string(o.Owner.Kind), d.Namespace, o.Owner.Name)
+	}
 	return r.Cell.Observed(r.Agent, string(kube.Deployment), d.Namespace, owningDeployment(d.Kind, d.Object))
 }
 
-// fact gives the event its id: what was seen of which object, and a digest of the content without how and when it came to be told.
+// fact gives the event its id: what was seen of which object, and a digest of the content without how and when it came to be told. build is given the metadata
+// without those, and then with them.
 func (r Reporter) fact(d Delivery, kind, subject, verb string, meta events.ObjectMeta, build func(events.ObjectMeta) any) (Fact, error) {
 	bare := meta
 	bare.ObservedAt, bare.UpdateType, bare.ResyncID, bare.FirstSeen = time.Time{}, "", "", false
@@ -91,12 +109,14 @@ func (r Reporter) fact(d Delivery, kind, subject, verb string, meta events.Objec
 func (r Reporter) Begun(resync Resync, at time.Time) (Fact, error) {
 	versions := make([]events.ListVersion, 0, len(resync.Versions))
 	for _, kind := range kube.Kinds() {
-		versions = append(versions, events.ListVersion{Kind: string(kind), ResourceVersion: resync.Versions[kind]})
+		if version, listed := resync.Versions[kind]; listed {
+			versions = append(versions, events.ListVersion{Kind: string(kind), ResourceVersion: version})
+		}
 	}
 	at = at.UTC().Truncate(time.Millisecond)
 	return r.event(events.TypeObservedResyncBegun, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/begun", at, events.ObservedResyncBegun{
 		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
-		Count: resync.Count, ListVersions: versions, ObservedAt: at,
+		Scope: events.ObservedResyncBegunScope(r.Scope), Selection: r.Selection, Count: resync.Count, ListVersions: versions, ObservedAt: at,
 	})
 }
 
@@ -104,7 +124,7 @@ func (r Reporter) Begun(resync Resync, at time.Time) (Fact, error) {
 func (r Reporter) Ended(resync Resync, at time.Time) (Fact, error) {
 	at = at.UTC().Truncate(time.Millisecond)
 	return r.event(events.TypeObservedResyncEnded, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/ended", at, events.ObservedResyncEnded{
-		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Count: resync.Count, ObservedAt: at,
+		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Scope: events.ObservedResyncEndedScope(r.Scope), Count: resync.Count, ObservedAt: at,
 	})
 }
 

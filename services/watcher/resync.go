@@ -17,35 +17,35 @@ import (
 )
 
 // resyncs runs full resyncs, one at a time, as the plan wants them.
-func (t *term) resyncs(ctx context.Context, watch *kube.Watch) {
+func (sc *scope) resyncs(ctx context.Context, watch *kube.Watch) {
 	// Baselines must be known before the first listing, or what it finds would look new.
 	if watch.Synced(ctx) != nil {
 		return
 	}
-	t.synced.Store(true)
-	t.hear(ctx)
+	sc.synced.Store(true)
+	sc.hear(ctx)
 	for ctx.Err() == nil {
 		id, err := uuid.NewV7()
 		if err != nil {
-			t.abandon(fmt.Errorf("make a resync's id: %w", err))
+			sc.abandon(fmt.Errorf("make a resync's id: %w", err))
 			return
 		}
-		t.mu.Lock()
-		resync, wait, ok := t.plan.Begin(t.clock.Now(), id.String())
-		t.mu.Unlock()
+		sc.mu.Lock()
+		resync, wait, ok := sc.plan.Begin(sc.clock.Now(), id.String())
+		sc.mu.Unlock()
 		if !ok {
-			t.awaitPlan(ctx, wait)
+			sc.awaitPlan(ctx, wait)
 			continue
 		}
-		if err := t.resync(ctx, resync); err != nil {
+		if err := sc.resync(ctx, resync); err != nil {
 			if ctx.Err() == nil {
-				t.abandon(err)
+				sc.abandon(err)
 			}
 			return
 		}
-		t.mu.Lock()
-		t.plan.End()
-		t.mu.Unlock()
+		sc.mu.Lock()
+		sc.plan.End()
+		sc.mu.Unlock()
 	}
 }
 
@@ -61,105 +61,140 @@ func (t *term) hear(ctx context.Context) {
 	}
 }
 
-func (t *term) awaitPlan(ctx context.Context, wait time.Duration) {
-	timer := t.clock.NewTimer(wait)
+func (sc *scope) awaitPlan(ctx context.Context, wait time.Duration) {
+	timer := sc.clock.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C():
-	case <-t.replan:
+	case <-sc.replan:
 	case <-ctx.Done():
 	}
 }
 
 // resync sends one full resync: its begin, a member for each object that the cluster has at the listed versions, its end once all are
 // acknowledged. It is tried for ever; an error is the context's, or that the cluster went back.
-func (t *term) resync(ctx context.Context, resync Resync) error {
-	began := t.clock.Now()
-	ctx, span := t.tracer.Start(ctx, "full resync", trace.WithAttributes(
-		attribute.String("lockstep.resync_id", resync.ID), attribute.String("lockstep.resync_cause", string(resync.Cause))))
+func (sc *scope) resync(ctx context.Context, resync Resync) error {
+	began := sc.clock.Now()
+	ctx, span := sc.tracer.Start(ctx, "full resync", trace.WithAttributes(
+		attribute.String("lockstep.resync_id", resync.ID), attribute.String("lockstep.resync_cause", string(resync.Cause)),
+		attribute.String("lockstep.resync_scope", sc.reporter.Scope)))
 	defer span.End()
 
 	// Nothing is sent until the begin is stored, see Ledger.Pause.
-	defer t.resume()
-	if err := t.begin(ctx, &resync); err != nil {
+	defer sc.resume()
+	if err := sc.begin(ctx, &resync); err != nil {
 		return err
 	}
 	span.SetAttributes(attribute.Int("lockstep.resync_count", resync.Count))
-	t.resume()
-	if err := t.awaitMembers(ctx); err != nil {
+	sc.resume()
+	if err := sc.awaitMembers(ctx); err != nil {
 		return err
 	}
-	fact, err := t.reporter.Ended(resync, t.clock.Now())
+	fact, err := sc.reporter.Ended(resync, sc.clock.Now())
 	if err != nil {
 		return err
 	}
-	if err := t.publishUntilStored(ctx, fact); err != nil {
+	if err := sc.publishUntilStored(ctx, fact); err != nil {
 		return err
 	}
-	t.metrics.resyncs.WithLabelValues(string(resync.Cause)).Inc()
-	t.metrics.duration.Observe(t.clock.Since(began).Seconds())
-	t.logger.InfoContext(ctx, "full resync sent", slog.String("resync_id", resync.ID), slog.String("cause", string(resync.Cause)),
-		slog.String("nonce", resync.Nonce), slog.Int("count", resync.Count), slog.Duration("took", t.clock.Since(began)))
+	sc.metrics.resyncs.WithLabelValues(string(resync.Cause), sc.reporter.Scope).Inc()
+	sc.metrics.duration.Observe(sc.clock.Since(began).Seconds())
+	sc.logger.InfoContext(ctx, "full resync sent", slog.String("resync_id", resync.ID), slog.String("cause", string(resync.Cause)),
+		slog.String("nonce", resync.Nonce), slog.Int("count", resync.Count), slog.Duration("took", sc.clock.Since(began)))
 	return nil
 }
 
 // begin lists the members, tells so, and has the ledger owe them.
-func (t *term) begin(ctx context.Context, resync *Resync) error {
-	listings, err := t.list(ctx)
+func (sc *scope) begin(ctx context.Context, resync *Resync) error {
+	listings, err := sc.list(ctx)
 	if err != nil {
 		return err
 	}
+	sc.mu.Lock()
+	others := sc.filter.Sift(listings)
+	sc.mu.Unlock()
+	sc.catchUp(ctx, listings)
+	sc.mu.Lock()
+	for _, other := range others {
+		sc.ledger.Enter(other)
+	}
+	sc.mu.Unlock()
 	resync.Versions = make(map[kube.Kind]string, len(listings))
 	for _, listed := range listings {
 		resync.Versions[listed.Kind] = listed.Version
 		resync.Count += len(listed.Members)
 	}
-	fact, err := t.reporter.Begun(*resync, t.clock.Now())
+	fact, err := sc.reporter.Begun(*resync, sc.clock.Now())
 	if err != nil {
 		return err
 	}
-	if err := t.publishUntilStored(ctx, fact); err != nil {
+	if err := sc.publishUntilStored(ctx, fact); err != nil {
 		return err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.ledger.Join(resync.ID, listings, t.clock.Now())
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	sc.ledger.Join(resync.ID, listings, sc.clock.Now())
 	return nil
 }
 
-func (t *term) resume() {
-	t.mu.Lock()
-	t.ledger.Resume()
-	t.mu.Unlock()
-	signal(t.wake)
+// catchUp waits until the watch has told of what led to the listings, but not for ever: it may have lost its place.
+func (sc *scope) catchUp(ctx context.Context, listings []Listed) {
+	patience := time.NewTimer(catchingUp)
+	defer patience.Stop()
+	look := time.NewTicker(catchingUp / 200)
+	defer look.Stop()
+	for {
+		sc.mu.Lock()
+		lag := sc.ledger.Lag(listings)
+		sc.mu.Unlock()
+		if lag == 0 {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-patience.C:
+			sc.logger.WarnContext(ctx, "the watch lags behind a full resync, versions in between may be lost", slog.Int("objects", lag))
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
-// list reads every kind and returns with the ledger paused. While Kubernetes refuses, what changes is sent on.
-func (t *term) list(ctx context.Context) ([]Listed, error) {
+func (sc *scope) resume() {
+	sc.mu.Lock()
+	sc.ledger.Resume()
+	sc.mu.Unlock()
+	signal(sc.wake)
+}
+
+// list reads every kind of the scope and returns with the ledger paused. While Kubernetes refuses, what changes is sent on.
+func (sc *scope) list(ctx context.Context) ([]Listed, error) {
 	for n := 1; ; n++ {
-		t.mu.Lock()
-		t.ledger.Pause()
-		t.mu.Unlock()
-		listings, err := t.listOnce(ctx)
+		sc.mu.Lock()
+		sc.ledger.Pause()
+		sc.mu.Unlock()
+		listings, err := sc.listOnce(ctx)
 		if err == nil || errors.Is(err, errRewound) {
 			return listings, err
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("full resync: %w", context.Cause(ctx))
 		}
-		t.resume()
-		t.logger.WarnContext(ctx, "the cluster cannot be listed for a full resync, trying on", slog.String("error", err.Error()))
-		t.pause(ctx, n)
+		sc.resume()
+		sc.logger.WarnContext(ctx, "the cluster cannot be listed for a full resync, trying on", slog.String("error", err.Error()))
+		sc.pause(ctx, n)
 	}
 }
 
-func (t *term) listOnce(ctx context.Context) ([]Listed, error) {
-	listings := make([]Listed, 0, len(kube.Kinds()))
-	for _, kind := range kube.Kinds() {
-		t.mu.Lock()
-		known := t.ledger.Highest(kind)
-		t.mu.Unlock()
-		listing, err := t.cluster.List(ctx, kind, t.selector, func(o metav1.Object) metav1.Object { return t.held(kind, o) })
+func (sc *scope) listOnce(ctx context.Context) ([]Listed, error) {
+	kinds := sc.watched.Kinds()
+	listings := make([]Listed, 0, len(kinds))
+	for _, kind := range kinds {
+		sc.mu.Lock()
+		known := sc.ledger.Highest(kind)
+		sc.mu.Unlock()
+		listing, err := sc.cluster.List(ctx, sc.watched, kind, func(o metav1.Object) metav1.Object { return sc.held(kind, o) })
 		if err != nil {
 			return nil, err
 		}
@@ -172,7 +207,7 @@ func (t *term) listOnce(ctx context.Context) ([]Listed, error) {
 		}
 		listed := Listed{Kind: kind, Version: listing.Version, Members: make([]Sighting, 0, len(listing.Objects))}
 		for _, o := range listing.Objects {
-			if s, ok := t.sighting(kind, o, events.VerbUpserted); ok {
+			if s, ok := sc.sighting(kind, o, events.VerbUpserted, Changed); ok {
 				listed.Members = append(listed.Members, s)
 			}
 		}
@@ -182,25 +217,25 @@ func (t *term) listOnce(ctx context.Context) ([]Listed, error) {
 }
 
 // held is the object as the ledger has it, where that is the same version.
-func (t *term) held(kind kube.Kind, o metav1.Object) metav1.Object {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if known := t.ledger.Held(KeyOf(kind, o), o.GetResourceVersion()); known != nil {
+func (sc *scope) held(kind kube.Kind, o metav1.Object) metav1.Object {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	if known := sc.ledger.Held(KeyOf(kind, o), o.GetResourceVersion()); known != nil {
 		return known
 	}
 	return o
 }
 
-func (t *term) awaitMembers(ctx context.Context) error {
+func (sc *scope) awaitMembers(ctx context.Context) error {
 	for {
-		t.mu.Lock()
-		outstanding := t.ledger.Outstanding()
-		t.mu.Unlock()
+		sc.mu.Lock()
+		outstanding := sc.ledger.Outstanding()
+		sc.mu.Unlock()
 		if outstanding == 0 {
 			return nil
 		}
 		select {
-		case <-t.settled:
+		case <-sc.settled:
 		case <-ctx.Done():
 			return fmt.Errorf("full resync: %w", context.Cause(ctx))
 		}

@@ -23,56 +23,55 @@ type batch struct {
 	count  int
 }
 
-// send sends what the ledger owes until ctx is done, and waits for the receipts of what is in flight then.
-func (t *term) send(ctx context.Context) {
+// send sends what the ledger owes until ctx is done. What is in flight then is for [term.drain].
+func (sc *scope) send(ctx context.Context) {
 	var b batch
 	defer func() { b.end() }()
-	defer t.drain()
 	for ctx.Err() == nil {
-		if !t.publisher.IsConnected() {
+		if !sc.publisher.IsConnected() {
 			b.end()
-			if t.publisher.Connected(ctx) != nil {
+			if sc.publisher.Connected(ctx) != nil {
 				return
 			}
-			t.mu.Lock()
-			t.ledger.Hurry(t.clock.Now())
-			t.mu.Unlock()
+			sc.mu.Lock()
+			sc.ledger.Hurry(sc.clock.Now())
+			sc.mu.Unlock()
 		}
 		select {
-		case t.window <- struct{}{}:
+		case sc.window <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		t.mu.Lock()
-		d, due, ok := t.ledger.Next(t.clock.Now())
-		t.mu.Unlock()
+		sc.mu.Lock()
+		d, due, ok := sc.ledger.Next(sc.clock.Now())
+		sc.mu.Unlock()
 		if !ok {
-			<-t.window
+			<-sc.window
 			b.end()
-			t.await(ctx, due)
+			sc.await(ctx, due)
 			continue
 		}
-		b.begin(ctx, t.tracer)
-		t.deliver(ctx, d, &b)
+		b.begin(ctx, sc.tracer)
+		sc.deliver(ctx, d, &b)
 	}
 }
 
 // await waits until there may be something to send.
-func (t *term) await(ctx context.Context, due time.Time) {
+func (sc *scope) await(ctx context.Context, due time.Time) {
 	var timer <-chan time.Time
 	if !due.IsZero() {
-		clock := t.clock.NewTimer(due.Sub(t.clock.Now()))
+		clock := sc.clock.NewTimer(due.Sub(sc.clock.Now()))
 		defer clock.Stop()
 		timer = clock.C()
 	}
 	select {
-	case <-t.wake:
+	case <-sc.wake:
 	case <-timer:
 	case <-ctx.Done():
 	}
 }
 
-// drain waits until nothing is in flight.
+// drain waits until nothing is in flight. Nobody may send any more.
 func (t *term) drain() {
 	for range cap(t.window) {
 		select {
@@ -83,52 +82,54 @@ func (t *term) drain() {
 	}
 }
 
-func (t *term) deliver(ctx context.Context, d Delivery, b *batch) {
-	msg, err := t.encode(ctx, d, b)
+func (sc *scope) deliver(ctx context.Context, d Delivery, b *batch) {
+	msg, err := sc.encode(ctx, d, b)
 	if err != nil {
 		// No retry mends it; the object is told of again when it changes.
-		t.metrics.malformed.Inc()
-		t.logger.ErrorContext(ctx, "an object cannot be told as an event and is left out", slog.Any("object", d.Key), slog.String("error", err.Error()))
-		t.settle(ctx, d, nil)
+		sc.metrics.malformed.Inc()
+		sc.logger.ErrorContext(ctx, "an object cannot be told as an event and is left out", slog.Any("object", d.Key), slog.String("error", err.Error()))
+		sc.settle(ctx, d, nil)
 		return
 	}
 	b.count++
-	t.metrics.published.WithLabelValues(string(d.Kind), string(d.UpdateType())).Inc()
+	sc.metrics.published.WithLabelValues(string(d.Kind), string(d.UpdateType())).Inc()
 	if d.Attempt > 1 {
-		t.metrics.retried.Inc()
+		sc.metrics.retried.Inc()
+	} else {
+		sc.metrics.skipped.Add(float64(d.Skipped))
 	}
-	t.publisher.Publish(msg, func(err error) {
+	sc.publisher.Publish(msg, func(err error) {
 		if err == nil {
-			t.metrics.acked.Inc()
+			sc.metrics.acked.Inc()
 		}
-		t.settle(ctx, d, err)
+		sc.settle(ctx, d, err)
 	})
 }
 
 // settle tells the ledger what became of a delivery.
-func (t *term) settle(ctx context.Context, d Delivery, err error) {
-	<-t.window
-	now := t.clock.Now()
-	t.mu.Lock()
+func (sc *scope) settle(ctx context.Context, d Delivery, err error) {
+	<-sc.window
+	now := sc.clock.Now()
+	sc.mu.Lock()
 	switch {
 	case err == nil:
-		t.ledger.Acked(d, now)
+		sc.ledger.Acked(d, now)
 	case errors.Is(err, nats.ErrTooLarge) && !d.Refused:
-		t.ledger.Refused(d, now)
+		sc.ledger.Refused(d, now)
 	default:
-		t.ledger.Failed(d, now.Add(backOff(d.Attempt)))
+		sc.ledger.Failed(d, now.Add(backOff(d.Attempt)))
 	}
-	t.mu.Unlock()
+	sc.mu.Unlock()
 	if err != nil {
-		t.logger.DebugContext(ctx, "an observation is not acknowledged", slog.Any("object", d.Key), slog.Int("attempt", d.Attempt), slog.String("error", err.Error()))
+		sc.logger.DebugContext(ctx, "an observation is not acknowledged", slog.Any("object", d.Key), slog.Int("attempt", d.Attempt), slog.String("error", err.Error()))
 	}
-	signal(t.wake)
-	signal(t.settled)
+	signal(sc.wake)
+	signal(sc.settled)
 }
 
 // encode makes the message: the observation, or that it is too large to be told.
-func (t *term) encode(ctx context.Context, d Delivery, b *batch) (*natsgo.Msg, error) {
-	fact, err := t.reporter.Observed(d)
+func (sc *scope) encode(ctx context.Context, d Delivery, b *batch) (*natsgo.Msg, error) {
+	fact, err := sc.reporter.Observed(d)
 	if err != nil {
 		return nil, err
 	}
@@ -136,14 +137,14 @@ func (t *term) encode(ctx context.Context, d Delivery, b *batch) (*natsgo.Msg, e
 	if err != nil {
 		return nil, err
 	}
-	limit := min(int(t.publish.MaxMessage), t.publisher.Limit())
+	limit := min(int(sc.publish.MaxMessage), sc.publisher.Limit())
 	size := nats.Size(msg)
 	if size <= limit && !d.Refused {
 		return msg, nil
 	}
-	t.metrics.rejected.Inc()
-	t.logger.WarnContext(ctx, "an object is too large to be told", slog.Any("object", d.Key), slog.Int("size_bytes", size), slog.Int("limit_bytes", limit))
-	if fact, err = t.reporter.Rejected(d, size, limit); err != nil {
+	sc.metrics.rejected.Inc()
+	sc.logger.WarnContext(ctx, "an object is too large to be told", slog.Any("object", d.Key), slog.Int("size_bytes", size), slog.Int("limit_bytes", limit))
+	if fact, err = sc.reporter.Rejected(d, size, limit); err != nil {
 		return nil, err
 	}
 	return b.encode(fact)

@@ -31,7 +31,30 @@ type Sighting struct {
 	// Object as it was last seen, trimmed.
 	Object metav1.Object
 	SeenAt time.Time
+	// Occasion of it. Defaults to Changed.
+	Occasion Occasion
+	// Unselected says of a deletion that the object is still there, but told no more.
+	Unselected bool
+	// Skipped is how many versions between this one and the one before it were dropped, see [Bounds].
+	Skipped int
 }
+
+// Occasion is how an object came to be sighted.
+type Occasion int8
+
+// Occasions.
+const (
+	// Changed: it was seen to come to be, to change or to go.
+	Changed Occasion = iota
+	// Initial: it was there when watching began.
+	Initial
+	// Found: it was there, and comes to be told of only now; or it was seen again in another version, and those before may have gone unseen.
+	Found
+	// Missed: it went at some version that is not known, so the last known one stands for it.
+	Missed
+	// Left: it is there and told no more, which what it belongs to tells.
+	Left
+)
 
 // newerThan tells whether a sighting supersedes one of the same object: by version, and a deletion supersedes life at the
 // same version, since a missed deletion is known by the last version only.

@@ -7,11 +7,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
 	"lockstep.internal/schemas/gen/events"
@@ -24,19 +22,22 @@ const (
 	maxDelay = 30 * time.Second
 	// hearing is how long a term waits for the agent's configuration before it begins without.
 	hearing = 5 * time.Second
+	// catchingUp is how long a full resync waits for a watch that lags behind its listing.
+	catchingUp = 2 * time.Second
 )
 
 // errRewound ends a term: everything it knows is of a history that the cluster no longer has.
 var errRewound = errors.New("versions in the cluster went back: it was restored from a backup; beginning anew")
 
-// term is one period in which this process reports. It begins knowing nothing.
+// term is one period in which this process reports. It begins knowing nothing. What is reported are its scopes, each by itself; they share
+// all that is here.
 type term struct {
 	// Static after construction.
+	scopes    []*scope
 	cluster   *kube.Client
 	publisher *nats.Publisher
 	control   *nats.Control
-	reporter  Reporter
-	selector  string
+	reporter  Reporter // of what is of no scope
 	publish   Publish
 	ticks     time.Duration
 	clock     clock.WithTicker
@@ -47,112 +48,81 @@ type term struct {
 
 	abandon context.CancelCauseFunc // ends the term
 	window  chan struct{}           // one element for each message in flight
-	wake    chan struct{}           // something may be sent
-	settled chan struct{}           // something was acknowledged
-	replan  chan struct{}           // the plan changed
-	watch   atomic.Pointer[kube.Watch]
-	synced  atomic.Bool
+	running sync.WaitGroup
 
-	mu       sync.Mutex
-	ledger   *Ledger
-	plan     *Plan
-	revision int // of the configuration that holds, 0 before any
+	revision int // of the configuration that holds, 0 before any; owned by control
 }
 
 // run reports until ctx is done. The error says why it ended earlier.
 func (t *term) run(ctx context.Context) error {
-	watch, err := t.cluster.Watch(ctx, t.selector, t)
-	if err != nil {
-		return fmt.Errorf("watch the cluster: %w", err)
+	for _, sc := range t.scopes {
+		if err := sc.run(ctx); err != nil {
+			t.abandon(fmt.Errorf("watch the cluster: %w", err))
+		}
 	}
-	t.watch.Store(watch)
-	var running sync.WaitGroup
-	running.Go(watch.Wait)
-	running.Go(func() { t.control.Run(ctx, t) })
-	running.Go(func() { t.tick(ctx) })
-	running.Go(func() { t.send(ctx) })
-	running.Go(func() { t.resyncs(ctx, watch) })
-	running.Wait()
+	t.running.Go(func() { t.control.Run(ctx, t) })
+	t.running.Go(func() { t.tick(ctx) })
+	t.running.Go(func() {
+		var sending sync.WaitGroup
+		for _, sc := range t.scopes {
+			sending.Go(func() { sc.send(ctx) })
+		}
+		sending.Wait()
+		t.drain()
+	})
+	t.running.Wait()
 	return context.Cause(ctx) //nolint:wrapcheck // what abandoned it says what happened
 }
 
-// Seen implements [kube.Handler].
-func (t *term) Seen(kind kube.Kind, object metav1.Object, initial bool) {
-	s, ok := t.sighting(kind, object, events.VerbUpserted)
-	if !ok {
-		return
-	}
-	t.mu.Lock()
-	if initial {
-		t.ledger.Baseline(s)
-	} else {
-		t.ledger.Observe(s)
-	}
-	t.mu.Unlock()
-	signal(t.wake)
-}
-
-// Gone implements [kube.Handler].
-func (t *term) Gone(kind kube.Kind, object metav1.Object, missed bool) {
-	s, ok := t.sighting(kind, object, events.VerbDeleted)
-	if !ok {
-		return
-	}
-	t.mu.Lock()
-	if missed {
-		t.ledger.Vanished(s)
-	} else {
-		t.ledger.Observe(s)
-	}
-	t.mu.Unlock()
-	signal(t.wake)
-}
-
-// Rewound implements [kube.Handler].
-func (t *term) Rewound(kube.Kind) { t.abandon(errRewound) }
-
-// sighting is not ok for what is not reported: a pod or ReplicaSet of no Deployment, which the agent's label alone does not make ours. One
-// that was some Deployment's before is then missing from the next full resync.
-func (t *term) sighting(kind kube.Kind, object metav1.Object, verb events.Verb) (Sighting, bool) {
-	if owningDeployment(kind, object) == "" {
-		return Sighting{}, false
-	}
-	s := Sighting{Key: KeyOf(kind, object), Version: object.GetResourceVersion(), Verb: verb, Object: object, SeenAt: t.clock.Now()}
-	if !isVersion(s.Version) {
-		t.metrics.malformed.Inc()
-		t.logger.Error("an object without a version that can be compared is left out", slog.Any("object", s.Key), slog.String("version", s.Version))
-		return Sighting{}, false
-	}
-	return s, true
-}
-
-// Configure implements [nats.Directives]. The first configuration holds for the resync that a term begins with; each that
-// comes later is answered by one.
+// Configure implements [nats.Directives]. The first configuration holds for the resyncs that a term begins with; each that
+// comes later is answered by one of each scope.
 func (t *term) Configure(ctx context.Context, cfg events.AgentConfig) <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if cfg.ConfigRevision <= t.revision {
 		return nil
 	}
 	t.revision = cfg.ConfigRevision
 	interval := time.Duration(cfg.FullResyncIntervalMs) * time.Millisecond
 	t.logger.InfoContext(ctx, "the agent's configuration holds", slog.Int("config_revision", cfg.ConfigRevision), slog.Duration("full_resync_interval", interval))
-	t.plan.SetInterval(interval)
-	defer signal(t.replan)
-	if !t.plan.Begun() {
-		return nil
+	answers := make([]<-chan struct{}, 0, len(t.scopes))
+	for _, sc := range t.scopes {
+		// It has had its effect once it holds; the resync is asked for again by the next leader if this one ends before.
+		if ended := sc.configure(interval); ended != nil {
+			answers = append(answers, ended)
+		}
 	}
-	// It has had its effect once it holds; the resync is asked for again by the next leader if this one ends before.
-	return t.plan.Ask(events.ResyncCauseConfigChanged, "")
+	return t.all(ctx, answers)
 }
 
-// Resync implements [nats.Directives].
+// Resync implements [nats.Directives]. Every scope answers.
 func (t *term) Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{} {
 	t.logger.InfoContext(ctx, "a full resync is asked for", slog.String("nonce", request.Nonce), slog.String("cause", string(request.Cause)))
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	defer signal(t.replan)
-	return t.plan.Ask(events.ResyncCauseRequested, request.Nonce)
+	answers := make([]<-chan struct{}, 0, len(t.scopes))
+	for _, sc := range t.scopes {
+		answers = append(answers, sc.ask(events.ResyncCauseRequested, request.Nonce))
+	}
+	return t.all(ctx, answers)
+}
+
+// all is closed when each of the channels is, nil when there are none.
+func (t *term) all(ctx context.Context, channels []<-chan struct{}) <-chan struct{} {
+	switch len(channels) {
+	case 0:
+		return nil
+	case 1:
+		return channels[0]
+	}
+	closed := make(chan struct{})
+	t.running.Go(func() {
+		for _, c := range channels {
+			select {
+			case <-c:
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(closed)
+	})
+	return closed
 }
 
 // tick tells the time at once and then at each interval. A tick that cannot be sent is not sent later: the next one says more.
@@ -191,36 +161,34 @@ func backOff(n int) time.Duration {
 	return delay/2 + rand.N(delay/2) //nolint:gosec // spreads retries, guards nothing
 }
 
+// size is how many objects are known.
 func (t *term) size() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.ledger.Size()
+	size := 0
+	for _, sc := range t.scopes {
+		size += sc.size()
+	}
+	return size
 }
 
 // backlog is how many objects are owed, and for how long the oldest is.
 func (t *term) backlog() (int, time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	owed, oldest := t.ledger.Backlog()
-	if owed == 0 {
-		return 0, 0
+	owed, age := 0, time.Duration(0)
+	for _, sc := range t.scopes {
+		n, oldest := sc.backlog()
+		if owed += n; n > 0 {
+			age = max(age, t.clock.Since(oldest))
+		}
 	}
-	return owed, max(t.clock.Since(oldest), 0)
+	return owed, age
 }
 
 // err says what keeps the term from knowing the cluster.
 func (t *term) err() error {
-	watch := t.watch.Load()
-	if watch == nil {
-		return errors.New("beginning to watch the cluster")
+	troubles := make([]error, 0, len(t.scopes))
+	for _, sc := range t.scopes {
+		troubles = append(troubles, sc.err())
 	}
-	if err := watch.Err(); err != nil {
-		return err
-	}
-	if !t.synced.Load() {
-		return errors.New("reading the cluster for the first time")
-	}
-	return nil
+	return errors.Join(troubles...)
 }
 
 func signal(to chan struct{}) {

@@ -176,6 +176,7 @@ func owningDeployment(kind kube.Kind, o metav1.Object) string {
 		if name, found := strings.CutSuffix(controllerOf(o, "ReplicaSet"), "-"+hash); found && hash != "" && name != "" {
 			return name
 		}
+	case kube.StatefulSet, kube.DaemonSet, kube.ControllerRevision: // of no workspace
 	}
 	return o.GetLabels()[LabelWorkspaceName]
 }
@@ -190,7 +191,12 @@ func controllerOf(o metav1.Object, kind string) string {
 
 // revision is 0 when there is none that can be read.
 func revision(o metav1.Object) int {
-	n, err := strconv.Atoi(o.GetAnnotations()[annotationRevision])
+	return numberOf(o.GetAnnotations()[annotationRevision])
+}
+
+// numberOf is 0 for what is no number.
+func numberOf(text string) int {
+	n, err := strconv.Atoi(text)
 	if err != nil {
 		return 0
 	}

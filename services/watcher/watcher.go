@@ -102,6 +102,7 @@ type watcher struct {
 	logger    *slog.Logger
 	tel       *telemetry.Telemetry
 	metrics   *metrics
+	selection Selection // of workloads
 
 	current atomic.Pointer[term] // nil while another leads
 	trouble atomic.Pointer[error]
@@ -128,6 +129,9 @@ func newWatcher(cfg Config, credentials natsauth.AgentCredentials, conn *natscon
 		Identity: identity, Rewound: w.rewound,
 	})
 	if w.publisher, err = nats.NewPublisher(conn.Conn, cfg.Publish.AckTimeout); err != nil {
+		return nil, err
+	}
+	if w.selection, err = NewSelection(cfg.Workloads.Namespaces, cfg.Workloads.Selector); err != nil {
 		return nil, err
 	}
 	if w.metrics, err = newMetrics(tel.Metrics, w.current.Load); err != nil {
@@ -218,12 +222,13 @@ func (w *watcher) term(ctx, finish context.Context, cause events.ResyncCause) er
 	defer abandon(nil)
 	t := &term{
 		abandon: abandon, cluster: w.cluster, publisher: w.publisher, control: control, reporter: reporter,
-		selector: LabelAgent + "=" + strconv.FormatInt(w.agent, 10),
-		publish:  w.cfg.Publish, ticks: w.cfg.TickInterval, clock: w.cfg.Clock,
+		publish: w.cfg.Publish, ticks: w.cfg.TickInterval, clock: w.cfg.Clock,
 		logger: w.logger, tracer: w.tel.Tracer, metrics: w.metrics, finish: finish,
 		window: make(chan struct{}, w.cfg.Publish.Window),
-		wake:   make(chan struct{}, 1), settled: make(chan struct{}, 1), replan: make(chan struct{}, 1),
-		ledger: NewLedger(), plan: NewPlan(cause, w.cfg.FullResyncInterval),
+	}
+	t.scopes = append(t.scopes, t.workspaces(w.agent, NewPlan(cause, w.cfg.FullResyncInterval)))
+	if followed := w.cfg.Workloads; followed.Enabled {
+		t.scopes = append(t.scopes, t.workloads(w.selection, followed.Annotations, NewPlan(cause, w.cfg.FullResyncInterval)))
 	}
 	w.metrics.terms.Inc()
 	w.trouble.Store(nil)

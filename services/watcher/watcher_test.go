@@ -382,6 +382,8 @@ func TestConfigSaysAllThatIsWrong(t *testing.T) {
 	require.Len(t, kube.LeaseConfig{}.Validate(), 3)
 	require.Empty(t, kube.DefaultConfig().Validate())
 	require.Len(t, kube.Config{Context: "c"}.Validate(), 3)
+	require.Empty(t, cfg.Workloads.Validate())
+	require.Len(t, watcher.Workloads{Selector: "a=b=c", Namespaces: []string{"ok", "Not OK"}, Annotations: []string{""}}.Validate(), 3)
 }
 
 func serverOf(t *testing.T, kubeconfig string) string {

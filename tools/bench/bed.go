@@ -51,7 +51,7 @@ func (b *bed) folder() (string, error) {
 
 // postgres starts a server that makes commits durable as one in production does.
 func (b *bed) postgres(ctx context.Context) (*pg.Server, error) {
-	server, err := pg.Start(ctx, pg.Options{Settings: map[string]string{"fsync": "on", "full_page_writes": "on", "log_min_duration_statement": "2", "logging_collector": "on", "log_directory": "/tmp/benchpglog", "log_file_mode": "0644"}})
+	server, err := pg.Start(ctx, pg.Options{Settings: map[string]string{"fsync": "on", "full_page_writes": "on"}})
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
 	}

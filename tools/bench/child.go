@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/service"
+	"lockstep.internal/services/deploys"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
 )
@@ -35,6 +36,7 @@ const (
 const (
 	childState    = "state"
 	childWatcher  = "watcher"
+	childDeploys  = "deploys"
 	childInformer = "informer" // bare, what the watcher is measured beside
 )
 
@@ -96,6 +98,10 @@ func serve(name string, signals <-chan os.Signal, ready func(addrs map[string]st
 		defaults := watcher.DefaultConfig()
 		defaults.OnReady = ready
 		return service.Execute(process, watcher.Program(), defaults, watcher.Main)
+	case childDeploys:
+		defaults := deploys.DefaultConfig()
+		defaults.OnReady = ready
+		return service.Execute(process, deploys.Program(), defaults, deploys.Main)
 	default:
 		if err := watchBare(os.Args[1], signals, func() { ready(nil) }); err != nil {
 			fmt.Fprintln(os.Stderr, err)

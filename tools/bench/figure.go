@@ -25,7 +25,7 @@ type Figure struct {
 
 // Aim is a bound of a figure's value or ratio.
 type Aim struct {
-	// Of is what is bounded: ofValue or ofRatio; empty is no aim.
+	// Of is what is bounded: ofValue, ofRatio or ofExcess; empty is no aim.
 	Of string
 	// AtLeast, AtMost or Below, whichever is not zero.
 	AtLeast, AtMost, Below float64
@@ -34,6 +34,8 @@ type Aim struct {
 const (
 	ofValue = "value"
 	ofRatio = "ratio"
+	// ofExcess is how much more than its baseline a value is.
+	ofExcess = "value - baseline"
 )
 
 // String is empty when there is no aim.
@@ -51,12 +53,14 @@ func (a Aim) String() string {
 }
 
 // holds is nil when nothing is aimed at, or what is bounded was not measured.
-func (a Aim) holds(value float64, ratio *float64) *bool {
+func (a Aim) holds(value float64, baseline *float64) *bool {
 	switch {
-	case a.Of == "" || a.Of == ofRatio && ratio == nil:
+	case a.Of == "" || a.Of != ofValue && baseline == nil:
 		return nil
 	case a.Of == ofRatio:
-		value = *ratio
+		value /= *baseline
+	case a.Of == ofExcess:
+		value -= *baseline
 	}
 	met := value >= a.AtLeast && (a.Below == 0 || value < a.Below) && (a.AtMost == 0 || value <= a.AtMost)
 	return &met
@@ -68,7 +72,7 @@ func newFigure(family string, spec Spec, m Measurement) Figure {
 		baseline, ratio := rounded(*m.Baseline), rounded(m.Value/(*m.Baseline))
 		f.Baseline, f.Ratio = &baseline, &ratio
 	}
-	f.Met = spec.Aim.holds(m.Value, f.Ratio)
+	f.Met = spec.Aim.holds(f.Value, f.Baseline)
 	return f
 }
 

@@ -162,9 +162,9 @@ func (b *ingestBed) makeWorkspaces(ctx context.Context, n int) error {
 
 // observations of the three objects of each of n workspaces from the first on, each in a new version.
 func (b *ingestBed) observations(f *fleet, first, n int, ready bool) ([]observation, error) {
-	out := make([]observation, 0, n*len(kube.Kinds()))
+	out := make([]observation, 0, n*len(kube.WorkspaceKinds()))
 	for i := first; i < first+n; i++ {
-		for _, kind := range kube.Kinds() {
+		for _, kind := range kube.WorkspaceKinds() {
 			b.version++
 			o, err := f.observe(kind, f.object(kind, i, b.version, ready), time.Now())
 			if err != nil {
@@ -282,9 +282,9 @@ func (b *ingestBed) steady(ctx context.Context, measured Measured, f *fleet, siz
 		func(ctx context.Context, round int) (float64, error) {
 			spell := make([]observation, 0, steadyRate)
 			for range size.of(steadyRate) {
-				kind := kube.Kinds()[next%len(kube.Kinds())]
+				kind := kube.WorkspaceKinds()[next%len(kube.WorkspaceKinds())]
 				b.version++
-				o, err := f.observe(kind, f.object(kind, next/len(kube.Kinds())%len(b.workspaces), b.version, round%2 == 0), time.Now())
+				o, err := f.observe(kind, f.object(kind, next/len(kube.WorkspaceKinds())%len(b.workspaces), b.version, round%2 == 0), time.Now())
 				if err != nil {
 					return 0, err
 				}

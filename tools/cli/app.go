@@ -76,6 +76,7 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file")
 	flags.StringVar(&a.flags.Server, "server", "", "URL of the API (LOCKSTEP_SERVER)")
+	flags.StringVar(&a.flags.DeploysServer, "deploys-server", "", "URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)")
 	flags.StringVar(&a.flags.TokenFile, "token-file", "", "file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN holds the token itself)")
 	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS, for events and replay (LOCKSTEP_NATS_URL)")
 	flags.StringVar(&a.flags.NATSSeedFile, "nats-seed-file", "", "file with the nkey seed for NATS (LOCKSTEP_NATS_SEED_FILE)")
@@ -83,7 +84,7 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 	flags.StringVar(&a.flags.Cell, "cell", "", "name of the cell (LOCKSTEP_CELL; default local)")
 	flags.StringVarP(&a.output, "output", "o", outputTable, "table, json or yaml")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
-	for _, c := range []*cobra.Command{a.workspaces(), a.projects(), a.agents(), a.tokens(), a.events(), a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.stateCommands(), a.up()} {
+	for _, c := range []*cobra.Command{a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.events(), a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.stateCommands(), a.up()} {
 		root.AddCommand(c)
 	}
 	return root
@@ -105,6 +106,7 @@ func (a *app) load() error {
 		variable, flag string
 	}{
 		{&a.client.Server, "LOCKSTEP_SERVER", a.flags.Server},
+		{&a.client.DeploysServer, "LOCKSTEP_DEPLOYS_SERVER", a.flags.DeploysServer},
 		{&a.client.TokenFile, "LOCKSTEP_TOKEN_FILE", a.flags.TokenFile},
 		{&a.client.NATSURL, "LOCKSTEP_NATS_URL", a.flags.NATSURL},
 		{&a.client.NATSSeedFile, "LOCKSTEP_NATS_SEED_FILE", a.flags.NATSSeedFile},

@@ -21,6 +21,7 @@ import (
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/tools/replay"
 )
 
@@ -207,18 +208,25 @@ func summary(cloudEvent []byte) string {
 
 func (a *app) replay() *cobra.Command {
 	var opts replay.Options
-	var from, to, pace string
+	var from, to, pace, through, label string
+	var settle time.Duration
 	var positions bool
 	c := &cobra.Command{
-		Use: "replay SUBJECT", Short: "Print the history of a stream again, one CloudEvent in JSON a line", Args: exactly("SUBJECT"),
+		Use: "replay SUBJECT", Short: "Print the history of a stream again, one CloudEvent in JSON a line", Args: cobra.MaximumNArgs(1),
 		Long: `Print what happened on a subject below lockstep.<cell>., such as workspace.> or observed.7.>, in order, one structured CloudEvent in
-JSON a line. It ends where the stream ended when it began. Times are RFC 3339 or a duration back from now, such as 2h.`,
+JSON a line. It ends where the stream ended when it began. Times are RFC 3339 or a duration back from now, such as 2h.
+
+With --through deploys it prints what the detection of rollouts says over a stretch of what watchers observed, by default all of it, and how that differs from what
+was published (it reads what came before the stretch, too, and asks the service whose clusters are; what agents of other projects say of them is refused): + was not published, - was published and is not said now, ~ was published otherwise. Nothing is published or stored.`,
 		Example: `  lockstep replay 'workspace.>' --from 2h
   lockstep replay 'observed.7.>' --from-seq 100 --to-seq 200 --positions
-  lockstep replay 'applied.>' --pace original`,
+  lockstep replay 'applied.>' --pace original
+  lockstep replay --through deploys --from 2h`,
 		RunE: func(c *cobra.Command, args []string) error {
-			opts.Subject = args[0]
 			var err error
+			if opts.Subject, err = replayed(c, args, through); err != nil {
+				return err
+			}
 			if opts.FromTime, err = moment("--from", from, time.Now()); err != nil {
 				return err
 			}
@@ -232,6 +240,9 @@ JSON a line. It ends where the stream ended when it began. Times are RFC 3339 or
 			default:
 				return fault.New(errcode.InvalidArgument, "--pace %q must be full or original", pace)
 			}
+			if through != "" {
+				return a.printDetection(c.Context(), opts, environment.Rules{Label: label, Settle: settle})
+			}
 			return a.printHistory(c.Context(), opts, positions)
 		},
 	}
@@ -242,6 +253,10 @@ JSON a line. It ends where the stream ended when it began. Times are RFC 3339 or
 	f.StringVar(&to, "to", "", "end at this time")
 	f.StringVar(&pace, "pace", "full", "full or original speed")
 	f.BoolVar(&positions, "positions", false, "add the extensions natssubject and natssequence")
+	f.StringVar(&through, "through", "", "deploys: print what the detection of rollouts says, and how that differs from what was published")
+	f.StringVar(&label, "group-label", "", "with --through: environments.label of the deploys service; default: its own default")
+	f.DurationVar(&settle, "settle", 0, "with --through: environments.settle of the deploys service; default: its own default")
+	_ = c.RegisterFlagCompletionFunc("through", cobra.FixedCompletions([]string{throughDeploys}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("pace", cobra.FixedCompletions([]string{"full", "original"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }

@@ -39,8 +39,12 @@ other kubeconfig is ever touched.`,
 	f.IntVar(&opts.Nodes, "nodes", 0, "nodes of the kubelab; default 2")
 	f.StringVar(&opts.DatabaseURL, "database-url", os.Getenv("DATABASE_URL"), "PostgreSQL to use; default: DATABASE_URL, else a private one")
 	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "where the API listens; port 0 takes a free one")
+	f.StringVar(&opts.DeploysListen, "deploys-listen", "127.0.0.1:0", "where the API of the deploys service listens; port 0 takes a free one")
 	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 takes a free one")
 	f.StringVar(&opts.Image, "image", "", "image of the template default")
+	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "follow the rollouts of what else is in the cluster")
+	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces whose workloads are followed; default: all")
+	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of the workloads that are followed; default: all")
 	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running")
 	return c
 }
@@ -106,11 +110,19 @@ func next(s *stack.Stack, demo bool) string {
 	if !demo {
 		lines = append(lines, "  "+program+" ws create "+workspace+" --wait")
 	}
-	for _, command := range []string{
-		"ws list", "ws stop " + workspace, "ws events " + workspace, "events tail 'workspace.>'", "replay 'observed.>'",
-	} {
+	commands := []string{"ws list", "ws stop " + workspace, "ws events " + workspace, "events tail 'workspace.>'", "replay 'observed.>'"}
+	if s.DeploysURL() != "" {
+		commands = append(commands, "deploys watch", "deploys list", "deploys stats")
+	}
+	for _, command := range commands {
 		lines = append(lines, "  "+program+" "+command)
 	}
-	lines = append(lines, "  kubectl --kubeconfig "+s.Kubeconfig()+" get pods -A", "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
+	kubectl := "  kubectl --kubeconfig " + s.Kubeconfig()
+	lines = append(lines, kubectl+" get pods -A")
+	if s.DeploysURL() != "" {
+		lines = append(lines, "", "Deploy something, and see it in `"+program+" deploys watch`:", "",
+			kubectl+" create deployment web --image registry.example/web:1 --replicas 5", kubectl+" set image deployment/web web=registry.example/web:2")
+	}
+	lines = append(lines, "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
 	return strings.Join(lines, "\n")
 }

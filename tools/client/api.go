@@ -13,27 +13,36 @@ import (
 
 // API is the state service as its user sees it. Errors of calls are faults.
 type API struct {
-	Directory  statev1connect.DirectoryServiceClient
-	Tokens     statev1connect.TokenServiceClient
-	Agents     statev1connect.AgentServiceClient
-	Templates  statev1connect.TemplateServiceClient
-	Workspaces statev1connect.WorkspaceServiceClient
-	Operations statev1connect.OperationServiceClient
+	Directory   statev1connect.DirectoryServiceClient
+	Tokens      statev1connect.TokenServiceClient
+	Agents      statev1connect.AgentServiceClient
+	Templates   statev1connect.TemplateServiceClient
+	Workspaces  statev1connect.WorkspaceServiceClient
+	Operations  statev1connect.OperationServiceClient
+	Subscribers statev1connect.SubscriberServiceClient
+
+	access *accessTokens
 }
 
 // New makes an API client at the server's URL for the owner of a personal access token.
 func New(http connect.HTTPClient, server, token string) *API {
-	options := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)), bearer(token))
+	options := connect.WithInterceptors(faults(), bearer(token))
 	url := strings.TrimSuffix(server, "/")
+	tokens := statev1connect.NewTokenServiceClient(http, url, options)
 	return &API{
-		Directory:  statev1connect.NewDirectoryServiceClient(http, url, options),
-		Tokens:     statev1connect.NewTokenServiceClient(http, url, options),
-		Agents:     statev1connect.NewAgentServiceClient(http, url, options),
-		Templates:  statev1connect.NewTemplateServiceClient(http, url, options),
-		Workspaces: statev1connect.NewWorkspaceServiceClient(http, url, options),
-		Operations: statev1connect.NewOperationServiceClient(http, url, options),
+		Directory:   statev1connect.NewDirectoryServiceClient(http, url, options),
+		Tokens:      tokens,
+		Agents:      statev1connect.NewAgentServiceClient(http, url, options),
+		Templates:   statev1connect.NewTemplateServiceClient(http, url, options),
+		Workspaces:  statev1connect.NewWorkspaceServiceClient(http, url, options),
+		Operations:  statev1connect.NewOperationServiceClient(http, url, options),
+		Subscribers: statev1connect.NewSubscriberServiceClient(http, url, options),
+		access:      newAccessTokens(tokens),
 	}
 }
+
+// faults makes the errors of calls faults.
+func faults() connect.Interceptor { return fault.NewInterceptor(slog.New(slog.DiscardHandler)) }
 
 // bearer sends the token with every call.
 type bearer string

@@ -17,6 +17,8 @@ import (
 type Config struct {
 	// Server is the URL of the state service's API.
 	Server string `json:"server,omitempty"`
+	// DeploysServer is the URL of the deploys service's API.
+	DeploysServer string `json:"deploys_server,omitempty"`
 	// TokenFile holds the personal access token.
 	TokenFile string `json:"token_file,omitempty"`
 	// NATSURL, NATSSeedFile and NATSCAFile reach the streams.

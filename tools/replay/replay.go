@@ -7,7 +7,6 @@ package replay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +23,8 @@ import (
 type Options struct {
 	// Subject is a filter below lockstep.<cell>., such as workspace.> or observed.7.>. It names the stream by its first token.
 	Subject string
+	// Also are further filters on the same stream, none of which has a subject in common with another.
+	Also []string
 	// FromSequence and ToSequence bound the stretch, both included; 0 means from the beginning, to the end.
 	FromSequence, ToSequence uint64
 	// FromTime and ToTime bound it by the time of storing; zero means from the beginning, to the end. FromSequence and FromTime exclude each other.
@@ -31,9 +32,6 @@ type Options struct {
 	// OriginalPace keeps the time between messages as it was.
 	OriginalPace bool
 }
-
-// fetchWait bounds one wait for messages, so that a server that is gone is noticed.
-const fetchWait = 30 * time.Second
 
 // batch is how many messages are asked for at once.
 const batch = 500
@@ -101,20 +99,14 @@ func drain(ctx context.Context, consumer jetstream.Consumer, end uint64, until t
 
 // next waits as long as the caller does: at the original pace a message may be long in coming.
 func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
-	for {
-		wait, cancel := context.WithTimeout(ctx, fetchWait)
-		msg, err := messages.Next(jetstream.NextContext(wait))
-		cancel()
-		switch {
-		case err == nil:
-			return msg, nil
-		case ctx.Err() != nil:
-			return nil, fault.From(ctx.Err())
-		case errors.Is(err, context.DeadlineExceeded):
-			continue
-		default:
-			return nil, fault.Wrap(err, errcode.Unavailable, "the replay broke off: %v", err)
-		}
+	msg, err := messages.Next(jetstream.NextContext(ctx))
+	switch {
+	case err == nil:
+		return msg, nil
+	case ctx.Err() != nil:
+		return nil, fault.From(ctx.Err())
+	default:
+		return nil, fault.Wrap(err, errcode.Unavailable, "the replay broke off: %v", err)
 	}
 }
 
@@ -123,7 +115,7 @@ func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) 
 		return jetstream.ConsumerConfig{}, fault.New(errcode.InvalidArgument, "a replay begins at a sequence or at a time, not both")
 	}
 	cfg := jetstream.ConsumerConfig{
-		FilterSubject:     topology.Root + "." + string(cell) + "." + o.Subject,
+		FilterSubjects:    o.filters(cell),
 		AckPolicy:         jetstream.AckNonePolicy,
 		DeliverPolicy:     jetstream.DeliverAllPolicy,
 		MemoryStorage:     true,
@@ -139,6 +131,14 @@ func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) 
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &o.FromTime
 	}
 	return cfg, nil
+}
+
+func (o Options) filters(cell topology.Cell) []string {
+	filters := []string{topology.Root + "." + string(cell) + "." + o.Subject}
+	for _, also := range o.Also {
+		filters = append(filters, topology.Root+"."+string(cell)+"."+also)
+	}
+	return filters
 }
 
 // streamOf finds the stream that captures a subject filter.

@@ -10,6 +10,7 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/services/deploys"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
@@ -86,6 +87,44 @@ func (s *Stack) state(name, listen string) *service {
 	}
 }
 
+func (s *Stack) startDeploys(ctx context.Context) error {
+	done := s.progress.step(Deploys)
+	if err := s.run(ctx, s.deploys(Deploys, s.opts.DeploysListen)); err != nil {
+		return err
+	}
+	done("API on %s", s.DeploysURL())
+	return nil
+}
+
+// DeploysURL is where the API of deploys listens; empty without that service.
+func (s *Stack) DeploysURL() string {
+	if !s.opts.Workloads.Enabled {
+		return ""
+	}
+	return "http://" + s.Address(Deploys, ListenerAPI)
+}
+
+func (s *Stack) deploys(name, listen string) *service {
+	configure := func(before map[string]string) configuration {
+		cfg := deploys.DefaultConfig()
+		cfg.Ops.Listen, cfg.API.Listen = anyPort, listen
+		if was := before[ListenerAPI]; was != "" {
+			cfg.API.Listen = was
+		}
+		cfg.Telemetry = s.telemetry()
+		cfg.Cell.Name = string(Cell)
+		cfg.Database.URLFile = config.SecretFile(s.databaseURLFile())
+		cfg.NATS.URL = config.URL(s.nats.ClientURL())
+		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalDeploys))
+		s.opts.Configure(Deploys, &cfg)
+		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return deploys.Main(ctx, cfg) }}
+	}
+	return &service{
+		name: name, configure: configure, begin: s.begin(Deploys),
+		again: func(name string) *service { return s.deploys(name, anyPort) },
+	}
+}
+
 // Agent of a stack.
 type Agent struct {
 	ID              int64
@@ -134,6 +173,10 @@ func (s *Stack) watcher(name string, agent Agent, kubeconfig string) *service {
 		cfg.Telemetry = s.telemetry()
 		cfg.CredentialsFile = agent.CredentialsFile
 		cfg.Kubernetes.Kubeconfig = kubeconfig
+		annotations := cfg.Workloads.Annotations
+		if cfg.Workloads = s.opts.Workloads; cfg.Workloads.Annotations == nil {
+			cfg.Workloads.Annotations = annotations
+		}
 		s.opts.Configure(Watcher, &cfg)
 		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return watcher.Main(ctx, cfg) }}
 	}

@@ -29,6 +29,7 @@ const (
 	State      = "state"
 	Watcher    = "watcher"
 	Dispatcher = "dispatcher"
+	Deploys    = "deploys"
 )
 
 const stopTimeout = 30 * time.Second
@@ -80,6 +81,11 @@ func (s *Stack) start(ctx context.Context) error {
 	}
 	if err := s.startState(ctx); err != nil {
 		return err
+	}
+	if s.opts.Workloads.Enabled {
+		if err := s.startDeploys(ctx); err != nil {
+			return err
+		}
 	}
 	if err := s.writeClient(); err != nil {
 		return err

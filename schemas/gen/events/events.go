@@ -100,6 +100,21 @@ type ApplyFailed struct {
 	WorkspaceID string `json:"workspace_id"`
 }
 
+type Cause string
+
+const CauseClusterReleased Cause = "cluster_released"
+const CauseClusterRestored Cause = "cluster_restored"
+const CauseUnselected Cause = "unselected"
+const CauseVersionsSkipped Cause = "versions_skipped"
+const CauseWatcherDown Cause = "watcher_down"
+
+type Change string
+
+const ChangeCreated Change = "created"
+const ChangeRestarted Change = "restarted"
+const ChangeRolledBack Change = "rolled_back"
+const ChangeUpdated Change = "updated"
+
 // A condition of an object. Judged by reason, never by status alone.
 type Condition struct {
 	// When its status last changed.
@@ -156,6 +171,91 @@ type ContainerStatus string
 const ContainerStatusRunning ContainerStatus = "running"
 const ContainerStatusTerminated ContainerStatus = "terminated"
 const ContainerStatusWaiting ContainerStatus = "waiting"
+
+// Pods of a workload.
+type Counts struct {
+	// Available, of any template.
+	Available int `json:"available,omitempty"`
+
+	// That are wanted.
+	Desired int `json:"desired"`
+
+	// Ready, of any template.
+	Ready int `json:"ready,omitempty"`
+
+	// Being terminated; absent where the cluster does not tell.
+	Terminating *int `json:"terminating,omitempty"`
+
+	// That there are, those being terminated left out.
+	Total int `json:"total,omitempty"`
+
+	// That are missing or not available.
+	Unavailable int `json:"unavailable,omitempty"`
+
+	// Of the new template.
+	Updated int `json:"updated,omitempty"`
+}
+
+// What Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a
+// workload or an environment: its customData.
+type DeployFact struct {
+	// Pods at that moment.
+	Counts *Counts `json:"counts,omitempty"`
+
+	// How long the rollout, the scaling or the environment took, from its started to
+	// this fact, by observed_at where both were seen and by occurred_at otherwise.
+	DurationMs *int `json:"duration_ms,omitempty"`
+
+	// Of facts about an environment: the group of workloads that make it.
+	Environment *Environment `json:"environment,omitempty"`
+
+	// What happened.
+	Fact Fact `json:"fact"`
+
+	// Of the facts gap and unknown: what is not known.
+	Gap *Gap `json:"gap,omitempty"`
+
+	// Why, in a sentence for people.
+	Message string `json:"message,omitempty"`
+
+	// When the watcher saw it, UTC with milliseconds, by the clock of the watcher.
+	ObservedAt time.Time `json:"observed_at"`
+
+	// When it happened, as exactly as the cluster tells: often 1 s precision. See
+	// time_source.
+	OccurredAt time.Time `json:"occurred_at"`
+
+	// Number of this fact among those of the same name and rollout that may repeat,
+	// from 1; 0 for facts that happen once.
+	Ordinal int `json:"ordinal,omitempty"`
+
+	// Of partition_reached: the partition of the StatefulSet; pods with a lower
+	// ordinal keep the old template.
+	Partition *int `json:"partition,omitempty"`
+
+	// Whether it was seen happening, or concluded afterwards from what was left of
+	// it.
+	Provenance Provenance `json:"provenance"`
+
+	// Why, in one word for programs, such as ProgressDeadlineExceeded.
+	Reason string `json:"reason,omitempty"`
+
+	// The rollout it belongs to; absent for facts about the workload itself.
+	Rollout *Rollout `json:"rollout,omitempty"`
+
+	// Of facts about a scaling.
+	Scale *Scale `json:"scale,omitempty"`
+
+	// Number of this fact among those of the workload: grows by 1 with each, so that
+	// a reader notices what it lacks.
+	Sequence int `json:"sequence"`
+
+	// What occurred_at was read from.
+	TimeSource TimeSource `json:"time_source,omitempty"`
+
+	// The workload, or the environment, it happened to.
+	Workload Workload `json:"workload"`
+}
 
 type DesiredState string
 
@@ -240,6 +340,28 @@ type DirectoryGroup struct {
 	ParentGroupID int `json:"parent_group_id,omitempty"`
 }
 
+// A key that access tokens are signed with: its public part.
+type DirectoryKey struct {
+	// Algorithm of the signatures. A token of a key whose algorithm the reader does
+	// not know is refused.
+	Algorithm KeyAlgorithm `json:"algorithm"`
+
+	// It is void.
+	Deleted bool `json:"deleted,omitempty"`
+
+	// The key, as tokens name it in their header kid.
+	KeyID string `json:"key_id"`
+
+	// When the last token that it signed is over.
+	NotAfter time.Time `json:"not_after"`
+
+	// When it was made: no token that it signed was issued before.
+	NotBefore time.Time `json:"not_before"`
+
+	// The public key in base64url without padding; of EdDSA the 32 bytes of Ed25519.
+	PublicKey string `json:"public_key"`
+}
+
 // A user's role in an organization, a group or a project; inherited downward.
 type DirectoryMembership struct {
 	// It was removed.
@@ -297,11 +419,88 @@ type DirectoryUser struct {
 	UserID int `json:"user_id"`
 }
 
+// Workloads that make one environment, such as the preview of a pull request.
+type Environment struct {
+	// How many workloads make it; 0 when a settle time decided.
+	Expected int `json:"expected,omitempty"`
+
+	// Value of the label or annotation that groups them.
+	Group string `json:"group"`
+
+	// The workloads, in the order of their names.
+	Members []Member `json:"members,omitempty"`
+
+	// What this run brings: the commit where the workloads name one, else a digest of
+	// their images.
+	Run string `json:"run"`
+
+	// No size was given: a time without news decided that it is whole.
+	Settled bool `json:"settled,omitempty"`
+
+	// Where the environment can be reached, from the annotation that says so.
+	Url string `json:"url,omitempty"`
+}
+
 type ExpiryPolicy string
 
 const ExpiryPolicyMaxAge ExpiryPolicy = "max_age"
 const ExpiryPolicyStopAfterRunning ExpiryPolicy = "stop_after_running"
 const ExpiryPolicyTerminateAfterStopped ExpiryPolicy = "terminate_after_stopped"
+
+type Fact string
+
+const FactBlocked Fact = "blocked"
+const FactCancelled Fact = "cancelled"
+const FactCompleted Fact = "completed"
+const FactDrained Fact = "drained"
+const FactEnvironmentFailed Fact = "environment_failed"
+const FactEnvironmentReady Fact = "environment_ready"
+const FactEnvironmentRemoved Fact = "environment_removed"
+const FactEnvironmentStarted Fact = "environment_started"
+const FactGap Fact = "gap"
+const FactPartitionReached Fact = "partition_reached"
+const FactPaused Fact = "paused"
+const FactProgressed Fact = "progressed"
+const FactRecovered Fact = "recovered"
+const FactRemoved Fact = "removed"
+const FactRestarted Fact = "restarted"
+const FactResumed Fact = "resumed"
+const FactRolledBack Fact = "rolled_back"
+const FactScaleCompleted Fact = "scale_completed"
+const FactScaleStarted Fact = "scale_started"
+const FactStalled Fact = "stalled"
+const FactStarted Fact = "started"
+const FactSuperseded Fact = "superseded"
+const FactUnblocked Fact = "unblocked"
+const FactUnknown Fact = "unknown"
+
+// A stretch of which nothing was seen.
+type Gap struct {
+	// Why nothing was seen.
+	Cause Cause `json:"cause,omitempty"`
+
+	// Revisions that came and went unseen.
+	Revisions []int `json:"revisions,omitempty"`
+
+	// observed_at of the last observation before.
+	Since time.Time `json:"since"`
+
+	// observed_at of the first observation after.
+	Until time.Time `json:"until"`
+}
+
+// A container and its image.
+type Image struct {
+	// Name of the container.
+	Container string `json:"container"`
+
+	// Image reference.
+	Image string `json:"image"`
+}
+
+type KeyAlgorithm string
+
+const KeyAlgorithmEdDSA KeyAlgorithm = "EdDSA"
 
 // Version at which one kind was listed.
 type ListVersion struct {
@@ -310,6 +509,24 @@ type ListVersion struct {
 
 	// The list's resourceVersion.
 	ResourceVersion string `json:"resource_version"`
+}
+
+// A workload of an environment.
+type Member struct {
+	// Kind.
+	Kind string `json:"kind"`
+
+	// Name.
+	Name string `json:"name"`
+
+	// Namespace.
+	Namespace string `json:"namespace"`
+
+	// Its rollout of this run.
+	RolloutID string `json:"rollout_id,omitempty"`
+
+	// running, completed or failed.
+	State string `json:"state,omitempty"`
 }
 
 type MembershipRole string
@@ -389,6 +606,34 @@ type ObjectReference struct {
 
 	// Namespace; empty for cluster-scoped objects.
 	Namespace string `json:"namespace,omitempty"`
+}
+
+// An administrator took a cluster from the project that it was, for whoever
+// follows rollouts. The one event of its stream that no agent writes: it stands
+// where it takes effect, among what agents observe, so that reading the stream
+// again gives the same.
+type ObservedClusterReleased struct {
+	// UID of the kube-system namespace.
+	ClusterUID string `json:"cluster_uid"`
+
+	// Whose the cluster was; 0 for nobody's, which it was released to before.
+	ProjectID int `json:"project_id"`
+
+	// Why, in the administrator's words.
+	Reason string `json:"reason,omitempty"`
+
+	// When, UTC with milliseconds.
+	ReleasedAt time.Time `json:"released_at"`
+
+	// Position on this stream from which on it was so. A release counts only while
+	// that is still the last word on the cluster.
+	Since int `json:"since"`
+
+	// Whose it is from here on; 0 for the project whose agent reports it next.
+	ToProjectID int `json:"to_project_id,omitempty"`
+
+	// The administrator.
+	UserID int `json:"user_id,omitempty"`
 }
 
 // A Deployment as the watcher saw it. Absent counts are 0.
@@ -477,6 +722,11 @@ type ObservedRejected struct {
 	// Why it could not be observed.
 	Reason RejectedReason `json:"reason"`
 
+	// What it covers: the objects of workspaces when empty, with workloads those
+	// whose rollouts are followed (observed.workload, observed.workload_revision).
+	// Each has full resyncs of its own.
+	Scope Scope `json:"scope,omitempty"`
+
 	// Encoded size in bytes; 0 when it is not known.
 	SizeBytes int `json:"size_bytes,omitempty"`
 }
@@ -520,7 +770,20 @@ type ObservedResyncBegun struct {
 
 	// Id of this resync (UUIDv7).
 	ResyncID string `json:"resync_id"`
+
+	// What it covers: the objects of workspaces when empty, with workloads those
+	// whose rollouts are followed (observed.workload, observed.workload_revision).
+	// Each has full resyncs of its own.
+	Scope ObservedResyncBegunScope `json:"scope,omitempty"`
+
+	// Which workloads are followed, as a digest of the watcher's settings: what comes
+	// to be followed because it changed is no new workload.
+	Selection string `json:"selection,omitempty"`
 }
+
+type ObservedResyncBegunScope string
+
+const ObservedResyncBegunScopeWorkloads ObservedResyncBegunScope = "workloads"
 
 // A full resync has been sent whole.
 type ObservedResyncEnded struct {
@@ -535,7 +798,16 @@ type ObservedResyncEnded struct {
 
 	// Id of the resync.
 	ResyncID string `json:"resync_id"`
+
+	// What it covers: the objects of workspaces when empty, with workloads those
+	// whose rollouts are followed (observed.workload, observed.workload_revision).
+	// Each has full resyncs of its own.
+	Scope ObservedResyncEndedScope `json:"scope,omitempty"`
 }
+
+type ObservedResyncEndedScope string
+
+const ObservedResyncEndedScopeWorkloads ObservedResyncEndedScope = "workloads"
 
 // Time as the agent's stream knows it, every 15 s: the only clock of decisions
 // over observations.
@@ -546,6 +818,151 @@ type ObservedTick struct {
 	// The time, UTC with milliseconds.
 	ObservedAt time.Time `json:"observed_at"`
 }
+
+// A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the
+// watcher saw it. Absent counts are 0. Fields are named as in a Deployment; where
+// another kind has them under other names, the description says which.
+type ObservedWorkload struct {
+	// status.availableReplicas; numberAvailable of a DaemonSet.
+	AvailableReplicas int `json:"available_replicas,omitempty"`
+
+	// status.conditions.
+	Conditions []Condition `json:"conditions,omitempty"`
+
+	// status.currentRevision of a StatefulSet: name of a ControllerRevision.
+	CurrentRevision string `json:"current_revision,omitempty"`
+
+	// metadata.generation.
+	Generation int `json:"generation,omitempty"`
+
+	// The object has a status at all.
+	HasStatus bool `json:"has_status,omitempty"`
+
+	// Which kind of workload it is.
+	Kind WorkloadKind `json:"kind"`
+
+	// spec.minReadySeconds.
+	MinReadySeconds int `json:"min_ready_seconds,omitempty"`
+
+	// The workload, and how it came to be seen.
+	Object ObjectMeta `json:"object"`
+
+	// status.observedGeneration.
+	ObservedGeneration int `json:"observed_generation,omitempty"`
+
+	// spec.updateStrategy.rollingUpdate.partition of a StatefulSet.
+	Partition int `json:"partition,omitempty"`
+
+	// spec.paused of a Deployment.
+	Paused bool `json:"paused,omitempty"`
+
+	// spec.progressDeadlineSeconds of a Deployment; absent where the kind has none,
+	// or the Deployment none that ever passes (2147483647).
+	ProgressDeadlineSeconds *int `json:"progress_deadline_seconds,omitempty"`
+
+	// status.readyReplicas; numberReady of a DaemonSet.
+	ReadyReplicas int `json:"ready_replicas,omitempty"`
+
+	// status.replicas; currentNumberScheduled of a DaemonSet.
+	Replicas int `json:"replicas,omitempty"`
+
+	// Annotation deployment.kubernetes.io/revision of a Deployment.
+	Revision int `json:"revision,omitempty"`
+
+	// How many versions of the workload the watcher saw before this one and could not
+	// tell, because too many waited.
+	SkippedVersions int `json:"skipped_versions,omitempty"`
+
+	// spec.replicas; status.desiredNumberScheduled of a DaemonSet. Absent when the
+	// object has none.
+	SpecReplicas *int `json:"spec_replicas,omitempty"`
+
+	// spec.strategy.type of a Deployment, spec.updateStrategy.type of the others:
+	// RollingUpdate, Recreate or OnDelete.
+	Strategy string `json:"strategy,omitempty"`
+
+	// The pod template.
+	Template *PodTemplate `json:"template,omitempty"`
+
+	// Annotation deprecated.daemonset.template.generation of a DaemonSet.
+	TemplateGeneration int `json:"template_generation,omitempty"`
+
+	// status.terminatingReplicas; absent where the server does not report it.
+	TerminatingReplicas *int `json:"terminating_replicas,omitempty"`
+
+	// status.unavailableReplicas; numberUnavailable of a DaemonSet.
+	UnavailableReplicas int `json:"unavailable_replicas,omitempty"`
+
+	// The workload is still there, but no longer among those that are followed. Its
+	// verb is deleted.
+	Unselected bool `json:"unselected,omitempty"`
+
+	// status.updateRevision of a StatefulSet: name of a ControllerRevision.
+	UpdateRevision string `json:"update_revision,omitempty"`
+
+	// status.updatedReplicas; updatedNumberScheduled of a DaemonSet.
+	UpdatedReplicas int `json:"updated_replicas,omitempty"`
+}
+
+// Metadata of a ReplicaSet, or a ControllerRevision, told on the subject of the
+// workload that owns it.
+type ObservedWorkloadRevision struct {
+	// Which of the two it is.
+	Kind WorkloadRevisionKind `json:"kind"`
+
+	// The ReplicaSet or ControllerRevision, and how it came to be seen.
+	Object ObjectMeta `json:"object"`
+
+	// Annotation deployment.kubernetes.io/revision of a ReplicaSet; field revision of
+	// a ControllerRevision.
+	Revision int `json:"revision"`
+
+	// Revisions that the ReplicaSet bore before: annotation
+	// deployment.kubernetes.io/revision-history.
+	RevisionHistory []int `json:"revision_history,omitempty"`
+
+	// Label pod-template-hash of a ReplicaSet, label controller.kubernetes.io/hash or
+	// controller-revision-hash of a ControllerRevision.
+	TemplateHash string `json:"template_hash,omitempty"`
+
+	// Name of the workload that controls it.
+	Workload string `json:"workload"`
+
+	// UID of the workload that controls it.
+	WorkloadUID string `json:"workload_uid"`
+}
+
+// What tells one pod template from another, and when it came to be.
+type PodTemplate struct {
+	// The template's annotations that Lockstep reads.
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// When the template was last written, by the time that the API server keeps for
+	// its field manager; 1 s precision.
+	ChangedAt *time.Time `json:"changed_at,omitempty"`
+
+	// That field manager.
+	ChangedBy string `json:"changed_by,omitempty"`
+
+	// Digest of the pod template without the annotation
+	// kubectl.kubernetes.io/restartedAt: equal for equal templates of one workload.
+	Digest string `json:"digest"`
+
+	// Image of each container, in the template's order, those that initialize first.
+	Images []TemplateImage `json:"images,omitempty"`
+
+	// The template's labels.
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Annotation kubectl.kubernetes.io/restartedAt of the template, as it stands
+	// there.
+	RestartedAt string `json:"restarted_at,omitempty"`
+}
+
+type Provenance string
+
+const ProvenanceObserved Provenance = "observed"
+const ProvenanceReconstructed Provenance = "reconstructed"
 
 type RejectedReason string
 
@@ -575,6 +992,65 @@ type ResyncRequested struct {
 	Nonce string `json:"nonce"`
 }
 
+// A rollout: from a new pod template until every pod is a new one and available.
+type Rollout struct {
+	// What it does.
+	Change Change `json:"change"`
+
+	// Identity, the same after any restart, resync or replay:
+	// <cluster>/<uid>/<revision>/<template hash>; a StatefulSet's ends with the name
+	// of its ControllerRevision and that one's number, a DaemonSet's with its
+	// template generation. /e<n> follows when revisions began anew.
+	ID string `json:"id"`
+
+	// Image of each container, those that initialize first.
+	Images []Image `json:"images,omitempty"`
+
+	// Of a rollback: the revision it goes back to.
+	OfRevision int `json:"of_revision,omitempty"`
+
+	// Images before.
+	PreviousImages []Image `json:"previous_images,omitempty"`
+
+	// Pods that were wanted when it started.
+	ReplicasAtStart int `json:"replicas_at_start,omitempty"`
+
+	// Revision: of the ReplicaSet, of the ControllerRevision, or the template
+	// generation.
+	Revision int `json:"revision"`
+
+	// The number of pods that are wanted changed while it ran.
+	ScaledDuring bool `json:"scaled_during,omitempty"`
+
+	// occurred_at of its started.
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// observed_at of its started.
+	StartedObservedAt *time.Time `json:"started_observed_at,omitempty"`
+
+	// RollingUpdate, Recreate or OnDelete.
+	Strategy string `json:"strategy,omitempty"`
+
+	// Of superseded and cancelled: id of the rollout that took its place.
+	SupersededBy string `json:"superseded_by,omitempty"`
+
+	// Hash of the template, as its pods bear it.
+	TemplateHash string `json:"template_hash,omitempty"`
+}
+
+// A change of how many pods are wanted, without a new template.
+type Scale struct {
+	// Pods wanted before.
+	From int `json:"from"`
+
+	// Pods wanted now.
+	To int `json:"to"`
+}
+
+type Scope string
+
+const ScopeWorkloads Scope = "workloads"
+
 // A Secret that a manifest names. Values never travel in events; the dispatcher
 // asks for them sealed to its own key.
 type SecretReference struct {
@@ -583,6 +1059,15 @@ type SecretReference struct {
 
 	// Name of the Secret object.
 	Name string `json:"name"`
+}
+
+// A container and its image.
+type TemplateImage struct {
+	// Name of the container.
+	Container string `json:"container"`
+
+	// Image reference as the template has it.
+	Image string `json:"image"`
 }
 
 // Every object of the workspace is really gone.
@@ -612,6 +1097,14 @@ type Terminating struct {
 	WorkspaceID string `json:"workspace_id"`
 }
 
+type TimeSource string
+
+const TimeSourceCondition TimeSource = "condition"
+const TimeSourceCreationTimestamp TimeSource = "creation_timestamp"
+const TimeSourceDeletionTimestamp TimeSource = "deletion_timestamp"
+const TimeSourceManagedFields TimeSource = "managed_fields"
+const TimeSourceObservation TimeSource = "observation"
+
 type UpdateType string
 
 const UpdateTypeFull UpdateType = "full"
@@ -626,6 +1119,45 @@ type Verb string
 
 const VerbDeleted Verb = "deleted"
 const VerbUpserted Verb = "upserted"
+
+// A workload of a cluster; of facts about an environment its kind is group.
+type Workload struct {
+	// Agent that told it. Several agents of one cluster tell the same.
+	AgentID int `json:"agent_id,omitempty"`
+
+	// Annotations of the workload and, over them, of its pod template, that Lockstep
+	// reads.
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// UID of the kube-system namespace: the cluster's identity.
+	ClusterUID string `json:"cluster_uid"`
+
+	// deployment, statefulset, daemonset or group.
+	Kind string `json:"kind"`
+
+	// Labels of the workload.
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Name.
+	Name string `json:"name"`
+
+	// Namespace.
+	Namespace string `json:"namespace"`
+
+	// UID of the object; empty for a group.
+	UID string `json:"uid,omitempty"`
+}
+
+type WorkloadKind string
+
+const WorkloadKindDaemonset WorkloadKind = "daemonset"
+const WorkloadKindDeployment WorkloadKind = "deployment"
+const WorkloadKindStatefulset WorkloadKind = "statefulset"
+
+type WorkloadRevisionKind string
+
+const WorkloadRevisionKindControllerrevision WorkloadRevisionKind = "controllerrevision"
+const WorkloadRevisionKindReplicaset WorkloadRevisionKind = "replicaset"
 
 // A user asked for a workspace.
 type WorkspaceCreated struct {

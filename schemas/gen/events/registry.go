@@ -22,6 +22,9 @@ const (
 	// TypeResyncRequested is an event whose data is [ResyncRequested], on stream CONTROL at control.{agent}.resync: Asks an agent's watcher for
 	// a full resync.
 	TypeResyncRequested = "dev.lockstep.control.resync.v1"
+	// TypeDeployFact is an event whose data is [DeployFact], on stream DEPLOYS at deploy.{cluster}.{namespace}.{kind}.{name}.{fact}: What
+	// Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a workload or an environment: its customData.
+	TypeDeployFact = "dev.lockstep.deploy.fact.v1"
 	// TypeDesiredWorkspace is an event whose data is [DesiredWorkspace], on stream DESIRED at desired.{agent}.{workspace}: The whole truth
 	// about one workspace for the dispatcher of its agent: apply exactly this.
 	TypeDesiredWorkspace = "dev.lockstep.desired.workspace.v1"
@@ -31,6 +34,9 @@ const (
 	// TypeDirectoryGroup is an event whose data is [DirectoryGroup], on stream DIRECTORY at directory.group.{id}: A group of projects and
 	// groups.
 	TypeDirectoryGroup = "dev.lockstep.directory.group.v1"
+	// TypeDirectoryKey is an event whose data is [DirectoryKey], on stream DIRECTORY at directory.key.{id}: A key that access tokens are signed
+	// with: its public part.
+	TypeDirectoryKey = "dev.lockstep.directory.key.v1"
 	// TypeDirectoryMembership is an event whose data is [DirectoryMembership], on stream DIRECTORY at directory.membership.{id}: A user's role
 	// in an organization, a group or a project; inherited downward.
 	TypeDirectoryMembership = "dev.lockstep.directory.membership.v1"
@@ -42,6 +48,11 @@ const (
 	// TypeDirectoryUser is an event whose data is [DirectoryUser], on stream DIRECTORY at directory.user.{id}: A user. Never a name or an
 	// e-mail address.
 	TypeDirectoryUser = "dev.lockstep.directory.user.v1"
+	// TypeObservedClusterReleased is an event whose data is [ObservedClusterReleased], on stream OBSERVED at
+	// observed.cluster.{cluster}.released: An administrator took a cluster from the project that it was, for whoever follows rollouts. The one
+	// event of its stream that no agent writes: it stands where it takes effect, among what agents observe, so that reading the stream again
+	// gives the same.
+	TypeObservedClusterReleased = "dev.lockstep.observed.cluster_released.v1"
 	// TypeObservedDeployment is an event whose data is [ObservedDeployment], on stream OBSERVED at observed.{agent}.{kind}.{namespace}.{name}:
 	// A Deployment as the watcher saw it. Absent counts are 0.
 	TypeObservedDeployment = "dev.lockstep.observed.deployment.v1"
@@ -63,6 +74,15 @@ const (
 	// TypeObservedTick is an event whose data is [ObservedTick], on stream OBSERVED at observed.{agent}.tick: Time as the agent's stream knows
 	// it, every 15 s: the only clock of decisions over observations.
 	TypeObservedTick = "dev.lockstep.observed.tick.v1"
+	// TypeObservedWorkload is an event whose data is [ObservedWorkload], on stream OBSERVED at
+	// observed.{agent}.workload.{kind}.{namespace}.{name}: A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the watcher
+	// saw it. Absent counts are 0. Fields are named as in a Deployment; where another kind has them under other names, the description says
+	// which.
+	TypeObservedWorkload = "dev.lockstep.observed.workload.v1"
+	// TypeObservedWorkloadRevision is an event whose data is [ObservedWorkloadRevision], on stream OBSERVED at
+	// observed.{agent}.workload.{kind}.{namespace}.{name}: Metadata of a ReplicaSet, or a ControllerRevision, told on the subject of the
+	// workload that owns it.
+	TypeObservedWorkloadRevision = "dev.lockstep.observed.workload_revision.v1"
 	// TypeWorkspaceCreated is an event whose data is [WorkspaceCreated], on stream WORKSPACES at workspace.{project}.{workspace}.created: A
 	// user asked for a workspace.
 	TypeWorkspaceCreated = "dev.lockstep.workspace.created.v1"
@@ -116,6 +136,10 @@ func Types() []Type {
 			Description: "Asks an agent's watcher for a full resync.",
 		},
 		{
+			Name: TypeDeployFact, Title: "DeployFact", Stream: "DEPLOYS", Subject: "deploy.{cluster}.{namespace}.{kind}.{name}.{fact}",
+			Description: "What Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a workload or an environment: its customData.",
+		},
+		{
 			Name: TypeDesiredWorkspace, Title: "DesiredWorkspace", Stream: "DESIRED", Subject: "desired.{agent}.{workspace}",
 			Description: "The whole truth about one workspace for the dispatcher of its agent: apply exactly this.",
 		},
@@ -126,6 +150,10 @@ func Types() []Type {
 		{
 			Name: TypeDirectoryGroup, Title: "DirectoryGroup", Stream: "DIRECTORY", Subject: "directory.group.{id}",
 			Description: "A group of projects and groups.",
+		},
+		{
+			Name: TypeDirectoryKey, Title: "DirectoryKey", Stream: "DIRECTORY", Subject: "directory.key.{id}",
+			Description: "A key that access tokens are signed with: its public part.",
 		},
 		{
 			Name: TypeDirectoryMembership, Title: "DirectoryMembership", Stream: "DIRECTORY", Subject: "directory.membership.{id}",
@@ -142,6 +170,10 @@ func Types() []Type {
 		{
 			Name: TypeDirectoryUser, Title: "DirectoryUser", Stream: "DIRECTORY", Subject: "directory.user.{id}",
 			Description: "A user. Never a name or an e-mail address.",
+		},
+		{
+			Name: TypeObservedClusterReleased, Title: "ObservedClusterReleased", Stream: "OBSERVED", Subject: "observed.cluster.{cluster}.released",
+			Description: "An administrator took a cluster from the project that it was, for whoever follows rollouts. The one event of its stream that no agent writes: it stands where it takes effect, among what agents observe, so that reading the stream again gives the same.",
 		},
 		{
 			Name: TypeObservedDeployment, Title: "ObservedDeployment", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
@@ -170,6 +202,14 @@ func Types() []Type {
 		{
 			Name: TypeObservedTick, Title: "ObservedTick", Stream: "OBSERVED", Subject: "observed.{agent}.tick",
 			Description: "Time as the agent's stream knows it, every 15 s: the only clock of decisions over observations.",
+		},
+		{
+			Name: TypeObservedWorkload, Title: "ObservedWorkload", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
+			Description: "A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the watcher saw it. Absent counts are 0. Fields are named as in a Deployment; where another kind has them under other names, the description says which.",
+		},
+		{
+			Name: TypeObservedWorkloadRevision, Title: "ObservedWorkloadRevision", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
+			Description: "Metadata of a ReplicaSet, or a ControllerRevision, told on the subject of the workload that owns it.",
 		},
 		{
 			Name: TypeWorkspaceCreated, Title: "WorkspaceCreated", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.created",
@@ -217,12 +257,16 @@ func New(name string) (any, bool) {
 		return new(AgentConfig), true
 	case TypeResyncRequested:
 		return new(ResyncRequested), true
+	case TypeDeployFact:
+		return new(DeployFact), true
 	case TypeDesiredWorkspace:
 		return new(DesiredWorkspace), true
 	case TypeDirectoryAgent:
 		return new(DirectoryAgent), true
 	case TypeDirectoryGroup:
 		return new(DirectoryGroup), true
+	case TypeDirectoryKey:
+		return new(DirectoryKey), true
 	case TypeDirectoryMembership:
 		return new(DirectoryMembership), true
 	case TypeDirectoryOrganization:
@@ -231,6 +275,8 @@ func New(name string) (any, bool) {
 		return new(DirectoryProject), true
 	case TypeDirectoryUser:
 		return new(DirectoryUser), true
+	case TypeObservedClusterReleased:
+		return new(ObservedClusterReleased), true
 	case TypeObservedDeployment:
 		return new(ObservedDeployment), true
 	case TypeObservedPod:
@@ -245,6 +291,10 @@ func New(name string) (any, bool) {
 		return new(ObservedResyncEnded), true
 	case TypeObservedTick:
 		return new(ObservedTick), true
+	case TypeObservedWorkload:
+		return new(ObservedWorkload), true
+	case TypeObservedWorkloadRevision:
+		return new(ObservedWorkloadRevision), true
 	case TypeWorkspaceCreated:
 		return new(WorkspaceCreated), true
 	case TypeWorkspaceDesiredStateChanged:

@@ -15,12 +15,20 @@ import (
 	"lockstep.internal/services/state/postgres"
 )
 
-type userKey struct{}
+type sessionKey struct{}
+
+// session is who calls, and until when what it called with is valid: zero for ever.
+type session struct {
+	user    domain.User
+	expires time.Time
+}
 
 // caller is the authenticated user of the call.
-func caller(ctx context.Context) domain.User {
-	u, _ := ctx.Value(userKey{}).(domain.User)
-	return u
+func caller(ctx context.Context) domain.User { return sessionOf(ctx).user }
+
+func sessionOf(ctx context.Context) session {
+	s, _ := ctx.Value(sessionKey{}).(session)
+	return s
 }
 
 // authentication finds the user of every call by its personal access token, and refuses calls without a valid one.
@@ -60,33 +68,34 @@ func (a *authentication) authenticate(ctx context.Context, header http.Header) (
 	if !found || !strings.EqualFold(scheme, "bearer") {
 		return nil, fault.New(errcode.Unauthenticated, "no personal access token was sent: log in, or send the header Authorization: Bearer <token>")
 	}
-	user, err := a.user(ctx, value)
+	s, err := a.session(ctx, value)
 	if err != nil {
 		return nil, err
 	}
-	return context.WithValue(ctx, userKey{}, user), nil
+	return context.WithValue(ctx, sessionKey{}, s), nil
 }
 
-func (a *authentication) user(ctx context.Context, value string) (domain.User, error) {
+func (a *authentication) session(ctx context.Context, value string) (session, error) {
 	hash, err := natsauth.HashToken(natsauth.TokenPersonal, value)
 	if err != nil {
-		return domain.User{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is not one: %v", err)
+		return session{}, fault.Wrap(err, errcode.Unauthenticated, "the personal access token is not one: %v", err)
 	}
 	now := a.now()
-	user, found, changes := a.recent.find(hash, now)
+	known, found, changes := a.recent.find(hash, now)
 	if found {
-		return user, nil
+		return known, nil
 	}
-	user, err = a.directory.UserByToken(ctx, hash[:])
+	user, expires, err := a.directory.UserByToken(ctx, hash[:])
 	if fault.Is(err, errcode.NotFound) {
-		return domain.User{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: make a new one")
+		return session{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: make a new one")
 	}
 	if err != nil {
-		return domain.User{}, err
+		return session{}, err
 	}
 	if user.Blocked {
-		return domain.User{}, fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
+		return session{}, fault.New(errcode.PermissionDenied, "user %s is blocked: ask an administrator", user.Username)
 	}
-	a.recent.remember(hash, user, now, changes)
-	return user, nil
+	s := session{user: user, expires: expires}
+	a.recent.remember(hash, s, now, changes)
+	return s, nil
 }

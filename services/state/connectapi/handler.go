@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
+	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
 	"lockstep.internal/services/state/postgres"
@@ -26,8 +27,10 @@ type Dependencies struct {
 	Changes      *postgres.Changes
 	Streams      jetstream.JetStream
 	Agents       Agents
+	Subscribers  Subscribers
 	Endpoint     AgentEndpoint
 	Rebuild      Rebuild
+	Issuer       Issuer
 	Cell         topology.Cell
 	Logger       *slog.Logger
 	Now          func() time.Time
@@ -43,11 +46,11 @@ func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	recent := newRecent()
 	callers := &authentication{directory: d.Directory, recent: recent, now: d.Now}
-	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, NewOutages(), callers)...), connect.WithReadMaxBytes(maxRequest))
+	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.Outages(), callers)...), connect.WithReadMaxBytes(maxRequest))
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, recent: recent}, options))
-	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, recent: recent, now: d.Now}, options))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, issuer: d.Issuer, recent: recent, now: d.Now}, options))
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
 		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
 	}, options))
@@ -56,5 +59,8 @@ func NewHandler(d Dependencies) http.Handler {
 		access: access, callers: callers, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
 	}, options))
 	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
+	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
+		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,
+	}, options))
 	return mux
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"lockstep.internal/libs/natsauth"
-	"lockstep.internal/services/state/domain"
 )
 
 const (
@@ -17,37 +16,41 @@ const (
 
 // recent remembers whose the tokens were that were found a moment ago: who sends one request after the other waits for the database once a second, not each time.
 type recent struct {
-	mu      sync.Mutex
-	changes int
-	users   map[natsauth.TokenHash]seen
+	mu       sync.Mutex
+	changes  int
+	sessions map[natsauth.TokenHash]seen
 }
 
 type seen struct {
-	user  domain.User
-	until time.Time
+	session session
+	until   time.Time
 }
 
-func newRecent() *recent { return &recent{users: map[natsauth.TokenHash]seen{}} }
+func newRecent() *recent { return &recent{sessions: map[natsauth.TokenHash]seen{}} }
 
-// find returns the user of a token, and otherwise what to remember it with once it is found.
-func (r *recent) find(hash natsauth.TokenHash, now time.Time) (domain.User, bool, int) {
+// find returns the session of a token, and otherwise what to remember it with once it is found.
+func (r *recent) find(hash natsauth.TokenHash, now time.Time) (session, bool, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s, there := r.users[hash]
-	return s.user, there && now.Before(s.until), r.changes
+	s, there := r.sessions[hash]
+	return s.session, there && now.Before(s.until), r.changes
 }
 
-// remember keeps a user who was found, unless something changed since it was looked for at the time now.
-func (r *recent) remember(hash natsauth.TokenHash, u domain.User, now time.Time, changes int) {
+// remember keeps what was found, unless something changed since it was looked for at the time now.
+func (r *recent) remember(hash natsauth.TokenHash, s session, now time.Time, changes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.changes != changes {
 		return
 	}
-	if len(r.users) >= maxRecent {
-		clear(r.users)
+	if len(r.sessions) >= maxRecent {
+		clear(r.sessions)
 	}
-	r.users[hash] = seen{user: u, until: now.Add(recently)}
+	until := now.Add(recently)
+	if !s.expires.IsZero() && s.expires.Before(until) {
+		until = s.expires
+	}
+	r.sessions[hash] = seen{session: s, until: until}
 }
 
 // changed forgets everything: a token was revoked, or a user blocked.
@@ -55,5 +58,5 @@ func (r *recent) changed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.changes++
-	clear(r.users)
+	clear(r.sessions)
 }

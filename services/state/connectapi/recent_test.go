@@ -13,7 +13,7 @@ import (
 func TestATokenIsRememberedForASecond(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	ada := domain.User{ID: 7, Username: "ada"}
+	ada := session{user: domain.User{ID: 7, Username: "ada"}}
 	hash := natsauth.TokenHash{1}
 	type lookup struct {
 		at    time.Duration
@@ -33,7 +33,7 @@ func TestATokenIsRememberedForASecond(t *testing.T) {
 		"forgotten for want of room": {
 			between: func(r *recent) {
 				for i := range maxRecent {
-					r.remember(natsauth.TokenHash{2, byte(i), byte(i >> 8)}, domain.User{}, now, r.changes)
+					r.remember(natsauth.TokenHash{2, byte(i), byte(i >> 8)}, session{}, now, r.changes)
 				}
 			},
 			lookups: []lookup{{at: 0}},
@@ -59,13 +59,24 @@ func TestATokenIsRememberedForASecond(t *testing.T) {
 	}
 }
 
+func TestATokenThatExpiresIsNotRememberedForLonger(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	r := newRecent()
+	r.remember(natsauth.TokenHash{1}, session{expires: now.Add(time.Millisecond)}, now, 0)
+	_, found, _ := r.find(natsauth.TokenHash{1}, now)
+	require.True(t, found)
+	_, found, _ = r.find(natsauth.TokenHash{1}, now.Add(time.Millisecond))
+	require.False(t, found)
+}
+
 func TestATokenThatIsRevokedWhileItIsLookedForIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	r := newRecent()
 	_, _, changes := r.find(natsauth.TokenHash{1}, now)
 	r.changed()
-	r.remember(natsauth.TokenHash{1}, domain.User{ID: 7}, now, changes)
+	r.remember(natsauth.TokenHash{1}, session{user: domain.User{ID: 7}}, now, changes)
 	_, found, _ := r.find(natsauth.TokenHash{1}, now)
 	require.False(t, found)
 }

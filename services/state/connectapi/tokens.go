@@ -18,9 +18,18 @@ type tokenService struct {
 	statev1connect.UnimplementedTokenServiceHandler
 	access
 
+	issuer Issuer
 	recent *recent
 	now    func() time.Time
 }
+
+// Issuer makes access tokens for a user, that end no later than until where that is not zero.
+type Issuer interface {
+	Issue(userID int64, admin bool, audience []string, until time.Time) (token string, expires time.Time, err error)
+}
+
+// maxAudience is how many services one access token may be for.
+const maxAudience = 16
 
 func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[statev1.CreateTokenRequest]) (*connect.Response[statev1.CreateTokenResponse], error) {
 	if err := displayName("name", r.Msg.GetName()); err != nil {
@@ -76,6 +85,24 @@ func (s *tokenService) RevokeToken(ctx context.Context, r *connect.Request[state
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.RevokeTokenResponse{}), nil
+}
+
+func (s *tokenService) ExchangeToken(ctx context.Context, r *connect.Request[statev1.ExchangeTokenRequest]) (*connect.Response[statev1.ExchangeTokenResponse], error) {
+	audience := r.Msg.GetAudience()
+	if len(audience) == 0 || len(audience) > maxAudience {
+		return nil, fault.New(errcode.InvalidArgument, "audience must name 1 to %d services that the token is for, such as deploys", maxAudience).With("field", "audience")
+	}
+	for _, name := range audience {
+		if slug(name) != nil {
+			return nil, fault.New(errcode.InvalidArgument, "audience %q is no name of a service: 1 to 40 characters of a-z, 0-9 and -", name).With("field", "audience")
+		}
+	}
+	by := sessionOf(ctx)
+	token, expires, err := s.issuer.Issue(by.user.ID, by.user.Admin, audience, by.expires)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ExchangeTokenResponse{AccessToken: token, ExpiresAt: timestamp(expires)}), nil
 }
 
 // owner is whose tokens are meant: the caller's, or for an administrator anybody's.

@@ -63,6 +63,28 @@ type Agent struct {
 	ConfigurationRevision int64
 }
 
+// Subscriber is a tool outside of Lockstep that reads deploy facts from NATS. Several may have had the same name, of which one is not revoked.
+type Subscriber struct {
+	ID   int64
+	Name string
+	// Filter is the whole subjects that it may hear.
+	Filter string
+	// FromBeginning gives it all that the stream has, and not only what was stored since CreatedAt.
+	FromBeginning bool
+	// UserID is who made it.
+	UserID    int64
+	CreatedAt time.Time
+	Revoked   bool
+}
+
+// Since is when the first fact was stored that it gets; the zero time for the oldest there is.
+func (s Subscriber) Since() time.Time {
+	if s.FromBeginning {
+		return time.Time{}
+	}
+	return s.CreatedAt
+}
+
 // Resync is one full report of what a cluster has.
 type Resync struct {
 	ID string

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -15,13 +16,39 @@ import (
 	"lockstep.internal/services/state/postgres"
 )
 
-// Authenticator lets agents in by their id and token, as the directory knows them.
+// Authenticator lets in agents by their id and token, and subscribers by their name and token, as the directory knows them.
 type Authenticator struct {
 	Directory *postgres.Directory
 }
 
-// Authenticate returns the agent behind the credentials. The token is looked up by its hash, so that no comparison depends on a secret.
+// Authenticate returns who is behind the credentials. The token is looked up by its hash, so that no comparison depends on a secret.
 func (a *Authenticator) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+	if strings.HasPrefix(c.Password, string(natsauth.TokenSubscriber)+"_") {
+		return a.subscriber(ctx, c)
+	}
+	return a.agent(ctx, c)
+}
+
+func (a *Authenticator) subscriber(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+	hash, err := natsauth.HashToken(natsauth.TokenSubscriber, c.Password)
+	if err != nil {
+		return natsauth.Principal{}, fmt.Errorf("%w: %w", natsauth.ErrRefused, err)
+	}
+	name, listens := natsauth.SubscriberOfUser(c.User)
+	s, err := a.Directory.SubscriberByToken(ctx, name, hash[:])
+	if fault.Is(err, errcode.NotFound) {
+		return natsauth.Principal{}, fmt.Errorf("%w: subscriber %q is unknown or revoked, or the token is not its own", natsauth.ErrRefused, name)
+	}
+	if err != nil {
+		return natsauth.Principal{}, fmt.Errorf("look up subscriber %q: %w", name, err)
+	}
+	if listens {
+		return natsauth.Principal{Kind: natsauth.KindListener, Name: s.Name, Filter: s.Filter}, nil
+	}
+	return natsauth.Principal{Kind: natsauth.KindSubscriber, Name: s.Name}, nil
+}
+
+func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	id, err := strconv.ParseInt(c.User, 10, 64)
 	if err != nil || id <= 0 {
 		return natsauth.Principal{}, fmt.Errorf("%w: user is no agent's id", natsauth.ErrRefused)

@@ -123,8 +123,29 @@ func failing(a *Applied, e said) error {
 	return nil
 }
 
-// decodeObserved reads a message of the stream OBSERVED.
+// workloads is the scope of what is observed of workloads whose rollouts are followed.
+const workloads = string(events.ScopeWorkloads)
+
+// ofWorkload tells by its subject alone whether a message of the stream OBSERVED is for those who follow rollouts: about a workload whose rollouts are followed,
+// or, below no agent, about whose a cluster is.
+func ofWorkload(subject string) bool {
+	const position = 3 // lockstep.<cell>.observed.<agent>.workload.…
+	for range position {
+		_, rest, found := strings.Cut(subject, ".")
+		if !found {
+			return false
+		}
+		subject = rest
+	}
+	agent, rest, _ := strings.Cut(subject, ".")
+	return agent == topology.TokenCluster || strings.HasPrefix(rest, topology.TokenWorkload+".")
+}
+
+// decodeObserved reads a message of the stream OBSERVED. Who reads of workloads judges whether what is said of them is well said.
 func decodeObserved(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
+	if ofWorkload(subject) {
+		return Observed{Ignored: true}, nil
+	}
 	e, err := open(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
 	if err != nil {
 		return Observed{}, err
@@ -148,8 +169,8 @@ func decodeObserved(cell topology.Cell, subject string, header nats.Header, data
 	default:
 		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
 	}
-	if err != nil {
-		return Observed{}, err
+	if err != nil || o.Ignored {
+		return Observed{Ignored: o.Ignored}, err
 	}
 	return o, token("cluster_uid", o.ClusterUID, 1)
 }
@@ -173,6 +194,10 @@ func rejected(o *Observed, e said) error {
 	}
 	if e.place != "rejected" {
 		return fmt.Errorf("a rejected object does not belong on subject %s", e.subject)
+	}
+	if string(d.Scope) == workloads {
+		o.Ignored = true
+		return nil
 	}
 	clean, err := json.Marshal(struct {
 		Object events.ObjectMeta `json:"object"`
@@ -221,6 +246,10 @@ func begun(o *Observed, e said) error {
 	if e.place != "resync" {
 		return fmt.Errorf("the begin of a resync does not belong on subject %s", e.subject)
 	}
+	if string(o.Begun.Scope) == workloads {
+		o.Ignored = true
+		return nil
+	}
 	errs := []error{token("resync_id", o.Begun.ResyncID, 1), token("nonce", o.Begun.Nonce, 0)}
 	for _, v := range o.Begun.ListVersions {
 		errs = append(errs, token("list_versions", v.Kind, 1))
@@ -239,6 +268,10 @@ func ended(o *Observed, e said) error {
 	o.ClusterUID, o.At = o.Ended.ClusterUID, o.Ended.ObservedAt.UTC()
 	if e.place != "resync" {
 		return fmt.Errorf("the end of a resync does not belong on subject %s", e.subject)
+	}
+	if string(o.Ended.Scope) == workloads {
+		o.Ignored = true
+		return nil
 	}
 	return token("resync_id", o.Ended.ResyncID, 1)
 }

@@ -17,6 +17,9 @@ import (
 
 // Observed is what a watcher says: an object, a tick, or the begin or end of a full resync.
 type Observed struct {
+	// Ignored is that it is about workloads whose rollouts are followed, or a full resync of those: nothing of it is read, and the rest is empty.
+	Ignored bool
+
 	AgentID    int64
 	ClusterUID string
 	At         time.Time
@@ -63,6 +66,9 @@ type pending struct {
 // handleObserved takes in a batch of the stream OBSERVED, message by message in the stream's order: the result does not depend on
 // where one batch ends and the next begins, but that a workspace skips the states it had in between.
 func (i *Ingest) handleObserved(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Observed]) error {
+	if batch = heeded(batch); len(batch) == 0 {
+		return nil
+	}
 	in := &intake{
 		Ingest: i, tx: tx, pending: map[int64]*pending{}, concerns: map[uuid.UUID]*concern{}, ticked: map[int64]time.Time{},
 	}
@@ -90,6 +96,15 @@ func (i *Ingest) handleObserved(ctx context.Context, tx pgx.Tx, batch []cursor.M
 		return err
 	}
 	return i.conclude(ctx, tx, in.concerns)
+}
+
+// heeded is the batch without what is ignored. The batch itself, by which the cursor moves, is left as it is.
+func heeded(batch []cursor.Message[Observed]) []cursor.Message[Observed] {
+	ignored := func(m cursor.Message[Observed]) bool { return m.Value.Ignored }
+	if !slices.ContainsFunc(batch, ignored) {
+		return batch
+	}
+	return slices.DeleteFunc(slices.Clone(batch), ignored)
 }
 
 // identify locks the clusters, and refuses agents that do not exist. An object that names another agent's workspace is there all the same; that workspace is not

@@ -215,6 +215,9 @@ func (d *Directory) PutMembership(ctx context.Context, m domain.Membership) erro
 		if err != nil {
 			return fmt.Errorf("store membership: %w", err)
 		}
+		if _, err := tx.Exec(ctx, `delete from ended_memberships where user_id = $1 and scope = $2 and scope_id = $3`, m.UserID, m.Scope.Kind, m.Scope.ID); err != nil {
+			return fmt.Errorf("store membership: %w", err)
+		}
 		return d.tellMembership(ctx, tx, m, false)
 	})
 }
@@ -231,6 +234,12 @@ func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope do
 			userID, scope.Kind, scope.ID).Scan(&m.Role)
 		if err != nil {
 			return asFault(err, "", fmt.Sprintf("membership of user %d in %s %d", userID, scope.Kind, scope.ID))
+		}
+		_, err = tx.Exec(ctx, `
+			insert into ended_memberships (user_id, scope, scope_id, role) values ($1, $2, $3, $4)
+			on conflict (user_id, scope, scope_id) do update set role = excluded.role`, userID, scope.Kind, scope.ID, m.Role)
+		if err != nil {
+			return fmt.Errorf("remember that a membership ended: %w", err)
 		}
 		return d.tellMembership(ctx, tx, m, true)
 	})

@@ -8,6 +8,7 @@ import (
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/signing"
 )
 
 // TellAgain puts the whole directory into the outbox, and with it what every agent is configured with, for streams that were restored from an older copy. Whoever keeps a copy takes the last word on each entry,
@@ -48,11 +49,21 @@ func (d *Directory) TellAgain(ctx context.Context, tx pgx.Tx) error {
 			})
 		},
 		func() error {
+			return again(ctx, tx, `select user_id, scope, scope_id, role from ended_memberships order by user_id, scope, scope_id`, scanMembership, func(m domain.Membership) error {
+				return d.tellMembership(ctx, tx, m, true)
+			})
+		},
+		func() error {
 			return again(ctx, tx, `select `+agentColumns+` from agents order by id for no key update`, scanAgent, func(a domain.Agent) error {
 				if err := d.tellAgent(ctx, tx, a); err != nil || a.Revoked {
 					return err
 				}
 				return d.tellConfiguration(ctx, tx, a)
+			})
+		},
+		func() error {
+			return again(ctx, tx, `select `+signingKeyColumns+` from token_signing_keys order by id for no key update`, scanSigningKey, func(k signing.Key) error {
+				return d.tellSigningKey(ctx, tx, k, false)
 			})
 		},
 	} {

@@ -60,32 +60,36 @@ func scanMembership(row pgx.CollectableRow) (domain.Membership, error) {
 	return m, err //nolint:wrapcheck // the query's caller says what it asked for
 }
 
-// UserByToken returns the user of a token that is neither revoked nor expired, blocked users included, and notes that the token was used
-// (at most once a minute). not_found says nothing about why.
-func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, error) {
+// UserByToken returns the user of a token that is neither revoked nor expired, blocked users included, and when the token expires (zero for never). It notes that the
+// token was used (at most once a minute). not_found says nothing about why.
+func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, time.Time, error) {
 	now := d.Now()
 	type found struct {
-		user  domain.User
-		token int64
-		used  *time.Time
+		user    domain.User
+		token   int64
+		used    *time.Time
+		expires *time.Time
 	}
 	f, err := one(ctx, d, "token", func(row pgx.CollectableRow) (found, error) {
 		var f found
-		err := row.Scan(&f.user.ID, &f.user.Username, &f.user.Admin, &f.user.Blocked, &f.token, &f.used)
+		err := row.Scan(&f.user.ID, &f.user.Username, &f.user.Admin, &f.user.Blocked, &f.token, &f.used, &f.expires)
 		return f, err //nolint:wrapcheck // the query's caller says what it asked for
 	}, `
-		select u.id, u.username, u.admin, u.state = 'blocked', t.id, t.last_used_at
+		select u.id, u.username, u.admin, u.state = 'blocked', t.id, t.last_used_at, t.expires_at
 		from personal_access_tokens t join users u on u.id = t.user_id
 		where t.token_hash = $1 and t.revoked_at is null and (t.expires_at is null or t.expires_at > $2)`, hash, now)
 	if err != nil {
-		return domain.User{}, err
+		return domain.User{}, time.Time{}, err
 	}
 	if f.used == nil || now.Sub(*f.used) > time.Minute {
 		if _, err := d.DB.Exec(ctx, `update personal_access_tokens set last_used_at = $2 where id = $1`, f.token, now); err != nil {
-			return domain.User{}, fmt.Errorf("note the use of token %d: %w", f.token, err)
+			return domain.User{}, time.Time{}, fmt.Errorf("note the use of token %d: %w", f.token, err)
 		}
 	}
-	return f.user, nil
+	if f.expires == nil {
+		return f.user, time.Time{}, nil
+	}
+	return f.user, *f.expires, nil
 }
 
 // AgentByToken returns the agent of this id and token hash that is not revoked.

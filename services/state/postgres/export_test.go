@@ -4,7 +4,7 @@ package postgres
 func DerivedColumns() map[string][]string {
 	out := map[string][]string{}
 	for _, table := range rebuiltTables() {
-		out[table.name] = table.derived
+		out[table.Name] = table.Derived
 	}
 	return out
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// source reads one kind in every namespace.
+// source reads one kind in one namespace, or in all.
 type source struct {
 	kind    Kind
 	client  any            // that says which ways of watching it supports
@@ -20,31 +20,35 @@ type source struct {
 	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-func (c *Client) source(kind Kind) (source, error) {
-	switch kind {
+func (c *Client) source(kind Kind, namespace string) (source, error) {
+	switch apps := c.typed.AppsV1(); kind {
 	case Deployment:
-		deployments := c.typed.AppsV1().Deployments(metav1.NamespaceAll)
-		return source{
-			kind: kind, client: c.typed, example: &appsv1.Deployment{}, watch: deployments.Watch,
-			list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return deployments.List(ctx, o)
-			},
-		}, nil
+		return sourceOf(kind, c.typed, &appsv1.Deployment{}, apps.Deployments(namespace)), nil
+	case StatefulSet:
+		return sourceOf(kind, c.typed, &appsv1.StatefulSet{}, apps.StatefulSets(namespace)), nil
+	case DaemonSet:
+		return sourceOf(kind, c.typed, &appsv1.DaemonSet{}, apps.DaemonSets(namespace)), nil
+	case ControllerRevision: // as metadata it would lack its revision
+		return sourceOf(kind, c.typed, &appsv1.ControllerRevision{}, apps.ControllerRevisions(namespace)), nil
 	case ReplicaSet:
-		replicaSets := c.meta.Resource(appsv1.SchemeGroupVersion.WithResource("replicasets"))
-		return source{
-			kind: kind, client: c.meta, example: &metav1.PartialObjectMetadata{}, watch: replicaSets.Watch,
-			list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return replicaSets.List(ctx, o)
-			},
-		}, nil
+		replicaSets := c.meta.Resource(appsv1.SchemeGroupVersion.WithResource("replicasets")).Namespace(namespace)
+		return sourceOf(kind, c.meta, &metav1.PartialObjectMetadata{}, replicaSets), nil
 	case Pod:
-		pods := c.typed.CoreV1().Pods(metav1.NamespaceAll)
-		return source{
-			kind: kind, client: c.typed, example: &corev1.Pod{}, watch: pods.Watch,
-			list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return pods.List(ctx, o) },
-		}, nil
+		return sourceOf(kind, c.typed, &corev1.Pod{}, c.typed.CoreV1().Pods(namespace)), nil
 	default:
 		return source{}, fmt.Errorf("kind %q is not watched", kind)
+	}
+}
+
+// resource is what a client has for each kind, L its list.
+type resource[L runtime.Object] interface {
+	List(ctx context.Context, options metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
+}
+
+func sourceOf[L runtime.Object](kind Kind, client any, example runtime.Object, r resource[L]) source {
+	return source{
+		kind: kind, client: client, example: example, watch: r.Watch,
+		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return r.List(ctx, o) },
 	}
 }

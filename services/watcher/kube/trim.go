@@ -1,17 +1,18 @@
 package kube
 
 import (
-	"strings"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// annotationPrefixes are those of the annotations that are reported.
-func annotationPrefixes() [2]string { return [2]string{"lockstep.dev/", "deployment.kubernetes.io/"} }
+// deploymentPrefix is that of the Deployment controller's annotations.
+const deploymentPrefix = "deployment.kubernetes.io/"
 
-// trim drops from an object, in place, what is not reported: most of it. It may be called again on its own result; what it does not
+// annotationPrefixes are those of the annotations that are always reported.
+func annotationPrefixes() []string { return []string{"lockstep.dev/", deploymentPrefix} }
+
+// trim drops from an object of a workspace, in place, what is not reported: most of it. It may be called again on its own result; what it does not
 // know passes unchanged.
 func trim(object any) (any, error) {
 	switch o := object.(type) {
@@ -39,18 +40,7 @@ func trim(object any) (any, error) {
 
 func trimMeta(m *metav1.ObjectMeta) {
 	m.ManagedFields, m.Finalizers, m.GenerateName = nil, nil, ""
-	kept := make(map[string]string)
-	for name, value := range m.Annotations {
-		for _, prefix := range annotationPrefixes() {
-			if strings.HasPrefix(name, prefix) {
-				kept[name] = value
-			}
-		}
-	}
-	m.Annotations = nil
-	if len(kept) > 0 {
-		m.Annotations = kept
-	}
+	m.Annotations = kept(m.Annotations, annotationPrefixes())
 }
 
 func trimContainers(containers []corev1.Container) []corev1.Container {

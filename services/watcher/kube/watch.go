@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,17 +21,30 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Handler takes what is watched. Calls for one kind come one at a time; kinds run beside each other. It must not block for long and
-// must not change the objects.
+// Handler takes what is watched. Calls for one kind in one namespace, or in all where all are watched at once, come one at a time; kinds and namespaces run
+// beside each other. It must not block for long and must not change the objects.
 type Handler interface {
-	// Seen is called for an object that exists in this version. Initial tells that it was there when watching began.
-	Seen(kind Kind, object metav1.Object, initial bool)
-	// Gone is called for an object that exists no more, or bears our labels no more. Its version is that of the deletion itself, or, where
-	// that was missed, the last one that was seen.
+	// Seen is called for an object that exists in this version.
+	Seen(kind Kind, object metav1.Object, look Look)
+	// Gone is called for an object that exists no more, or bears our labels no more, and for a [Revision] that its workload controls no more. Its version is
+	// that of the deletion itself, or, where that was missed or there was none, the last one that was seen.
 	Gone(kind Kind, object metav1.Object, missed bool)
 	// Rewound is called when a version went back, which only a cluster restored from a backup does.
 	Rewound(kind Kind)
 }
+
+// Look says how an object was seen.
+type Look int8
+
+// Looks.
+const (
+	// Watched: it came to be, or changed, as was watched.
+	Watched Look = iota
+	// Initially: it was there when watching began.
+	Initially
+	// Again: it was found new or changed when watching had to begin anew. Versions before it may have gone unseen.
+	Again
+)
 
 // Watch is a running watch of every kind.
 type Watch struct {
@@ -36,29 +53,40 @@ type Watch struct {
 	synced  []cache.InformerSynced
 
 	mu    sync.Mutex
-	fault map[Kind]error // why a kind cannot be listed or watched now
+	fault map[place]error // why a kind cannot be listed or watched now
 }
 
-// Watch watches all kinds in every namespace, as far as the label selector matches, until ctx is done.
-func (c *Client) Watch(ctx context.Context, selector string, handler Handler) (*Watch, error) {
-	w := &Watch{logger: c.logger, fault: make(map[Kind]error)}
+// place is what one informer watches.
+type place struct {
+	kind      Kind
+	namespace string
+}
+
+func (p place) String() string { return string(p.kind) + "s" + within(p.namespace) }
+
+// Watch watches all kinds of a scope until ctx is done.
+func (c *Client) Watch(ctx context.Context, scope Scope, handler Handler) (*Watch, error) {
+	w := &Watch{logger: c.logger, fault: make(map[place]error)}
 	ctx = c.logged(ctx)
 	logger := klog.FromContext(ctx)
 	var controllers []cache.Controller
-	for _, kind := range Kinds() {
-		src, err := c.source(kind)
-		if err != nil {
-			return nil, err
+	for _, kind := range scope.kinds {
+		for _, namespace := range scope.namespaces {
+			src, err := c.source(kind, namespace)
+			if err != nil {
+				return nil, err
+			}
+			told := &adapter{kind: kind, to: handler, logger: c.logger}
+			_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+				Logger:        &logger,
+				ListerWatcher: w.observed(src, place{kind, namespace}, scope.labels, told),
+				ObjectType:    src.example,
+				Handler:       told,
+				Transform:     scope.trim,
+			})
+			controllers = append(controllers, controller)
+			w.synced = append(w.synced, controller.HasSynced)
 		}
-		_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-			Logger:        &logger,
-			ListerWatcher: w.observed(src, selector),
-			ObjectType:    src.example,
-			Handler:       &adapter{kind: kind, to: handler, logger: c.logger},
-			Transform:     trim,
-		})
-		controllers = append(controllers, controller)
-		w.synced = append(w.synced, controller.HasSynced)
 	}
 	for _, controller := range controllers {
 		w.running.Go(func() { controller.RunWithContext(ctx) })
@@ -66,20 +94,26 @@ func (c *Client) Watch(ctx context.Context, selector string, handler Handler) (*
 	return w, nil
 }
 
-// observed remembers of each request whether it succeeded.
-func (w *Watch) observed(src source, selector string) cache.ListerWatcher {
+// observed remembers of each request whether it succeeded, and lets the adapter know what was listed.
+func (w *Watch) observed(src source, at place, labels string, told *adapter) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = selector
+			options.LabelSelector = labels
 			list, err := src.list(ctx, options)
-			w.note(ctx, src.kind, "list", err)
+			w.note(ctx, at, "list", err)
+			if err == nil {
+				told.listed(list)
+			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = selector
+			options.LabelSelector = labels
 			changes, err := src.watch(ctx, options)
 			if !answerable(err) {
-				w.note(ctx, src.kind, "watch", err)
+				w.note(ctx, at, "watch", err)
+			}
+			if err == nil && options.SendInitialEvents != nil && *options.SendInitialEvents {
+				changes = overhear(changes, told.heard)
 			}
 			return changes, err
 		},
@@ -92,19 +126,21 @@ func answerable(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsInvalid(err)
 }
 
-func (w *Watch) note(ctx context.Context, kind Kind, verb string, err error) {
+func (w *Watch) note(ctx context.Context, at place, verb string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		err = fmt.Errorf("cannot %s %ss: %w", verb, kind, err)
-		if w.fault[kind] == nil {
+		err = fmt.Errorf("cannot %s %s: %w", verb, at, err)
+		if w.fault[at] == nil {
 			w.logger.WarnContext(ctx, "Kubernetes refuses, trying on", slog.String("error", err.Error()))
 		}
 	}
-	w.fault[kind] = err
+	if w.fault[at] = err; err == nil {
+		delete(w.fault, at)
+	}
 }
 
 // Synced waits until every object that was there when watching began has been told to the handler.
@@ -119,9 +155,10 @@ func (w *Watch) Synced(ctx context.Context) error {
 func (w *Watch) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	faults := make([]error, 0, len(w.fault))
-	for _, kind := range Kinds() {
-		faults = append(faults, w.fault[kind])
+	broken := slices.SortedFunc(maps.Keys(w.fault), func(a, b place) int { return strings.Compare(a.String(), b.String()) })
+	faults := make([]error, 0, len(broken))
+	for _, at := range broken {
+		faults = append(faults, w.fault[at])
 	}
 	return errors.Join(faults...)
 }
@@ -134,11 +171,47 @@ type adapter struct {
 	kind   Kind
 	to     Handler
 	logger *slog.Logger
+
+	// listing is the version of the last listing: what was watched before is told by then, so what is not above it comes from there.
+	listing atomic.Pointer[string]
+}
+
+// listed is told of a listing before its objects are.
+func (a *adapter) listed(list runtime.Object) {
+	if l, err := meta.ListAccessor(list); err == nil {
+		a.listing.Store(new(l.GetResourceVersion()))
+	}
+}
+
+// heard is told of the events of a listing that comes as a watch; a bookmark ends it.
+func (a *adapter) heard(e watch.Event) {
+	if e.Type == watch.Bookmark {
+		if o, err := meta.Accessor(e.Object); err == nil && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+			a.listing.Store(new(o.GetResourceVersion()))
+		}
+	}
+}
+
+// look tells what was found in a listing from what was watched.
+func (a *adapter) look(o metav1.Object) Look {
+	listing := a.listing.Load()
+	if listing == nil {
+		return Watched
+	}
+	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), *listing); err != nil || order > 0 {
+		return Watched
+	}
+	return Again
 }
 
 func (a *adapter) OnAdd(object any, initial bool) {
-	if o := a.object(object); o != nil {
-		a.to.Seen(a.kind, o, initial)
+	o := a.object(object)
+	switch {
+	case o == nil:
+	case initial:
+		a.to.Seen(a.kind, o, Initially)
+	default:
+		a.to.Seen(a.kind, o, a.look(o))
 	}
 }
 
@@ -150,11 +223,21 @@ func (a *adapter) OnUpdate(before, after any) {
 	if order, err := resourceversion.CompareResourceVersion(old.GetResourceVersion(), now.GetResourceVersion()); err == nil && order > 0 {
 		a.to.Rewound(a.kind)
 	}
+	r, isRevision := now.(*Revision)
+	was, wasRevision := old.(*Revision)
+	isRevision = isRevision && wasRevision
+	if isRevision && r.Same(was) {
+		return
+	}
 	// Deleted and created anew between two looks: the informer sees one object by its name.
-	if old.GetUID() != now.GetUID() {
+	if old.GetUID() != now.GetUID() || isRevision && r.Owner != was.Owner {
 		a.to.Gone(a.kind, old, true)
 	}
-	a.to.Seen(a.kind, now, false)
+	look := Watched
+	if old.GetResourceVersion() != now.GetResourceVersion() {
+		look = a.look(now)
+	}
+	a.to.Seen(a.kind, now, look)
 }
 
 func (a *adapter) OnDelete(object any) {

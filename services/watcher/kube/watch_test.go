@@ -23,12 +23,8 @@ const patience = 30 * time.Second
 // calls are what a handler was told, as text.
 type calls chan string
 
-func (c calls) Seen(kind kube.Kind, o metav1.Object, initial bool) {
-	text := "seen " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion()
-	if initial {
-		text += " initially"
-	}
-	c <- text
+func (c calls) Seen(kind kube.Kind, o metav1.Object, look kube.Look) {
+	c <- "seen " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion() + map[kube.Look]string{kube.Initially: " initially", kube.Again: " again"}[look]
 }
 
 func (c calls) Gone(kind kube.Kind, o metav1.Object, missed bool) {
@@ -77,16 +73,23 @@ func newClient(t *testing.T, server *kubetest.Server) *kube.Client {
 // startWatch watches, and returns when everything there is has been told.
 func startWatch(t *testing.T, server *kubetest.Server) (*kube.Watch, calls) {
 	t.Helper()
+	return watchScope(t, server, kube.Workspaces("lockstep.dev/agent=1"))
+}
+
+func watchScope(t *testing.T, server *kubetest.Server, scope kube.Scope) (*kube.Watch, calls) {
+	t.Helper()
 	told := make(calls, 100)
 	ctx, cancel := context.WithCancel(t.Context())
-	watch, err := newClient(t, server).Watch(ctx, "lockstep.dev/agent=1", told)
+	watch, err := newClient(t, server).Watch(ctx, scope, told)
 	require.NoError(t, err)
 	t.Cleanup(watch.Wait)
 	t.Cleanup(cancel)
 	waiting, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	require.NoError(t, watch.Synced(waiting))
-	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return server.Watching(kubetest.Deployments) == 1 && server.Watching(kubetest.ReplicaSets) == 1
+	}, patience, time.Millisecond)
 	return watch, told
 }
 
@@ -105,21 +108,24 @@ func TestWatchTellsWhatIsThereAndWhatChanges(t *testing.T) {
 func TestAWatchThatIsTooOldIsBegunAnew(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
-	server.Set(kubetest.Deployments, 10, deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7))
+	server.Set(kubetest.Deployments, 10, deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7), deployment("changed", "6", 8))
 	_, told := startWatch(t, server)
-	for range 3 {
+	for range 4 {
 		require.Contains(t, told.next(t), "initially")
 	}
-	server.Set(kubetest.Deployments, 20, deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16))
+	server.Set(kubetest.Deployments, 20, deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16), deployment("changed", "6", 17))
 	server.Expire(20)
 	changes := map[string]bool{}
-	for range 5 {
+	for range 6 {
 		changes[told.next(t)] = true
 	}
 	require.Equal(t, map[string]bool{
 		"gone deployment gone@5 missed": true, "seen deployment kept@6": true, "gone deployment again@7 missed": true,
-		"seen deployment again@15": true, "seen deployment new@16": true,
+		"seen deployment again@15 again": true, "seen deployment new@16 again": true, "seen deployment changed@17 again": true,
 	}, changes)
+	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, patience, time.Millisecond)
+	server.Send(kubetest.Deployments, "MODIFIED", deployment("changed", "6", 21))
+	require.Equal(t, "seen deployment changed@21", told.next(t))
 }
 
 func TestAClusterThatWentBackIsNoticed(t *testing.T) {
@@ -131,7 +137,7 @@ func TestAClusterThatWentBackIsNoticed(t *testing.T) {
 	server.Set(kubetest.Deployments, 7, deployment("a", "1", 4))
 	server.Expire(1 << 30)
 	require.Equal(t, "rewound deployment", told.next(t))
-	require.Equal(t, "seen deployment a@4", told.next(t))
+	require.Equal(t, "seen deployment a@4 again", told.next(t))
 }
 
 func TestARefusedKindIsSaidUntilItIsNot(t *testing.T) {
@@ -153,7 +159,7 @@ func TestListIsTrimmedAndTakesWhatIsHeld(t *testing.T) {
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5), deployment("b", "2", 6))
 	held := deployment("b", "2", 6)
-	listing, err := newClient(t, server).List(t.Context(), kube.Deployment, "", func(o metav1.Object) metav1.Object {
+	listing, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), kube.Deployment, func(o metav1.Object) metav1.Object {
 		if o.GetName() == "b" {
 			return held
 		}

@@ -64,11 +64,18 @@ func Generate(c catalog.Catalog, examples fs.FS) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// addStream adds the channels of a stream that no event names: copies of another stream, and dead letters.
+// addStream adds the channels of a stream that no event names: copies of another stream, facts that a sink is to deliver again, and dead letters.
 func (d *spec) addStream(s topology.Stream, c catalog.Catalog) error {
 	for _, e := range c.Events {
 		if s.CopyOf != "" && e.Stream.Family == s.CopyOf {
 			if err := d.add(s, s.Family+strings.TrimPrefix(e.Subject, e.Stream.Family), e.Title); err != nil {
+				return err
+			}
+		}
+	}
+	for _, e := range c.Events {
+		if s.Family == topology.FamilySink && e.Stream.Family == topology.FamilyDeploy {
+			if err := d.add(s, s.Family+".{sink}."+e.Subject, e.Title); err != nil {
 				return err
 			}
 		}

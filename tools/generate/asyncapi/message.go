@@ -3,10 +3,12 @@ package asyncapi
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 
 	"go.yaml.in/yaml/v3"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/tools/generate/catalog"
 )
 
@@ -45,6 +47,9 @@ func newMessage(e catalog.Event, examples fs.FS) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
+	if e.Stream.Family == topology.FamilyDeploy {
+		return newCDEvent(e, sample), nil
+	}
 	return message{
 		Name: e.Type, Title: e.Title, Summary: e.Description, ContentType: event.MediaType,
 		Headers: map[string]any{
@@ -59,6 +64,60 @@ func newMessage(e catalog.Event, examples fs.FS) (message, error) {
 		Examples: []example{sample},
 	}, nil
 }
+
+// newCDEvent is a fact as it travels: as the customData of a CDEvent, whose type the fact's own is not.
+func newCDEvent(e catalog.Event, sample example) message {
+	text := func(description string) map[string]any {
+		return map[string]any{"type": "string", "description": description}
+	}
+	object := func(description string, properties map[string]any) map[string]any {
+		return map[string]any{"type": "object", "description": description, "properties": properties}
+	}
+	id, source := sample.Headers["ce-id"], sample.Headers["ce-source"]
+	const kind = "dev.cdevents.service.upgraded.0.3.0"
+	payload := map[string]any{
+		"context":    map[string]any{"specversion": cdeventsVersion, "id": id, "source": source, "type": kind, "timestamp": sample.Headers["ce-time"]},
+		"subject":    map[string]any{"id": sample.Headers["ce-subject"], "source": source, "content": map[string]any{"environment": map[string]any{"id": "6f1d9c34-0b5e-4c7e-9f0a-2d1f6f4f5a10"}}},
+		"customData": sample.Payload, "customDataContentType": event.MediaType,
+	}
+	headers := maps.Clone(sample.Headers)
+	headers["ce-type"] = kind
+	delete(headers, "ce-dataschema")
+	return message{
+		Name: e.Type, Title: e.Title, Summary: cdeventSummary, ContentType: event.MediaType,
+		Headers: map[string]any{
+			"type": "object", "description": "Attributes of a CloudEvent as headers of a NATS message, without ce-dataschema.",
+			"required": []string{"ce-specversion", "ce-id", "ce-source", "ce-type", "ce-subject", "ce-time", "ce-datacontenttype"},
+			"properties": map[string]any{
+				"ce-type":    map[string]any{"type": "string", "pattern": `^dev\.cdevents(\.(service|environment)|x\.lockstep-rollout)\.`, "description": "Type of the CDEvent."},
+				"ce-id":      text("The same for the same fact, however often it is told or read."),
+				"ce-subject": text("<namespace>/<kind>/<name> of the workload or environment; _ stands for no namespace."),
+			},
+		},
+		Payload: map[string]any{
+			"type": "object", "required": []string{"context", "subject", "customData", "customDataContentType"},
+			"properties": map[string]any{
+				"context":               object("The attributes of the CloudEvent once more.", map[string]any{"type": text("As ce-type."), "id": text("As ce-id.")}),
+				"subject":               object("What the vocabulary of CDEvents says of it.", map[string]any{"id": text("As ce-subject.")}),
+				"customData":            reference{Ref: "./events/" + e.File},
+				"customDataContentType": map[string]any{"const": event.MediaType},
+			},
+		},
+		Examples: []example{{Headers: headers, Payload: payload}},
+	}
+}
+
+// cdeventsVersion is what facts are written in.
+const cdeventsVersion = "0.5.1"
+
+const cdeventSummary = `A fact about a rollout, a scaling, a workload or an environment, as a CDEvent 0.5.1; its customData is the fact whole. The subject's last token is the fact.
+
+Types: completed is dev.cdevents.service.deployed, upgraded or rolledback.0.3.0, by what the rollout changed; removed is service.removed.0.3.0; environment_started, _ready and _removed are
+environment.created, service.published and environment.deleted.0.3.0. Every other fact is dev.cdeventsx.lockstep-rollout.<fact without underscores>.0.1.0.
+
+A subscriber that was let in by lockstep subscriber create reads its own durable consumer subscriber-<name> of stream DEPLOYS, or hears the same subjects live as <name>.live. What is heard live
+has the headers Nats-Stream and Nats-Sequence: where it is on the stream. Facts of one workload are in order, numbered by sequence, and on the stream once.
+`
 
 // newExample turns the structured example of a type into what travels: headers and payload.
 func newExample(e catalog.Event, examples fs.FS) (example, error) {

@@ -103,6 +103,9 @@ func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
 		"observed.rejected.v1":               cell.ObservedRejected(7),
 		"observed.resync_begun.v1":           cell.ObservedResync(7),
 		"observed.resync_ended.v1":           cell.ObservedResync(7),
+		"observed.workload.v1":               cell.ObservedWorkload(7, "deployment", "n", "d"),
+		"observed.workload_revision.v1":      cell.ObservedWorkload(7, "deployment", "n", "d"),
+		"deploy.fact.v1":                     cell.Deploy("c", "n", "deployment", "d", "completed"),
 		"observed.tick.v1":                   cell.ObservedTick(7),
 		"desired.workspace.v1":               cell.Desired(7, "w"),
 		"applied.applied.v1":                 cell.Applied(7, "w"),
@@ -124,8 +127,9 @@ func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
 		"directory.user.v1":                  cell.Directory("user", "3"),
 		"directory.membership.v1":            cell.Directory("membership", "3"),
 		"directory.agent.v1":                 cell.Directory("agent", "3"),
+		"directory.key.v1":                   cell.Directory("key", "3"),
 	}
-	values := map[string]string{"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3"}
+	values := map[string]string{"agent": "7", "kind": "deployment", "namespace": "n", "name": "d", "workspace": "w", "project": "4", "id": "3", "cluster": "c", "fact": "completed"}
 	c, err := catalog.Load(os.DirFS("../../../schemas/events"))
 	require.NoError(t, err)
 	for _, e := range c.Events {

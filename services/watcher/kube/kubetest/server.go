@@ -1,7 +1,7 @@
 // Package kubetest plays an API server to a watcher, for what a real one cannot be brought to do on demand: a watch that is too old, a list that
 // is refused, a cluster that was restored from a backup.
 //
-// It serves lists and watches of what it is given, and keeps Leases and namespaces as they are written. Lists are of one page and one
+// It serves lists and watches of what it is given, the same in every namespace, and keeps Leases and namespaces as they are written. Lists are of one page and one
 // version, but for those of [Server.SetMany], watches send what Send is given. It knows no more of Kubernetes than this.
 package kubetest
 
@@ -27,9 +27,12 @@ import (
 
 // Resources that are listed and watched.
 const (
-	Deployments = "deployments"
-	ReplicaSets = "replicasets"
-	Pods        = "pods"
+	Deployments         = "deployments"
+	StatefulSets        = "statefulsets"
+	DaemonSets          = "daemonsets"
+	ReplicaSets         = "replicasets"
+	ControllerRevisions = "controllerrevisions"
+	Pods                = "pods"
 )
 
 // systemNamespace is the path of the namespace whose UID is the cluster's.
@@ -76,7 +79,7 @@ func New() *Server {
 		lists: make(map[string]list), watches: make(map[string]map[chan change]bool), oldest: make(map[string]int),
 		refused: make(map[string]int), held: make(map[string]*Held), written: make(map[string]map[string]any), version: 1,
 	}
-	for _, resource := range []string{Deployments, ReplicaSets, Pods} {
+	for resource := range listKinds() {
 		s.lists[resource] = list{version: 1}
 		s.watches[resource] = make(map[chan change]bool)
 	}
@@ -239,6 +242,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// listKinds are what lists of each resource are called.
+func listKinds() map[string]string {
+	return map[string]string{
+		Deployments: "DeploymentList", StatefulSets: "StatefulSetList", DaemonSets: "DaemonSetList", ReplicaSets: "PartialObjectMetadataList",
+		ControllerRevisions: "ControllerRevisionList", Pods: "PodList",
+	}
+}
+
 func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +264,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 		s.mu.Lock()
 		return
 	}
-	apiVersion, kind := "apps/v1", map[string]string{Deployments: "DeploymentList", ReplicaSets: "PartialObjectMetadataList", Pods: "PodList"}[resource]
+	apiVersion, kind := "apps/v1", listKinds()[resource]
 	switch {
 	case resource == Pods:
 		apiVersion = "v1"

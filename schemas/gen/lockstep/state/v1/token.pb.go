@@ -399,6 +399,104 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 	return file_lockstep_state_v1_token_proto_rawDescGZIP(), []int{6}
 }
 
+type ExchangeTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of the services that shall accept it, such as deploys: at least one, at most 16.
+	Audience      []string `protobuf:"bytes,1,rep,name=audience,proto3" json:"audience,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExchangeTokenRequest) Reset() {
+	*x = ExchangeTokenRequest{}
+	mi := &file_lockstep_state_v1_token_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExchangeTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExchangeTokenRequest) ProtoMessage() {}
+
+func (x *ExchangeTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_token_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExchangeTokenRequest.ProtoReflect.Descriptor instead.
+func (*ExchangeTokenRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_token_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ExchangeTokenRequest) GetAudience() []string {
+	if x != nil {
+		return x.Audience
+	}
+	return nil
+}
+
+type ExchangeTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A JWT signed with EdDSA. Send it as Authorization: Bearer …
+	AccessToken   string                 `protobuf:"bytes,1,opt,name=access_token,json=accessToken,proto3" json:"access_token,omitempty"`
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExchangeTokenResponse) Reset() {
+	*x = ExchangeTokenResponse{}
+	mi := &file_lockstep_state_v1_token_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExchangeTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExchangeTokenResponse) ProtoMessage() {}
+
+func (x *ExchangeTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_token_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExchangeTokenResponse.ProtoReflect.Descriptor instead.
+func (*ExchangeTokenResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_token_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ExchangeTokenResponse) GetAccessToken() string {
+	if x != nil {
+		return x.AccessToken
+	}
+	return ""
+}
+
+func (x *ExchangeTokenResponse) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
 var File_lockstep_state_v1_token_proto protoreflect.FileDescriptor
 
 const file_lockstep_state_v1_token_proto_rawDesc = "" +
@@ -429,12 +527,19 @@ const file_lockstep_state_v1_token_proto_rawDesc = "" +
 	"\x06tokens\x18\x01 \x03(\v2\x18.lockstep.state.v1.TokenR\x06tokens\"$\n" +
 	"\x12RevokeTokenRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\"\x15\n" +
-	"\x13RevokeTokenResponse2\xa5\x02\n" +
+	"\x13RevokeTokenResponse\"2\n" +
+	"\x14ExchangeTokenRequest\x12\x1a\n" +
+	"\baudience\x18\x01 \x03(\tR\baudience\"u\n" +
+	"\x15ExchangeTokenResponse\x12!\n" +
+	"\faccess_token\x18\x01 \x01(\tR\vaccessToken\x129\n" +
+	"\n" +
+	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\x89\x03\n" +
 	"\fTokenService\x12\\\n" +
 	"\vCreateToken\x12%.lockstep.state.v1.CreateTokenRequest\x1a&.lockstep.state.v1.CreateTokenResponse\x12Y\n" +
 	"\n" +
 	"ListTokens\x12$.lockstep.state.v1.ListTokensRequest\x1a%.lockstep.state.v1.ListTokensResponse\x12\\\n" +
-	"\vRevokeToken\x12%.lockstep.state.v1.RevokeTokenRequest\x1a&.lockstep.state.v1.RevokeTokenResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
+	"\vRevokeToken\x12%.lockstep.state.v1.RevokeTokenRequest\x1a&.lockstep.state.v1.RevokeTokenResponse\x12b\n" +
+	"\rExchangeToken\x12'.lockstep.state.v1.ExchangeTokenRequest\x1a(.lockstep.state.v1.ExchangeTokenResponseB9Z7lockstep.internal/schemas/gen/lockstep/state/v1;statev1b\x06proto3"
 
 var (
 	file_lockstep_state_v1_token_proto_rawDescOnce sync.Once
@@ -448,7 +553,7 @@ func file_lockstep_state_v1_token_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_token_proto_rawDescData
 }
 
-var file_lockstep_state_v1_token_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_lockstep_state_v1_token_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_lockstep_state_v1_token_proto_goTypes = []any{
 	(*Token)(nil),                 // 0: lockstep.state.v1.Token
 	(*CreateTokenRequest)(nil),    // 1: lockstep.state.v1.CreateTokenRequest
@@ -457,26 +562,31 @@ var file_lockstep_state_v1_token_proto_goTypes = []any{
 	(*ListTokensResponse)(nil),    // 4: lockstep.state.v1.ListTokensResponse
 	(*RevokeTokenRequest)(nil),    // 5: lockstep.state.v1.RevokeTokenRequest
 	(*RevokeTokenResponse)(nil),   // 6: lockstep.state.v1.RevokeTokenResponse
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*ExchangeTokenRequest)(nil),  // 7: lockstep.state.v1.ExchangeTokenRequest
+	(*ExchangeTokenResponse)(nil), // 8: lockstep.state.v1.ExchangeTokenResponse
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_lockstep_state_v1_token_proto_depIdxs = []int32{
-	7, // 0: lockstep.state.v1.Token.created_at:type_name -> google.protobuf.Timestamp
-	7, // 1: lockstep.state.v1.Token.expires_at:type_name -> google.protobuf.Timestamp
-	7, // 2: lockstep.state.v1.Token.last_used_at:type_name -> google.protobuf.Timestamp
-	7, // 3: lockstep.state.v1.CreateTokenRequest.expires_at:type_name -> google.protobuf.Timestamp
-	0, // 4: lockstep.state.v1.CreateTokenResponse.token:type_name -> lockstep.state.v1.Token
-	0, // 5: lockstep.state.v1.ListTokensResponse.tokens:type_name -> lockstep.state.v1.Token
-	1, // 6: lockstep.state.v1.TokenService.CreateToken:input_type -> lockstep.state.v1.CreateTokenRequest
-	3, // 7: lockstep.state.v1.TokenService.ListTokens:input_type -> lockstep.state.v1.ListTokensRequest
-	5, // 8: lockstep.state.v1.TokenService.RevokeToken:input_type -> lockstep.state.v1.RevokeTokenRequest
-	2, // 9: lockstep.state.v1.TokenService.CreateToken:output_type -> lockstep.state.v1.CreateTokenResponse
-	4, // 10: lockstep.state.v1.TokenService.ListTokens:output_type -> lockstep.state.v1.ListTokensResponse
-	6, // 11: lockstep.state.v1.TokenService.RevokeToken:output_type -> lockstep.state.v1.RevokeTokenResponse
-	9, // [9:12] is the sub-list for method output_type
-	6, // [6:9] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	9,  // 0: lockstep.state.v1.Token.created_at:type_name -> google.protobuf.Timestamp
+	9,  // 1: lockstep.state.v1.Token.expires_at:type_name -> google.protobuf.Timestamp
+	9,  // 2: lockstep.state.v1.Token.last_used_at:type_name -> google.protobuf.Timestamp
+	9,  // 3: lockstep.state.v1.CreateTokenRequest.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 4: lockstep.state.v1.CreateTokenResponse.token:type_name -> lockstep.state.v1.Token
+	0,  // 5: lockstep.state.v1.ListTokensResponse.tokens:type_name -> lockstep.state.v1.Token
+	9,  // 6: lockstep.state.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	1,  // 7: lockstep.state.v1.TokenService.CreateToken:input_type -> lockstep.state.v1.CreateTokenRequest
+	3,  // 8: lockstep.state.v1.TokenService.ListTokens:input_type -> lockstep.state.v1.ListTokensRequest
+	5,  // 9: lockstep.state.v1.TokenService.RevokeToken:input_type -> lockstep.state.v1.RevokeTokenRequest
+	7,  // 10: lockstep.state.v1.TokenService.ExchangeToken:input_type -> lockstep.state.v1.ExchangeTokenRequest
+	2,  // 11: lockstep.state.v1.TokenService.CreateToken:output_type -> lockstep.state.v1.CreateTokenResponse
+	4,  // 12: lockstep.state.v1.TokenService.ListTokens:output_type -> lockstep.state.v1.ListTokensResponse
+	6,  // 13: lockstep.state.v1.TokenService.RevokeToken:output_type -> lockstep.state.v1.RevokeTokenResponse
+	8,  // 14: lockstep.state.v1.TokenService.ExchangeToken:output_type -> lockstep.state.v1.ExchangeTokenResponse
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_token_proto_init() }
@@ -490,7 +600,7 @@ func file_lockstep_state_v1_token_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_token_proto_rawDesc), len(file_lockstep_state_v1_token_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

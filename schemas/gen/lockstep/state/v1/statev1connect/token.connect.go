@@ -41,6 +41,9 @@ const (
 	// TokenServiceRevokeTokenProcedure is the fully-qualified name of the TokenService's RevokeToken
 	// RPC.
 	TokenServiceRevokeTokenProcedure = "/lockstep.state.v1.TokenService/RevokeToken"
+	// TokenServiceExchangeTokenProcedure is the fully-qualified name of the TokenService's
+	// ExchangeToken RPC.
+	TokenServiceExchangeTokenProcedure = "/lockstep.state.v1.TokenService/ExchangeToken"
 )
 
 // TokenServiceClient is a client for the lockstep.state.v1.TokenService service.
@@ -49,6 +52,9 @@ type TokenServiceClient interface {
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
+	// ExchangeToken makes an access token for the services named: they check it by themselves, with the keys on the stream DIRECTORY. It lives
+	// for five minutes, and no longer than the personal access token that asks for it.
+	ExchangeToken(context.Context, *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error)
 }
 
 // NewTokenServiceClient constructs a client for the lockstep.state.v1.TokenService service. By
@@ -80,14 +86,21 @@ func NewTokenServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(tokenServiceMethods.ByName("RevokeToken")),
 			connect.WithClientOptions(opts...),
 		),
+		exchangeToken: connect.NewClient[v1.ExchangeTokenRequest, v1.ExchangeTokenResponse](
+			httpClient,
+			baseURL+TokenServiceExchangeTokenProcedure,
+			connect.WithSchema(tokenServiceMethods.ByName("ExchangeToken")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // tokenServiceClient implements TokenServiceClient.
 type tokenServiceClient struct {
-	createToken *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
-	listTokens  *connect.Client[v1.ListTokensRequest, v1.ListTokensResponse]
-	revokeToken *connect.Client[v1.RevokeTokenRequest, v1.RevokeTokenResponse]
+	createToken   *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
+	listTokens    *connect.Client[v1.ListTokensRequest, v1.ListTokensResponse]
+	revokeToken   *connect.Client[v1.RevokeTokenRequest, v1.RevokeTokenResponse]
+	exchangeToken *connect.Client[v1.ExchangeTokenRequest, v1.ExchangeTokenResponse]
 }
 
 // CreateToken calls lockstep.state.v1.TokenService.CreateToken.
@@ -105,12 +118,20 @@ func (c *tokenServiceClient) RevokeToken(ctx context.Context, req *connect.Reque
 	return c.revokeToken.CallUnary(ctx, req)
 }
 
+// ExchangeToken calls lockstep.state.v1.TokenService.ExchangeToken.
+func (c *tokenServiceClient) ExchangeToken(ctx context.Context, req *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error) {
+	return c.exchangeToken.CallUnary(ctx, req)
+}
+
 // TokenServiceHandler is an implementation of the lockstep.state.v1.TokenService service.
 type TokenServiceHandler interface {
 	// CreateToken makes a token of the caller, or for an administrator of any user. Its value is shown once; only a hash is kept.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
+	// ExchangeToken makes an access token for the services named: they check it by themselves, with the keys on the stream DIRECTORY. It lives
+	// for five minutes, and no longer than the personal access token that asks for it.
+	ExchangeToken(context.Context, *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error)
 }
 
 // NewTokenServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -138,6 +159,12 @@ func NewTokenServiceHandler(svc TokenServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(tokenServiceMethods.ByName("RevokeToken")),
 		connect.WithHandlerOptions(opts...),
 	)
+	tokenServiceExchangeTokenHandler := connect.NewUnaryHandler(
+		TokenServiceExchangeTokenProcedure,
+		svc.ExchangeToken,
+		connect.WithSchema(tokenServiceMethods.ByName("ExchangeToken")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/lockstep.state.v1.TokenService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case TokenServiceCreateTokenProcedure:
@@ -146,6 +173,8 @@ func NewTokenServiceHandler(svc TokenServiceHandler, opts ...connect.HandlerOpti
 			tokenServiceListTokensHandler.ServeHTTP(w, r)
 		case TokenServiceRevokeTokenProcedure:
 			tokenServiceRevokeTokenHandler.ServeHTTP(w, r)
+		case TokenServiceExchangeTokenProcedure:
+			tokenServiceExchangeTokenHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -165,4 +194,8 @@ func (UnimplementedTokenServiceHandler) ListTokens(context.Context, *connect.Req
 
 func (UnimplementedTokenServiceHandler) RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.TokenService.RevokeToken is not implemented"))
+}
+
+func (UnimplementedTokenServiceHandler) ExchangeToken(context.Context, *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lockstep.state.v1.TokenService.ExchangeToken is not implemented"))
 }

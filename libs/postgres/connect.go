@@ -1,4 +1,4 @@
-package connectapi
+package postgres
 
 import (
 	"context"
@@ -7,15 +7,14 @@ import (
 	"connectrpc.com/connect"
 
 	"lockstep.internal/libs/fault"
-	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
 // outages tells a database that is away from a fault of the service: the caller may try again.
 type outages struct{}
 
-// NewOutages returns the interceptor that makes outages of the database unavailable. It comes after the one that makes everything unknown internal.
-func NewOutages() connect.Interceptor { return outages{} }
+// Outages returns the interceptor that makes outages of the database unavailable. It comes after the one that makes everything unknown internal.
+func Outages() connect.Interceptor { return outages{} }
 
 func (outages) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
@@ -36,7 +35,7 @@ func (outages) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 }
 
 func unavailable(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil || !libpostgres.Outage(err) {
+	if err == nil || ctx.Err() != nil || !Outage(err) {
 		return err
 	}
 	if _, said := errors.AsType[*fault.Error](err); said {

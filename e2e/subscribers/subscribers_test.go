@@ -1,0 +1,180 @@
+package subscribers_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/e2e/architecture"
+)
+
+// program is a subscriber that is ready to run.
+type program struct {
+	args []string
+	env  []string
+}
+
+func TestASubscriberInGo(t *testing.T) {
+	t.Parallel()
+	built := filepath.Join(t.TempDir(), "subscriber")
+	build(t, filepath.Join(root(t), "deploy", "subscribers", "go"), "go", "build", "-o", built, ".")
+	follow(t, "in-go", program{args: []string{built}})
+}
+
+func TestASubscriberInTypeScript(t *testing.T) {
+	t.Parallel()
+	for _, tool := range []string{"node", "npm"} {
+		_, err := exec.LookPath(tool)
+		require.NoError(t, err, "this test needs Node.js and npm: on Debian, apt-get install nodejs npm")
+	}
+	dir := t.TempDir()
+	sources := filepath.Join(root(t), "deploy", "subscribers", "typescript")
+	for _, file := range []string{"package.json", "package-lock.json", "tsconfig.json", "src/subscriber.ts"} {
+		content, err := os.ReadFile(filepath.Join(sources, file))
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
+	}
+	build(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=3", "--fetch-timeout=60000")
+	build(t, dir, "npm", "run", "build")
+	follow(t, "in-typescript", program{args: []string{"node", filepath.Join(dir, "dist", "subscriber.js")}})
+}
+
+func TestASubscriberInAShell(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	build(t, filepath.Join(root(t), "tools", "natscli"), "go", "build", "-o", filepath.Join(dir, "nats"), "github.com/nats-io/natscli/nats")
+	script := filepath.Join(root(t), "deploy", "subscribers", "cli", "subscriber.sh")
+	follow(t, "in-a-shell", program{args: []string{script}, env: []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "XDG_CONFIG_HOME=" + dir, "HOME=" + dir}})
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := architecture.Root()
+	require.NoError(t, err)
+	return dir
+}
+
+// build runs a command of the tools of a subscriber, each of whose modules stands alone. Go is asked for what it builds everywhere else, so that what is built
+// already is used; nothing but the module proxy and the npm registry is asked for anything.
+func build(t *testing.T, dir, name string, args ...string) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), name, args...)
+	command.Dir, command.Env = dir, append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local", "npm_config_update_notifier=false")
+	began := time.Now()
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, "%s %s: %s\n\nWhat is not cached comes from %s, which has to be reachable from here.", name, strings.Join(args, " "), out, origin(t, dir, name))
+	t.Logf("%s %s took %s", name, strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
+}
+
+// origin is where a tool gets what it lacks.
+func origin(t *testing.T, dir, name string) string {
+	t.Helper()
+	what, args := "the Go module proxy", []string{"env", "GOPROXY"}
+	if name == "npm" {
+		what, args = "the npm registry", []string{"config", "get", "registry"}
+	}
+	command := exec.CommandContext(context.WithoutCancel(t.Context()), name, args...)
+	command.Dir = dir
+	out, err := command.Output()
+	if err != nil {
+		return what
+	}
+	return what + " " + strings.TrimSpace(string(out))
+}
+
+// follow has the program read facts, be away, and go on where it ended; and go on through a restart of NATS.
+func follow(t *testing.T, name string, p program) {
+	t.Helper()
+	b := setup(t, name)
+	credentials := b.credentials(t, name)
+	b.tell(t, 1, 3)
+	read := func(from, to int, lines <-chan string) {
+		t.Helper()
+		for n := from; n <= to; n++ {
+			select {
+			case line := <-lines:
+				require.Contains(t, line, fmt.Sprintf("progressed-%d", n))
+				require.Contains(t, line, "checkout")
+			case <-time.After(patience):
+				require.Fail(t, "a fact does not arrive", "%d, %d wait", n, b.waiting(t, name))
+			}
+		}
+	}
+	settled := func() {
+		t.Helper()
+		require.Eventually(t, func() bool { return b.waiting(t, name) == 0 }, patience, 20*time.Millisecond, "what is read is not acknowledged")
+	}
+	lines, stop := p.start(t, credentials)
+	read(1, 3, lines)
+	b.tell(t, 4, 4)
+	read(4, 4, lines)
+	settled()
+	stop()
+
+	b.tell(t, 5, 7)
+	lines, stop = p.start(t, credentials)
+	read(5, 7, lines)
+	settled()
+	require.NoError(t, b.server.Restart())
+	b.tell(t, 8, 9)
+	// A fact that was on its way when the connection broke comes again, perhaps after one that is younger.
+	missing := map[string]bool{"progressed-8": true, "progressed-9": true}
+	for len(missing) > 0 {
+		select {
+		case line := <-lines:
+			for fact := range missing {
+				if strings.Contains(line, fact) {
+					delete(missing, fact)
+				}
+			}
+		case <-time.After(patience):
+			require.Fail(t, "a fact is missed", "%v", missing)
+		}
+	}
+	settled()
+	stop()
+}
+
+// start runs the program and gives what it prints. The function ends it, with all that it has started.
+func (p program) start(t *testing.T, credentials string) (<-chan string, func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	command := exec.CommandContext(ctx, p.args[0], append(p.args[1:len(p.args):len(p.args)], credentials)...)
+	command.Env = append(os.Environ(), p.env...)
+	command.Stderr = t.Output()
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }
+	command.WaitDelay = patience
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	lines, done := make(chan string, 100), make(chan struct{})
+	go func() {
+		defer close(done)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		<-done
+		_ = command.Wait() // how it ends does not matter to who sent it away
+	}
+	t.Cleanup(stop)
+	return lines, stop
+}

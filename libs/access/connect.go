@@ -1,0 +1,107 @@
+package access
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+// Interceptor lets in calls with an access token, and none other. Put it after the interceptor of package fault. A handler finds who calls by [From].
+func (v *Verifier) Interceptor() connect.Interceptor { return interceptor{v} }
+
+type interceptor struct{ *Verifier }
+
+func (i interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+		caller, err := i.authenticate(request.Header())
+		if err != nil {
+			return nil, err
+		}
+		return next(With(ctx, caller), request)
+	}
+}
+
+func (i interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		caller, err := i.authenticate(conn.RequestHeader())
+		if err != nil {
+			return err
+		}
+		ctx, release := i.bounded(With(ctx, caller), caller)
+		defer release()
+		err = next(ctx, conn)
+		// Why the stream was cut says more than what its handler made of that.
+		if cut, ok := context.Cause(ctx).(*fault.Error); ok { //nolint:errorlint // a cause of ours is given as it is
+			return cut
+		}
+		return err
+	}
+}
+
+// WrapStreamingClient is for clients only, which this interceptor is not.
+func (i interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// Handler is the same for plain HTTP: the fault becomes the answer.
+func (v *Verifier) Handler(refuse func(http.ResponseWriter, *http.Request, error), next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller, err := v.authenticate(r.Header)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		ctx, release := v.bounded(With(r.Context(), caller), caller)
+		defer release()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func (v *Verifier) authenticate(header http.Header) (Caller, error) {
+	values := header.Values("Authorization")
+	if len(values) > 1 {
+		return Caller{}, fault.New(errcode.Unauthenticated, "the header Authorization was sent more than once")
+	}
+	scheme, token, found := strings.Cut(header.Get("Authorization"), " ")
+	if !found || !strings.EqualFold(scheme, "bearer") {
+		return Caller{}, fault.New(errcode.Unauthenticated, "no access token was sent: get one at the service state, and send the header Authorization: Bearer <token>")
+	}
+	return v.Verify(token)
+}
+
+// bounded is a context that ends, with a fault as its cause, when the caller loses what it was let in as, or has been there for too long.
+func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		limit := time.NewTimer(v.cfg.StreamLifetime)
+		defer limit.Stop()
+		for {
+			changed := v.cfg.Directory.Changed()
+			now, err := v.caller(caller.UserID, caller.Admin)
+			if err == nil && now != caller {
+				err = fault.New(errcode.Unavailable, "user %d is no administrator any more: call again", caller.UserID)
+			}
+			if err != nil {
+				cancel(err)
+				return
+			}
+			select {
+			case <-changed:
+			case <-limit.C:
+				cancel(fault.New(errcode.Unavailable, "the stream is as old as one may be, %s: call again", v.cfg.StreamLifetime))
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }
+}

@@ -1,0 +1,199 @@
+package access_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+)
+
+// serve starts a service of three methods: who calls, a stream that says so and lasts, and the same over plain HTTP.
+func serve(t *testing.T, b *bundle) *httptest.Server {
+	t.Helper()
+	options := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)), b.verifier.Interceptor())
+	who := func(ctx context.Context) *wrapperspb.Int64Value {
+		caller, known := access.From(ctx)
+		if !known {
+			return nil
+		}
+		return wrapperspb.Int64(caller.UserID)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/x/who", connect.NewUnaryHandler("/x/who", func(ctx context.Context, _ *connect.Request[emptypb.Empty]) (*connect.Response[wrapperspb.Int64Value], error) {
+		return connect.NewResponse(who(ctx)), nil
+	}, options))
+	mux.Handle("/x/watch", connect.NewServerStreamHandler("/x/watch", func(ctx context.Context, _ *connect.Request[emptypb.Empty], s *connect.ServerStream[wrapperspb.Int64Value]) error {
+		if err := s.Send(who(ctx)); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}, options))
+	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
+		fault.WriteHTTP(w, r, slog.New(slog.DiscardHandler), err)
+	}
+	mux.Handle("/plain", b.verifier.Handler(refuse, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller, _ := access.From(r.Context())
+		if caller.UserID == 5 {
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func request(authorization ...string) *connect.Request[emptypb.Empty] {
+	r := connect.NewRequest(&emptypb.Empty{})
+	for _, value := range authorization {
+		r.Header().Add("Authorization", value)
+	}
+	return r
+}
+
+func TestCallsAreLetInByTheirToken(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	server := serve(t, b)
+	mapped := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)))
+	unary := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/who", mapped)
+	stream := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/watch", mapped)
+	for _, scheme := range []string{"Bearer ", "bearer "} {
+		response, err := unary.CallUnary(t.Context(), request(scheme+b.sign(t)))
+		require.NoError(t, err)
+		require.Equal(t, int64(5), response.Msg.GetValue())
+	}
+	for name, c := range map[string]struct {
+		authorization []string
+		code          fault.Code
+		status        int
+	}{
+		"nothing":        {nil, errcode.Unauthenticated, http.StatusUnauthorized},
+		"another scheme": {[]string{"Basic " + b.sign(t)}, errcode.Unauthenticated, http.StatusUnauthorized},
+		"no token":       {[]string{"Bearer"}, errcode.Unauthenticated, http.StatusUnauthorized},
+		"two tokens":     {[]string{"Bearer " + b.sign(t), "Bearer " + b.sign(t)}, errcode.Unauthenticated, http.StatusUnauthorized},
+		"blocked":        {[]string{"Bearer " + b.sign(t, func(g *access.Grant) { g.UserID = 7 })}, errcode.PermissionDenied, http.StatusForbidden},
+	} {
+		_, err := unary.CallUnary(t.Context(), request(c.authorization...))
+		require.Equal(t, c.code, fault.CodeOf(err), name)
+		answers, err := stream.CallServerStream(t.Context(), request(c.authorization...))
+		require.NoError(t, err)
+		require.False(t, answers.Receive())
+		require.Equal(t, c.code, fault.CodeOf(answers.Err()), name)
+		require.NoError(t, answers.Close())
+		require.Equal(t, c.status, plain(t, server, c.authorization...), name)
+	}
+	require.Equal(t, http.StatusNoContent, plain(t, server, "Bearer "+b.sign(t)))
+}
+
+func plain(t *testing.T, server *httptest.Server, authorization ...string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/plain", http.NoBody)
+	require.NoError(t, err)
+	for _, value := range authorization {
+		r.Header.Add("Authorization", value)
+	}
+	response, err := server.Client().Do(r)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode
+}
+
+func TestAStreamIsCutWhenItsCallerIsNotLetInAnyMore(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*book)
+		code   fault.Code
+	}{
+		"blocked":                   {func(b *book) { b.users[6] = directory.User{ID: 6, Admin: true, Blocked: true} }, errcode.PermissionDenied},
+		"deleted":                   {func(b *book) { delete(b.users, 6) }, errcode.Unauthenticated},
+		"no administrator any more": {func(b *book) { b.users[6] = directory.User{ID: 6} }, errcode.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			answers := watch(t, b, serve(t, b))
+			b.book.write(func() { b.book.users[5] = directory.User{ID: 5, Blocked: true} })
+			b.book.write(func() { c.change(b.book) })
+			require.False(t, answers.Receive())
+			require.Equal(t, c.code, fault.CodeOf(answers.Err()), "%v", answers.Err())
+		})
+	}
+}
+
+func watch(t *testing.T, b *bundle, server *httptest.Server) *connect.ServerStreamForClient[wrapperspb.Int64Value] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	client := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/watch",
+		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
+	answers, err := client.CallServerStream(ctx, request("Bearer "+b.sign(t, func(g *access.Grant) { g.UserID, g.Admin = 6, true })))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = answers.Close() })
+	require.True(t, answers.Receive(), "%v", answers.Err())
+	require.Equal(t, int64(6), answers.Msg().GetValue())
+	return answers
+}
+
+func TestAStreamDoesNotLiveForEver(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *access.Config) { c.StreamLifetime = 50 * time.Millisecond })
+	answers := watch(t, b, serve(t, b))
+	require.False(t, answers.Receive())
+	require.Equal(t, errcode.Unavailable, fault.CodeOf(answers.Err()))
+	require.ErrorContains(t, answers.Err(), "call again")
+}
+
+// roles are of user 5: reader of agent 1, owner of agent 2.
+type roles struct{}
+
+func (roles) AgentRole(user, agent int64) directory.Role {
+	return map[[2]int64]directory.Role{{5, 1}: directory.RoleReader, {5, 2}: directory.RoleOwner}[[2]int64{user, agent}]
+}
+
+func (roles) Agents(int64, directory.Role) []int64 { return []int64{1, 2} }
+
+func TestWhatACallerMayDoWithAnAgent(t *testing.T) {
+	t.Parallel()
+	five, admin := access.With(t.Context(), access.Caller{UserID: 5}), access.With(t.Context(), access.Caller{UserID: 6, Admin: true})
+	for name, c := range map[string]struct {
+		ctx   context.Context
+		agent int64
+		least directory.Role
+		code  fault.Code
+	}{
+		"reads":                    {five, 1, directory.RoleReader, ""},
+		"owns":                     {five, 2, directory.RoleMaintainer, ""},
+		"reads, may not do":        {five, 1, directory.RoleMaintainer, errcode.PermissionDenied},
+		"may not know":             {five, 3, directory.RoleReader, errcode.NotFound},
+		"an administrator":         {admin, 3, directory.RoleOwner, ""},
+		"nobody":                   {t.Context(), 1, directory.RoleReader, errcode.NotFound},
+		"a role that there is not": {five, 2, directory.RoleNone, errcode.PermissionDenied},
+	} {
+		require.Equal(t, c.code, fault.CodeOf(access.Agent(c.ctx, roles{}, c.agent, c.least, "rollout x")), name)
+	}
+	agents, all := access.Agents(five, roles{}, directory.RoleReader)
+	require.False(t, all)
+	require.Equal(t, []int64{1, 2}, agents)
+	_, all = access.Agents(admin, roles{}, directory.RoleReader)
+	require.True(t, all)
+	agents, all = access.Agents(t.Context(), roles{}, directory.RoleReader)
+	require.False(t, all)
+	require.Empty(t, agents)
+	require.NoError(t, access.Administrator(admin))
+	require.Equal(t, errcode.PermissionDenied, fault.CodeOf(access.Administrator(five)))
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(access.Administrator(t.Context())))
+	require.NotErrorIs(t, access.Administrator(five), access.Administrator(t.Context()))
+}

@@ -1,0 +1,27 @@
+package directory
+
+import (
+	"errors"
+
+	"lockstep.internal/libs/topology"
+)
+
+// Fold is what is known after these messages, and the error of each that is malformed.
+type Fold struct{ known *knowledge }
+
+// NewFold knows nothing.
+func NewFold() *Fold { return &Fold{known: newKnowledge()} }
+
+// Take learns what a message says.
+func (f *Fold) Take(cell topology.Cell, subject string, revision int64, data []byte) (bool, error) {
+	return f.known.take(cell, subject, revision, data)
+}
+
+// Role of the user.
+func (f *Fold) Role(user int64, scope Scope) Role { return f.known.role(user, scope) }
+
+// AgentRole of the user.
+func (f *Fold) AgentRole(user, agent int64) Role { return f.known.agentRole(user, agent) }
+
+// Unknown says whether the error is of an entry of an unknown kind.
+func Unknown(err error) bool { return errors.Is(err, errUnknownKind) }

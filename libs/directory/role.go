@@ -1,0 +1,49 @@
+package directory
+
+import (
+	"slices"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Role in an organization, a group or a project. Each may do what those before it may.
+type Role = events.MembershipRole
+
+// Roles. RoleNone may do nothing.
+const (
+	RoleNone       Role = ""
+	RoleReader          = events.MembershipRoleReader
+	RoleDeveloper       = events.MembershipRoleDeveloper
+	RoleMaintainer      = events.MembershipRoleMaintainer
+	RoleOwner           = events.MembershipRoleOwner
+)
+
+// Includes says whether who has the role may do what least may. An unknown role includes nothing, and nothing includes it.
+func Includes(role, least Role) bool {
+	ranks := []Role{RoleReader, RoleDeveloper, RoleMaintainer, RoleOwner}
+	has, needs := slices.Index(ranks, role), slices.Index(ranks, least)
+	return has >= 0 && needs >= 0 && has >= needs
+}
+
+func higher(a, b Role) Role {
+	if Includes(b, RoleReader) && (!Includes(a, RoleReader) || Includes(b, a)) {
+		return b
+	}
+	return a
+}
+
+// Kind of a scope.
+type Kind = events.MembershipScope
+
+// Kinds of scopes.
+const (
+	Organization = events.MembershipScopeOrganization
+	Group        = events.MembershipScopeGroup
+	Project      = events.MembershipScopeProject
+)
+
+// Scope is one organization, group or project.
+type Scope struct {
+	Kind Kind
+	ID   int64
+}

@@ -1,0 +1,401 @@
+package natsauth_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+)
+
+// reader connects as a subscriber, or under the name of its listener.
+func (c *cell) reader(t *testing.T, user string, options ...nats.Option) *client {
+	t.Helper()
+
+	name, _ := natsauth.SubscriberOfUser(user)
+	a := &client{complaints: make(chan error, 1024)}
+	a.Conn = dial(t, c.server.ClientURL(), append([]nats.Option{
+		nats.UserInfo(user, name+"-token"), nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
+		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
+	}, options...)...)
+
+	return a
+}
+
+// tell stores a fact.
+func (c *cell) tell(t *testing.T, namespace, fact string) {
+	t.Helper()
+
+	_, err := c.js.Publish(testContext(t), cellName.Deploy("c1", namespace, "deployment", "web", fact), []byte(namespace+"/"+fact), jetstream.WithMsgID(namespace+fact))
+	require.NoError(t, err)
+}
+
+// deploys lets the state principal of the tests publish facts, which the service deploys does.
+func startDeploys(t *testing.T) *cell {
+	t.Helper()
+
+	c := startCell(t)
+	conn := c.static(t, natsauth.PrincipalOperator)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+
+	c.js = js
+
+	return c
+}
+
+func TestASubscriberReadsWhatItMissedAndGoesOn(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+	ctx := testContext(t)
+
+	for i := range 20 {
+		c.tell(t, "shop", fmt.Sprintf("progressed-%d", i))
+		c.tell(t, "other", fmt.Sprintf("progressed-%d", i))
+	}
+
+	for life := range 4 {
+		reader := c.reader(t, "shop")
+		js := reader.jetStream(t)
+		consumer, err := js.Consumer(ctx, topology.StreamDeploys, topology.SubscriberConsumer("shop"))
+		require.NoError(t, err)
+
+		for i := range 5 {
+			message, err := consumer.Next(jetstream.FetchMaxWait(patience))
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprintf("lockstep.local.deploy.c1.shop.deployment.web.progressed-%d", life*5+i), message.Subject())
+			require.NoError(t, message.DoubleAck(ctx))
+		}
+
+		require.Empty(t, reader.complaints)
+		reader.Close()
+	}
+}
+
+func TestASubscriberConsumesLiveThroughItsConsumer(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+	reader := c.reader(t, "reader")
+	consumer, err := reader.jetStream(t).Consumer(testContext(t), topology.StreamDeploys, topology.SubscriberConsumer("reader"))
+	require.NoError(t, err)
+
+	received := make(chan jetstream.Msg, 10)
+	consuming, err := consumer.Consume(func(m jetstream.Msg) { received <- m })
+	require.NoError(t, err)
+
+	for i := range 3 {
+		c.tell(t, "shop", fmt.Sprint(i))
+		message := receive(t, received)
+		require.Equal(t, fmt.Sprintf("shop/%d", i), string(message.Data()))
+		require.NoError(t, message.DoubleAck(testContext(t)))
+	}
+
+	consuming.Stop()
+	receive(t, consuming.Closed())
+	require.Empty(t, reader.complaints)
+}
+
+func TestAListenerHearsWhatIsStoredUnderItsFilter(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+	all, shop := c.reader(t, "reader.live"), c.reader(t, "shop.live")
+	heard := func(from *client, subject string) *nats.Subscription {
+		s, err := from.SubscribeSync(subject)
+		require.NoError(t, err)
+		require.NoError(t, from.FlushWithContext(testContext(t)))
+
+		return s
+	}
+	everything, narrower, shops := heard(all, "lockstep.local.deploy.>"), heard(all, "lockstep.local.deploy.*.*.*.*.completed"), heard(shop, "lockstep.local.deploy.*.shop.>")
+
+	c.tell(t, "other", "started")
+	c.tell(t, "shop", "started")
+	// What the stream refuses, or has already, nobody hears.
+	_, err := c.js.Publish(testContext(t), "lockstep.local.deploy.c1.shop.deployment.web.twice", nil, jetstream.WithExpectLastSequencePerSubject(99))
+	require.Error(t, err)
+	c.tell(t, "shop", "started")
+	c.tell(t, "shop", "completed")
+
+	for subscription, facts := range map[*nats.Subscription][]string{
+		everything: {"other/started", "shop/started", "shop/completed"}, narrower: {"shop/completed"}, shops: {"shop/started", "shop/completed"},
+	} {
+		for _, fact := range facts {
+			message, err := subscription.NextMsg(patience)
+			require.NoError(t, err)
+			require.Equal(t, fact, string(message.Data))
+			namespace, name, _ := strings.Cut(fact, "/")
+			require.Equal(t, "lockstep.local.deploy.c1."+namespace+".deployment.web."+name, message.Subject)
+			require.NotEmpty(t, message.Header.Get("Nats-Sequence"), "where it is on the stream, for who wants to know what it has missed")
+			require.Empty(t, message.Reply, "nobody is to answer")
+		}
+
+		n, _, err := subscription.Pending()
+		require.NoError(t, err)
+		require.Zero(t, n)
+	}
+
+	for _, subject := range []string{"lockstep.local.deploy.>", "lockstep.local.deploy.*.other.>", "lockstep.local.deploy.*.*.>"} {
+		_, err := shop.SubscribeSync(subject)
+		require.NoError(t, err)
+		require.NoError(t, shop.FlushWithContext(testContext(t)))
+		require.ErrorContains(t, receive(t, shop.complaints), "Permissions Violation", subject)
+	}
+
+	require.Empty(t, all.complaints)
+}
+
+// readerMay says what the subscriber "reader" may publish to, spelled out by hand from the contract.
+func readerMay(subject string) bool {
+	switch subject {
+	case "$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader", "$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader":
+		return true
+	default:
+		return strings.HasPrefix(subject, "$JS.ACK.DEPLOYS.subscriber-reader.")
+	}
+}
+
+// outside is what somebody outside may try, each once.
+func outside() []string {
+	subjects := append(factSubjects("18"), serverSubjects()...)
+	subjects = append(subjects, wildcardSubjects()...)
+	subjects = append(subjects, apiSubjects("subscriber-shop")...)
+
+	for _, consumer := range []string{"subscriber-reader", "subscriber-", "subscriber-reader.live", "reader", "dispatcher-18"} {
+		for _, subject := range apiSubjects(consumer) {
+			if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamDesired) {
+				subjects = append(subjects, subject)
+			}
+		}
+	}
+
+	subjects = append(subjects,
+		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.deploy.c1.shop.deployment.web.forged", "lockstep.local.deploy_live.c1.shop.deployment.web.completed",
+		"lockstep.local.deploy.x", "lockstep.local.deploy", "_INBOX_shop.x", "_INBOX_reader", "_INBOX_reader.x", "_INBOX_reader.live.x")
+	slices.Sort(subjects)
+
+	return slices.Compact(subjects)
+}
+
+// refuse tries each of these and has the server complain of each. They go out many at a time, since each answer takes a while on a busy machine.
+func (a *client) refuse(t *testing.T, subjects []string, try func(subject string)) {
+	t.Helper()
+
+	for tried := range slices.Chunk(subjects, 100) {
+		for _, subject := range tried {
+			try(subject)
+		}
+
+		require.NoError(t, a.FlushWithContext(testContext(t)))
+
+		var complaints strings.Builder
+		for range tried {
+			err := receive(t, a.complaints)
+			require.ErrorContains(t, err, "ermissions Violation")
+			complaints.WriteString(err.Error() + "\n")
+		}
+
+		for _, subject := range tried {
+			require.Contains(t, strings.ToLower(complaints.String()), strings.ToLower(`"`+subject+`"`))
+		}
+	}
+}
+
+// untouched is everything stored but the reader's own consumer.
+func (c *cell) untouched(t *testing.T) map[string]any {
+	t.Helper()
+
+	whole := *c
+
+	var err error
+
+	whole.js, err = jetstream.New(c.state)
+	require.NoError(t, err)
+
+	return whole.stored(t, func(string) bool { return false }, func(consumer string) bool { return consumer == "subscriber-reader" })
+}
+
+func TestReadersMayPublishNothingElse(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+	c.tell(t, "shop", "started")
+
+	before := c.untouched(t)
+
+	for user, may := range map[string]func(string) bool{"reader": readerMay, "reader.live": func(string) bool { return false }} {
+		reader := c.reader(t, user)
+		forbidden := slices.DeleteFunc(outside(), may)
+		require.Greater(t, len(forbidden), 500)
+		reader.refuse(t, forbidden, func(subject string) {
+			require.NoError(t, reader.PublishRequest(subject, "_INBOX_reader.answer", []byte("{}")))
+		})
+		require.Equal(t, before, c.untouched(t))
+		require.True(t, reader.IsConnected())
+	}
+}
+
+func TestReadersMaySubscribeToNothingElse(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+
+	for user, own := range map[string]string{"reader": "_INBOX_reader.", "reader.live": "lockstep.local.deploy."} {
+		forbidden := slices.DeleteFunc(outside(), func(subject string) bool { return strings.HasPrefix(subject, own) })
+
+		for _, queue := range []string{"", "q"} {
+			// A connection for each, since one may not have many subscriptions.
+			for few := range slices.Chunk(forbidden, 50) {
+				reader := c.reader(t, user)
+				reader.refuse(t, few, func(subject string) {
+					_, err := reader.QueueSubscribeSync(subject, queue)
+					require.NoError(t, err)
+				})
+				reader.Close()
+			}
+		}
+	}
+}
+
+// TestAReaderCannotHaveAnswersDeliveredToOthers asks for its own facts with replies that it may not publish to: on the subjects of facts, of streams and on others' inboxes.
+func TestAReaderCannotHaveAnswersDeliveredToOthers(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+
+	for i := range 50 {
+		c.tell(t, "shop", fmt.Sprint(i))
+	}
+
+	listener, other, agent := c.reader(t, "shop.live"), c.reader(t, "shop"), c.agent(t, agentOne)
+
+	var ears []*nats.Subscription
+
+	for from, subject := range map[*client]string{listener: "lockstep.local.deploy.*.shop.>", other: "_INBOX_shop.>", agent: "_INBOX_17.>"} {
+		s, err := from.SubscribeSync(subject)
+		require.NoError(t, err)
+		require.NoError(t, from.FlushWithContext(testContext(t)))
+
+		ears = append(ears, s)
+	}
+
+	before := c.untouched(t)
+	reader := c.reader(t, "reader")
+	consumer, err := reader.jetStream(t).Consumer(testContext(t), topology.StreamDeploys, "subscriber-reader")
+	require.NoError(t, err)
+
+	// What agents reach in their account is no inbox of this one: only the other subscriber's inbox, whose random part nobody knows, could be named.
+	targets := []string{"lockstep.local.deploy.c1.shop.deployment.web.forged", "lockstep.local.deploy_live.c1.shop.deployment.web.forged", "lockstep.local.desired.17.w", "_INBOX_17.x"}
+
+	targets = append(append(targets, factSubjects("18")...), serverSubjects()...)
+
+	for _, subject := range append(apiSubjects("subscriber-shop"), apiSubjects("dispatcher-18")...) {
+		if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamDesired) || strings.Contains(subject, "ACCOUNT") {
+			targets = append(targets, subject)
+		}
+	}
+
+	for _, carrier := range []string{
+		"$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader", "$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "$JS.ACK.DEPLOYS.subscriber-reader.1.1.1.1.0",
+	} {
+		body := []byte("")
+		if strings.Contains(carrier, "MSG.NEXT") {
+			body = []byte(`{"batch":1,"no_wait":true}`)
+		}
+
+		for _, target := range targets {
+			message := nats.NewMsg(carrier)
+			message.Reply, message.Data = target, body
+			message.Header.Set(server.MsgTraceDest, target)
+			require.NoError(t, reader.PublishRequest(carrier, target, body))
+			require.NoError(t, reader.PublishMsg(message))
+		}
+
+		require.NoError(t, reader.FlushWithContext(testContext(t)))
+		// An honest exchange: what was asked before it has been answered.
+		_, err = consumer.Info(testContext(t))
+		require.NoError(t, err)
+	}
+
+	require.Equal(t, before, c.untouched(t))
+
+	for _, s := range ears {
+		n, _, err := s.Pending()
+		require.NoError(t, err)
+		require.Zero(t, n, "%s hears what a reader made up", s.Subject)
+	}
+	// They do hear what is true.
+	c.tell(t, "shop", "true")
+
+	for _, s := range ears {
+		if !strings.Contains(s.Subject, "deploy") {
+			continue
+		}
+
+		message, err := s.NextMsg(patience)
+		require.NoError(t, err)
+		require.Equal(t, "shop/true", string(message.Data))
+	}
+}
+
+func TestReadersTakeLittleOfTheServer(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+	reader := c.reader(t, "reader")
+
+	for i := range 65 {
+		_, err := reader.SubscribeSync(fmt.Sprintf("_INBOX_reader.%d", i))
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, reader.FlushWithContext(testContext(t)))
+	require.ErrorContains(t, receive(t, reader.complaints), "maximum subscriptions")
+	require.NoError(t, reader.PublishRequest("$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "_INBOX_reader.x", make([]byte, 8<<10)))
+	require.NoError(t, reader.FlushWithContext(testContext(t)))
+	require.ErrorIs(t, reader.PublishRequest("$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "_INBOX_reader.x", make([]byte, 8<<10+1)), nats.ErrMaxPayload)
+}
+
+func TestARevokedReaderIsCutWithinASecond(t *testing.T) {
+	t.Parallel()
+
+	c := startDeploys(t)
+	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: 100 * time.Millisecond}
+	cut := make(chan string, 10)
+
+	for _, user := range []string{"reader", "reader.live"} {
+		c.reader(t, user, nats.DisconnectErrHandler(func(*nats.Conn, error) { cut <- user }))
+	}
+
+	stays := c.reader(t, "shop")
+	stay := c.agent(t, agentOne)
+
+	c.directory.revokeReader("reader")
+
+	began := time.Now()
+
+	for _, principal := range []natsauth.Principal{
+		{Kind: natsauth.KindSubscriber, Name: "reader"}, {Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.>"},
+	} {
+		kicked, err := kicker.Sweep(context.Background(), principal)
+		require.NoError(t, err)
+		require.Equal(t, 1, kicked)
+	}
+
+	require.ElementsMatch(t, []string{"reader", "reader.live"}, []string{receive(t, cut), receive(t, cut)})
+	require.Less(t, time.Since(began), 5*time.Second, "generous, for a machine that has much else to do")
+	require.True(t, stays.IsConnected())
+	require.True(t, stay.IsConnected())
+}

@@ -1,0 +1,112 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/shadow"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// setup has two tables: what people want beside what was heard of it, and what was heard alone.
+func setup(t *testing.T) (*pgx.Conn, *shadow.Tables) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), pgtest.Database(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	exec(t, conn,
+		`create table wishes (id int primary key, wanted text not null, heard text not null default '')`,
+		`create table facts (a int, b int, text text not null, told int not null default 0, primary key (a, b))`,
+		`insert into wishes values (1, 'tea', 'poured'), (2, 'milk', '')`,
+		`insert into facts values (1, 1, 'same', 7), (1, 2, 'real', 7), (2, 1, 'too much', 7)`)
+	tables, err := shadow.Make(t.Context(), conn, []shadow.Table{
+		{Name: "wishes", Key: []string{"id"}, Derived: []string{"heard"}, Fixed: true},
+		{Name: "facts", Key: []string{"a", "b"}, Own: []string{"told"}},
+	}, "fillfactor = 60")
+	require.NoError(t, err)
+	return conn, tables
+}
+
+type executor interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+func exec(t *testing.T, db executor, statements ...string) {
+	t.Helper()
+	for _, statement := range statements {
+		_, err := db.Exec(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}
+}
+
+// rebuilt is what the streams say: the code that fills the tables knows nothing of shadows.
+func rebuilt(t *testing.T, tables *shadow.Tables) {
+	t.Helper()
+	tx, err := tables.Begin(t.Context())
+	require.NoError(t, err)
+	exec(t, tx,
+		`insert into wishes values (1, 'tea', 'drunk'), (9, 'unmade', 'heard')`,
+		`insert into facts values (1, 1, 'same'), (1, 2, 'should'), (3, 1, 'missing')`)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, tables.Tidy(t.Context()))
+}
+
+func TestTheRealTablesAreComparedAndReplaced(t *testing.T) {
+	t.Parallel()
+	conn, tables := setup(t)
+	rebuilt(t, tables)
+	require.NoError(t, postgres.InTx(t.Context(), conn, func(tx pgx.Tx) error {
+		compared, differences, err := tables.Compare(t.Context(), tx, 3)
+		require.NoError(t, err)
+		require.Equal(t, []shadow.Compared{{Name: "wishes", Rows: 2, Different: 1}, {Name: "facts", Rows: 3, Different: 3}}, compared)
+		require.Equal(t, []string{
+			`wishes 1: heard is "poured", by the streams "drunk"`,
+			`facts 1/2: text is "real", by the streams "should"`,
+			`facts 2/1: is there, but not by the streams`,
+		}, differences, "no more than asked for")
+		return tables.Replace(t.Context(), tx)
+	}))
+	read := func(sql string) []string {
+		rows, err := conn.Query(t.Context(), sql)
+		require.NoError(t, err)
+		out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return out
+	}
+	require.Equal(t, []string{"1 tea drunk", "2 milk "}, read(`select concat_ws(' ', id, wanted, heard) from `+tables.Real("wishes")+` order by id`), "rows are people's")
+	require.Equal(t, []string{"1 1 same 7", "1 2 should 7", "3 1 missing 0"}, read(`select concat_ws(' ', a, b, text, told) from `+tables.Real("facts")+` order by a, b`))
+}
+
+func TestTheRealTablesCannotBeWrittenMeanwhile(t *testing.T) {
+	t.Parallel()
+	conn, tables := setup(t)
+	for name, begin := range map[string]func() (pgx.Tx, error){
+		"alone": func() (pgx.Tx, error) { return tables.Begin(t.Context()) },
+		"within": func() (pgx.Tx, error) {
+			outer, err := conn.Begin(t.Context())
+			require.NoError(t, err)
+			return tables.Within(outer).Begin(t.Context())
+		},
+	} {
+		tx, err := begin()
+		require.NoError(t, err, name)
+		_, err = tx.Exec(t.Context(), `delete from `+tables.Real("facts"))
+		require.ErrorContains(t, err, "read-only", name)
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+}
+
+func TestNamesAreFilledIn(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, `a b '{1,2}' `, shadow.Fill(`{one} {two} '{1,2}' {none}`, map[string]string{"one": "a", "two": "b"}))
+	require.Equal(t, "l.a = s.a and l.b = s.b", shadow.Same([]string{"a", "b"}))
+	require.Equal(t, "false", shadow.Distinct(nil))
+	require.Equal(t, "a = l.a", shadow.Assign([]string{"a"}, "l"))
+}

@@ -1,0 +1,177 @@
+package cdevent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+const (
+	// specVersion of CDEvents.
+	specVersion = "0.5.1"
+	// What types begin with: those of the vocabulary, and our own.
+	vocabulary = "dev.cdevents."
+	custom     = "dev.cdeventsx.lockstep-rollout."
+	// service is whose events they are.
+	service = "deploys"
+)
+
+// cdEvent is the data of the CloudEvent, but for customData, which is the fact, and customDataContentType.
+type cdEvent struct {
+	Context eventContext `json:"context"`
+	Subject subject      `json:"subject"`
+}
+
+// with gives the whole data, with the fact as it is written already.
+func (c cdEvent) with(fact json.RawMessage) (json.RawMessage, error) {
+	const before, after = `,"customData":`, `,"customDataContentType":"` + event.MediaType + `"}`
+	envelope, err := json.Marshal(c)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // From says of what
+	}
+	whole := make(json.RawMessage, 0, len(envelope)+len(before)+len(fact)+len(after))
+	return append(append(append(append(whole, envelope[:len(envelope)-1]...), before...), fact...), after...), nil
+}
+
+type eventContext struct {
+	SpecVersion string `json:"specversion"`
+	ID          string `json:"id"`
+	Source      string `json:"source"`
+	Type        string `json:"type"`
+	Timestamp   string `json:"timestamp"`
+}
+
+type subject struct {
+	ID      string         `json:"id"`
+	Source  string         `json:"source"`
+	Content subjectContent `json:"content"`
+}
+
+type subjectContent struct {
+	Environment *reference `json:"environment,omitempty"`
+	ArtifactID  string     `json:"artifactId,omitempty"` //nolint:tagliatelle // CDEvents' own spelling
+	Name        string     `json:"name,omitempty"`
+	URI         string     `json:"uri,omitempty"`
+}
+
+type reference struct {
+	ID     string `json:"id"`
+	Source string `json:"source,omitempty"`
+}
+
+// Of gives the fact as an event of the service deploys of a cell. The same fact gives the same bytes. The error says what the fact lacks.
+func Of(cell string, fact events.DeployFact) (event.Event, error) {
+	written, err := json.Marshal(fact)
+	if err != nil {
+		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, fact.Workload.Kind, fact.Workload.Namespace, fact.Workload.Name, err)
+	}
+	return From(cell, fact, written)
+}
+
+// From is [Of] with the fact written as JSON already.
+func From(cell string, fact events.DeployFact, written json.RawMessage) (event.Event, error) {
+	w := fact.Workload
+	if fact.Fact == "" || w.ClusterUID == "" || w.Kind == "" || w.Name == "" {
+		return event.Event{}, fmt.Errorf("deploy fact %q of %s %q: needs a name, a cluster, and the kind and name of a workload", fact.Fact, w.Kind, w.Name)
+	}
+	source := event.ServiceSource(cell, service)
+	a := event.Attributes{Type: Type(fact), Source: source, Subject: subjectID(w), ID: rollout.ID(fact), Time: fact.OccurredAt.UTC().Truncate(time.Millisecond)}
+	data, err := cdEvent{
+		Context: eventContext{
+			SpecVersion: specVersion, ID: a.ID, Source: source, Type: a.Type, Timestamp: a.Time.Format(time.RFC3339Nano),
+		},
+		Subject: subject{ID: a.Subject, Source: source, Content: content(fact)},
+	}.with(written)
+	if err != nil {
+		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, w.Kind, w.Namespace, w.Name, err)
+	}
+	return event.New(a, data)
+}
+
+// Read gives the fact of an event that [Of] made, of this version or another. The error says why the event has none.
+func Read(e event.Event) (events.DeployFact, error) {
+	if !strings.HasPrefix(e.Type(), vocabulary) && !strings.HasPrefix(e.Type(), custom) {
+		return events.DeployFact{}, fmt.Errorf("event %s: type %q is none of a deploy fact", e.ID(), e.Type())
+	}
+	var read struct {
+		CustomData *events.DeployFact `json:"customData"` //nolint:tagliatelle // CDEvents' own spelling
+	}
+	if err := json.Unmarshal(e.Data(), &read); err != nil {
+		return events.DeployFact{}, fmt.Errorf("event %s: its data is no CDEvent with a deploy fact: %w", e.ID(), err)
+	}
+	if read.CustomData == nil || read.CustomData.Fact == "" {
+		return events.DeployFact{}, fmt.Errorf("event %s: %w", e.ID(), errNoFact)
+	}
+	return *read.CustomData, nil
+}
+
+var errNoFact = errors.New("its customData is no deploy fact")
+
+// Type of the CDEvent that tells the fact, such as dev.cdevents.service.deployed.0.3.0.
+func Type(fact events.DeployFact) string {
+	switch fact.Fact {
+	case events.FactCompleted:
+		return vocabulary + "service." + completion(fact) + ".0.3.0"
+	case events.FactRemoved:
+		return vocabulary + "service.removed.0.3.0"
+	case events.FactEnvironmentReady:
+		return vocabulary + "service.published.0.3.0"
+	case events.FactEnvironmentStarted:
+		return vocabulary + "environment.created.0.3.0"
+	case events.FactEnvironmentRemoved:
+		return vocabulary + "environment.deleted.0.3.0"
+	default:
+		return custom + strings.ReplaceAll(string(fact.Fact), "_", "") + ".0.1.0"
+	}
+}
+
+// completion is the vocabulary's word for what a completed rollout did.
+func completion(fact events.DeployFact) string {
+	if fact.Rollout == nil {
+		return "upgraded"
+	}
+	switch fact.Rollout.Change {
+	case events.ChangeCreated:
+		return "deployed"
+	case events.ChangeRolledBack:
+		return "rolledback"
+	default:
+		return "upgraded"
+	}
+}
+
+// subjectID is <namespace>/<kind>/<name>; _ stands for no namespace.
+func subjectID(w events.Workload) string {
+	namespace := w.Namespace
+	if namespace == "" {
+		namespace = "_"
+	}
+	return namespace + "/" + w.Kind + "/" + w.Name
+}
+
+// content of the subject, as each type of the vocabulary has it.
+func content(fact events.DeployFact) subjectContent {
+	cluster := &reference{ID: fact.Workload.ClusterUID}
+	switch fact.Fact {
+	case events.FactCompleted:
+		return subjectContent{Environment: cluster, ArtifactID: artifact(fact)}
+	case events.FactRemoved, events.FactEnvironmentReady:
+		return subjectContent{Environment: cluster}
+	case events.FactEnvironmentStarted:
+		c := subjectContent{Name: fact.Workload.Name}
+		if fact.Environment != nil && reachable(fact.Environment.Url) {
+			c.URI = fact.Environment.Url
+		}
+		return c
+	case events.FactEnvironmentRemoved:
+		return subjectContent{Name: fact.Workload.Name}
+	default:
+		return subjectContent{}
+	}
+}

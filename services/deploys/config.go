@@ -1,0 +1,82 @@
+package deploys
+
+import (
+	"time"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/service"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+)
+
+// Config of the deploys service.
+type Config struct {
+	service.Config `yaml:",inline"`
+
+	Telemetry    telemetry.Config   `yaml:"telemetry"`
+	API          service.Listener   `yaml:"api" help:"the API for people: Connect, gRPC and JSON over HTTP"`
+	Cell         CellConfig         `yaml:"cell"`
+	Database     DatabaseConfig     `yaml:"database"`
+	NATS         natsconn.Config    `yaml:"nats"`
+	Ingest       IngestConfig       `yaml:"ingest"`
+	Environments EnvironmentsConfig `yaml:"environments"`
+	SinksFile    string             `yaml:"sinks_file" help:"YAML file with the sinks that facts are carried to; empty for none but the history"`
+}
+
+// CellConfig says which cell this is.
+type CellConfig struct {
+	Name string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
+}
+
+// DatabaseConfig says where PostgreSQL is.
+type DatabaseConfig struct {
+	URL            config.URL    `yaml:"url" help:"PostgreSQL connection string; or give url_file"`
+	URLFile        config.Secret `yaml:"url_file" help:"file with the connection string, where it holds a password"`
+	MaxConnections int           `yaml:"max_connections" help:"connections of this process; 0 = 10, or pool_max_conns of the connection string"`
+}
+
+// IngestConfig sizes the reader.
+type IngestConfig struct {
+	CachedWorkloads int `yaml:"cached_workloads" help:"workloads whose state is kept in memory, about 4 KiB each; others are read when something is told of them"`
+}
+
+// EnvironmentsConfig says which workloads make an environment.
+type EnvironmentsConfig struct {
+	Label  string        `yaml:"label" help:"label, or annotation, whose value names the environment that a workload is a part of"`
+	Settle time.Duration `yaml:"settle" help:"how long nothing may be heard of an environment whose size nobody says before it counts as whole"`
+}
+
+// DefaultConfig is for one machine; database and key have to be given.
+func DefaultConfig() Config {
+	return Config{
+		Config:       service.DefaultConfig("127.0.0.1:8085"),
+		Telemetry:    telemetry.DefaultConfig(),
+		API:          service.DefaultListener("127.0.0.1:8084"),
+		Cell:         CellConfig{Name: "local"},
+		NATS:         natsconn.DefaultConfig(),
+		Ingest:       IngestConfig{CachedWorkloads: 50_000},
+		Environments: EnvironmentsConfig{Label: "lockstep.dev/deploy-group", Settle: 30 * time.Second},
+	}
+}
+
+// Validate checks what the parts do not.
+func (c Config) Validate() []error {
+	var errs []error
+	if err := topology.ValidateCell(c.Cell.Name); err != nil {
+		errs = append(errs, config.Invalid("cell.name", "%v", err))
+	}
+	if (c.Database.URL == "") != c.Database.URLFile.IsSet() {
+		errs = append(errs, config.Invalid("database.url", "give either database.url or database.url_file"))
+	}
+	if c.Ingest.CachedWorkloads < 1 {
+		errs = append(errs, config.Invalid("ingest.cached_workloads", "%d is not positive", c.Ingest.CachedWorkloads))
+	}
+	if c.Environments.Label == "" {
+		errs = append(errs, config.Invalid("environments.label", "is empty"))
+	}
+	if c.Environments.Settle <= 0 {
+		errs = append(errs, config.Invalid("environments.settle", "%s is not positive", c.Environments.Settle))
+	}
+	return errs
+}

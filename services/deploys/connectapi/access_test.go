@@ -1,0 +1,151 @@
+package connectapi_test
+
+import (
+	"slices"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
+)
+
+func TestWhoMayReadWhat(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	theirs, others := b.rollout(agent), b.rollout(otherAgent)
+	b.put(theirs, others)
+	for name, c := range map[string]struct {
+		user int64
+		sees []string
+	}{
+		"an administrator":       {admin, []string{theirs.ID, others.ID}},
+		"a reader":               {reader, []string{theirs.ID}},
+		"who has a role nowhere": {stranger, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := b.as(c.user)
+			list, err := api.ListRollouts(t.Context(), connect.NewRequest(&deploysv1.ListRolloutsRequest{}))
+			require.NoError(t, err)
+			require.ElementsMatch(t, c.sees, ids(list.Msg.GetRollouts()))
+			// Asking for the other agent's by name or by label gives no more.
+			for _, filter := range []*deploysv1.RolloutFilter{
+				{AgentId: otherAgent}, {Name: others.Name}, {Labels: others.Labels}, {ClusterUid: "cluster", Namespace: "shop", Name: others.Name},
+			} {
+				list, err := api.ListRollouts(t.Context(), connect.NewRequest(&deploysv1.ListRolloutsRequest{Filter: filter}))
+				require.NoError(t, err)
+				require.Equal(t, c.user == admin, len(list.Msg.GetRollouts()) == 1, "%v", filter)
+			}
+			for _, r := range []struct{ id, name string }{{theirs.ID, theirs.Name}, {others.ID, others.Name}} {
+				for _, request := range []*deploysv1.GetRolloutRequest{
+					{Id: r.id}, {Workload: &deploysv1.Workload{Namespace: "shop", Kind: "deployment", Name: r.name}},
+				} {
+					got, err := api.GetRollout(t.Context(), connect.NewRequest(request))
+					if slices.Contains(c.sees, r.id) {
+						require.NoError(t, err)
+						require.Equal(t, r.id, got.Msg.GetRollout().GetId())
+						continue
+					}
+					refused(t, errcode.NotFound, err)
+					_, unknown := api.GetRollout(t.Context(), connect.NewRequest(&deploysv1.GetRolloutRequest{Id: r.id + "x"}))
+					require.Equal(t, fault.CodeOf(unknown), fault.CodeOf(err), "what may not be read does not exist")
+				}
+			}
+			stats, err := api.GetStats(t.Context(), connect.NewRequest(&deploysv1.GetStatsRequest{Filter: allTime()}))
+			require.NoError(t, err)
+			require.EqualValues(t, len(c.sees), stats.Msg.GetTotal().GetRollouts())
+			require.Len(t, stats.Msg.GetWorkloads(), len(c.sees))
+		})
+	}
+}
+
+func TestWhoIsLetInAtAll(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.put(b.rollout(agent))
+	for name, c := range map[string]struct {
+		with string
+		code errcode.Code
+	}{
+		"nobody":                  {"", errcode.Unauthenticated},
+		"somebody's name":         {"Basic YTpi", errcode.Unauthenticated},
+		"no token":                {"Bearer ", errcode.Unauthenticated},
+		"a personal access token": {"Bearer lsp_x", errcode.Unauthenticated},
+		"a blocked user":          {"Bearer " + b.token(blocked), errcode.PermissionDenied},
+		"a user nobody knows":     {"Bearer " + b.token(99), errcode.Unauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for call, err := range b.everything(t, b.with(c.with)) {
+				require.Equal(t, c.code, fault.CodeOf(err), "%s: %v", call, err)
+			}
+		})
+	}
+	require.Empty(t, b.sinks.asked)
+}
+
+func TestSinksAndRebuildsAreForAdministrators(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	r := b.rollout(agent)
+	b.put(r)
+	b.save(postgres.Writing{Facts: []postgres.Fact{
+		{ID: "told", Workload: uuidOf(t, r.Workload), Sequence: 1, Fact: "started", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: 5},
+		{ID: "old", Workload: uuidOf(t, r.Workload), Sequence: 2, Fact: "completed", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: postgres.TooOld},
+	}})
+	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
+	for _, user := range []int64{reader, stranger} {
+		for call, err := range b.everything(t, b.as(user)) {
+			switch call {
+			case "ListSinks", "BackfillSink", "ResendFact", "Rebuild", "ListClusters", "ReleaseCluster":
+				require.Equal(t, errcode.PermissionDenied, fault.CodeOf(err), "%s: %v", call, err)
+			default:
+				require.NoError(t, err, call)
+			}
+		}
+	}
+	require.Empty(t, b.sinks.asked)
+	for call, err := range b.everything(t, b.as(admin)) {
+		require.NoError(t, err, call)
+	}
+	require.ElementsMatch(t, []string{"backfill chat from 0", "resend 5 to chat", "rebuild"}, b.sinks.asked)
+	api := b.as(admin)
+	_, err := api.ResendFact(t.Context(), connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "none"}))
+	refused(t, errcode.NotFound, err)
+	_, err = api.ResendFact(t.Context(), connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "old"}))
+	refused(t, errcode.FailedPrecondition, err)
+}
+
+// everything calls each method once, and returns what came of each. The agent's rollout is asked for by its workload.
+func (b *bed) everything(t *testing.T, api clients) map[string]error {
+	t.Helper()
+	ctx := t.Context()
+	out := map[string]error{}
+	_, out["ListRollouts"] = api.ListRollouts(ctx, connect.NewRequest(&deploysv1.ListRolloutsRequest{}))
+	_, out["GetStats"] = api.GetStats(ctx, connect.NewRequest(&deploysv1.GetStatsRequest{}))
+	_, out["ListSinks"] = api.ListSinks(ctx, connect.NewRequest(&deploysv1.ListSinksRequest{}))
+	_, out["BackfillSink"] = api.BackfillSink(ctx, connect.NewRequest(&deploysv1.BackfillSinkRequest{Name: "chat"}))
+	_, out["ResendFact"] = api.ResendFact(ctx, connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "told"}))
+	_, out["ListClusters"] = api.ListClusters(ctx, connect.NewRequest(&deploysv1.ListClustersRequest{}))
+	_, out["ReleaseCluster"] = api.ReleaseCluster(ctx, connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))
+	rebuilding, err := api.Rebuild(ctx, connect.NewRequest(&deploysv1.RebuildRequest{}))
+	require.NoError(t, err)
+	for rebuilding.Receive() {
+	}
+	out["Rebuild"] = rebuilding.Err()
+	require.NoError(t, rebuilding.Close())
+	return out
+}
+
+func ids(rollouts []*deploysv1.Rollout) []string {
+	var all []string
+	for _, r := range rollouts {
+		all = append(all, r.GetId())
+	}
+	return all
+}

@@ -1,0 +1,346 @@
+package environment_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/environment"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+// preview feeds an environment with news of its members.
+type preview struct {
+	t     testing.TB
+	rules environment.Rules
+	state environment.State
+	now   time.Time
+	facts []events.DeployFact
+	extra map[string]string
+}
+
+func newPreview(t testing.TB, annotations ...string) *preview {
+	p := &preview{
+		t: t, state: environment.New(environment.Key{ClusterUID: "c", Namespace: "pr", Name: "pr-1"}), now: time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC),
+		extra: map[string]string{},
+	}
+	for _, a := range annotations {
+		name, value, _ := strings.Cut(a, "=")
+		p.extra[name] = value
+	}
+	return p
+}
+
+func (p *preview) advance(in environment.Input) {
+	p.now = p.now.Add(time.Second)
+	in.AgentID, in.ObservedAt = 7, p.now
+	before := encode(p.t, p.state)
+	next, facts := p.rules.Advance(p.state, in)
+	require.Equal(p.t, before, encode(p.t, p.state), "the state given was changed")
+	p.state = next
+	for _, f := range facts {
+		raw, err := json.Marshal(f)
+		require.NoError(p.t, err)
+		require.NoError(p.t, events.Validate(events.TypeDeployFact, raw))
+		require.Equal(p.t, len(p.facts)+1, f.Sequence)
+		p.facts = append(p.facts, f)
+	}
+}
+
+func encode(t testing.TB, v any) string {
+	raw, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(raw)
+}
+
+// hear of a workload: its state, commit and image; rollout "" for one that was there before.
+func (p *preview) hear(name, state, commit, image, id string) {
+	annotations := map[string]string{}
+	maps.Copy(annotations, p.extra)
+	if commit != "" {
+		annotations["lockstep.dev/commit"] = commit
+	}
+	m := environment.Member{
+		Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}, State: state, Commit: commit, Images: []string{image},
+		RolloutID: id, Annotations: annotations,
+	}
+	if p.extra[environment.AnnotationSize] != "" {
+		_, err := fmt.Sscan(p.extra[environment.AnnotationSize], &m.Size)
+		require.NoError(p.t, err)
+	}
+	if names := p.extra[environment.AnnotationMembers]; names != "" {
+		m.Names = strings.Split(names, ",")
+	}
+	p.advance(environment.Input{Member: &m})
+}
+
+func (p *preview) gone(name string) {
+	p.advance(environment.Input{Member: &environment.Member{Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}}})
+}
+
+func (p *preview) unfollowed(name string) {
+	p.advance(environment.Input{Member: &environment.Member{
+		Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}, Unselected: true,
+	}})
+}
+
+func (p *preview) wait(d time.Duration) {
+	p.now = p.now.Add(d)
+	p.advance(environment.Input{})
+}
+
+func (p *preview) said() []string {
+	said := []string{}
+	for _, f := range p.facts {
+		line := strings.TrimPrefix(string(f.Fact), "environment_")
+		if !strings.HasPrefix(f.Environment.Run, "images-") {
+			line += " " + f.Environment.Run
+		}
+		if f.Environment.Settled {
+			line += " settled"
+		}
+		said = append(said, line)
+	}
+	return said
+}
+
+func TestAnEnvironment(t *testing.T) {
+	t.Parallel()
+	const running, completed, failed = rollout.Running, rollout.Completed, rollout.Failed
+	size := []string{environment.AnnotationSize + "=2"}
+	for name, tc := range map[string]struct {
+		annotations []string
+		does        func(p *preview)
+		says        []string
+	}{
+		"is ready when the last of its workloads is": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("web", completed, "c1", "w:1", "r2")
+		}, []string{"started c1", "ready c1"}},
+		"a new commit is a new run": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("api", completed, "c2", "a:2", "r3")
+			p.hear("web", completed, "c2", "w:1", "r2")
+		}, []string{"started c1", "ready c1", "started c2", "ready c2"}},
+		"a commit overtaken by another is never ready": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("web", running, "c2", "w:2", "r4")
+			p.hear("api", completed, "c2", "a:2", "r3")
+			p.hear("web", completed, "c2", "w:2", "r4")
+		}, []string{"started c1", "started c2", "ready c2"}},
+		"a workload that does not change keeps its commit: a settle time decides": {size, func(p *preview) {
+			p.hear("api", completed, "c1", "a:1", "")
+			p.hear("web", completed, "c1", "w:1", "")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("api", completed, "c2", "a:2", "r3")
+			p.wait(20 * time.Second)
+			require.Len(p.t, p.facts, 1)
+			p.wait(20 * time.Second)
+		}, []string{"started c2", "ready c2 settled"}},
+		"what was there before is silent": {size, func(p *preview) {
+			p.hear("api", completed, "c1", "a:1", "")
+			p.hear("web", completed, "c1", "w:1", "")
+			p.wait(time.Hour)
+		}, []string{}},
+		"fails when a workload stalls, and may recover": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", failed, "c1", "a:1", "r1")
+			p.hear("api", failed, "c1", "a:1", "r1")
+			p.hear("api", running, "c1", "a:1", "r1")
+			p.hear("api", completed, "c1", "a:1", "r1")
+		}, []string{"started c1", "failed c1", "ready c1"}},
+		"names its members": {[]string{environment.AnnotationMembers + "=api,deployment/web"}, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("other", completed, "c1", "o:1", "r9")
+			p.wait(time.Hour)
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("web", completed, "c1", "w:1", "r2")
+		}, []string{"started c1", "ready c1"}},
+		"says nothing of its size: settles": {nil, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.wait(10 * time.Second)
+			p.hear("web", running, "c1", "w:1", "")
+			p.wait(time.Hour)
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.wait(31 * time.Second)
+			p.wait(time.Hour)
+		}, []string{"started c1", "ready c1 settled"}},
+		"without commits: each time something rolls out": {size, func(p *preview) {
+			p.hear("api", running, "", "a:1", "")
+			p.hear("web", running, "", "w:1", "")
+			p.hear("api", completed, "", "a:1", "r1")
+			p.hear("web", completed, "", "w:1", "r2")
+			p.hear("web", running, "", "w:2", "r3")
+			p.hear("web", completed, "", "w:2", "r3")
+		}, []string{"started", "ready", "started", "ready"}},
+		"a workload that comes late with the commit before is no return to it": {[]string{environment.AnnotationSize + "=3"}, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("db", running, "c1", "d:1", "")
+			p.hear("web", running, "c2", "w:2", "r4")
+			p.hear("db", running, "c2", "d:2", "r5")
+			p.hear("api", completed, "c2", "a:2", "r3")
+			p.hear("db", completed, "c2", "d:2", "r5")
+			p.hear("web", completed, "c2", "w:2", "r4")
+		}, []string{"started c1", "started c2", "ready c2"}},
+		"taken back to the commit before is a run again": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("api", running, "c1", "a:1", "r4")
+			p.hear("api", completed, "c1", "a:1", "r4")
+		}, []string{"started c1", "ready c1", "started c2", "started c1", "ready c1"}},
+		"a workload that failed before its commit came is no failure of it, unless it stays": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", failed, "c1", "w:1", "r2")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("web", running, "c2", "w:2", "r4")
+			p.hear("api", completed, "c2", "a:2", "r3")
+			p.hear("web", completed, "c2", "w:2", "r4")
+			p.hear("web", failed, "c2", "w:2", "r4")
+			p.hear("api", running, "c3", "a:3", "r5")
+			p.hear("api", completed, "c3", "a:3", "r5")
+			p.wait(31 * time.Second)
+		}, []string{"started c1", "failed c1", "started c2", "ready c2", "started c3", "failed c3 settled"}},
+		"is not ready with a commit that none of its workloads has any more": {nil, func(p *preview) {
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("web", completed, "c1", "w:1", "r1")
+			p.hear("api", running, "c2", "a:2", "")
+			p.gone("api")
+			p.wait(time.Hour)
+		}, []string{"started c1", "started c2"}},
+		"the workloads of the run know best how many there are": {nil, func(p *preview) {
+			p.extra[environment.AnnotationSize] = "3"
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("db", running, "c1", "d:1", "")
+			p.hear("web", running, "c1", "w:1", "")
+			p.extra[environment.AnnotationSize] = "2"
+			p.hear("api", running, "c2", "a:2", "r2")
+			p.gone("db")
+			p.hear("api", completed, "c2", "a:2", "r2")
+			p.extra[environment.AnnotationSize] = "3"
+			p.hear("web", completed, "c1", "w:1", "r1")
+			p.wait(31 * time.Second)
+		}, []string{"started c1", "started c2", "ready c2 settled"}},
+		"without a commit, and complete at once": {[]string{environment.AnnotationSize + "=1"}, func(p *preview) {
+			p.hear("api", completed, "", "a:1", "r1")
+		}, []string{"started", "ready"}},
+		"a workload without a commit among others begins no run": {size, func(p *preview) {
+			p.hear("redis", completed, "", "r:1", "")
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("redis", running, "", "r:2", "r2")
+			p.hear("redis", completed, "", "r:2", "r2")
+		}, []string{"started c1", "ready c1"}},
+		"not followed for a while": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.unfollowed("api")
+			p.unfollowed("web")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("api", running, "c2", "a:2", "r3")
+		}, []string{"started c1", "ready c1", "started c2"}},
+		"goes away with its last workload": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", running, "c1", "w:1", "")
+			p.gone("api")
+			p.gone("web")
+			p.gone("web")
+			p.hear("web", running, "c1", "w:1", "")
+		}, []string{"started c1", "removed c1", "started c1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPreview(t, tc.annotations...)
+			tc.does(p)
+			require.Equal(t, tc.says, p.said())
+			ids := map[string]bool{}
+			for _, f := range p.facts {
+				require.False(t, ids[rollout.ID(f)])
+				ids[rollout.ID(f)] = true
+			}
+		})
+	}
+}
+
+func TestAFactOfAnEnvironmentTellsOfItsMembers(t *testing.T) {
+	t.Parallel()
+	p := newPreview(t, environment.AnnotationSize+"=1", environment.AnnotationURL+"=https://pr-1.example.com")
+	p.hear("api", rollout.Running, "c1", "a:1", "")
+	p.hear("api", rollout.Completed, "c1", "a:1", "r1")
+	f := p.facts[1]
+	require.Equal(t, events.FactEnvironmentReady, f.Fact)
+	require.Equal(t, events.Workload{
+		ClusterUID: "c", AgentID: 7, Namespace: "pr", Kind: "group", Name: "pr-1",
+		Annotations: map[string]string{"lockstep.dev/commit": "c1", environment.AnnotationSize: "1", environment.AnnotationURL: "https://pr-1.example.com"},
+	}, f.Workload)
+	require.Equal(t, "https://pr-1.example.com", f.Environment.Url)
+	require.Equal(t, []events.Member{{Namespace: "pr", Kind: "deployment", Name: "api", RolloutID: "r1", State: "completed"}}, f.Environment.Members)
+	require.Equal(t, 1000, *f.DurationMs)
+}
+
+func workload(annotations map[string]string, template string) *events.ObservedWorkload {
+	created := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
+	return &events.ObservedWorkload{
+		Kind: events.WorkloadKindDaemonset, Generation: 1, ObservedGeneration: 1, TemplateGeneration: 1, HasStatus: true,
+		Template: &events.PodTemplate{Digest: template, Images: []events.TemplateImage{{Container: "c", Image: "a:1"}}},
+		Object: events.ObjectMeta{
+			ClusterUID: "c", Namespace: "pr", Name: "api", UID: "u", ResourceVersion: "5", Verb: events.VerbUpserted, FirstSeen: true, CreatedAt: &created,
+			ObservedAt: created, Annotations: annotations, Labels: map[string]string{"lockstep.dev/deploy-group": "pr-1"},
+		},
+	}
+}
+
+func TestAWorkloadBelongsToAnEnvironmentByItsLabel(t *testing.T) {
+	t.Parallel()
+	key := rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "daemonset", Name: "api"}
+	rules := environment.Rules{}
+	nothing := rollout.New(key)
+	first, _ := rollout.Advance(nothing, rollout.Input{Workload: workload(map[string]string{"lockstep.dev/commit": "c1"}, "t")})
+	changes := rules.Changes(nothing, first)
+	require.Len(t, changes, 1)
+	require.Equal(t, environment.Key{ClusterUID: "c", Namespace: "pr", Name: "pr-1"}, changes[0].Key)
+	require.Equal(t, rollout.Completed, changes[0].Input.Member.State)
+	require.Equal(t, "c1", changes[0].Input.Member.Commit)
+	require.Empty(t, rules.Changes(first, first))
+
+	moved := workload(map[string]string{environment.AnnotationScope: "cluster"}, "t")
+	moved.Object.ResourceVersion, moved.Object.FirstSeen = "6", false
+	second, _ := rollout.Advance(first, rollout.Input{Workload: moved})
+	changes = rules.Changes(first, second)
+	require.Len(t, changes, 2, "out of one group, into another")
+	require.True(t, changes[0].Input.Member.Unselected)
+	require.Empty(t, changes[0].Input.Member.State)
+	require.Empty(t, changes[1].Key.Namespace)
+
+	deleted := workload(nil, "t")
+	deleted.Object.ResourceVersion, deleted.Object.Verb = "7", events.VerbDeleted
+	third, _ := rollout.Advance(second, rollout.Input{Workload: deleted})
+	changes = rules.Changes(second, third)
+	require.Len(t, changes, 1)
+	require.False(t, changes[0].Input.Member.Unselected)
+	require.Empty(t, rules.Changes(third, third))
+	require.Empty(t, environment.Rules{Label: "team"}.Changes(nothing, first))
+}

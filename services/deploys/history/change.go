@@ -1,0 +1,181 @@
+package history
+
+import (
+	"encoding/json"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// States of rollouts.
+const (
+	Running    = "running"
+	Completed  = string(events.FactCompleted)
+	Superseded = string(events.FactSuperseded)
+	Cancelled  = string(events.FactCancelled)
+	Unknown    = string(events.FactUnknown)
+)
+
+// AnnotationCommit is the commit that a workload was made of.
+const AnnotationCommit = "lockstep.dev/commit"
+
+// Rollout is a row of the history. What is nil in a change is as it was.
+type Rollout struct {
+	ID                string            `json:"id"`
+	Workload          string            `json:"workload"`
+	ClusterUID        string            `json:"cluster_uid"`
+	AgentID           int64             `json:"agent_id"`
+	Namespace         string            `json:"namespace"`
+	Kind              string            `json:"kind"`
+	Name              string            `json:"name"`
+	UID               string            `json:"uid"`
+	Revision          int64             `json:"revision"`
+	TemplateHash      string            `json:"template_hash"`
+	Change            string            `json:"change"`
+	OfRevision        int64             `json:"of_revision"`
+	Strategy          string            `json:"strategy"`
+	Images            []events.Image    `json:"images"`
+	PreviousImages    []events.Image    `json:"previous_images"`
+	Labels            map[string]string `json:"labels"`
+	Commit            string            `json:"commit_sha"`
+	Group             string            `json:"deploy_group"`
+	StartedAt         time.Time         `json:"started_at"`
+	StartedObservedAt time.Time         `json:"started_observed_at"`
+	ReplicasAtStart   int               `json:"replicas_at_start"`
+	ScaledDuring      bool              `json:"scaled_during"`
+	LastSequence      int64             `json:"last_sequence"`
+	UpdatedAt         time.Time         `json:"updated_at"`
+
+	FirstSequence   *int64         `json:"first_sequence,omitempty"`
+	State           *string        `json:"state,omitempty"`
+	EndedAt         *time.Time     `json:"ended_at,omitempty"`
+	EndedObservedAt *time.Time     `json:"ended_observed_at,omitempty"`
+	DrainedAt       *time.Time     `json:"drained_at,omitempty"`
+	DurationMs      *int64         `json:"duration_ms,omitempty"`
+	Counts          *events.Counts `json:"counts,omitempty"`
+	Stalled         *bool          `json:"stalled,omitempty"`
+	Blocked         *bool          `json:"blocked,omitempty"`
+	Paused          *bool          `json:"paused,omitempty"`
+	Troubled        *bool          `json:"troubled,omitempty"`
+	Reconstructed   *bool          `json:"reconstructed,omitempty"`
+	Reason          *string        `json:"reason,omitempty"`
+	Message         *string        `json:"message,omitempty"`
+	SupersededBy    *string        `json:"superseded_by,omitempty"`
+}
+
+// Rules say where things are found.
+type Rules struct {
+	// GroupLabel is the label, or annotation, that names a workload's environment.
+	GroupLabel string
+}
+
+// Changes gives what facts change, one row for each rollout, in the order in which the rollouts are first spoken of. workload is the key of the facts' workload.
+func (r Rules) Changes(workload string, facts []events.DeployFact) []Rollout {
+	var out []Rollout
+	at := map[string]int{}
+	for i := range facts {
+		f := &facts[i]
+		if f.Rollout == nil {
+			continue
+		}
+		n, there := at[f.Rollout.ID]
+		if !there {
+			n = len(out)
+			at[f.Rollout.ID] = n
+			out = append(out, Rollout{ID: f.Rollout.ID, Workload: workload})
+		}
+		r.apply(&out[n], f)
+	}
+	return out
+}
+
+// MarshalRows writes changes as the database reads them.
+func MarshalRows(changes []Rollout) ([]byte, error) {
+	return json.Marshal(changes) //nolint:wrapcheck // the caller says of what
+}
+
+func (r Rules) apply(row *Rollout, f *events.DeployFact) {
+	r.describe(row, f)
+	switch f.Fact {
+	case events.FactStarted:
+		sequence := int64(f.Sequence)
+		row.FirstSequence, row.State = &sequence, new(Running)
+		row.Stalled, row.Blocked, row.Paused = new(false), new(false), new(false)
+	case events.FactStalled:
+		row.Stalled, row.Troubled = new(true), new(true)
+	case events.FactRecovered:
+		row.Stalled = new(false)
+	case events.FactBlocked:
+		row.Blocked, row.Troubled = new(true), new(true)
+	case events.FactUnblocked:
+		row.Blocked = new(false)
+	case events.FactPaused:
+		row.Paused = new(true)
+	case events.FactResumed:
+		row.Paused = new(false)
+	case events.FactDrained:
+		row.DrainedAt = new(f.OccurredAt)
+	case events.FactCompleted, events.FactSuperseded, events.FactCancelled, events.FactUnknown:
+		row.end(f)
+	default: // tells nothing that is kept of a rollout by itself
+	}
+	row.explain(f)
+}
+
+// describe takes over what every fact of a rollout says of it.
+func (r Rules) describe(row *Rollout, f *events.DeployFact) {
+	w, of := &f.Workload, f.Rollout
+	row.ClusterUID, row.AgentID, row.Namespace, row.Kind, row.Name, row.UID = w.ClusterUID, int64(w.AgentID), w.Namespace, w.Kind, w.Name, w.UID
+	row.Revision, row.TemplateHash, row.OfRevision, row.Strategy = int64(of.Revision), of.TemplateHash, int64(of.OfRevision), of.Strategy
+	row.Change = string(of.Change)
+	row.Images, row.PreviousImages = none(of.Images), none(of.PreviousImages)
+	row.Labels = w.Labels
+	if row.Labels == nil {
+		row.Labels = map[string]string{}
+	}
+	row.Commit = w.Annotations[AnnotationCommit]
+	if row.Group = w.Labels[r.GroupLabel]; row.Group == "" {
+		row.Group = w.Annotations[r.GroupLabel]
+	}
+	row.StartedAt, row.StartedObservedAt = f.OccurredAt, f.ObservedAt
+	if of.StartedAt != nil {
+		row.StartedAt = *of.StartedAt
+	}
+	if of.StartedObservedAt != nil {
+		row.StartedObservedAt = *of.StartedObservedAt
+	}
+	row.ReplicasAtStart, row.ScaledDuring = of.ReplicasAtStart, of.ScaledDuring
+	row.LastSequence, row.UpdatedAt = int64(f.Sequence), f.ObservedAt
+	if f.Counts != nil {
+		row.Counts = f.Counts
+	}
+	if f.Provenance == events.ProvenanceReconstructed {
+		row.Reconstructed = new(true)
+	}
+	if of.SupersededBy != "" {
+		row.SupersededBy = new(of.SupersededBy)
+	}
+}
+
+func (r *Rollout) end(f *events.DeployFact) {
+	r.State, r.EndedAt, r.EndedObservedAt = new(string(f.Fact)), new(f.OccurredAt), new(f.ObservedAt)
+	r.Stalled, r.Blocked, r.Paused = new(false), new(false), new(false)
+	if f.DurationMs != nil {
+		r.DurationMs = new(int64(*f.DurationMs))
+	}
+}
+
+// explain keeps the last reason: what progresses needs none, and what drains says nothing new of how it went.
+func (r *Rollout) explain(f *events.DeployFact) {
+	if f.Fact == events.FactProgressed || f.Fact == events.FactDrained {
+		return
+	}
+	r.Reason, r.Message = new(f.Reason), new(f.Message)
+}
+
+func none(images []events.Image) []events.Image {
+	if images == nil {
+		return []events.Image{}
+	}
+	return images
+}

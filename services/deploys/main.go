@@ -1,0 +1,224 @@
+package deploys
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/natsconn"
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/service"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/deploys/connectapi"
+	"lockstep.internal/services/deploys/environment"
+	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/nats"
+	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/sink"
+	"lockstep.internal/services/deploys/sink/catalog"
+)
+
+// Program is what --help says of the service.
+func Program() config.Program {
+	return config.Program{
+		Name: "deploys",
+		About: "Tells everyone when a deploy starts and how it ends, exactly once: it reads what watchers see of Deployments, StatefulSets and DaemonSets, publishes " +
+			"facts about their rollouts as CDEvents, carries them to sinks, and keeps their history.",
+	}
+}
+
+const serviceName = "deploys"
+
+// Main runs the service until ctx is done.
+func Main(ctx context.Context, cfg Config) error {
+	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: serviceName, Version: service.Version()})
+	if err != nil {
+		return fmt.Errorf("deploys: %w", err)
+	}
+	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the last spans are no reason to fail
+	p, err := assemble(ctx, cfg, tel)
+	if err != nil {
+		return fmt.Errorf("deploys: %w", err)
+	}
+	defer p.pool.Close()
+	defer p.outlets.Close()
+	return service.Run(ctx, service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
+}
+
+// process is the service put together.
+type process struct {
+	cfg       Config
+	cell      topology.Cell
+	tel       *telemetry.Telemetry
+	pool      *pgxpool.Pool
+	conn      *natsconn.Conn
+	js        jetstream.JetStream
+	store     *postgres.Store
+	changes   *postgres.Changes
+	directory *directory.Directory
+	ingest    *nats.Ingest
+	consumer  *cursor.Consumer[nats.Observed]
+	mender    *nats.Mender
+	// mend has the mender look at once.
+	mend  chan struct{}
+	sinks *sink.Set
+	// outlets are what the set delivers through.
+	outlets *catalog.Sinks
+	api     service.Part
+}
+
+func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
+	p := &process{cfg: cfg, cell: topology.Cell(cfg.Cell.Name), tel: tel, store: &postgres.Store{}, mend: make(chan struct{}, 1)}
+	for _, step := range []func(context.Context) error{p.openDatabase, p.connect, p.openDirectory, p.openIngest, p.openSinks, p.openAPI} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (p *process) openDatabase(context.Context) error {
+	url := p.cfg.Database.URL.Reveal()
+	if p.cfg.Database.URLFile.IsSet() {
+		var err error
+		if url, err = p.cfg.Database.URLFile.Read(); err != nil {
+			return fmt.Errorf("database.url_file: %w", err)
+		}
+	}
+	var err error
+	p.pool, err = libpostgres.Open(libpostgres.Config{URL: url, Schema: serviceName, ApplicationName: "lockstep-deploys", MaxConnections: int32(p.cfg.Database.MaxConnections)})
+	if err != nil {
+		return fmt.Errorf("open the database: %w", err)
+	}
+	p.changes = postgres.NewChanges(p.pool)
+	return nil
+}
+
+func (p *process) connect(ctx context.Context) error {
+	cfg := p.cfg.NATS
+	cfg.Name, cfg.InboxPrefix = serviceName, natsauth.InboxPrefix(natsauth.PrincipalDeploys)
+	var err error
+	if p.conn, err = natsconn.Connect(ctx, cfg, p.tel.Logger); err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	if err := p.tel.Metrics.Register(p.conn.Collector()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	if p.js, err = p.conn.JetStream(); err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	return nil
+}
+
+func (p *process) openDirectory(context.Context) error {
+	var err error
+	if p.directory, err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger}); err != nil {
+		return fmt.Errorf("directory: %w", err)
+	}
+	return nil
+}
+
+func (p *process) openIngest(context.Context) error {
+	cursors, err := cursor.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	metrics, err := nats.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	p.ingest = &nats.Ingest{
+		Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Store: p.store, Directory: p.directory,
+		Environments: environment.Rules{Label: p.cfg.Environments.Label, Settle: p.cfg.Environments.Settle},
+		History:      history.Rules{GroupLabel: p.cfg.Environments.Label},
+		Cached:       p.cfg.Ingest.CachedWorkloads, Tracer: p.tel.Tracer, Cursors: cursors, Metrics: metrics,
+	}
+	if p.consumer, err = p.ingest.Consumer(); err != nil {
+		return err
+	}
+	p.mender = &nats.Mender{Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Store: p.store, Metrics: metrics, Again: p.mend}
+	return nil
+}
+
+func (p *process) openSinks(context.Context) error {
+	metrics, err := sink.NewMetrics(p.tel.Metrics)
+	if err != nil {
+		return fmt.Errorf("sinks: %w", err)
+	}
+	var configs []catalog.Config
+	if p.cfg.SinksFile != "" {
+		if configs, err = catalog.ReadFile(p.cfg.SinksFile); err != nil {
+			return fmt.Errorf("sinks_file: %w", err)
+		}
+	}
+	if p.outlets, err = catalog.Build(configs); err != nil {
+		return fmt.Errorf("sinks_file: %w", err)
+	}
+	p.sinks, err = sink.New(sink.Config{Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics, Entries: p.outlets.Entries})
+	if err != nil {
+		return fmt.Errorf("sinks: %w", err)
+	}
+	return nil
+}
+
+func (p *process) openAPI(context.Context) error {
+	tracing, err := p.tel.Connect()
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
+	verifier, err := access.NewVerifier(access.Config{Directory: p.directory, Cell: p.cell, Audience: serviceName})
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
+	handler := connectapi.NewHandler(connectapi.Dependencies{
+		Pool: p.pool, Changes: p.changes, Access: verifier.Interceptor(), Roles: p.directory, Sinks: p.sinks, Rebuild: p.rebuild,
+		Stream: observations{&nats.Releaser{JetStream: p.js, Cell: p.cell}, p}, Projects: p.directory,
+		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+	})
+	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})
+	return nil
+}
+
+// observations are the API's way to the stream OBSERVED.
+type observations struct {
+	*nats.Releaser
+
+	process *process
+}
+
+// Position is how far it is read.
+func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {
+	err = libpostgres.InTx(ctx, o.process.pool, func(tx pgx.Tx) error {
+		at, err = o.process.consumer.Position(ctx, tx)
+		return err
+	})
+	return at, err
+}
+
+// rebuild is the API's way to a rebuild.
+func (p *process) rebuild(ctx context.Context, check bool, told func(sequence, last uint64) error) (connectapi.Rebuilt, error) {
+	began := time.Now()
+	out, err := (&nats.Rebuild{Ingest: p.ingest, Told: told}).Run(ctx, check)
+	if err != nil {
+		return connectapi.Rebuilt{}, fmt.Errorf("deploys: %w", err)
+	}
+	p.tel.Logger.InfoContext(ctx, "what is derived from the stream was rebuilt", "check", check, "differences", out.Differences, "seconds", time.Since(began).Seconds())
+	if out.Replaced {
+		select {
+		case p.mend <- struct{}{}:
+		default:
+		}
+	}
+	return connectapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, nil
+}

@@ -1,0 +1,56 @@
+package nats_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/topology"
+)
+
+// BenchmarkFacts takes in rollouts of 120 workloads: the facts of each second of it are told and stored.
+func BenchmarkFacts(b *testing.B) {
+	w := setup(b)
+	a := w.agent(7)
+	var apps []*app
+	for n := range 120 {
+		apps = append(apps, a.app(fmt.Sprintf("web-%d", n)))
+	}
+	a.list("s", apps...)
+	for round := range 12 {
+		for _, p := range apps {
+			p.roll(fmt.Sprintf("i:%d", round+2))
+		}
+		for _, p := range apps {
+			p.step()
+		}
+		for _, p := range apps {
+			p.finish()
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		stream, err := w.js.Stream(b.Context(), topology.StreamDeploys)
+		require.NoError(b, err)
+		before := stream.CachedInfo().State.LastSeq
+		w.pool = w.database(b)
+		require.NoError(b, w.js.DeleteStream(b.Context(), topology.StreamDeploys))
+		require.NoError(b, topology.Ensure(b.Context(), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
+		_ = before
+		b.StartTimer()
+		began := time.Now()
+		stop := w.run(w.ingest(0))
+		w.taken()
+		took := time.Since(began)
+		stop()
+		b.StopTimer()
+		stream, err = w.js.Stream(b.Context(), topology.StreamDeploys)
+		require.NoError(b, err)
+		b.ReportMetric(float64(stream.CachedInfo().State.LastSeq)/took.Seconds(), "facts/s")
+		b.ReportMetric(float64(w.said())/took.Seconds(), "observations/s")
+		b.StartTimer()
+	}
+}

@@ -1,0 +1,113 @@
+package nats_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/services/deploys/nats"
+)
+
+func (w *world) rebuild(check bool, batch int) nats.RebuildOutcome {
+	w.t.Helper()
+	r := &nats.Rebuild{Ingest: w.ingest(batch), Told: func(uint64, uint64) error { return nil }}
+	out, err := r.Run(w.t.Context(), check)
+	require.NoError(w.t, err)
+	require.Equal(w.t, !check, out.Replaced)
+	return out
+}
+
+// lived is a world in which much has happened.
+func lived(t *testing.T) (*world, *agent, []*app) {
+	t.Helper()
+	w := setup(t)
+	a := w.agent(7)
+	apps := a.apps("a", "b", "c", "d")
+	a.list("s", apps...)
+	a.history(apps...)
+	a.history(apps...)
+	apps[3].delete()
+	a.list("s", apps[:3]...)
+	w.take(7)
+	return w, a, apps
+}
+
+func TestARebuildGivesWhatIsThereAndTellsNothing(t *testing.T) {
+	t.Parallel()
+	w, a, apps := lived(t)
+	before, then := w.once(), rows(t, w.pool)
+	for _, batch := range []int{0, 1, 5} {
+		out := w.rebuild(true, batch)
+		require.Empty(t, out.Differences)
+		require.Equal(t, then, rows(t, w.pool), "a check changes nothing")
+	}
+	require.Empty(t, w.rebuild(false, 3).Differences)
+	require.Equal(t, then, rows(t, w.pool))
+	require.Equal(t, ids(before), ids(w.told()))
+	a.history(apps[:3]...)
+	w.take()
+	require.Greater(t, len(w.once()), len(before))
+}
+
+func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
+	t.Parallel()
+	w, a, apps := lived(t)
+	before, then := w.once(), rows(t, w.pool)
+	stop := w.run(w.ingest(0)) // it goes on, and must not trust what it remembers
+	for _, spoil := range []struct{ statement, says string }{
+		{`update workloads set state = replace(state, 'uid-a', 'uid-x')`, "workloads"},
+		{`delete from workloads`, "is missing"},
+		{`delete from facts where fact = 'started'`, "facts"},
+		{`update facts set sequence = sequence + 100`, "sequence is"},
+		{`update facts set observed_at = observed_at + interval '1 ms' where fact = 'completed'`, "observed_at is"},
+		{`update rollouts set state = 'cancelled', duration_ms = 1`, `state is "cancelled"`},
+		{`update agents set selection_complete = null`, "selection_complete is null"},
+		{
+			`insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select 'made-up', workload, 99, 'started', now(), now(), '{}' from facts limit 1`,
+			"facts made-up: is there, but not by the streams",
+		},
+		{`truncate workloads, facts, rollouts, agents, resyncs, resync_members, environments`, "is missing"},
+	} {
+		w.exec(spoil.statement)
+		out := w.rebuild(true, 0)
+		require.Contains(t, strings.Join(out.Differences, "\n"), spoil.says, spoil.statement)
+		w.rebuild(false, 0)
+		require.Equal(t, then, rows(t, w.pool), spoil.statement)
+		again, err := w.mender().Mend(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, again, "nothing was missing on the stream")
+		require.Equal(t, ids(before), ids(w.once()))
+	}
+	a.history(apps[:3]...)
+	w.taken()
+	stop()
+	require.Greater(t, len(w.once()), len(before))
+	require.Empty(t, w.rebuild(true, 0).Differences)
+}
+
+func TestARebuildKeepsWhatTheStreamHasForgotten(t *testing.T) {
+	t.Parallel()
+	w, a, apps := lived(t)
+	cut := w.said()
+	a.list("s", apps[:3]...)
+	fresh := a.app("fresh")
+	fresh.tellSet(fresh.sets[0])
+	fresh.tell()
+	a.list("s", append(apps[:3:3], fresh)...)
+	fresh.roll("i:2")
+	fresh.finish()
+	a.history(apps[:3]...)
+	w.take()
+	before, then := w.once(), rows(t, w.pool)
+	stream, err := w.js.Stream(t.Context(), "OBSERVED")
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(cut)))
+	require.Empty(t, w.rebuild(true, 0).Differences)
+	w.rebuild(false, 0)
+	require.Equal(t, then, rows(t, w.pool))
+	w.exec(`update rollouts set state = 'cancelled' where name = 'fresh'`)
+	require.Len(t, w.rebuild(false, 0).Differences, 1, "what the stream still tells whole is compared")
+	require.Equal(t, then, rows(t, w.pool))
+	require.Equal(t, ids(before), ids(w.once()))
+}

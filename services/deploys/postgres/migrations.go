@@ -1,0 +1,26 @@
+package postgres
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/postgres"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Migrations are those of the service's schema: its own and those of the libraries that keep tables in it.
+func Migrations() ([]postgres.Migrations, error) {
+	own, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("open the migrations: %w", err)
+	}
+	cursors, err := cursor.Migrations()
+	if err != nil {
+		return nil, fmt.Errorf("open the migrations: %w", err)
+	}
+	return []postgres.Migrations{{Name: "deploys", FS: own}, cursors}, nil
+}

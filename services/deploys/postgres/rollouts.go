@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"lockstep.internal/services/deploys/history"
+)
+
+// Rollouts reads the history.
+type Rollouts struct {
+	DB Querier
+}
+
+// RolloutFilter selects rollouts; zero fields select all.
+type RolloutFilter struct {
+	// Agents whose rollouts are looked at; nil is all.
+	Agents                []int64
+	IDs                   []string
+	ClusterUID            string
+	AgentID               int64
+	Namespace, Kind, Name string
+	Revision              int64
+	States, Changes       []string
+	Labels                map[string]string
+	Commit, Group         string
+	Since, Until          time.Time
+	// Stuck is only those that stall, are blocked or paused.
+	Stuck bool
+}
+
+// RolloutPage is a part of a list: Size rollouts that started before the one that After names.
+type RolloutPage struct {
+	Size  int
+	After *RolloutPlace
+}
+
+// RolloutPlace is where a rollout is in a list.
+type RolloutPlace struct {
+	StartedAt time.Time
+	ID        string
+}
+
+// conditions are parts of a statement with their arguments.
+type conditions struct {
+	parts     []string
+	arguments []any
+}
+
+// add adds a condition in which ? is the argument.
+func (c *conditions) add(condition string, argument any) {
+	c.arguments = append(c.arguments, argument)
+	c.parts = append(c.parts, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(c.arguments))))
+}
+
+func (c *conditions) String() string {
+	if len(c.parts) == 0 {
+		return "true"
+	}
+	return strings.Join(c.parts, " and ")
+}
+
+func (f RolloutFilter) conditions() *conditions {
+	c := &conditions{}
+	if f.Agents != nil {
+		c.add(`r.agent_id = any(?)`, f.Agents)
+	}
+	if f.IDs != nil {
+		c.add(`r.id = any(?)`, f.IDs)
+	}
+	for column, value := range map[string]string{
+		"cluster_uid": f.ClusterUID, "namespace": f.Namespace, "kind": f.Kind, "name": f.Name, "commit_sha": f.Commit, "deploy_group": f.Group,
+	} {
+		if value != "" {
+			c.add(`r.`+column+` = ?`, value)
+		}
+	}
+	for column, value := range map[string]int64{"agent_id": f.AgentID, "revision": f.Revision} {
+		if value != 0 {
+			c.add(`r.`+column+` = ?`, value)
+		}
+	}
+	if len(f.States) > 0 {
+		c.add(`r.state = any(?)`, f.States)
+	}
+	if len(f.Changes) > 0 {
+		c.add(`r.change = any(?)`, f.Changes)
+	}
+	if len(f.Labels) > 0 {
+		c.add(`r.labels @> ?::jsonb`, f.Labels)
+	}
+	if !f.Since.IsZero() {
+		c.add(`r.started_at >= ?`, f.Since)
+	}
+	if !f.Until.IsZero() {
+		c.add(`r.started_at < ?`, f.Until)
+	}
+	if f.Stuck {
+		c.parts = append(c.parts, `(r.stalled or r.blocked or r.paused)`)
+	}
+	return c
+}
+
+// List gives rollouts, the newest start first.
+func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) ([]history.Rollout, error) {
+	c := f.conditions()
+	if page.After != nil {
+		c.add(`r.started_at <= ?`, page.After.StartedAt)
+		c.arguments = append(c.arguments, page.After.ID)
+		c.parts = append(c.parts, fmt.Sprintf(`(r.started_at, r.id) < ($%d, $%d)`, len(c.arguments)-1, len(c.arguments)))
+	}
+	c.arguments = append(c.arguments, page.Size)
+	rows, err := s.DB.Query(ctx, `select row_to_json(r) from rollouts r where `+c.String()+fmt.Sprintf(` order by r.started_at desc, r.id desc limit $%d`, len(c.arguments)), c.arguments...)
+	if err != nil {
+		return nil, fmt.Errorf("list rollouts: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (history.Rollout, error) {
+		var raw []byte
+		var r history.Rollout
+		if err := row.Scan(&raw); err != nil {
+			return r, err //nolint:wrapcheck // wrapped below
+		}
+		return r, json.Unmarshal(raw, &r)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list rollouts: %w", err)
+	}
+	return found, nil
+}
+
+// Facts are those of a rollout in the order in which they were told: at most so many, the first one and the last ones. It says how many are left out.
+func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, most int) (facts []Fact, omitted int64, err error) {
+	workload, err := uuid.Parse(r.Workload)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the facts of rollout %s: %w", r.ID, err)
+	}
+	first := int64(0)
+	if r.FirstSequence != nil {
+		first = *r.FirstSequence
+	}
+	const of = `workload = $1 and sequence between $2 and $3 and rollout_id = $4 order by sequence `
+	if facts, err = (&Store{}).facts(ctx, s.DB, of+`desc limit $5`, workload, first, r.LastSequence, r.ID, most); err != nil {
+		return nil, 0, err
+	}
+	slices.Reverse(facts)
+	if len(facts) < most {
+		return facts, 0, nil
+	}
+	begin, err := (&Store{}).facts(ctx, s.DB, of+`limit 1`, workload, first, r.LastSequence, r.ID)
+	if err != nil {
+		return nil, 0, err
+	}
+	var all int64
+	err = s.DB.QueryRow(ctx, `select count(*) from facts where workload = $1 and sequence between $2 and $3 and rollout_id = $4`, workload, first, r.LastSequence, r.ID).Scan(&all)
+	if err != nil {
+		return nil, 0, fmt.Errorf("count the facts of rollout %s: %w", r.ID, err)
+	}
+	if len(begin) == 1 && begin[0].ID != facts[0].ID {
+		facts[0] = begin[0]
+	}
+	return facts, max(0, all-int64(len(facts))), nil
+}

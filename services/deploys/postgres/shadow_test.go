@@ -1,0 +1,137 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
+)
+
+// shadowed is a session with shadow tables, into which a writing went.
+func shadowed(t *testing.T, pool *pgxpool.Pool, w postgres.Writing) (*pgx.Conn, *postgres.Shadow) {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig.Copy())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	shadow, err := postgres.NewShadow(t.Context(), conn)
+	require.NoError(t, err)
+	require.NoError(t, pgx.BeginFunc(t.Context(), begun{shadow}, func(tx pgx.Tx) error {
+		return (&postgres.Store{Silent: true}).Save(t.Context(), tx, w)
+	}))
+	return conn, shadow
+}
+
+type begun struct{ *postgres.Shadow }
+
+func known() postgres.Writing {
+	return postgres.Writing{
+		Agents:    []roster.Agent{{ID: 7, ClusterUID: "cluster"}},
+		Workloads: []postgres.Record{{ID: workload("web"), ClusterUID: "cluster", AgentID: 7, Present: true, State: "{}"}},
+		Facts:     []postgres.Fact{fact("a", "web", 10, "a"), fact("b", "web", 11, "b")},
+		Rollouts:  []history.Rollout{rollout("web", 1, 500)},
+	}
+}
+
+func different(tables []postgres.RebuiltTable) map[string]int64 {
+	out := map[string]int64{}
+	for _, table := range tables {
+		if table.Different > 0 {
+			out[table.Name] = table.Different
+		}
+	}
+	return out
+}
+
+func TestAShadowIsComparedAndPutInPlace(t *testing.T) {
+	t.Parallel()
+	pool := setup(t)
+	save(t, pool, known())
+	should := known()
+	should.Facts[1].Data = "other"
+	should.Facts = append(should.Facts, fact("c", "web", 12, "c"))
+	should.Rollouts[0].Reason = new("otherwise")
+	should.Agents = nil
+	conn, shadow := shadowed(t, pool, should)
+	require.NoError(t, shadow.Tidy(t.Context()))
+	do := func(what func(tx pgx.Tx) error) { require.NoError(t, pgx.BeginFunc(t.Context(), conn, what)) }
+	do(func(tx pgx.Tx) error {
+		tables, differences, err := shadow.Compare(t.Context(), tx, 3)
+		require.Equal(t, map[string]int64{"agents": 1, "facts": 2, "rollouts": 1}, different(tables))
+		require.Equal(t, []string{"agents 7: is there, but not by the streams", `facts b: data is "b", by the streams "other"`, "facts c: is missing"}, differences, "no more than were asked for")
+		return err
+	})
+	do(func(tx pgx.Tx) error { return shadow.Replace(t.Context(), tx) })
+	do(func(tx pgx.Tx) error {
+		tables, differences, err := shadow.Compare(t.Context(), tx, 10)
+		require.Empty(t, different(tables))
+		require.Empty(t, differences)
+		return err
+	})
+	// Where facts are on the stream is not derived: it stays, or is not known.
+	store := &postgres.Store{}
+	one, err := store.Fact(t.Context(), pool, "b")
+	require.NoError(t, err)
+	require.EqualValues(t, 11, one.StreamSequence)
+	require.Equal(t, "other", one.Data)
+	var batches int64
+	require.NoError(t, pool.QueryRow(t.Context(), `select batches from intake`).Scan(&batches))
+	require.EqualValues(t, 2, batches, "readers notice")
+}
+
+// Whatever runs in the transactions of a rebuild reaches the shadows alone.
+func TestAShadowProtectsTheRealTables(t *testing.T) {
+	t.Parallel()
+	pool := setup(t)
+	save(t, pool, known())
+	conn, shadow := shadowed(t, pool, postgres.Writing{})
+	for _, statement := range []string{
+		`delete from deploys.facts`, `update deploys.rollouts set reason = ''`, `insert into claims (cluster_uid, since, project_id, agent_id) values ('c', 1, 1, 1)`, `drop table deploys.facts`,
+	} {
+		tx, err := shadow.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), statement)
+		require.ErrorContains(t, err, "read-only transaction", statement)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, pgx.BeginFunc(t.Context(), conn, func(outer pgx.Tx) error {
+			tx, err := shadow.Within(outer).Begin(t.Context())
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), statement)
+			require.ErrorContains(t, err, "read-only transaction", statement)
+			return tx.Rollback(t.Context())
+		}))
+	}
+	var facts int
+	require.NoError(t, pool.QueryRow(t.Context(), `select count(*) from facts`).Scan(&facts))
+	require.Equal(t, 2, facts)
+}
+
+func TestWhatTheStreamHasForgottenIsKept(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		forgotten postgres.Forgotten
+		want      map[string]int64
+	}{
+		"nothing is forgotten": {postgres.Forgotten{}, map[string]int64{"agents": 1, "workloads": 1, "facts": 2, "rollouts": 1}},
+		"its beginning":        {postgres.Forgotten{Beginning: true}, map[string]int64{}},
+		"it was restored":      {postgres.Forgotten{Restored: true}, map[string]int64{}},
+		"both":                 {postgres.Forgotten{Beginning: true, Restored: true}, map[string]int64{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := setup(t)
+			save(t, pool, known())
+			conn, shadow := shadowed(t, pool, postgres.Writing{})
+			require.NoError(t, pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+				require.NoError(t, shadow.Keep(t.Context(), tx, c.forgotten))
+				tables, _, err := shadow.Compare(t.Context(), tx, 10)
+				require.Equal(t, c.want, different(tables))
+				return err
+			}))
+		})
+	}
+}

@@ -1,0 +1,144 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+func TestReplicasThatStartTogetherMakeTheSchemaOnce(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	var group errgroup.Group
+	for range 4 {
+		pool := connect(t, url)
+		group.Go(func() error { return migrate(t, pool) })
+	}
+	require.NoError(t, group.Wait())
+	pool := connect(t, url)
+	require.NoError(t, migrate(t, pool), "once more is nothing")
+	var batches int64
+	require.NoError(t, pool.QueryRow(t.Context(), `select batches from intake`).Scan(&batches))
+	require.Zero(t, batches)
+}
+
+func TestAFactIsStoredOnceForEver(t *testing.T) {
+	t.Parallel()
+	pool, store := setup(t), &postgres.Store{}
+	save(t, pool, postgres.Writing{Facts: []postgres.Fact{fact("a", "web", 1, "first"), fact("b", "web", 2, "second")}})
+	save(t, pool, postgres.Writing{Facts: []postgres.Fact{fact("a", "web", 9, "again"), fact("c", "db", 1, "third")}})
+	one, err := store.Fact(t.Context(), pool, "a")
+	require.NoError(t, err)
+	require.Equal(t, fact("a", "web", 1, "first"), one)
+	_, err = store.Fact(t.Context(), pool, "none")
+	require.ErrorIs(t, err, postgres.ErrNoFact)
+	// Nothing that goes round the store makes it twice either.
+	_, err = pool.Exec(t.Context(), `insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select id, workload, 5, fact, now(), now(), '' from facts limit 1`)
+	require.ErrorContains(t, err, "facts_pkey")
+	in(t, pool, func(tx pgx.Tx) error {
+		known, last, err := store.Known(t.Context(), tx, []string{"a", "c", "x"}, []uuid.UUID{workload("web"), workload("none")})
+		require.Equal(t, map[string]bool{"a": true, "c": true}, known)
+		require.Equal(t, map[uuid.UUID]int64{workload("web"): 2}, last)
+		return err
+	})
+}
+
+func TestPositionsOnTheStreamAreForgottenAndFound(t *testing.T) {
+	t.Parallel()
+	pool, store := setup(t), &postgres.Store{}
+	facts := []postgres.Fact{fact("a", "web", 1, ""), fact("b", "web", 2, ""), fact("c", "db", 3, ""), fact("d", "db", 4, "")}
+	facts[3].StreamSequence = postgres.TooOld
+	save(t, pool, postgres.Writing{Facts: facts})
+	last, err := store.LastTold(t.Context(), pool)
+	require.NoError(t, err)
+	require.Equal(t, "c", last.ID)
+	require.NoError(t, store.ForgetPositions(t.Context(), pool, 1))
+	untold, err := store.Untold(t.Context(), pool, 10)
+	require.NoError(t, err)
+	require.Equal(t, map[uuid.UUID]int64{workload("web"): 2, workload("db"): 3}, untold, "what the stream has dropped is not told again")
+	require.NoError(t, store.Locate(t.Context(), pool, map[string]int64{"b": 7, "c": 6}))
+	at, err := store.ToldAt(t.Context(), pool, 6)
+	require.NoError(t, err)
+	require.Equal(t, "c", at.ID)
+	untold, err = store.Untold(t.Context(), pool, 10)
+	require.NoError(t, err)
+	require.Empty(t, untold)
+	first, err := store.FirstSince(t.Context(), pool, start())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, first)
+}
+
+// A batch that says something of a rollout leaves what it does not speak of as it was.
+func TestTheHistoryKeepsWhatIsNotSpokenOf(t *testing.T) {
+	t.Parallel()
+	pool := setup(t)
+	rollouts := &postgres.Rollouts{DB: pool}
+	whole := rollout("web", 1, 500, func(r *history.Rollout) { r.Reason, r.Stalled, r.Troubled = new("why"), new(true), new(true) })
+	save(t, pool, postgres.Writing{Rollouts: []history.Rollout{whole}})
+	bare := rollout("web", 1, 0, func(r *history.Rollout) {
+		r.State, r.DurationMs, r.FirstSequence, r.LastSequence, r.Stalled = nil, nil, nil, 99, new(false)
+	})
+	save(t, pool, postgres.Writing{Rollouts: []history.Rollout{bare}})
+	found, err := rollouts.List(t.Context(), postgres.RolloutFilter{}, postgres.RolloutPage{Size: 10})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	whole.LastSequence, whole.Stalled = 99, new(false)
+	want, err := history.MarshalRows([]history.Rollout{whole})
+	require.NoError(t, err)
+	got, err := history.MarshalRows(found)
+	require.NoError(t, err)
+	require.JSONEq(t, string(want), string(got))
+}
+
+func TestRolloutsAreSelected(t *testing.T) {
+	t.Parallel()
+	pool := setup(t)
+	rollouts := &postgres.Rollouts{DB: pool}
+	save(t, pool, postgres.Writing{Rollouts: []history.Rollout{
+		rollout("web", 1, 1, func(r *history.Rollout) { r.Labels, r.Commit = map[string]string{"app": "web", "tier": "front"}, "abc" }),
+		rollout("web", 2, 1, func(r *history.Rollout) {
+			r.State, r.Stalled, r.Change = new(history.Running), new(true), "rolled_back"
+		}),
+		rollout("db", 1, 1, func(r *history.Rollout) { r.AgentID, r.Kind, r.Group, r.ClusterUID = 8, "statefulset", "pr-1", "other" }),
+	}})
+	for name, c := range map[string]struct {
+		filter postgres.RolloutFilter
+		want   []string
+	}{
+		"all":                  {postgres.RolloutFilter{}, []string{"web 2", "web 1", "db 1"}},
+		"none of no agents":    {postgres.RolloutFilter{Agents: []int64{}}, nil},
+		"agents":               {postgres.RolloutFilter{Agents: []int64{8}}, []string{"db 1"}},
+		"an agent not allowed": {postgres.RolloutFilter{Agents: []int64{8}, AgentID: 7}, nil},
+		"labels":               {postgres.RolloutFilter{Labels: map[string]string{"tier": "front"}}, []string{"web 1"}},
+		"labels, all of them":  {postgres.RolloutFilter{Labels: map[string]string{"tier": "front", "app": "db"}}, nil},
+		"commit":               {postgres.RolloutFilter{Commit: "abc"}, []string{"web 1"}},
+		"group":                {postgres.RolloutFilter{Group: "pr-1"}, []string{"db 1"}},
+		"kind and name":        {postgres.RolloutFilter{Kind: "deployment", Name: "web", Namespace: "shop"}, []string{"web 2", "web 1"}},
+		"revision":             {postgres.RolloutFilter{Name: "web", Revision: 1}, []string{"web 1"}},
+		"stuck":                {postgres.RolloutFilter{Stuck: true}, []string{"web 2"}},
+		"states":               {postgres.RolloutFilter{States: []string{history.Completed}}, []string{"web 1", "db 1"}},
+		"changes":              {postgres.RolloutFilter{Changes: []string{"rolled_back"}}, []string{"web 2"}},
+		"cluster":              {postgres.RolloutFilter{ClusterUID: "other"}, []string{"db 1"}},
+		"since":                {postgres.RolloutFilter{Since: rollout("", 2, 0).StartedAt}, []string{"web 2"}},
+		"until":                {postgres.RolloutFilter{Until: rollout("", 2, 0).StartedAt}, []string{"web 1", "db 1"}},
+		"no words of SQL":      {postgres.RolloutFilter{Name: "' or true --"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found, err := rollouts.List(t.Context(), c.filter, postgres.RolloutPage{Size: 10})
+			require.NoError(t, err)
+			var got []string
+			for i := range found {
+				got = append(got, found[i].Name+" "+found[i].ID[len("cluster/")+len(found[i].Name)+1:][:1])
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}

@@ -1,0 +1,492 @@
+package rollout_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+// meets tells everything to a service that knows nothing, by a watcher that has just begun.
+func (l *lab) meets() {
+	l.down = false
+	for _, in := range l.plays.relist() {
+		if in.Workload != nil {
+			in.Workload.Object.FirstSeen, in.Workload.Object.UpdateType = true, events.UpdateTypeFull
+		} else {
+			in.Revision.Object.FirstSeen, in.Revision.Object.UpdateType = true, events.UpdateTypeFull
+		}
+		l.tell(in)
+	}
+}
+
+func TestWhatWasThereBeforeIsSilent(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		did, does func(d *deployment)
+		says      []string
+	}{
+		"complete": {func(*deployment) {}, func(d *deployment) {
+			d.edit("web:3")
+			d.run()
+		}, []string{"started 3", "completed 3"}},
+		"rolled back to a baseline": {func(*deployment) {}, func(d *deployment) {
+			d.edit("web:3")
+			d.run()
+			d.undo(2)
+			d.run()
+		}, []string{"started 3", "completed 3", "started 4", "rolled_back 4", "completed 4"}},
+		"rolled back in flight to a baseline": {func(*deployment) {}, func(d *deployment) {
+			d.edit("web:3")
+			d.step()
+			d.undo(2)
+			d.run()
+		}, []string{"started 3", "cancelled 3", "started 4", "rolled_back 4", "completed 4"}},
+		"in flight": {func(d *deployment) {
+			d.edit("web:3")
+			d.step()
+		}, func(d *deployment) {
+			require.Equal(d.t, events.ProvenanceReconstructed, d.last(events.FactStarted).Provenance)
+			require.Equal(d.t, "web:3", d.last(events.FactStarted).Rollout.Images[0].Image)
+			d.run()
+			require.Equal(d.t, events.ProvenanceObserved, d.last(events.FactCompleted).Provenance)
+		}, []string{"started 3", "completed 3"}},
+		"about to start": {func(d *deployment) {
+			d.edit("web:3")
+		}, func(d *deployment) {
+			require.Empty(d.t, d.said())
+			d.run()
+		}, []string{"started 3", "completed 3"}},
+		"a pod of it is missing": {func(d *deployment) {
+			d.sets[1].ready--
+			d.slow = true
+			d.run()
+		}, func(d *deployment) {
+			d.slow = false
+			d.run()
+		}, []string{}},
+		"being scaled": {func(d *deployment) {
+			d.scale(6)
+			d.sync()
+		}, func(d *deployment) {
+			d.run()
+		}, []string{}},
+		"at 0 replicas": {func(d *deployment) {
+			d.scale(0)
+			d.run()
+		}, func(d *deployment) {
+			d.undo(1)
+			d.run()
+		}, []string{"started 3", "rolled_back 3", "completed 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDeployment(t, 1)
+			d.stop()
+			d.create(3, "web:1")
+			d.run()
+			d.edit("web:2")
+			d.run()
+			tc.did(d)
+			d.meets()
+			tc.does(d)
+			require.Equal(t, tc.says, d.said())
+		})
+	}
+}
+
+func TestABaselineOfTheOtherKinds(t *testing.T) {
+	t.Parallel()
+	s := newStatefulSet(t, 1)
+	s.stop()
+	s.create(3, "web:1")
+	s.run()
+	s.meets()
+	require.Empty(t, s.said())
+	s.edit("web:2")
+	s.run()
+	require.Equal(t, []string{"started 2", "completed 2"}, s.said())
+
+	s = newStatefulSet(t, 1)
+	s.stop()
+	s.create(3, "web:1")
+	s.run()
+	s.edit("web:2")
+	s.step()
+	s.meets()
+	s.run()
+	require.Equal(t, []string{"started 2", "completed 2"}, s.said())
+
+	d := newDaemonSet(t, 1)
+	d.stop()
+	d.create(3, "web:1")
+	d.run()
+	d.meets()
+	require.Empty(t, d.said())
+	d.edit("web:2")
+	d.run()
+	require.Equal(t, []string{"started 2", "completed 2"}, d.said())
+
+	d = newDaemonSet(t, 1)
+	d.stop()
+	d.create(3, "web:1")
+	d.run()
+	d.edit("web:2")
+	d.meets() // before its controller saw the edit
+	d.run()
+	require.Equal(t, []string{"started 2", "completed 2"}, d.said())
+}
+
+// follow is the label by which a workload is among those that are followed.
+func (d *deployment) unfollow() {
+	in := d.observation(events.VerbDeleted)
+	in.Workload.Unselected = true
+	d.tell(in)
+	d.down = true
+}
+
+func (d *deployment) follow() {
+	d.down = false
+	for _, in := range d.relist() {
+		d.tell(in)
+	}
+}
+
+func TestWhatIsNotFollowedAnyMore(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 3)
+	d.unfollow()
+	d.edit("web:2")
+	d.run()
+	d.spec(func() {})
+	d.follow()
+	require.Equal(t, []string{"started 1", "completed 1"}, d.said(), "neither its leaving nor its coming back is a deploy")
+	d.edit("web:3")
+	d.step()
+	d.unfollow()
+	require.Equal(t, []string{"started 3", "gap [3]", "unknown 3"}, d.since(2))
+	require.Equal(t, events.CauseUnselected, d.last(events.FactUnknown).Gap.Cause)
+	d.spec(func() {})
+	d.follow()
+	d.run()
+	require.Equal(t, []string{"started 3", "gap [3]", "unknown 3"}, d.since(2), "it has had its end")
+	d.edit("web:4")
+	d.run()
+	require.Equal(t, []string{"started 4", "completed 4"}, d.since(5))
+}
+
+// moves has the cluster go to another project, whose watcher then begins.
+func (d *deployment) moves() {
+	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
+	d.agent = 8
+	for _, in := range d.relist() {
+		if in.Workload != nil {
+			in.Workload.Object.FirstSeen, in.Workload.Object.UpdateType = true, events.UpdateTypeFull
+		} else {
+			in.Revision.Object.FirstSeen, in.Revision.Object.UpdateType = true, events.UpdateTypeFull
+		}
+		d.tell(in)
+	}
+}
+
+func TestAClusterThatIsAnothersFromHereOn(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		did, does func(d *deployment)
+		says      []string
+	}{
+		"complete": {func(*deployment) {}, func(*deployment) {}, nil},
+		"complete, its old pods not gone": {func(d *deployment) {
+			d.lingering = true
+			d.edit("web:2")
+			d.run()
+		}, func(d *deployment) {
+			d.lingering = false
+			d.run()
+		}, []string{"started 2", "completed 2"}},
+		"in flight": {func(d *deployment) {
+			d.edit("web:2")
+			d.step()
+		}, func(d *deployment) {
+			require.Equal(d.t, events.CauseClusterReleased, d.last(events.FactUnknown).Gap.Cause)
+			require.Equal(d.t, "Released", d.last(events.FactUnknown).Reason)
+			require.Equal(d.t, 7, d.last(events.FactUnknown).Workload.AgentID, "it stays with those who were told of its start")
+			d.run()
+		}, []string{"started 2", "gap [2]", "unknown 2"}},
+		"about to start": {func(d *deployment) {
+			d.edit("web:2")
+		}, func(d *deployment) {
+			d.run()
+			require.Equal(d.t, 8, d.last(events.FactCompleted).Workload.AgentID)
+		}, []string{"started 2", "completed 2"}},
+		"deleted": {func(d *deployment) { d.delete() }, func(*deployment) {}, []string{"removed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := settled(t, 3)
+			mark := d.mark()
+			tc.did(d)
+			d.moves()
+			tc.does(d)
+			require.Equal(t, tc.says, append([]string(nil), d.since(mark)...))
+			if !d.exists() {
+				return
+			}
+			mark = d.mark()
+			d.edit("web:9")
+			d.run()
+			next := d.sets[len(d.sets)-1].revision
+			require.Equal(t, []string{fmt.Sprintf("started %d", next), fmt.Sprintf("completed %d", next)}, d.since(mark))
+			require.Equal(t, events.ChangeUpdated, d.last(events.FactCompleted).Rollout.Change)
+		})
+	}
+}
+
+// What is back and cannot be judged yet, since its controller is behind, is still back when it can be.
+func TestADaemonSetThatIsBackBeforeItsControllerIs(t *testing.T) {
+	t.Parallel()
+	d := newDaemonSet(t, 1)
+	d.create(3, "web:1")
+	d.run()
+	d.edit("web:2")
+	d.step()
+	require.Equal(t, []string{"started 1", "completed 1", "started 2"}, d.said())
+	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
+	told := d.mark()
+	d.spec(func() {}) // nothing of its template
+	d.run()
+	require.Empty(t, d.since(told), "it has had its end")
+}
+
+func TestAClusterThatIsRestored(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 3)
+	d.edit("web:2")
+	d.run()
+	d.edit("web:3")
+	d.step()
+	mark := d.mark()
+	restored := func(in rollout.Input) rollout.Input {
+		in.Epoch = 1
+		return in
+	}
+	// The store goes back to when revision 2 was complete.
+	d.generation--
+	d.observed, d.revision = d.generation, 2
+	d.tpl = d.sets[1].tpl
+	d.sets = d.sets[:2]
+	d.status.Total, d.status.Updated, d.status.Ready, d.status.Available = 3, 3, 3, 3
+	d.rv = 50
+	members := d.relist()
+	for i := range members {
+		d.rv++
+		if members[i].Workload != nil {
+			members[i].Workload.Object.FirstSeen = true
+			members[i].Workload.Object.ResourceVersion = "51"
+		} else {
+			members[i].Revision.Object.FirstSeen = true
+			members[i].Revision.Object.ResourceVersion = "52"
+		}
+		d.tell(restored(members[i]))
+	}
+	require.Equal(t, []string{"gap [3]", "unknown 3"}, d.since(mark))
+	require.Equal(t, events.CauseClusterRestored, d.last(events.FactGap).Gap.Cause)
+	next := d.observation(events.VerbUpserted)
+	d.deliver(next)
+	require.Len(t, d.since(mark), 2, "what is of the epoch before says nothing any more")
+}
+
+func TestTimesAreTheClusters(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 2)
+	d.now = d.now.Add(time.Hour)
+	d.edit("web:2")
+	d.run()
+	started, completed := d.last(events.FactStarted), d.last(events.FactCompleted)
+	require.Equal(t, d.sets[1].created, started.OccurredAt)
+	require.Equal(t, events.TimeSourceCreationTimestamp, started.TimeSource)
+	require.Equal(t, *d.progress.LastUpdateTime, completed.OccurredAt)
+	require.Equal(t, completed.ObservedAt.Sub(*completed.Rollout.StartedObservedAt).Milliseconds(), int64(*completed.DurationMs))
+	require.Equal(t, "web:1", started.Rollout.PreviousImages[0].Image)
+
+	d.now = d.now.Add(time.Hour)
+	d.undo(1)
+	wrote := d.written
+	d.run()
+	require.Equal(t, wrote, d.last(events.FactStarted).OccurredAt, "its ReplicaSet is an hour old")
+	require.Equal(t, events.TimeSourceManagedFields, d.last(events.FactStarted).TimeSource)
+	require.Equal(t, 1, d.last(events.FactCompleted).Rollout.OfRevision)
+
+	d.now = d.now.Add(time.Hour)
+	d.strategy = "Recreate"
+	d.edit("web:3")
+	wrote, seen := d.written, d.now
+	d.run()
+	require.Greater(t, d.sets[2].created, wrote)
+	require.Equal(t, wrote, d.last(events.FactStarted).OccurredAt, "not only when the old pods were gone")
+	require.Equal(t, seen, d.last(events.FactStarted).ObservedAt)
+
+	d.now = d.now.Add(time.Hour)
+	d.delete()
+	require.Equal(t, d.now, d.last(events.FactRemoved).OccurredAt)
+}
+
+func TestProgressIsThrottledAndTheLastCountsAreInTheEnd(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 60)
+	mark := len(d.facts)
+	d.edit("web:2")
+	d.run()
+	var at time.Time
+	told := 0
+	for _, f := range d.facts[mark:] {
+		if f.Fact == events.FactProgressed {
+			told++
+			require.Equal(t, told, f.Ordinal)
+			require.GreaterOrEqual(t, f.ObservedAt.Sub(at), 2*time.Second)
+			at = f.ObservedAt
+		}
+	}
+	require.Positive(t, told)
+	require.Equal(t, 60, d.last(events.FactCompleted).Counts.Updated)
+
+	d.slow = true
+	d.edit("web:3")
+	d.step()
+	d.step()
+	require.NotEqual(t, events.FactProgressed, d.facts[len(d.facts)-1].Fact)
+	require.False(t, d.state.Wake().IsZero())
+	d.wait(15 * time.Second)
+	require.Equal(t, events.FactProgressed, d.facts[len(d.facts)-1].Fact, "a tick tells what is owed")
+}
+
+func TestDrainedIsClaimedOnlyWhereTheClusterTells(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 2)
+	require.Equal(t, 1, d.last(events.FactDrained).Rollout.Revision)
+	d.lingering = true
+	d.edit("web:2")
+	d.run()
+	require.Equal(t, 2, d.last(events.FactCompleted).Rollout.Revision)
+	require.Equal(t, 1, d.last(events.FactDrained).Rollout.Revision, "old pods are still there")
+	d.lingering = false
+	d.run()
+	require.Equal(t, 2, d.last(events.FactDrained).Rollout.Revision)
+	require.Greater(t, d.last(events.FactDrained).OccurredAt, d.last(events.FactCompleted).OccurredAt)
+
+	old := newDeployment(t, 1)
+	old.create(1, "web:1")
+	var facts []events.DeployFact
+	state := rollout.New(old.state.Key)
+	old.run()
+	for _, in := range old.log {
+		if in.Workload != nil {
+			in.Workload.TerminatingReplicas = nil
+		}
+		var told []events.DeployFact
+		state, told = rollout.Advance(state, in)
+		facts = append(facts, told...)
+	}
+	require.Equal(t, events.FactCompleted, facts[len(facts)-1].Fact)
+}
+
+func TestACreationThatIsRefusedBlocksBeforeThereIsARollout(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 2)
+	d.edit("web:2")
+	refused := d.observation(events.VerbUpserted)
+	at := d.second()
+	refused.Workload.Conditions = []events.Condition{{
+		Type: "Progressing", Status: "False", Reason: "ReplicaSetCreateError", Message: "quota", LastUpdateTime: &at,
+	}}
+	d.tell(refused)
+	require.Equal(t, []string{"blocked"}, d.since(2))
+	require.Equal(t, "quota", d.last(events.FactBlocked).Message)
+	d.run()
+	require.Equal(t, []string{"blocked", "unblocked", "started 2", "completed 2"}, d.since(2))
+}
+
+func TestTwoAgentsOfOneClusterTellOnce(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 2)
+	d.edit("web:2")
+	d.run()
+	said := d.said()
+	for _, in := range d.log {
+		in.AgentID = 8
+		d.log = nil
+		d.deliver(in)
+	}
+	require.Equal(t, said, d.said())
+	d.deliver(rollout.Input{AgentID: 8, ObservedAt: d.now, Absence: &rollout.Absence{ListVersion: "99999"}})
+	require.Equal(t, said, d.said(), "an agent that never told of it does not know that it is gone")
+	d.deliver(rollout.Input{AgentID: 7, ObservedAt: d.now, Absence: &rollout.Absence{ListVersion: "50"}})
+	require.Equal(t, said, d.said(), "the listing was before what is known")
+}
+
+func TestVersionsThatTheWatcherHadToLeaveOut(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 3)
+	d.edit("web:2")
+	d.step()
+	d.down = true
+	d.run()
+	d.edit("web:3")
+	d.step()
+	d.down = false
+	d.writeSet(d.sets[2])
+	in := d.observation(events.VerbUpserted)
+	in.Workload.SkippedVersions = 300
+	d.tell(in)
+	d.run()
+	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "started 3", "completed 3"}, d.since(2))
+	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)
+	require.Equal(t, events.ProvenanceReconstructed, d.last(events.FactStarted).Provenance)
+}
+
+func TestWhatComesToBeFollowedLaterIsNoNewWorkload(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t, 1)
+	d.stop()
+	d.create(3, "web:1")
+	d.run()
+	d.down = false
+	in := d.observation(events.VerbUpserted) // its label was set while the watcher looked on
+	d.tell(in)
+	d.writeSet(d.sets[0])
+	require.Empty(t, d.said())
+
+	later := newDeployment(t, 1)
+	later.stop()
+	later.create(3, "web:1")
+	later.run()
+	later.down = false
+	for _, in := range later.relist() { // its label was set while the watcher was down
+		if in.Workload != nil {
+			in.Workload.Object.FirstSeen = true
+		}
+		in.KnownBefore, in.KnownAt = true, later.created.Add(time.Minute)
+		later.tell(in)
+	}
+	require.Empty(t, later.said())
+	later.edit("web:2")
+	later.run()
+	require.Equal(t, []string{"started 2", "completed 2"}, later.said())
+}
+
+func TestADeletionThatNobodySaw(t *testing.T) {
+	t.Parallel()
+	d := settled(t, 3)
+	d.edit("web:2")
+	d.step()
+	in := d.observation(events.VerbDeleted)
+	in.Workload.Object.ResourceVersion = d.version // the last one that is known stands for it
+	d.now = d.now.Add(time.Second)
+	d.tell(in)
+	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "removed"}, d.since(2), "it may have been completed before")
+	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)
+}

@@ -1,0 +1,440 @@
+package rollout_test
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+// pods template, as far as it matters.
+type template struct {
+	image, env, restartedAt string
+}
+
+func (t template) hash() string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(t.image + "|" + t.env + "|" + t.restartedAt))
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+func (t template) observed(written time.Time) *events.PodTemplate {
+	return &events.PodTemplate{
+		Digest: t.image + "|" + t.env, RestartedAt: t.restartedAt, ChangedAt: &written,
+		Images:      []events.TemplateImage{{Container: "main", Image: t.image}},
+		Annotations: map[string]string{"lockstep.dev/commit": t.image},
+	}
+}
+
+type replicaSet struct {
+	name, uid, version string
+	tpl                template
+	created            time.Time
+	revision           int
+	history            []int
+	want               int
+	ready, pending     int
+	terminating        int
+}
+
+func (r *replicaSet) pods() int { return r.ready + r.pending }
+
+// deployment plays a Deployment, its controller, its ReplicaSets' controller and the kubelets.
+type deployment struct {
+	*lab
+
+	there      bool
+	uid_       string
+	version    string
+	created    time.Time
+	generation int
+	observed   int
+	replicas   int
+	paused     bool
+	strategy   string
+	deadline   *int
+	tpl        template
+	written    time.Time
+	revision   int // annotation
+	sets       []*replicaSet
+	status     events.Counts
+	progress   events.Condition
+	quota      bool // no more pods
+	slow       bool // pods do not become ready
+	lingering  bool // pods take their time to terminate
+	late       bool // the progress deadline has passed
+	keep       int  // revisionHistoryLimit
+	epochs     int  // how often a revision was taken that is not above the one before
+	taken      int  // the last one
+	annotated  int  // what the annotation was when it was taken
+	hasStatus  bool
+}
+
+func newDeployment(t testing.TB, seed uint64) *deployment {
+	seconds := 600
+	d := &deployment{lab: newLab(t, rollout.Deployment, seed), strategy: "RollingUpdate", deadline: &seconds, keep: 10}
+	d.plays = d
+	return d
+}
+
+func (d *deployment) exists() bool { return d.there }
+
+func (d *deployment) create(replicas int, image string) {
+	d.there, d.uid_, d.created = true, d.uid("d"), d.second()
+	d.generation, d.observed, d.replicas, d.revision, d.paused = 1, 0, replicas, 0, false
+	d.tpl, d.written, d.sets, d.status, d.progress = template{image: image}, d.second(), nil, events.Counts{}, events.Condition{}
+	d.hasStatus, d.late, d.epochs, d.taken, d.annotated = false, false, 0, 0, 0
+	d.write()
+}
+
+func (d *deployment) observation(verb events.Verb) rollout.Input {
+	w := &events.ObservedWorkload{
+		Kind: events.WorkloadKindDeployment, Object: d.meta("web", d.uid_, d.created, verb), Generation: d.generation, ObservedGeneration: d.observed,
+		SpecReplicas: new(d.replicas), Paused: d.paused, Strategy: d.strategy, ProgressDeadlineSeconds: d.deadline,
+		Template: d.tpl.observed(d.written), Revision: d.revision, HasStatus: d.hasStatus,
+		Replicas: d.status.Total, UpdatedReplicas: d.status.Updated, ReadyReplicas: d.status.Ready, AvailableReplicas: d.status.Available,
+		UnavailableReplicas: d.status.Unavailable, TerminatingReplicas: d.status.Terminating,
+	}
+	if d.progress.Type != "" {
+		w.Conditions = append(w.Conditions, d.progress)
+	}
+	if d.hasStatus && d.quota && d.blocked() {
+		w.Conditions = append(w.Conditions, events.Condition{
+			Type: "ReplicaFailure", Status: "True", Reason: "FailedCreate", Message: `pods "` + d.newest_().name + `-x" is forbidden: exceeded quota`,
+		})
+	}
+	return rollout.Input{Workload: w}
+}
+
+func (d *deployment) blocked() bool {
+	set := d.newest_()
+	return set != nil && set.pods() < set.want
+}
+
+// write a version of the Deployment.
+func (d *deployment) write() {
+	in := d.observation(events.VerbUpserted)
+	d.version = in.Workload.Object.ResourceVersion
+	d.tell(in)
+	if len(d.truth) == 0 || d.newest().hash != d.tpl.hash() || uidOf(d.newest().id) != d.uid_ || d.taken != d.revision {
+		return
+	}
+	c, actual := d.status, d.newest()
+	if d.revision != d.annotated || c.Updated > 0 || strings.Contains(d.progress.Message, `"web-`+actual.hash+`"`) {
+		actual.known = true
+	}
+	if d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas && c.Available == d.replicas && actual.end == "" {
+		actual.end = events.FactCompleted
+	}
+}
+
+func (d *deployment) set(r *replicaSet, verb events.Verb) rollout.Input {
+	return rollout.Input{Revision: &events.ObservedWorkloadRevision{
+		Kind: events.WorkloadRevisionKindReplicaset, Object: d.meta(r.name, r.uid, r.created, verb), Workload: "web", WorkloadUID: d.uid_,
+		Revision: r.revision, RevisionHistory: slices.Clone(r.history), TemplateHash: r.tpl.hash(),
+	}}
+}
+
+func (d *deployment) writeSet(r *replicaSet) {
+	in := d.set(r, events.VerbUpserted)
+	r.version = in.Revision.Object.ResourceVersion
+	d.tell(in)
+}
+
+func (d *deployment) relist() []rollout.Input {
+	w := d.observation(events.VerbUpserted)
+	w.Workload.Object.ResourceVersion = d.version
+	list := []rollout.Input{w}
+	for _, r := range d.sets {
+		in := d.set(r, events.VerbUpserted)
+		in.Revision.Object.ResourceVersion = r.version
+		list = append(list, in)
+	}
+	return list
+}
+
+// What people do.
+
+func (d *deployment) spec(change func()) {
+	before := d.tpl
+	change()
+	if d.tpl != before {
+		d.written = d.second()
+	}
+	d.generation++
+	d.late = false
+	d.write()
+}
+
+func (d *deployment) edit(image string) {
+	d.spec(func() { d.tpl.image = image; d.tpl.restartedAt = "" })
+}
+func (d *deployment) setEnv(env string) { d.spec(func() { d.tpl.env = env }) }
+func (d *deployment) restart()          { d.spec(func() { d.tpl.restartedAt = d.now.Format(time.RFC3339Nano) }) }
+func (d *deployment) scale(n int)       { d.spec(func() { d.replicas = n }) }
+func (d *deployment) pause()            { d.spec(func() { d.paused = true }) }
+func (d *deployment) resume()           { d.spec(func() { d.paused = false }) }
+
+func (d *deployment) undo(revision int) {
+	for _, r := range d.sets {
+		if r.revision == revision {
+			d.spec(func() { d.tpl = r.tpl })
+			return
+		}
+	}
+	d.t.Fatalf("no revision %d to undo to", revision)
+}
+
+func (d *deployment) delete() {
+	d.there = false
+	if n := len(d.truth); n > 0 && d.newest().end == "" {
+		d.newest().end = events.FactCancelled
+	}
+	sets := d.sets
+	d.tell(d.observation(events.VerbDeleted))
+	for _, r := range sets {
+		d.tell(d.set(r, events.VerbDeleted))
+	}
+	d.sets = nil
+}
+
+// deleteSet deletes the current ReplicaSet by hand.
+func (d *deployment) deleteSet() {
+	r := d.newest_()
+	if r == nil {
+		return
+	}
+	d.erased[d.uid_] = d.erased[d.uid_] || d.down
+	d.sets = slices.DeleteFunc(d.sets, func(o *replicaSet) bool { return o == r })
+	d.tell(d.set(r, events.VerbDeleted))
+}
+
+// What the controllers do.
+
+func (d *deployment) newest_() *replicaSet {
+	for _, r := range d.sets {
+		if r.tpl == d.tpl {
+			return r
+		}
+	}
+	return nil
+}
+
+func (d *deployment) step() {
+	if !d.there {
+		return
+	}
+	d.sync()
+	d.kubelets()
+}
+
+func (d *deployment) sync() {
+	d.pauses()
+	current := d.newest_()
+	oldPods, highest := 0, 0
+	for _, r := range d.sets {
+		if r != current {
+			oldPods += r.pods() + r.terminating
+			highest = max(highest, r.revision)
+		}
+	}
+	created, bumped := false, false
+	switch {
+	case current != nil && current.revision <= highest:
+		current.history = append(current.history, current.revision)
+		current.revision = highest + 1
+		d.take(current)
+		d.writeSet(current)
+		bumped = true // and the Deployment learns of it the next time
+	case current == nil && !d.paused && (d.strategy != "Recreate" || oldPods == 0):
+		hash := d.tpl.hash()
+		current = &replicaSet{name: "web-" + hash, uid: d.uid("rs"), tpl: d.tpl, created: d.second(), revision: highest + 1}
+		d.sets = append(d.sets, current)
+		d.take(current)
+		d.writeSet(current)
+		created = true
+	}
+	if current != nil && !bumped && (created || d.revision != current.revision) {
+		if d.rng.IntN(12) == 0 && d.held {
+			return // the write conflicts, and comes to nothing
+		}
+		if current.revision < d.taken {
+			d.take(current) // what was deleted by hand was the newest
+		}
+		if created {
+			d.say("True", "NewReplicaSetCreated", `Created new replica set "`+current.name+`"`)
+		}
+		d.revision = current.revision
+		d.write()
+	}
+	d.size(current)
+	d.writeStatus(current)
+	d.cleanUp(current)
+}
+
+// pauses writes that the Deployment is paused, or is not any more, where its controller says how it gets on.
+func (d *deployment) pauses() {
+	paused := d.progress.Reason == "DeploymentPaused"
+	switch {
+	case d.deadline == nil || d.paused == paused || d.progress.Reason == "ProgressDeadlineExceeded":
+		return
+	case d.paused:
+		d.say("Unknown", "DeploymentPaused", "Deployment is paused")
+	default:
+		d.say("Unknown", "DeploymentResumed", "Deployment is resumed")
+	}
+	d.write()
+}
+
+// say how the rollout gets on, in the condition.
+func (d *deployment) say(status, reason, message string) {
+	if d.deadline == nil || d.progress.Reason == reason && d.progress.Message == message {
+		return
+	}
+	at := d.second()
+	d.progress = events.Condition{Type: "Progressing", Status: status, Reason: reason, Message: message, LastUpdateTime: &at}
+}
+
+// take makes a ReplicaSet the current one. One that is made anew goes on with the rollout of the one that was deleted.
+func (d *deployment) take(r *replicaSet) {
+	hash := r.tpl.hash()
+	anew := len(d.truth) > 0 && d.newest().hash == hash && uidOf(d.newest().id) == d.uid_
+	if r.revision < d.taken || r.revision == d.taken && !anew {
+		d.epochs++
+	}
+	d.taken, d.annotated = r.revision, d.revision
+	if !anew {
+		d.began(d.id(r), r.revision, hash)
+	}
+}
+
+func (d *deployment) id(r *replicaSet) string {
+	id := fmt.Sprintf("cluster/%s/%d/%s", d.uid_, r.revision, r.tpl.hash())
+	if d.epochs > 0 {
+		id += fmt.Sprintf("/e%d", d.epochs)
+	}
+	return id
+}
+
+// size scales the ReplicaSets by one step.
+func (d *deployment) size(current *replicaSet) {
+	want, ready, oldWant := 0, 0, 0
+	for _, r := range d.sets {
+		want += r.want
+		ready += r.ready
+		if r != current {
+			oldWant += r.want
+		}
+	}
+	resize := func(r *replicaSet, n int) {
+		if r.want != n {
+			r.want = n
+			d.writeSet(r)
+		}
+	}
+	switch {
+	case d.paused:
+		if current != nil && oldWant == 0 {
+			resize(current, d.replicas)
+		}
+		return
+	case d.strategy == "Recreate":
+		for _, r := range d.sets {
+			if r != current {
+				resize(r, 0)
+			}
+		}
+		if current != nil && oldWant == 0 {
+			resize(current, d.replicas)
+		}
+		return
+	case current == nil:
+		return
+	}
+	if oldWant == 0 || current.want > d.replicas {
+		resize(current, d.replicas)
+	} else if room := d.replicas + 1 - want; room > 0 && current.want < d.replicas {
+		resize(current, min(d.replicas, current.want+room))
+	}
+	spare := ready - max(0, d.replicas-1)
+	for _, r := range d.sets {
+		if r == current || r.want == 0 {
+			continue
+		}
+		if spare > 0 || r.pending > 0 || d.replicas == 0 {
+			resize(r, r.want-1)
+			return
+		}
+	}
+}
+
+func (d *deployment) writeStatus(current *replicaSet) {
+	var c events.Counts
+	terminating := 0
+	for _, r := range d.sets {
+		c.Total += r.pods()
+		c.Ready += r.ready
+		terminating += r.terminating
+	}
+	c.Available = c.Ready
+	if current != nil {
+		c.Updated = current.pods()
+	}
+	c.Terminating = &terminating
+	c.Unavailable = max(0, d.replicas-c.Available)
+	before := d.progress
+	complete := c.Updated == d.replicas && c.Total == d.replicas && c.Available == d.replicas
+	if !d.paused && current != nil && (c.Updated != c.Total || d.progress.Reason != "NewReplicaSetAvailable") {
+		switch {
+		case complete:
+			d.say("True", "NewReplicaSetAvailable", `ReplicaSet "`+current.name+`" has successfully progressed.`)
+		case d.late:
+			d.say("False", "ProgressDeadlineExceeded", `ReplicaSet "`+current.name+`" has timed out progressing.`)
+		default:
+			d.say("True", "ReplicaSetUpdated", `ReplicaSet "`+current.name+`" is progressing.`)
+		}
+	}
+	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) && encode(d.t, before) == encode(d.t, d.progress) {
+		return
+	}
+	d.observed, d.status, d.hasStatus = d.generation, c, true
+	d.write()
+}
+
+func (d *deployment) cleanUp(current *replicaSet) {
+	old := slices.DeleteFunc(slices.Clone(d.sets), func(r *replicaSet) bool { return r == current || r.want+r.pods() > 0 })
+	slices.SortFunc(old, func(a, b *replicaSet) int { return a.revision - b.revision })
+	for i := range len(old) - d.keep {
+		gone := old[i]
+		d.sets = slices.DeleteFunc(d.sets, func(r *replicaSet) bool { return r == gone })
+		d.tell(d.set(gone, events.VerbDeleted))
+	}
+}
+
+func (d *deployment) kubelets() {
+	for _, r := range d.sets {
+		before := *r
+		if surplus := r.pods() - r.want; surplus > 0 {
+			pending := min(surplus, r.pending)
+			r.pending -= pending
+			r.ready -= surplus - pending
+			r.terminating += surplus - pending
+		} else if surplus < 0 && !d.quota {
+			r.pending -= surplus
+		}
+		if r.pending > 0 && !d.slow {
+			r.pending--
+			r.ready++
+		} else if r.terminating > 0 && !d.lingering {
+			r.terminating--
+		}
+		if r.pods() != before.pods() || r.ready != before.ready {
+			d.writeSet(r)
+		}
+	}
+}

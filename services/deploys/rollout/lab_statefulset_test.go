@@ -1,0 +1,249 @@
+package rollout_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+type controllerRevision struct {
+	name, uid, version string
+	tpl                template
+	created            time.Time
+	revision           int
+}
+
+type ordinal struct {
+	revision string
+	ready    bool
+}
+
+// statefulSet plays a StatefulSet, its controller and the kubelets.
+type statefulSet struct {
+	*lab
+
+	there      bool
+	uid_       string
+	version    string
+	created    time.Time
+	generation int
+	observed   int
+	replicas   int
+	strategy   string
+	cut        int // partition
+	tpl        template
+	written    time.Time
+	revisions  []*controllerRevision
+	pods       []ordinal
+	current    string
+	update     string
+	status     events.Counts
+	hasStatus  bool
+	slow       bool
+	told       string // update revision of the last status
+}
+
+func newStatefulSet(t testing.TB, seed uint64) *statefulSet {
+	s := &statefulSet{lab: newLab(t, rollout.StatefulSet, seed), strategy: "RollingUpdate"}
+	s.plays = s
+	return s
+}
+
+func (s *statefulSet) exists() bool { return s.there }
+
+func (s *statefulSet) create(replicas int, image string) {
+	s.there, s.uid_, s.created = true, s.uid("s"), s.second()
+	s.generation, s.observed, s.replicas, s.cut = 1, 0, replicas, 0
+	s.tpl, s.written, s.revisions, s.pods = template{image: image}, s.second(), nil, nil
+	s.current, s.update, s.status, s.hasStatus = "", "", events.Counts{}, false
+	s.write()
+}
+
+func (s *statefulSet) observation(verb events.Verb) rollout.Input {
+	return rollout.Input{Workload: &events.ObservedWorkload{
+		Kind: events.WorkloadKindStatefulset, Object: s.meta("web", s.uid_, s.created, verb), Generation: s.generation, ObservedGeneration: s.observed,
+		SpecReplicas: new(s.replicas), Strategy: s.strategy, Partition: s.cut, Template: s.tpl.observed(s.written),
+		CurrentRevision: s.current, UpdateRevision: s.update, HasStatus: s.hasStatus,
+		Replicas: s.status.Total, UpdatedReplicas: s.status.Updated, ReadyReplicas: s.status.Ready, AvailableReplicas: s.status.Available,
+	}}
+}
+
+func (s *statefulSet) write() {
+	in := s.observation(events.VerbUpserted)
+	s.version = in.Workload.Object.ResourceVersion
+	s.tell(in)
+}
+
+func (s *statefulSet) keeper(r *controllerRevision, verb events.Verb) rollout.Input {
+	return rollout.Input{Revision: &events.ObservedWorkloadRevision{
+		Kind: events.WorkloadRevisionKindControllerrevision, Object: s.meta(r.name, r.uid, r.created, verb), Workload: "web", WorkloadUID: s.uid_,
+		Revision: r.revision, TemplateHash: r.tpl.hash(),
+	}}
+}
+
+func (s *statefulSet) writeRevision(r *controllerRevision) {
+	in := s.keeper(r, events.VerbUpserted)
+	r.version = in.Revision.Object.ResourceVersion
+	s.tell(in)
+}
+
+func (s *statefulSet) relist() []rollout.Input {
+	w := s.observation(events.VerbUpserted)
+	w.Workload.Object.ResourceVersion = s.version
+	list := []rollout.Input{w}
+	for _, r := range s.revisions {
+		in := s.keeper(r, events.VerbUpserted)
+		in.Revision.Object.ResourceVersion = r.version
+		list = append(list, in)
+	}
+	return list
+}
+
+func (s *statefulSet) spec(change func()) {
+	before := s.tpl
+	change()
+	if s.tpl != before {
+		s.written = s.second()
+	}
+	s.generation++
+	s.write()
+}
+
+func (s *statefulSet) edit(image string) {
+	s.spec(func() { s.tpl.image = image; s.tpl.restartedAt = "" })
+}
+
+func (s *statefulSet) restart() {
+	s.spec(func() { s.tpl.restartedAt = s.now.Format(time.RFC3339Nano) })
+}
+func (s *statefulSet) scale(n int)         { s.spec(func() { s.replicas = n }) }
+func (s *statefulSet) partition(n int)     { s.spec(func() { s.cut = n }) }
+func (s *statefulSet) killPod(ordinal int) { s.pods[ordinal] = ordinal_(s.wanted(ordinal)) }
+
+func ordinal_(revision string) ordinal { return ordinal{revision: revision} }
+
+func (s *statefulSet) delete() {
+	s.there = false
+	if n := len(s.truth); n > 0 && s.newest().end == "" {
+		s.newest().end = events.FactCancelled
+	}
+	s.tell(s.observation(events.VerbDeleted))
+	for _, r := range s.revisions {
+		s.tell(s.keeper(r, events.VerbDeleted))
+	}
+}
+
+func (s *statefulSet) step() {
+	if !s.there {
+		return
+	}
+	s.sync()
+	if s.slow {
+		return
+	}
+	for i := range s.pods {
+		if !s.pods[i].ready {
+			s.pods[i].ready = true
+			return
+		}
+	}
+}
+
+// wanted revision of a pod that is made now.
+func (s *statefulSet) wanted(i int) string {
+	if i < s.cut && s.strategy != "OnDelete" {
+		return s.current
+	}
+	return s.update
+}
+
+func (s *statefulSet) sync() {
+	highest := 0
+	var of *controllerRevision
+	for _, r := range s.revisions {
+		highest = max(highest, r.revision)
+		if r.tpl == s.tpl {
+			of = r
+		}
+	}
+	begins := true
+	switch {
+	case of == nil:
+		of = &controllerRevision{name: "web-" + s.tpl.hash(), uid: s.uid("cr"), tpl: s.tpl, created: s.second(), revision: highest + 1}
+		s.revisions = append(s.revisions, of)
+	case of.revision < highest:
+		of.revision = highest + 1
+	default:
+		begins = false
+	}
+	if begins {
+		s.began(fmt.Sprintf("cluster/%s/%s/%d", s.uid_, of.name, of.revision), of.revision, of.name)
+		s.writeRevision(of)
+	}
+	if s.held && s.rng.IntN(12) == 0 {
+		return // the status is written another time
+	}
+	s.update = of.name
+	if s.current == "" {
+		s.current = of.name
+	}
+	s.newest().known = true
+	s.rollPods()
+	s.writeStatus()
+}
+
+// rollPods one step.
+func (s *statefulSet) rollPods() {
+	for _, pod := range s.pods {
+		if !pod.ready {
+			return
+		}
+	}
+	switch {
+	case len(s.pods) < s.replicas:
+		s.pods = append(s.pods, ordinal_(s.wanted(len(s.pods))))
+		return
+	case len(s.pods) > s.replicas:
+		s.pods = s.pods[:len(s.pods)-1]
+		return
+	case s.strategy == "OnDelete":
+		return
+	}
+	for i := len(s.pods) - 1; i >= s.cut; i-- {
+		if s.pods[i].revision != s.update {
+			s.pods[i] = ordinal_(s.update)
+			return
+		}
+	}
+}
+
+func (s *statefulSet) writeStatus() {
+	var c events.Counts
+	for _, pod := range s.pods {
+		c.Total++
+		if pod.ready {
+			c.Ready++
+			c.Available++
+		}
+		if pod.revision == s.update {
+			c.Updated++
+		}
+	}
+	current := s.current
+	full := c.Updated == c.Total && c.Ready == c.Total && c.Total == s.replicas
+	if full && s.strategy != "OnDelete" {
+		current = s.update
+	}
+	if s.hasStatus && s.observed == s.generation && encode(s.t, c) == encode(s.t, s.status) && current == s.current && s.told == s.update {
+		return
+	}
+	s.current, s.observed, s.status, s.hasStatus = current, s.generation, c, true
+	s.write()
+	s.told = s.update
+	if full && s.newest().end == "" {
+		s.newest().end = events.FactCompleted
+	}
+}

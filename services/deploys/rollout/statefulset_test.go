@@ -1,0 +1,307 @@
+package rollout_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+func TestWhatHappensToAStatefulSet(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		does func(s *statefulSet)
+		says []string
+	}{
+		"updated": {func(s *statefulSet) {
+			s.edit("web:2")
+			s.run()
+		}, []string{"started 2", "completed 2"}},
+		"resyncs, idle and in flight": {func(s *statefulSet) {
+			s.resync(true)
+			s.edit("web:2")
+			s.step()
+			s.resync(false)
+			s.resync(true)
+			s.run()
+			s.resync(true)
+		}, []string{"started 2", "completed 2"}},
+		"rolled back: the ControllerRevision is used again, and its number grows": {func(s *statefulSet) {
+			s.edit("web:2")
+			s.run()
+			s.edit("web:1")
+			s.run()
+			require.Equal(s.t, 1, s.last(events.FactRolledBack).Rollout.OfRevision)
+			require.Equal(s.t, "cluster/s1/"+s.update+"/3", s.last(events.FactRolledBack).Rollout.ID)
+			require.Equal(s.t, events.TimeSourceManagedFields, s.last(events.FactRolledBack).TimeSource)
+		}, []string{"started 2", "completed 2", "started 3", "rolled_back 3", "completed 3"}},
+		"rolled back in flight": {func(s *statefulSet) {
+			s.slow = true
+			s.edit("web:2")
+			s.step()
+			s.slow = false
+			s.edit("web:1")
+			s.run()
+		}, []string{"started 2", "cancelled 2", "started 3", "rolled_back 3", "completed 3"}},
+		"restarted": {func(s *statefulSet) {
+			s.restart()
+			s.run()
+		}, []string{"started 2", "restarted 2", "completed 2"}},
+		"superseded": {func(s *statefulSet) {
+			s.edit("web:2")
+			s.step()
+			s.edit("web:3")
+			s.run()
+		}, []string{"started 2", "superseded 2", "started 3", "completed 3"}},
+		"partition by steps": {func(s *statefulSet) {
+			s.partition(2)
+			s.run()
+			s.edit("web:2")
+			s.run()
+			require.Equal(s.t, 2, *s.last(events.FactPartitionReached).Partition)
+			s.wait(time.Hour)
+			s.partition(1)
+			s.run()
+			s.partition(0)
+			s.run()
+		}, []string{"started 2", "partition_reached 2", "partition_reached 2", "completed 2"}},
+		"OnDelete: by counts only, however long people take": {func(s *statefulSet) {
+			s.strategy = "OnDelete"
+			s.edit("web:2")
+			s.run()
+			s.wait(time.Hour)
+			for i := range 3 {
+				s.killPod(i)
+				s.run()
+			}
+			require.NotEqual(s.t, s.current, s.update, "the controller does not promote it")
+		}, []string{"started 2", "completed 2"}},
+		"scaled": {func(s *statefulSet) {
+			s.scale(5)
+			s.run()
+		}, []string{"scale_started 3→5", "scale_completed 3→5"}},
+		"stalled by own timer, and recovered": {func(s *statefulSet) {
+			s.slow = true
+			s.edit("web:2")
+			s.run()
+			s.wait(11 * time.Minute)
+			s.slow = false
+			s.run()
+		}, []string{"started 2", "stalled 2", "recovered 2", "completed 2"}},
+		"deleted in flight": {func(s *statefulSet) {
+			s.edit("web:2")
+			s.step()
+			s.delete()
+		}, []string{"started 2", "cancelled 2"}},
+		"updated while the watcher was down": {func(s *statefulSet) {
+			s.stop()
+			s.edit("web:2")
+			s.run()
+			s.edit("web:3")
+			s.run()
+			s.start()
+		}, []string{"gap [2]", "started 2", "unknown 2", "started 3", "completed 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStatefulSet(t, 1)
+			s.create(3, "web:1")
+			s.run()
+			require.Equal(t, []string{"started 1", "completed 1"}, s.said())
+			mark := s.mark()
+			tc.does(s)
+			require.Equal(t, tc.says, s.since(mark))
+		})
+	}
+}
+
+func TestWhatHappensToADaemonSet(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		does func(d *daemonSet)
+		says []string
+	}{
+		"updated": {func(d *daemonSet) {
+			d.edit("web:2")
+			d.run()
+			require.Equal(d.t, "cluster/ds1/2", d.last(events.FactCompleted).Rollout.ID)
+		}, []string{"started 2", "completed 2"}},
+		"resyncs": {func(d *daemonSet) {
+			d.resync(true)
+			d.edit("web:2")
+			d.step()
+			d.resync(true)
+			d.run()
+			d.resync(false)
+		}, []string{"started 2", "completed 2"}},
+		"rolled back": {func(d *daemonSet) {
+			d.edit("web:2")
+			d.run()
+			d.edit("web:1")
+			d.run()
+			require.Equal(d.t, 1, d.last(events.FactRolledBack).Rollout.OfRevision)
+		}, []string{"started 2", "completed 2", "started 3", "rolled_back 3", "completed 3"}},
+		"restarted": {func(d *daemonSet) {
+			d.restart()
+			d.run()
+		}, []string{"started 2", "restarted 2", "completed 2"}},
+		"a node comes and goes": {func(d *daemonSet) {
+			d.addNode()
+			d.run()
+			d.loseNode()
+			d.run()
+		}, []string{}},
+		"a node comes in flight": {func(d *daemonSet) {
+			d.edit("web:2")
+			d.step()
+			d.addNode()
+			d.run()
+			require.True(d.t, d.last(events.FactCompleted).Rollout.ScaledDuring)
+		}, []string{"started 2", "completed 2"}},
+		"cancelled by going back": {func(d *daemonSet) {
+			d.edit("web:2")
+			d.step()
+			d.edit("web:1")
+			d.run()
+		}, []string{"started 2", "cancelled 2", "started 3", "rolled_back 3", "completed 3"}},
+		"stalled by own timer": {func(d *daemonSet) {
+			d.slow = true
+			d.edit("web:2")
+			d.run()
+			d.wait(11 * time.Minute)
+		}, []string{"started 2", "stalled 2"}},
+		"generations lost while the watcher was down": {func(d *daemonSet) {
+			d.stop()
+			d.edit("web:2")
+			d.run()
+			d.edit("web:3")
+			d.run()
+			d.start()
+		}, []string{"gap [2]", "started 3", "completed 3"}},
+		"deleted when idle": {func(d *daemonSet) {
+			d.delete()
+		}, []string{"removed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDaemonSet(t, 1)
+			d.create(3, "web:1")
+			d.run()
+			require.Equal(t, []string{"started 1", "completed 1"}, d.said())
+			require.Equal(t, 3, d.last(events.FactCompleted).Rollout.ReplicasAtStart)
+			require.False(t, d.last(events.FactCompleted).Rollout.ScaledDuring)
+			mark := d.mark()
+			tc.does(d)
+			require.Equal(t, tc.says, d.since(mark))
+		})
+	}
+}
+
+// What was complete when the watcher looked away, and was edited again before it looked back, leaves nothing that says so.
+func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		does func(s *statefulSet)
+		says []string
+	}{
+		"edited again, which its controller has not seen": {func(s *statefulSet) {
+			s.run()
+			s.edit("web:3")
+			s.start()
+			s.run()
+		}, []string{"started 2", "gap [2]", "unknown 2", "started 3", "completed 3"}},
+		"scaled": {func(s *statefulSet) {
+			s.run()
+			s.slow = true
+			s.scale(5)
+			s.run()
+			s.start()
+			s.edit("web:3")
+			s.slow = false
+			s.run()
+		}, []string{"started 2", "scale_started 3→5", "gap [2]", "unknown 2", "started 3", "completed 3", "scale_completed 3→5"}},
+		"edited again, and deleted": {func(s *statefulSet) {
+			s.run()
+			s.edit("web:3")
+			s.start()
+			s.delete()
+		}, []string{"started 2", "gap [2]", "unknown 2", "removed"}},
+		"not complete": {func(s *statefulSet) {
+			s.step()
+			s.start()
+			s.edit("web:3")
+			s.run()
+		}, []string{"started 2", "superseded 2", "started 3", "completed 3"}},
+		"complete in the end": {func(s *statefulSet) {
+			s.run()
+			s.scale(5)
+			s.start()
+			s.run()
+		}, []string{"started 2", "scale_started 3→5", "completed 2", "scale_completed 3→5"}},
+		"taken back to the one before, whose number has grown": {func(s *statefulSet) {
+			s.run()
+			s.edit("web:1")
+			s.run()
+			s.edit("web:2")
+			s.run()
+			s.start()
+		}, []string{"started 2", "gap [2 3]", "unknown 2", "started 3", "rolled_back 3", "unknown 3", "started 4", "rolled_back 4", "completed 4"}},
+	} {
+		for seed := range uint64(6) { // the set and its revisions come in any order
+			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
+				t.Parallel()
+				s := newStatefulSet(t, seed)
+				s.create(3, "web:1")
+				s.run()
+				mark := s.mark()
+				s.edit("web:2")
+				s.step()
+				s.stop()
+				s.now = s.now.Add(time.Minute)
+				tc.does(s)
+				s.wait(time.Minute)
+				require.Equal(t, tc.says, s.since(mark))
+			})
+		}
+	}
+}
+
+// A controller that has not heard that the object is gone writes its status into the one that took its name.
+func TestAStatusOfTheObjectBefore(t *testing.T) {
+	t.Parallel()
+	for name, observed := range map[string]int{"of a later generation": 10, "of the same": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStatefulSet(t, 1)
+			s.create(3, "web:1")
+			s.run()
+			s.delete()
+			mark := s.mark()
+			s.create(3, "web:2")
+			late := s.observation(events.VerbUpserted)
+			late.Workload.HasStatus, late.Workload.ObservedGeneration = true, observed
+			late.Workload.CurrentRevision, late.Workload.UpdateRevision = "web-gone", "web-gone"
+			late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+			s.tell(late)
+			s.run()
+			s.wait(time.Minute)
+			require.Equal(t, []string{"started 1", "completed 1"}, s.since(mark))
+		})
+	}
+	d := newDaemonSet(t, 1)
+	d.create(3, "web:1")
+	d.run()
+	d.delete()
+	mark := d.mark()
+	d.create(3, "web:2")
+	late := d.observation(events.VerbUpserted)
+	late.Workload.HasStatus, late.Workload.ObservedGeneration, late.Workload.SpecReplicas = true, 10, new(3)
+	late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+	d.tell(late)
+	require.Equal(t, []string{"started 1"}, d.since(mark), "not complete yet")
+	d.run()
+	require.Equal(t, []string{"started 1", "completed 1"}, d.since(mark))
+}

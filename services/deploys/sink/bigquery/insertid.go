@@ -1,0 +1,17 @@
+package bigquery
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+)
+
+// longestInsertID is what BigQuery takes, in characters.
+const longestInsertID = 128
+
+func insertID(key string) string {
+	if len(key) <= longestInsertID {
+		return key
+	}
+	digest := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(digest[:])
+}

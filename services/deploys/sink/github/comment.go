@@ -1,0 +1,246 @@
+package github
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/google/go-github/v92/github"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/sink"
+)
+
+// maxComment is the longest body of a comment, in characters.
+const maxComment = 65536
+
+const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{text .Group}} is ready
+{{else if eq .Fact "environment_failed"}}### Preview of {{text .Group}} could not be brought up to date
+{{else if eq .Fact "environment_removed"}}### Preview of {{text .Group}} is gone
+{{else}}### Preview of {{text .Group}} is being brought up to date
+{{end}}{{if and .URL (ne .Fact "environment_removed")}}
+**{{.URL}}**
+{{end}}
+| | |
+|---|---|
+{{if .Ready}}| Shows | ` + "`{{short .Ready}}`" + ` |
+{{end}}{{if and (ne .Fact "environment_ready") (ne .Fact "environment_removed")}}| {{if eq .Fact "environment_failed"}}Failed{{else}}Rolling out{{end}} | ` + "`{{short .Run}}`" + ` |
+{{end}}{{range .Members}}| Workload | {{text .}} |
+{{end}}{{if .Duration}}| Took | {{duration .Duration}} |
+{{end}}{{if .Message}}
+{{text .Message}}
+{{end}}`
+
+// Comments keeps one comment on the pull request of each environment: written when all of it is ready for the first time, edited afterwards.
+type Comments struct {
+	*api
+
+	name     string
+	pattern  *regexp.Regexp
+	template *sink.Template
+}
+
+// NewComments makes the sink.
+func NewComments(cfg Config, o Options) (*Comments, error) {
+	api, err := newAPI(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Comments{api: api, name: o.Name, template: o.Template}
+	if s.pattern, err = pullRequestPattern(cfg.PullRequestPattern); err != nil {
+		return nil, err
+	}
+	if s.template == nil {
+		s.template, err = sink.ParseTemplate(defaultComment, Escape)
+	}
+	return s, err
+}
+
+func pullRequestPattern(text string) (*regexp.Regexp, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // none
+	}
+	pattern, err := regexp.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("is no regular expression: %w", err)
+	}
+	if pattern.NumSubexp() != 1 {
+		return nil, fmt.Errorf("has %d groups, must have one: the number", pattern.NumSubexp())
+	}
+	return pattern, nil
+}
+
+// Escape makes text harmless in Markdown: it shows as it is, links nothing and mentions nobody.
+func Escape(text string) string {
+	return markdown.Replace(text)
+}
+
+var markdown = strings.NewReplacer(
+	"\\", "\\\\", "`", "\\`", "*", "\\*", "_", "\\_", "[", "\\[", "]", "\\]", "|", "\\|", "~", "\\~", "!", "\\!",
+	"<", "&lt;", ">", "&gt;", "&", "&amp;", "@", "@\u200b", "#", "#\u200b", "://", ":\u200b//", "\r", " ", "\n", " ",
+)
+
+// Traits implements sink.Sink.
+func (s *Comments) Traits() sink.Traits { return sink.Traits{Latest: true} }
+
+// Thread implements sink.Sink.
+func (s *Comments) Thread(f events.DeployFact) (string, bool) {
+	source, ok := s.finder.Repository(f)
+	if !ok || f.Environment == nil {
+		return "", false
+	}
+	return source.Repository() + " " + f.Workload.ClusterUID + "/" + f.Workload.Namespace + "/" + f.Environment.Group, true
+}
+
+// comment is what is known of one.
+type comment struct {
+	PullRequest int    `json:"pull_request,omitempty"`
+	ID          int64  `json:"id,omitempty"`
+	Ready       string `json:"ready,omitempty"` // run that was ready last
+	URL         string `json:"url,omitempty"`   // of that run
+	Body        string `json:"body,omitempty"`  // digest of what it says
+}
+
+// Deliver implements sink.Sink.
+func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
+	known, err := sink.Recall[comment](ctx, d)
+	if err != nil {
+		return err
+	}
+	for _, f := range d.All() {
+		if f.Fact == events.FactEnvironmentReady && f.Environment != nil {
+			known.Ready, known.URL = f.Environment.Run, f.Environment.Url
+		}
+	}
+	if known.Ready == "" {
+		return nil // not before all of it is ready
+	}
+	source, _ := s.finder.Repository(d.Fact)
+	mark := s.mark(d.Thread)
+	body, err := s.body(d.Fact, source, known, mark)
+	if err != nil {
+		return sink.Permanent(err)
+	}
+	digest := sha256.Sum256([]byte(body))
+	if known.ID != 0 && known.Body == hex.EncodeToString(digest[:]) && !d.Again {
+		return nil
+	}
+	client, err := s.open()
+	if err != nil {
+		return err
+	}
+	if known.PullRequest == 0 {
+		known.PullRequest, err = s.pullRequest(ctx, client, source, d.Fact)
+		if err != nil || known.PullRequest == 0 {
+			return errors.Join(err, sink.Remember(ctx, d, known))
+		}
+	}
+	if known.ID, err = s.write(ctx, client, source, known, mark, body); err != nil {
+		return err
+	}
+	known.Body = hex.EncodeToString(digest[:])
+	return sink.Remember(ctx, d, known)
+}
+
+// mark begins the comment, for the sink to know it again.
+func (s *Comments) mark(thread string) string {
+	digest := sha256.Sum256([]byte(s.name + "\n" + thread))
+	return "<!-- lockstep " + hex.EncodeToString(digest[:16]) + " -->"
+}
+
+func (s *Comments) body(f events.DeployFact, source sink.Source, known comment, mark string) (string, error) {
+	view := sink.NewView(f, source)
+	view.Ready = known.Ready
+	if view.URL == "" || f.Fact != events.FactEnvironmentReady {
+		view.URL = known.URL
+	}
+	text, err := s.template.Execute(view)
+	if err != nil {
+		return "", err
+	}
+	return mark + "\n" + sink.Truncate(maxComment-len(mark)-1, text), nil
+}
+
+// write edits the comment, or makes it where there is none, or none any more.
+func (s *Comments) write(ctx context.Context, client *github.Client, source sink.Source, known comment, mark, body string) (int64, error) {
+	what := fmt.Sprintf("comment on pull request %d of %s", known.PullRequest, source.Repository())
+	id := known.ID
+	if id == 0 {
+		var err error
+		if id, err = s.find(ctx, client, source, known.PullRequest, mark); err != nil {
+			return 0, s.judge(what, err)
+		}
+	}
+	request := github.IssueCommentRequest{Body: body}
+	if id != 0 {
+		_, response, err := client.Issues.UpdateComment(ctx, source.Owner, source.Name, id, request)
+		if err == nil {
+			return id, nil
+		}
+		if response == nil || response.StatusCode != http.StatusNotFound && response.StatusCode != http.StatusGone {
+			return 0, s.judge(what, err)
+		}
+	}
+	made, _, err := client.Issues.CreateComment(ctx, source.Owner, source.Name, known.PullRequest, request)
+	if err != nil {
+		return 0, s.judge(what, err)
+	}
+	return made.GetID(), nil
+}
+
+func (s *Comments) find(ctx context.Context, client *github.Client, source sink.Source, number int, mark string) (int64, error) {
+	options := &github.IssueListCommentsOptions{ListOptions: github.ListOptions{PerPage: pageSize}}
+	for range pagesSearched {
+		page, response, err := client.Issues.ListComments(ctx, source.Owner, source.Name, number, options)
+		if err != nil {
+			return 0, err //nolint:wrapcheck // judged by the caller
+		}
+		for _, c := range page {
+			if strings.HasPrefix(c.GetBody(), mark) {
+				return c.GetID(), nil
+			}
+		}
+		if response.NextPage == 0 {
+			break
+		}
+		options.Page = response.NextPage
+	}
+	return 0, nil
+}
+
+// pullRequest is the number that the fact tells, or that of the open pull request of the commit; 0 when there is none.
+func (s *Comments) pullRequest(ctx context.Context, client *github.Client, source sink.Source, f events.DeployFact) (int, error) {
+	for _, key := range s.cfg.PullRequestKeys {
+		for _, of := range []map[string]string{f.Workload.Annotations, f.Workload.Labels} {
+			if n, err := strconv.Atoi(strings.TrimSpace(of[key])); err == nil && n > 0 {
+				return n, nil
+			}
+		}
+	}
+	if s.pattern != nil {
+		if found := s.pattern.FindStringSubmatch(f.Environment.Group); found != nil {
+			if n, err := strconv.Atoi(found[1]); err == nil && n > 0 {
+				return n, nil
+			}
+		}
+	}
+	if source.Commit == "" {
+		return 0, nil
+	}
+	requests, _, err := client.PullRequests.ListPullRequestsWithCommit(ctx, source.Owner, source.Name, source.Commit, nil)
+	if err != nil {
+		return 0, s.judge("pull requests of commit "+source.Commit+" of "+source.Repository(), err)
+	}
+	for _, r := range requests {
+		if r.GetState() == "open" {
+			return r.GetNumber(), nil
+		}
+	}
+	return 0, nil
+}

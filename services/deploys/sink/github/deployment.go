@@ -1,0 +1,187 @@
+package github
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/go-github/v92/github"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/sink"
+)
+
+const (
+	task = "deploy"
+	// pagesSearched bounds how far back a deployment is looked for: of one commit and environment there are few.
+	pagesSearched = 10
+	pageSize      = 100
+)
+
+// Deployments makes one deployment of each rollout, or of each run of a group, and tells its state.
+type Deployments struct {
+	*api
+
+	environment, target, description *sink.Template
+}
+
+// NewDeployments makes the sink.
+func NewDeployments(cfg Config, o Options) (*Deployments, error) {
+	api, err := newAPI(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Deployments{api: api, description: o.Template}
+	if s.environment, err = sink.ParseTemplate(cfg.Environment, nil); err != nil {
+		return nil, err
+	}
+	if s.target, err = sink.ParseTemplate(cfg.TargetURL, nil); err != nil {
+		return nil, err
+	}
+	if s.description == nil {
+		s.description, err = sink.ParseTemplate(defaultDescription, nil)
+	}
+	return s, err
+}
+
+// Traits implements sink.Sink.
+func (s *Deployments) Traits() sink.Traits { return sink.Traits{Latest: true} }
+
+// Thread implements sink.Sink.
+func (s *Deployments) Thread(f events.DeployFact) (string, bool) {
+	if _, ok := s.finder.Find(f); !ok || deploymentOf(f.Fact) == "" {
+		return "", false
+	}
+	return rolloutOf(f)
+}
+
+// rolloutOf is what is deployed: a rollout, or a run of a group.
+func rolloutOf(f events.DeployFact) (string, bool) {
+	switch {
+	case f.Rollout != nil:
+		return f.Rollout.ID, true
+	case f.Environment != nil:
+		return f.Workload.ClusterUID + "/" + f.Environment.Group + "/" + f.Environment.Run, true
+	default:
+		return "", false
+	}
+}
+
+// deployment is what is known of one.
+type deployment struct {
+	ID    int64  `json:"id"`
+	State string `json:"state"`
+}
+
+// payload tells a deployment of ours from others, and of which rollout it is.
+type payload struct {
+	Lockstep string `json:"lockstep_rollout"`
+}
+
+// Deliver implements sink.Sink.
+func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
+	known, err := sink.Recall[deployment](ctx, d)
+	if err != nil {
+		return err
+	}
+	state := deploymentOf(d.Fact.Fact)
+	if known.ID != 0 && known.State == state && !d.Again {
+		return nil
+	}
+	source, _ := s.finder.Find(d.Fact)
+	client, err := s.open()
+	if err != nil {
+		return err
+	}
+	if known.ID == 0 {
+		if known.ID, err = s.make(ctx, client, source, d); err != nil {
+			return err
+		}
+		if err := sink.Remember(ctx, d, known); err != nil {
+			return err
+		}
+	}
+	view := sink.NewView(d.Fact, source)
+	request, err := s.status(view, state)
+	if err != nil {
+		return sink.Permanent(err)
+	}
+	if _, _, err := client.Repositories.CreateDeploymentStatus(ctx, source.Owner, source.Name, known.ID, request); err != nil {
+		return s.judge(fmt.Sprintf("status %s of deployment %d of %s", state, known.ID, source.Repository()), err)
+	}
+	known.State = state
+	return sink.Remember(ctx, d, known)
+}
+
+func (s *Deployments) status(view sink.View, state string) (github.DeploymentStatusRequest, error) {
+	description, err := s.description.Execute(view)
+	if err != nil {
+		return github.DeploymentStatusRequest{}, err
+	}
+	target, err := s.target.Execute(view)
+	if err != nil {
+		return github.DeploymentStatusRequest{}, err
+	}
+	request := github.DeploymentStatusRequest{State: state, Description: new(sink.Truncate(longestDescription, description)), AutoInactive: new(true)}
+	if target != "" {
+		request.LogURL = &target
+	}
+	if view.URL != "" {
+		request.EnvironmentURL = &view.URL
+	}
+	return request, nil
+}
+
+// make finds the deployment of the rollout, or makes it.
+func (s *Deployments) make(ctx context.Context, client *github.Client, source sink.Source, d sink.Delivery) (int64, error) {
+	environment, err := s.environment.Execute(sink.NewView(d.Fact, source))
+	if err != nil {
+		return 0, sink.Permanent(err)
+	}
+	sha, err := s.full(ctx, client, source)
+	if err != nil {
+		return 0, err
+	}
+	id, err := s.find(ctx, client, source, sha, environment, d.Thread)
+	if err != nil || id != 0 {
+		return id, err
+	}
+	made, _, err := client.Repositories.CreateDeployment(ctx, source.Owner, source.Name, github.DeploymentRequest{
+		Ref: sha, Task: new(task), AutoMerge: new(false), RequiredContexts: []string{}, Payload: payload{Lockstep: d.Thread}, Environment: &environment,
+		Description: new(sink.Truncate(longestDescription, d.Fact.Workload.Namespace+"/"+d.Fact.Workload.Name)), TransientEnvironment: &s.cfg.Transient, ProductionEnvironment: &s.cfg.Production,
+	})
+	if err != nil {
+		return 0, s.judge("deployment of commit "+sha+" of "+source.Repository(), err)
+	}
+	return made.GetID(), nil
+}
+
+func (s *Deployments) find(ctx context.Context, client *github.Client, source sink.Source, sha, environment, rollout string) (int64, error) {
+	options := &github.DeploymentsListOptions{SHA: sha, Task: task, Environment: environment, ListOptions: github.ListOptions{PerPage: pageSize}}
+	for range pagesSearched {
+		page, response, err := client.Repositories.ListDeployments(ctx, source.Owner, source.Name, options)
+		if err != nil {
+			return 0, s.judge("deployments of "+source.Repository(), err)
+		}
+		for _, candidate := range page {
+			if ofRollout(candidate.Payload, rollout) {
+				return candidate.GetID(), nil
+			}
+		}
+		if response.NextPage == 0 {
+			break
+		}
+		options.Page = response.NextPage
+	}
+	return 0, nil
+}
+
+// ofRollout reads a payload, which GitHub returns as an object or as a string that holds one.
+func ofRollout(raw json.RawMessage, rollout string) bool {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		raw = json.RawMessage(text)
+	}
+	var p payload
+	return json.Unmarshal(raw, &p) == nil && p.Lockstep == rollout
+}

@@ -1,0 +1,61 @@
+package github
+
+import "lockstep.internal/schemas/gen/events"
+
+// States of commit statuses and of deployments.
+const (
+	pending    = "pending"
+	inProgress = "in_progress"
+	success    = "success"
+	failure    = "failure"
+	failed     = "error"
+	inactive   = "inactive"
+)
+
+// StatusFacts are the facts that commit statuses are made of, unless a filter names others.
+func StatusFacts() []string {
+	return []string{
+		"started", "stalled", "recovered", "blocked", "unblocked", "paused", "resumed", "completed", "superseded", "cancelled", "unknown",
+		"environment_started", "environment_ready", "environment_failed",
+	}
+}
+
+// DeploymentFacts are those that deployments are made of.
+func DeploymentFacts() []string {
+	return []string{"started", "stalled", "recovered", "blocked", "unblocked", "completed", "superseded", "cancelled", "unknown"}
+}
+
+// CommentFacts are those that comments are made of.
+func CommentFacts() []string {
+	return []string{"environment_started", "environment_ready", "environment_failed", "environment_removed"}
+}
+
+// statusOf is the state of a commit while the fact is the latest; "" for one that changes none.
+func statusOf(f events.Fact) string {
+	switch f {
+	case events.FactStarted, events.FactProgressed, events.FactRecovered, events.FactUnblocked, events.FactPaused, events.FactResumed, events.FactRolledBack,
+		events.FactRestarted, events.FactPartitionReached, events.FactEnvironmentStarted:
+		return pending
+	case events.FactCompleted, events.FactEnvironmentReady:
+		return success
+	case events.FactStalled, events.FactBlocked, events.FactEnvironmentFailed:
+		return failure
+	case events.FactSuperseded, events.FactCancelled, events.FactUnknown:
+		return failed
+	default:
+		return ""
+	}
+}
+
+// deploymentOf is the state of a deployment while the fact is the latest; "" for one that changes none.
+func deploymentOf(f events.Fact) string {
+	switch f {
+	case events.FactSuperseded, events.FactRemoved, events.FactEnvironmentRemoved:
+		return inactive
+	default:
+		if s := statusOf(f); s != pending {
+			return s
+		}
+		return inProgress
+	}
+}

@@ -1,0 +1,158 @@
+package github
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/go-github/v92/github"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/sink"
+)
+
+const (
+	// mostStatuses are how many a commit may have of one context, and keptStatuses how many of them are for how rollouts end.
+	mostStatuses       = 1000
+	keptStatuses       = 50
+	longestDescription = 140
+	longestContext     = 255
+)
+
+const defaultDescription = `{{title .Fact}}{{if .Revision}}, revision {{.Revision}}{{end}}{{if .Duration}}, after {{duration .Duration}}{{end}}` +
+	`{{if .Reason}} ({{.Reason}}){{end}}`
+
+// Statuses tells each commit how its rollout is: a commit status for each workload.
+type Statuses struct {
+	*api
+
+	context, target, description *sink.Template
+}
+
+// NewStatuses makes the sink.
+func NewStatuses(cfg Config, o Options) (*Statuses, error) {
+	api, err := newAPI(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Statuses{api: api, description: o.Template}
+	if s.context, err = sink.ParseTemplate(cfg.Context, nil); err != nil {
+		return nil, err
+	}
+	if s.target, err = sink.ParseTemplate(cfg.TargetURL, nil); err != nil {
+		return nil, err
+	}
+	if s.description == nil {
+		s.description, err = sink.ParseTemplate(defaultDescription, nil)
+	}
+	return s, err
+}
+
+// Traits implements sink.Sink.
+func (s *Statuses) Traits() sink.Traits { return sink.Traits{Latest: true} }
+
+// Thread implements sink.Sink.
+func (s *Statuses) Thread(f events.DeployFact) (string, bool) {
+	source, ok := s.finder.Find(f)
+	if !ok || statusOf(f.Fact) == "" {
+		return "", false
+	}
+	name, err := s.context.Execute(sink.NewView(f, source))
+	return source.Repository() + "@" + source.Commit + " " + name, err == nil
+}
+
+// told is what a commit was told of one context.
+type told struct {
+	Workload    string `json:"workload"`
+	Revision    int    `json:"revision"`
+	State       string `json:"state"`
+	Description string `json:"description"`
+	Sent        int    `json:"sent"`
+}
+
+// overtaken says that the fact is of a rollout before the one that was told of last.
+func (t told) overtaken(f events.DeployFact) bool {
+	return f.Rollout != nil && t.Workload == workload(f) && f.Rollout.Revision < t.Revision
+}
+
+func workload(f events.DeployFact) string {
+	w := f.Workload
+	return w.ClusterUID + "/" + w.Namespace + "/" + w.Kind + "/" + w.Name + "/" + w.UID
+}
+
+// Deliver implements sink.Sink.
+func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
+	last, err := sink.Recall[told](ctx, d)
+	if err != nil {
+		return err
+	}
+	var latest *events.DeployFact
+	next := last
+	for _, f := range d.All() {
+		if next.overtaken(f) || statusOf(f.Fact) == "" {
+			continue
+		}
+		latest = &f
+		next.Workload = workload(f)
+		if f.Rollout != nil {
+			next.Revision = f.Rollout.Revision
+		}
+	}
+	if latest == nil {
+		return nil
+	}
+	source, _ := s.finder.Find(*latest)
+	status, err := s.status(*latest, source)
+	if err != nil {
+		return sink.Permanent(err)
+	}
+	next.State, next.Description = status.GetState(), status.GetDescription()
+	if next.State == last.State && next.Description == last.Description && !d.Again {
+		return sink.Remember(ctx, d, next)
+	}
+	if last.Sent >= mostStatuses-keptStatuses && next.State == pending {
+		return nil
+	}
+	client, err := s.open()
+	if err != nil {
+		return err
+	}
+	sha, err := s.full(ctx, client, source)
+	if err != nil {
+		return err
+	}
+	if _, _, err := client.Repositories.CreateStatus(ctx, source.Owner, source.Name, sha, status); err != nil {
+		return s.judge(fmt.Sprintf("status %s of commit %s of %s", next.State, sha, source.Repository()), err)
+	}
+	next.Sent++
+	return sink.Remember(ctx, d, next)
+}
+
+func (s *Statuses) status(f events.DeployFact, source sink.Source) (github.RepoStatus, error) {
+	view := sink.NewView(f, source)
+	name, err := s.context.Execute(view)
+	if err != nil {
+		return github.RepoStatus{}, err
+	}
+	description, err := s.description.Execute(view)
+	if err != nil {
+		return github.RepoStatus{}, err
+	}
+	target, err := s.target.Execute(view)
+	if err != nil {
+		return github.RepoStatus{}, err
+	}
+	status := github.RepoStatus{
+		State: new(statusOf(f.Fact)), Context: new(sink.Truncate(longestContext, name)), Description: new(sink.Truncate(longestDescription, description)),
+	}
+	if target = orURL(target, view.URL); target != "" {
+		status.TargetURL = &target
+	}
+	return status, nil
+}
+
+func orURL(given, fallback string) string {
+	if given != "" {
+		return given
+	}
+	return fallback
+}

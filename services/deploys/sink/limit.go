@@ -1,0 +1,156 @@
+package sink
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Limit is how often a destination may be written to: never more than Count times in any Window. Burst of them may come at once, at most half of
+// Count where that is more than 1; the rest is spread evenly.
+type Limit struct {
+	Count  int
+	Window time.Duration
+	Burst  int
+}
+
+func (l Limit) limiter() *rate.Limiter {
+	if l.Count <= 1 {
+		return rate.NewLimiter(rate.Every(l.Window), 1)
+	}
+	burst := min(max(l.Burst, 1), max(l.Count/2, 1))
+	// A bucket lets its burst through, and what flows in during the window: together Count.
+	return rate.NewLimiter(rate.Limit(float64(l.Count-burst)/l.Window.Seconds()), burst)
+}
+
+// Limiter holds writers to the limits of one destination, and to what it answers. It may be used from any goroutine.
+type Limiter struct {
+	limiters []*rate.Limiter
+	outer    *Limiter
+
+	mu    sync.Mutex
+	until time.Time
+}
+
+// NewLimiter makes a limiter that keeps all the limits.
+func NewLimiter(limits ...Limit) *Limiter {
+	l := &Limiter{}
+	for _, limit := range limits {
+		l.limiters = append(l.limiters, limit.limiter())
+	}
+	return l
+}
+
+// Within makes a limiter that keeps further limits beside those of l.
+func (l *Limiter) Within(limits ...Limit) *Limiter {
+	inner := NewLimiter(limits...)
+	inner.outer = l
+	return inner
+}
+
+// Pause lets nobody through for a time: the destination said so.
+func (l *Limiter) Pause(d time.Duration) {
+	if l.outer != nil {
+		l.outer.Pause(d)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if until := time.Now().Add(d); until.After(l.until) {
+		l.until = until
+	}
+}
+
+// Paused is how long nobody is let through yet.
+func (l *Limiter) Paused() time.Duration {
+	if l.outer != nil {
+		return l.outer.Paused()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(time.Until(l.until), 0)
+}
+
+// Wait waits until one write may be made, and counts it.
+func (l *Limiter) Wait(ctx context.Context) error {
+	for _, limiter := range l.limiters {
+		if err := sleep(ctx, limiter.Reserve().Delay()); err != nil {
+			return err
+		}
+	}
+	if l.outer != nil {
+		return l.outer.Wait(ctx)
+	}
+	return l.AwaitPause(ctx)
+}
+
+// Await waits until one write might be made, without counting it.
+func (l *Limiter) Await(ctx context.Context) error {
+	for _, limiter := range l.limiters {
+		for {
+			now := time.Now()
+			r := limiter.ReserveN(now, 1)
+			delay := r.DelayFrom(now)
+			r.CancelAt(now)
+			if delay == 0 {
+				break
+			}
+			if err := sleep(ctx, delay); err != nil {
+				return err
+			}
+		}
+	}
+	if l.outer != nil {
+		return l.outer.Await(ctx)
+	}
+	return l.AwaitPause(ctx)
+}
+
+// AwaitPause waits until nobody is held back by what the destination answered.
+func (l *Limiter) AwaitPause(ctx context.Context) error {
+	for {
+		paused := l.Paused()
+		if paused == 0 {
+			return nil
+		}
+		if err := sleep(ctx, paused); err != nil {
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the limit of the destination: %w", ctx.Err())
+	}
+}
+
+// Limiters gives sinks that write to the same destination with the same credential the same limiter.
+type Limiters struct {
+	mu    sync.Mutex
+	known map[string]*Limiter
+}
+
+// For is the limiter of the destination; the limits of the first who asks hold.
+func (l *Limiters) For(destination string, limits ...Limit) *Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known == nil {
+		l.known = map[string]*Limiter{}
+	}
+	if l.known[destination] == nil {
+		l.known[destination] = NewLimiter(limits...)
+	}
+	return l.known[destination]
+}

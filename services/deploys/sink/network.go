@@ -1,0 +1,98 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"lockstep.internal/libs/config"
+)
+
+// NetworkConfig says which addresses a sink may connect to.
+type NetworkConfig struct {
+	AllowPrivate  bool     `yaml:"allow_private" help:"let the sink connect to loopback, private, link-local and other addresses that are not public"`
+	AllowNetworks []string `yaml:"allow_networks" help:"networks that are not public and that the sink may connect to all the same, such as 10.20.0.0/16; default: none"`
+}
+
+// Validate says what is wrong with the networks.
+func (c NetworkConfig) Validate() []error {
+	var faults []error
+	for _, n := range c.AllowNetworks {
+		if _, err := netip.ParsePrefix(n); err != nil {
+			faults = append(faults, config.Invalid("allow_networks", "%q is no network such as 10.20.0.0/16", n))
+		}
+	}
+	return faults
+}
+
+// ErrPrivate says that an address is not public.
+var ErrPrivate = errors.New("the address is not public, and not allowed by allow_private or allow_networks")
+
+// special are networks, beside those that netip knows, that are not public.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"), // carriers' NAT, and clouds' insides
+	netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"),
+	netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/96"),
+	netip.MustParsePrefix("64:ff9b::/96"), // NAT64: any IPv4 address behind it
+	netip.MustParsePrefix("64:ff9b:1::/48"),
+	netip.MustParsePrefix("100::/64"),
+	netip.MustParsePrefix("2001::/23"),
+	netip.MustParsePrefix("2001:db8::/32"),
+	netip.MustParsePrefix("2002::/16"), // 6to4: any IPv4 address behind it
+	netip.MustParsePrefix("fec0::/10"),
+}
+
+// Public says whether the address is one of the public internet.
+func Public(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	if !a.IsGlobalUnicast() || a.IsPrivate() {
+		return false
+	}
+	for _, p := range special {
+		if p.Contains(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// control looks at each address that is about to be connected to, after every resolution and redirect: what a name resolved to before says nothing.
+func (c NetworkConfig) control() func(network, address string, _ syscall.RawConn) error {
+	var allowed []netip.Prefix
+	for _, n := range c.AllowNetworks {
+		if p, err := netip.ParsePrefix(n); err == nil {
+			allowed = append(allowed, p)
+		}
+	}
+	return func(_, address string, _ syscall.RawConn) error {
+		if c.AllowPrivate {
+			return nil
+		}
+		parsed, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("connect to %s: %w", address, err)
+		}
+		a := parsed.Addr().Unmap().WithZone("")
+		if Public(a) {
+			return nil
+		}
+		for _, p := range allowed {
+			if p.Contains(a) {
+				return nil
+			}
+		}
+		return fmt.Errorf("connect to %s: %w", a, ErrPrivate)
+	}
+}
+
+func (c NetworkConfig) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive, Control: c.control()}
+}

@@ -1,0 +1,249 @@
+package slack_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/sink"
+	"lockstep.internal/services/deploys/sink/sinktest"
+	"lockstep.internal/services/deploys/sink/slack"
+	"lockstep.internal/services/deploys/sink/slack/slacktest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type bundle struct {
+	t       *testing.T
+	server  *slacktest.Server
+	threads *sinktest.Threads
+	limiter *sink.Limiter
+	sink    *slack.Sink
+	next    int
+}
+
+// setup has a Slack without limits, unless they are what the test is about.
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	b := &bundle{t: t, server: slacktest.Start(t), threads: &sinktest.Threads{}, limiter: sink.NewLimiter()}
+	b.server.Gate.Windows = nil
+	b.open()
+	return b
+}
+
+func (b *bundle) open() {
+	b.t.Helper()
+	cfg := slack.DefaultConfig()
+	cfg.APIURL, cfg.Channel, cfg.TokenFile = config.URL(b.server.APIURL()), slacktest.Channel, config.SecretValue(slacktest.Token)
+	require.Empty(b.t, cfg.Validate())
+	require.Empty(b.t, cfg.Missing())
+	client := sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Timeout: 2 * time.Second, Network: sink.NetworkConfig{AllowPrivate: true}})
+	b.t.Cleanup(client.CloseIdleConnections)
+	var err error
+	b.sink, err = slack.New(cfg, slack.Options{Client: client, Limiter: b.limiter})
+	require.NoError(b.t, err)
+}
+
+func (b *bundle) fact(name events.Fact) events.DeployFact {
+	b.next++
+	return events.DeployFact{
+		Fact: name, Sequence: b.next, Provenance: events.ProvenanceObserved,
+		Workload: events.Workload{ClusterUID: "c1", Namespace: "shop", Kind: "deployment", Name: "checkout"},
+		Rollout: &events.Rollout{
+			ID: "c1/u/42", Revision: 42, Change: "updated", Images: []events.Image{{Container: "c", Image: "registry.example.com/shop:1"}},
+		},
+		Counts: &events.Counts{Desired: 5, Updated: b.next, Available: 4},
+	}
+}
+
+func (b *bundle) deliver(facts ...events.DeployFact) error {
+	b.t.Helper()
+	last := facts[len(facts)-1]
+	thread, ok := b.sink.Thread(last)
+	require.True(b.t, ok)
+	return b.sink.Deliver(b.t.Context(), sink.Delivery{Key: "k", Thread: thread, Fact: last, Earlier: facts[:len(facts)-1], Threads: b.threads})
+}
+
+func TestARolloutIsOneMessageEditedAsItGoes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.NoError(t, b.deliver(b.fact(events.FactStarted)))
+	require.Equal(t, ":arrows_counterclockwise: *shop/checkout* started (revision 42) · 1/5 new, 4 available\n`registry.example.com/shop:1`", b.server.Messages()[0].Text)
+	require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
+	require.Contains(t, b.server.Messages()[0].Text, "started (revision 42) · 2/5 new")
+	stalled := b.fact(events.FactStalled)
+	stalled.Message = "no <!channel> of `it`"
+	require.NoError(t, b.deliver(stalled))
+	require.Contains(t, b.server.Messages()[0].Text, ":warning: *shop/checkout* stalled")
+	require.Contains(t, b.server.Messages()[0].Text, ">no &lt;!channel&gt; of 'it'")
+	require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
+	require.Contains(t, b.server.Messages()[0].Text, "stalled (revision 42) · 4/5 new", "still")
+	done := b.fact(events.FactCompleted)
+	ms := 64000
+	done.DurationMs = &ms
+	require.NoError(t, b.deliver(done))
+	require.NoError(t, b.deliver(b.fact(events.FactDrained)))
+	messages := b.server.Messages()
+	require.Len(t, messages, 1)
+	require.Contains(t, messages[0].Text, ":white_check_mark: *shop/checkout* completed (revision 42) after 1m4s, old pods gone")
+	require.Equal(t, 5, messages[0].Edits)
+
+	require.NoError(t, b.deliver(done), "delivered again")
+	require.Equal(t, messages, b.server.Messages(), "older than what it says")
+}
+
+func TestWhatWaitedIsOneMessage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.NoError(t, b.deliver(b.fact(events.FactStarted), b.fact(events.FactProgressed), b.fact(events.FactCompleted), b.fact(events.FactDrained)))
+	require.Len(t, b.server.Messages(), 1)
+	require.Contains(t, b.server.Messages()[0].Text, "completed (revision 42), old pods gone")
+	require.Zero(t, b.server.Messages()[0].Edits)
+}
+
+// Slack has the message, and the sink was never told, or was killed before it could note it.
+func TestAMessageIsFoundAgainAfterACrash(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]sinktest.Fault{
+		"lost": sinktest.LoseAnswer(), "half": sinktest.HalfAnswer(), "time-out": sinktest.Hang(true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.server.Faults.Next(fault)
+			first := b.fact(events.FactStarted)
+			require.Error(t, b.deliver(first))
+			require.Len(t, b.server.Messages(), 1)
+			b.server.Chatter(450)
+			b.open()
+			require.NoError(t, b.deliver(first))
+			require.NoError(t, b.deliver(b.fact(events.FactCompleted)))
+			require.Len(t, b.server.Messages(), 451)
+			require.Contains(t, b.server.Messages()[0].Text, "completed")
+			require.Equal(t, 1, b.server.Calls("chat.postMessage"))
+		})
+	}
+}
+
+func TestAMessageThatNeverArrivedIsPostedAgain(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]sinktest.Fault{
+		"dropped": sinktest.Drop(), "5xx": sinktest.Status(503, nil, "<html>"), "silence": sinktest.Hang(false),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.server.Faults.Next(fault)
+			first := b.fact(events.FactStarted)
+			err := b.deliver(first)
+			require.Error(t, err)
+			require.NotContains(t, err.Error(), slacktest.Token)
+			require.NoError(t, b.deliver(first))
+			require.Len(t, b.server.Messages(), 1)
+			require.Equal(t, 1, b.server.Calls("conversations.history"))
+		})
+	}
+}
+
+func TestWithoutTheScopeToLookTwiceIsBetterThanNever(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.server.Refuse("conversations.history", "missing_scope")
+	b.server.Faults.Next(sinktest.Drop())
+	first := b.fact(events.FactStarted)
+	require.Error(t, b.deliver(first))
+	require.NoError(t, b.deliver(first))
+	require.Len(t, b.server.Messages(), 1)
+}
+
+func TestAMessageThatIsGoneIsPostedAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.NoError(t, b.deliver(b.fact(events.FactStarted)))
+	b.server.Delete()
+	require.NoError(t, b.deliver(b.fact(events.FactCompleted)))
+	require.Len(t, b.server.Messages(), 1)
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for refusal, permanent := range map[string]bool{
+		"msg_too_long": true, "restricted_action": true, "channel_not_found": false, "not_in_channel": false, "is_archived": false, "invalid_auth": false,
+		"token_revoked": false, "internal_error": false, "fatal_error": false,
+	} {
+		t.Run(refusal, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.server.Refuse("chat.postMessage", refusal)
+			first := b.fact(events.FactStarted)
+			err := b.deliver(first)
+			require.ErrorContains(t, err, refusal)
+			require.Equal(t, permanent, sink.IsPermanent(err))
+			b.server.Refuse("chat.postMessage", "")
+			require.NoError(t, b.deliver(first))
+			require.Len(t, b.server.Messages(), 1)
+		})
+	}
+}
+
+func TestA429IsObeyed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.server.Faults.Next(sinktest.Status(http.StatusTooManyRequests, http.Header{"Retry-After": {"1"}}, `{"ok":false,"error":"ratelimited"}`))
+	first := b.fact(events.FactStarted)
+	var after *sink.RetryAfter
+	require.ErrorAs(t, b.deliver(first), &after)
+	require.Equal(t, time.Second, after.Delay)
+	require.NoError(t, b.deliver(first), "which waits for the pause to be over")
+	require.Zero(t, b.server.Calls("conversations.history"), "it is known not to be there")
+}
+
+func TestTheLimiterKeepsWithinSlacksLimit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.server.Gate.Windows = []sinktest.Window{{Count: 1, Length: time.Second}}
+	b.limiter = sink.NewLimiter(slack.Limits()...)
+	b.open()
+	for range 4 {
+		require.NoError(t, b.sink.Pace(t.Context()))
+		require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
+	}
+	refused, _ := b.server.Gate.Refused()
+	require.Zero(t, refused)
+}
+
+func TestTheDatabaseIsAskedFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.threads.Down(true)
+	require.ErrorIs(t, b.deliver(b.fact(events.FactStarted)), sinktest.ErrDown)
+	require.Empty(t, b.server.Messages(), "nothing is posted that could not be noted")
+}
+
+func TestThreads(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	scale := b.fact(events.FactScaleStarted)
+	scale.Rollout = nil
+	other := b.fact(events.FactScaleCompleted)
+	other.Rollout = nil
+	group := b.fact(events.FactEnvironmentReady)
+	group.Rollout, group.Environment = nil, &events.Environment{Group: "pr-318", Run: "r", Url: "https://pr-318.example.com"}
+	for _, f := range []events.DeployFact{scale, other, group} {
+		require.NoError(t, b.deliver(f))
+	}
+	require.Len(t, b.server.Messages(), 3)
+	require.Contains(t, b.server.Messages()[2].Text, "*pr-318* environment ready")
+	require.Contains(t, b.server.Messages()[2].Text, "<https://pr-318.example.com>")
+}
+
+func TestConfigurationThatCannotWork(t *testing.T) {
+	t.Parallel()
+	require.Len(t, slack.DefaultConfig().Missing(), 2)
+	require.Len(t, slack.Config{APIURL: "x"}.Validate(), 1)
+}

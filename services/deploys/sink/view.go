@@ -1,0 +1,94 @@
+package sink
+
+import (
+	"strings"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// View is what a template sees of a fact: these fields, all always there, and the fact whole.
+type View struct {
+	Fact       string // such as completed
+	Cluster    string // UID
+	Agent      int64
+	Namespace  string
+	Kind       string // deployment, statefulset, daemonset or group
+	Name       string
+	Labels     map[string]string
+	Annotation map[string]string
+
+	Rollout  string // id; empty for facts that are of no rollout
+	Revision int64
+	Change   string // created, updated, rolled_back or restarted
+	Strategy string
+	Images   []string
+	Previous []string // images before
+
+	// Pods: wanted, of the new template, available.
+	Desired, Updated, Available int
+
+	Reason, Message string
+	Occurred        time.Time
+	Observed        time.Time
+	Started         time.Time     // zero where it is not known
+	Duration        time.Duration // 0 where the fact has none
+	Reconstructed   bool          // concluded afterwards
+
+	// Of environments.
+	Group, Run, URL string
+	Members         []string // namespace/name of the workloads
+
+	// Of messages that are edited as it goes.
+	Ready   string // run of the environment that was ready last
+	Drained bool   // the old pods are gone
+
+	Owner, Repository, Commit string // as the sink's source says; Repository is owner/name
+
+	Whole events.DeployFact
+}
+
+// NewView makes a view of the fact with what the source found of it.
+func NewView(f events.DeployFact, s Source) View {
+	w := f.Workload
+	v := View{
+		Fact: string(f.Fact), Cluster: w.ClusterUID, Agent: int64(w.AgentID), Namespace: w.Namespace, Kind: w.Kind, Name: w.Name,
+		Labels: orEmpty(w.Labels), Annotation: orEmpty(w.Annotations), Images: []string{},
+		Reason: f.Reason, Message: f.Message, Occurred: f.OccurredAt, Observed: f.ObservedAt, Reconstructed: f.Provenance == events.ProvenanceReconstructed,
+		Owner: s.Owner, Repository: s.Repository(), Commit: s.Commit, Whole: f,
+	}
+	if r := f.Rollout; r != nil {
+		v.Rollout, v.Revision, v.Change, v.Strategy = r.ID, int64(r.Revision), string(r.Change), r.Strategy
+		v.Images, v.Previous = names(r.Images), names(r.PreviousImages)
+		switch {
+		case r.StartedObservedAt != nil:
+			v.Started = *r.StartedObservedAt
+		case r.StartedAt != nil:
+			v.Started = *r.StartedAt
+		}
+	}
+	if c := f.Counts; c != nil {
+		v.Desired, v.Updated, v.Available = c.Desired, c.Updated, c.Available
+	}
+	if f.DurationMs != nil {
+		v.Duration = time.Duration(*f.DurationMs) * time.Millisecond
+	}
+	if e := f.Environment; e != nil {
+		v.Group, v.Run, v.URL = e.Group, e.Run, e.Url
+		for _, m := range e.Members {
+			v.Members = append(v.Members, m.Namespace+"/"+m.Name)
+		}
+	}
+	return v
+}
+
+func names(images []events.Image) []string {
+	list := make([]string, 0, len(images))
+	for _, i := range images {
+		list = append(list, i.Image)
+	}
+	return list
+}
+
+// Title is the fact as people say it: "rolled back" for rolled_back.
+func (v View) Title() string { return strings.ReplaceAll(v.Fact, "_", " ") }

@@ -1,0 +1,79 @@
+package signing_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/signing"
+)
+
+// shelf is a store that fails when it is told to.
+type shelf struct {
+	mu     sync.Mutex
+	keys   []signing.Key
+	err    error
+	looked chan struct{}
+}
+
+func (s *shelf) Rotate(context.Context) ([]signing.Key, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.looked <- struct{}{}:
+	default:
+	}
+	return s.keys, s.err
+}
+
+func (s *shelf) set(keys []signing.Key, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys, s.err = keys, err
+}
+
+func TestAKeyringGoesOnWithWhatItHas(t *testing.T) {
+	t.Parallel()
+	store := &shelf{err: errors.New("the database is away"), looked: make(chan struct{}, 1)}
+	ring := &signing.Keyring{Store: store, Cell: "local", Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return start }, Interval: time.Millisecond}
+	_, _, err := ring.Issue(5, false, []string{"deploys"}, time.Time{})
+	require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
+	require.ErrorContains(t, ring.Run(t.Context(), func() { require.Fail(t, "ready without a key") }), "the database is away")
+
+	store.set([]signing.Key{key("a", start)}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, ended := make(chan struct{}, 1000), make(chan error, 1)
+	go func() {
+		ended <- ring.Run(ctx, func() {
+			select {
+			case ready <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	<-ready
+	store.set(nil, errors.New("the database is away"))
+	for range 3 {
+		<-store.looked
+	}
+	token, expires, err := ring.Issue(5, false, []string{"deploys"}, time.Time{})
+	require.NoError(t, err)
+	require.NotEmpty(t, token)
+	require.Equal(t, start.Add(access.Lifetime), expires)
+	cancel()
+	require.NoError(t, <-ended)
+
+	_, expires, err = ring.Issue(5, false, []string{"deploys"}, start.Add(time.Minute))
+	require.NoError(t, err)
+	require.Equal(t, start.Add(time.Minute), expires, "no longer than the personal access token")
+	_, _, err = ring.Issue(5, false, []string{"deploys"}, start)
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(err))
+}

@@ -1,0 +1,220 @@
+package state_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+)
+
+const patience = time.Minute
+
+// deploys publishes facts, as the service deploys does.
+func (b *bundle) deploys(t *testing.T) func(namespace, fact string) {
+	t.Helper()
+	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
+	require.NoError(t, err)
+	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	return func(namespace, fact string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			_, err := js.Publish(t.Context(), topology.Cell("local").Deploy("c1", namespace, "deployment", "web", fact), []byte(fact))
+			return err == nil
+		}, patience, 10*time.Millisecond)
+	}
+}
+
+// dial connects as a subscriber or its listener.
+func dial(t *testing.T, made *statev1.CreateSubscriberResponse, user string, options ...nats.Option) (*nats.Conn, error) {
+	t.Helper()
+	conn, err := nats.Connect(made.GetNatsUrls()[0], append([]nats.Option{nats.UserInfo(user, made.GetToken()), nats.CustomInboxPrefix(made.GetInboxPrefix()), nats.MaxReconnects(0)}, options...)...)
+	if err == nil {
+		t.Cleanup(conn.Close)
+	}
+	return conn, err
+}
+
+// read gives the next fact of a subscriber's consumer.
+func read(t *testing.T, conn *nats.Conn, s *statev1.Subscriber) string {
+	t.Helper()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	var consumer jetstream.Consumer
+	require.Eventually(t, func() bool {
+		consumer, err = js.Consumer(t.Context(), s.GetStream(), s.GetConsumer())
+		return err == nil
+	}, patience, 10*time.Millisecond)
+	m, err := consumer.Next(jetstream.FetchMaxWait(patience))
+	require.NoError(t, err)
+	require.NoError(t, m.DoubleAck(t.Context()))
+	return string(m.Data())
+}
+
+func TestASubscriberReadsFactsUntilItIsRevoked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	_, adas := admin.user(b, "ada")
+	tell := b.deploys(t)
+	tell("shop", "before")
+
+	refused(t, errcode.PermissionDenied, adas.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
+	refused(t, errcode.PermissionDenied, adas.subscribers.ListSubscribers, &statev1.ListSubscribersRequest{})
+	for _, bad := range []*statev1.CreateSubscriberRequest{{}, {Name: "No Name"}, {Name: "ci.live"}, {Name: "ci", Filter: "desired.>"}, {Name: "ci", Filter: "deploy.x"}} {
+		refused(t, errcode.InvalidArgument, admin.subscribers.CreateSubscriber, bad)
+	}
+	ci := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci", Filter: "deploy.*.shop.>"})
+	all := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "all", FromBeginning: true})
+	require.Equal(t, "lockstep.local.deploy.*.shop.>", ci.GetSubscriber().GetFilter())
+	require.Equal(t, "ci.live", ci.GetListener())
+	refused(t, errcode.AlreadyExists, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
+	refused(t, errcode.PermissionDenied, adas.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()})
+
+	cut := make(chan string, 10)
+	watched := func(user string) nats.Option {
+		return nats.ClosedHandler(func(*nats.Conn) { cut <- user })
+	}
+	reader, err := dial(t, ci, ci.GetUser(), watched("ci"))
+	require.NoError(t, err)
+	listener, err := dial(t, ci, ci.GetListener(), watched("ci.live"))
+	require.NoError(t, err)
+	live, err := listener.SubscribeSync(ci.GetSubscriber().GetFilter())
+	require.NoError(t, err)
+	require.NoError(t, listener.Flush())
+	tell("other", "first")
+	tell("shop", "second")
+	heard, err := live.NextMsg(patience)
+	require.NoError(t, err)
+	require.Equal(t, "second", string(heard.Data))
+	require.Equal(t, "second", read(t, reader, ci.GetSubscriber()), "neither what was before, nor another namespace's")
+	everything, err := dial(t, all, all.GetUser())
+	require.NoError(t, err)
+	require.Equal(t, "before", read(t, everything, all.GetSubscriber()))
+
+	for _, s := range call(t, admin.subscribers.ListSubscribers, &statev1.ListSubscribersRequest{}).GetSubscribers() {
+		require.Equal(t, map[string]uint64{"ci": 0, "all": 2}[s.GetName()], s.GetPending(), s.GetName())
+		require.NotNil(t, s.Pending)
+	}
+	// Its token is no agent's, and another's token is not its own.
+	for _, user := range []string{"all", "all.live", "17", "ci.live.live", ""} {
+		_, err := dial(t, ci, user)
+		require.ErrorIs(t, err, nats.ErrAuthorization, user)
+	}
+
+	began := time.Now()
+	revoked := call(t, admin.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()}).GetSubscriber()
+	require.True(t, revoked.GetRevoked())
+	for range 2 {
+		select {
+		case <-cut:
+		case <-time.After(patience):
+			require.Fail(t, "a revoked subscriber is still connected")
+		}
+	}
+	t.Logf("both connections were cut within %s", time.Since(began))
+	for _, user := range []string{ci.GetUser(), ci.GetListener()} {
+		_, err := dial(t, ci, user)
+		require.ErrorIs(t, err, nats.ErrAuthorization)
+	}
+	require.False(t, b.subscribes(t, "ci"))
+	require.True(t, everything.IsConnected())
+	// Its name is free, and the new one is another: it begins where it was made, and its predecessor's revocation is over.
+	again := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
+	call(t, admin.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()})
+	require.True(t, b.subscribes(t, "ci"))
+	tell("other", "third")
+	// The first one's connections are looked for a few seconds longer, and the name is the same.
+	require.Eventually(t, func() bool {
+		conn, err := dial(t, again, again.GetUser())
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		js, err := jetstream.New(conn)
+		if err != nil {
+			return false
+		}
+		consumer, err := js.Consumer(t.Context(), topology.StreamDeploys, again.GetSubscriber().GetConsumer())
+		if err != nil {
+			return false
+		}
+		m, err := consumer.Next(jetstream.FetchMaxWait(time.Second))
+		return err == nil && string(m.Data()) == "third"
+	}, patience, 10*time.Millisecond)
+}
+
+// subscribes says whether a subscriber has its place on the stream.
+func (b *bundle) subscribes(t *testing.T, name string) bool {
+	t.Helper()
+	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
+	require.NoError(t, err)
+	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)))
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.Consumer(context.WithoutCancel(t.Context()), topology.StreamDeploys, topology.SubscriberConsumer(name))
+	require.True(t, err == nil || errors.Is(err, jetstream.ErrConsumerNotFound), "%v", err)
+	return err == nil
+}
+
+func TestSubscribersOutliveARestoredNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	admin := b.as(t, b.admin)
+	tell := b.deploys(t)
+	gone := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "gone"})
+	require.Eventually(t, func() bool { return b.subscribes(t, "gone") }, patience, 10*time.Millisecond)
+	copied := filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, b.nats.Snapshot(copied))
+	made := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "made"})
+	// The copy took NATS away for a moment: who revokes is told to try again where connections could not be cut.
+	require.Eventually(t, func() bool {
+		_, err := admin.subscribers.RevokeSubscriber(t.Context(), connect.NewRequest(&statev1.RevokeSubscriberRequest{Id: gone.GetSubscriber().GetId()}))
+		require.True(t, err == nil || fault.CodeOf(err) == errcode.Unavailable, "%v", err)
+		return err == nil
+	}, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") }, patience, 10*time.Millisecond)
+	// Something that is acknowledged, and lost: without it nobody could know of the restoration.
+	user := call(t, admin.directory.CreateUser, &statev1.CreateUserRequest{Username: "ada"}).GetUser()
+	require.Eventually(t, func() bool {
+		return b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", strconv.FormatInt(user.GetId(), 10)))
+	}, patience, 10*time.Millisecond)
+
+	require.NoError(t, b.nats.Restore(copied))
+	require.Eventually(t, func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") }, patience, 10*time.Millisecond)
+	tell("shop", "after")
+	conn, err := dial(t, made, made.GetUser())
+	require.NoError(t, err)
+	require.Equal(t, "after", read(t, conn, made.GetSubscriber()))
+}
+
+func TestASubscriberMadeWhileNATSIsAwayIsLetInLater(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	b.nats.Down()
+	made := call(t, b.as(t, b.admin).subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
+	require.NotEmpty(t, made.GetToken())
+	require.NoError(t, b.nats.Restart())
+	require.Eventually(t, func() bool { return b.subscribes(t, "ci") }, patience, 10*time.Millisecond)
+}

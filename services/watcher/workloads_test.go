@@ -1,0 +1,359 @@
+package watcher_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher"
+	"lockstep.internal/services/watcher/kube/kubetest"
+)
+
+// shop is a namespace of workloads that are nobody's workspace.
+type shop struct {
+	client    kubernetes.Interface
+	namespace string
+}
+
+func (c *cell) shop(t *testing.T, suffix string) *shop {
+	t.Helper()
+	s := &shop{client: kubernetesClient(t), namespace: fmt.Sprintf("shop-%d%s", c.agent, suffix)}
+	_, err := s.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return s
+}
+
+// following is a configuration of a watcher that follows workloads in the namespaces of shops.
+func (c *cell) following(t *testing.T, selector string, shops ...*shop) watcher.Config {
+	t.Helper()
+	cfg := c.config(t)
+	cfg.Workloads.Enabled, cfg.Workloads.Selector = true, selector
+	for _, s := range shops {
+		cfg.Workloads.Namespaces = append(cfg.Workloads.Namespaces, s.namespace)
+	}
+	return cfg
+}
+
+func podsOf(name string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
+	labels := map[string]string{"app": name}
+	return &metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/" + name + ":1"}}},
+	}
+}
+
+func (s *shop) meta(name string, labels map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: name, Labels: labels, Annotations: map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop", "example.org/other": "x"},
+	}
+}
+
+func (s *shop) deployment(t *testing.T, name string, replicas int32, labels map[string]string) {
+	t.Helper()
+	selector, template := podsOf(name)
+	_, err := s.client.AppsV1().Deployments(s.namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: s.meta(name, labels), Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
+	}, metav1.CreateOptions{FieldManager: "tester"})
+	require.NoError(t, err)
+}
+
+func (s *shop) patch(t *testing.T, name, patch string) {
+	t.Helper()
+	_, err := s.client.AppsV1().Deployments(s.namespace).Patch(t.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{FieldManager: "patcher"})
+	require.NoError(t, err)
+}
+
+func (s *shop) note(t *testing.T, name, note string) {
+	t.Helper()
+	s.patch(t, name, fmt.Sprintf(`{"metadata":{"annotations":{"lockstep.dev/note":%q}}}`, note))
+}
+
+// resyncedOf reads one whole full resync of a scope and returns its begin and its members.
+func (p *tape) resyncedOf(t *testing.T, scope string) (heard, []heard) {
+	t.Helper()
+	begin := last(p.until(t, "the begin of a resync of "+scope, func(h heard) bool { return begun(h) && h.Scope == scope }))
+	read := p.until(t, "its end", func(h heard) bool { return ended(h) && h.ResyncID == begin.ResyncID })
+	require.Equal(t, scope, last(read).Scope)
+	var members []heard
+	for _, h := range read {
+		if h.Object.ResyncID == begin.ResyncID {
+			members = append(members, h)
+		}
+	}
+	require.Equal(t, begin.Count, last(read).Count)
+	require.Len(t, members, begin.Count)
+	return begin, members
+}
+
+const workloads = watcher.ScopeWorkloads
+
+func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	s := c.shop(t, "")
+	start(t, c.following(t, "", s))
+	tape := c.tape(t)
+	begin, _ := tape.resyncedOf(t, workloads)
+	require.Equal(t, events.ResyncCauseStart, begin.Cause)
+	require.Equal(t, selection(t, "", s.namespace).Digest(), begin.Selection)
+	require.Len(t, begin.ListVersions, 5)
+	require.Zero(t, begin.Count)
+
+	s.deployment(t, "web", 1, map[string]string{"team": "shop"})
+	s.deployment(t, "workspace", 0, map[string]string{watcher.LabelAgent: "1"})
+	selector, template := podsOf("db")
+	_, err := s.client.AppsV1().StatefulSets(s.namespace).Create(t.Context(), &appsv1.StatefulSet{
+		ObjectMeta: s.meta("db", nil), Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template, ServiceName: "db"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	selector, template = podsOf("log")
+	_, err = s.client.AppsV1().DaemonSets(s.namespace).Create(t.Context(), &appsv1.DaemonSet{
+		ObjectMeta: s.meta("log", nil), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	missing := map[string]bool{"deployment web": true, "statefulset db": true, "daemonset log": true, "replicaset web": true, "controllerrevision db": true, "controllerrevision log": true}
+	read := tape.until(t, "all of them available", func(h heard) bool {
+		switch {
+		case h.Type == events.TypeObservedWorkload && h.Available > 0 && h.Available == *h.Replica:
+			delete(missing, h.Kind+" "+h.Object.Name)
+		case h.Type == events.TypeObservedWorkloadRevision && h.Revised == 1:
+			delete(missing, h.Kind+" "+h.Workload)
+		}
+		return len(missing) == 0
+	})
+	uids, digests := map[string]string{}, map[string]string{}
+	for _, h := range read {
+		switch h.Type {
+		case events.TypeObservedWorkload:
+			require.Equal(t, cellName.ObservedWorkload(c.agent, h.Kind, s.namespace, h.Object.Name), h.Subject)
+			require.Equal(t, map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop"}, withoutRevision(h.Object.Annotations))
+			require.Equal(t, "registry.example/"+h.Object.Name+":1", h.Template.Images[0].Image)
+			require.NotNil(t, h.Template.ChangedAt)
+			require.NotEmpty(t, h.Template.ChangedBy)
+			require.NotEqual(t, "workspace", h.Object.Name, "workspaces are no workloads")
+			uids[h.Object.Name] = h.Object.UID
+			require.Contains(t, []string{"", h.Template.Digest}, digests[h.Object.Name], "the template does not change")
+			digests[h.Object.Name] = h.Template.Digest
+		case events.TypeObservedWorkloadRevision:
+			kind := map[string]string{"web": "deployment", "db": "statefulset", "log": "daemonset"}[h.Workload]
+			require.Equal(t, cellName.ObservedWorkload(c.agent, kind, s.namespace, h.Workload), h.Subject)
+		}
+		require.False(t, h.Object.FirstSeen)
+	}
+	for _, h := range read {
+		if h.Type == events.TypeObservedWorkloadRevision {
+			require.Equal(t, uids[h.Workload], h.WorkloadUID)
+		}
+	}
+
+	s.patch(t, "web", `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-01-02T03:04:05Z"}}}}}`)
+	var restarted, second *heard // in any order
+	tape.until(t, "the restart and its ReplicaSet", func(h heard) bool {
+		switch {
+		case h.Template != nil && h.Template.RestartedAt != "":
+			restarted = &h
+		case h.Type == events.TypeObservedWorkloadRevision && h.Revised == 2:
+			second = &h
+		}
+		return restarted != nil && second != nil
+	})
+	require.Equal(t, digests["web"], restarted.Template.Digest)
+	if restarted.Template.ChangedAt.After(*restarted.Object.CreatedAt) { // who was the last in one second cannot be told
+		require.Equal(t, "patcher", restarted.Template.ChangedBy)
+	}
+	require.Equal(t, "replicaset", second.Kind)
+	s.patch(t, "web", `{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}`)
+	tape.until(t, "another template", func(h heard) bool {
+		return h.Template != nil && h.Template.Digest != digests["web"] && h.Object.Name == "web"
+	})
+
+	require.NoError(t, s.client.AppsV1().Deployments(s.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	deleted := last(tape.until(t, "the deletion", func(h heard) bool { return h.Kind == "deployment" && h.Object.Verb == events.VerbDeleted }))
+	require.Equal(t, "web", deleted.Object.Name)
+	require.False(t, deleted.Unselected)
+}
+
+func withoutRevision(annotations map[string]string) map[string]string {
+	delete(annotations, "deployment.kubernetes.io/revision")
+	return annotations
+}
+
+func TestWhatLeavesAndEntersTheSelectionIsTold(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	one, two, other := c.shop(t, "-one"), c.shop(t, "-two"), c.shop(t, "-other")
+	for _, s := range []*shop{one, two, other} {
+		s.deployment(t, "in", 0, map[string]string{"team": "shop"})
+		s.deployment(t, "out", 0, map[string]string{"team": "pay"})
+	}
+	p := start(t, c.following(t, "team=shop", one, two))
+	tape := c.tape(t)
+	begin, members := tape.resyncedOf(t, workloads)
+	found := map[string]bool{}
+	for _, h := range members {
+		require.True(t, h.Object.FirstSeen)
+		require.Contains(t, h.Object.Name, "in")
+		if h.Type == events.TypeObservedWorkload {
+			found[h.Object.Namespace] = true
+		}
+	}
+	require.Equal(t, map[string]bool{one.namespace: true, two.namespace: true}, found)
+
+	one.patch(t, "in", `{"metadata":{"labels":{"team":null}}}`)
+	left := last(tape.until(t, "that it has left", func(h heard) bool { return h.Object.Verb == events.VerbDeleted }))
+	require.Equal(t, "in", left.Object.Name)
+	require.True(t, left.Unselected)
+	two.patch(t, "out", `{"metadata":{"labels":{"team":"shop"}}}`)
+	missing := map[string]bool{events.TypeObservedWorkload: true, events.TypeObservedWorkloadRevision: true}
+	read := tape.until(t, "that it has entered, and its ReplicaSet", func(h heard) bool {
+		if h.Object.Namespace == two.namespace {
+			require.True(t, h.Object.FirstSeen, "%+v", h)
+			delete(missing, h.Type)
+		}
+		return len(missing) == 0
+	})
+	for _, h := range read {
+		require.NotEqual(t, one.namespace, h.Object.Namespace, "what has left is not told of")
+	}
+	p.stop(t)
+
+	start(t, c.following(t, "", two))
+	again, members := tape.resyncedOf(t, workloads)
+	require.NotEqual(t, begin.Selection, again.Selection)
+	require.Len(t, of(members, events.TypeObservedWorkload, "out"), 1)
+	for _, h := range members {
+		require.Equal(t, two.namespace, h.Object.Namespace)
+	}
+}
+
+func TestNoVersionOfAWorkloadIsLostWhileNATSIsDown(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	s := c.shop(t, "")
+	p := start(t, c.following(t, "", s))
+	tape := c.tape(t)
+	tape.resyncedOf(t, workloads)
+	c.server.Down()
+	p.awaitReason(t, "nats", false, "not connected")
+	s.deployment(t, "web", 0, nil)
+	for i := range 5 {
+		s.note(t, "web", fmt.Sprint(i))
+	}
+	require.NoError(t, c.server.Restart())
+	read := tape.until(t, "the last note", func(h heard) bool {
+		return h.Type == events.TypeObservedWorkload && h.Object.Annotations["lockstep.dev/note"] == "4"
+	})
+	notes, version := []string{}, 0
+	for _, h := range of(read, events.TypeObservedWorkload, "web") {
+		require.Zero(t, h.Skipped)
+		require.Greater(t, atoi(t, h.Object.ResourceVersion), version-1, "in order")
+		version = atoi(t, h.Object.ResourceVersion)
+		if note := h.Object.Annotations["lockstep.dev/note"]; len(notes) == 0 || notes[len(notes)-1] != note {
+			notes = append(notes, note)
+		}
+	}
+	require.Equal(t, []string{"", "0", "1", "2", "3", "4"}, notes)
+}
+
+func TestBothScopesAnswerAndNeitherCoversTheOther(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	w, s := c.workspace(t), c.shop(t, "")
+	w.create(t, "ide", 0)
+	s.deployment(t, "web", 0, nil)
+	start(t, c.following(t, "", s))
+	tape := c.tape(t)
+	c.configure(t, 1, 3600e9)
+	c.request(t, "n")
+	answered := map[string]heard{}
+	ends := 0
+	read := tape.until(t, "the answers of both", func(h heard) bool {
+		if begun(h) && h.Nonce == "n" {
+			answered[h.Scope] = h
+		}
+		if ended(h) && h.ResyncID == answered[h.Scope].ResyncID {
+			ends++
+		}
+		return ends == 2
+	})
+	require.Len(t, answered, 2)
+	for _, h := range read {
+		switch {
+		case h.Object.ResyncID == "":
+		case h.Object.Namespace == w.namespace:
+			require.NotEqual(t, answered[workloads].ResyncID, h.Object.ResyncID)
+			require.NotContains(t, h.Type, "workload")
+		default:
+			require.Equal(t, s.namespace, h.Object.Namespace)
+			require.NotEqual(t, answered[""].ResyncID, h.Object.ResyncID)
+			require.Contains(t, h.Type, "workload")
+		}
+	}
+	require.Len(t, answered[""].ListVersions, 3)
+	require.Empty(t, answered[""].Selection)
+	c.awaitAcknowledged(t)
+}
+
+func TestARestoredClusterIsToldOfAnewInBothScopes(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	server := kubetest.Start(t)
+	server.Set(kubetest.StatefulSets, 100, statefulSet("old", 90))
+	cfg := c.configWith(server.Kubeconfig(t))
+	cfg.Workloads.Enabled = true
+	start(t, cfg)
+	tape := c.tape(t)
+	_, members := tape.resyncedOf(t, workloads)
+	require.Len(t, members, 1)
+	server.Set(kubetest.StatefulSets, 50, statefulSet("old", 40))
+	server.Expire(1 << 30)
+	begins := map[string]bool{}
+	tape.until(t, "the term's end, which both scopes begin anew after", func(h heard) bool {
+		if begun(h) {
+			begins[h.Scope] = true
+		}
+		return h.Object.ResourceVersion == "40" && len(begins) == 2
+	})
+}
+
+// The listing of a full resync is ahead of the watch, which then tells what led there.
+func TestAFullResyncWaitsForEveryVersionBeforeIt(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	server := kubetest.Start(t)
+	server.Set(kubetest.StatefulSets, 100, statefulSet("db", 90))
+	cfg := c.configWith(server.Kubeconfig(t))
+	cfg.Workloads.Enabled = true
+	start(t, cfg)
+	tape := c.tape(t)
+	tape.resyncedOf(t, workloads)
+	hold := server.Hold(kubetest.DaemonSets) // the last kind that is listed
+	server.Set(kubetest.StatefulSets, 120, statefulSet("db", 110))
+	c.request(t, "n")
+	receive(t, hold.Reached)
+	hold.Release()
+	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 105))
+	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 110))
+	read := tape.until(t, "the member", func(h heard) bool { return h.Object.ResourceVersion == "110" && h.Object.ResyncID != "" })
+	begins, versions := false, []string{}
+	for _, h := range of(read, events.TypeObservedWorkload, "db") {
+		versions = append(versions, h.Object.ResourceVersion)
+	}
+	require.Equal(t, []string{"105", "110"}, versions)
+	for _, h := range read {
+		begins = begins || begun(h) && h.Scope == workloads
+		require.True(t, begins || h.Object.UID == "", "nothing is told between the listing and the begin")
+	}
+}
+
+func statefulSet(name string, version int) *appsv1.StatefulSet {
+	d := deployment(name, "1", version)
+	return &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: d.ObjectMeta}
+}

@@ -1,0 +1,172 @@
+package board
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+)
+
+// Page is what there is to draw on.
+type Page struct {
+	// Width and Height in characters. Lines are never wider, and never more, except that there is always one.
+	Width, Height int
+	// Colour says that the terminal shows colours, which take no room.
+	Colour bool
+}
+
+// Of the bar: new pods that are available, new ones that are not, old ones, and those that are not there.
+const (
+	cellAvailable = '█'
+	cellComing    = '▓'
+	cellOld       = '▒'
+	cellMissing   = '·'
+)
+
+const (
+	colourGood  = "\x1b[32m"
+	colourBusy  = "\x1b[36m"
+	colourOld   = "\x1b[33m"
+	colourBad   = "\x1b[31m"
+	colourFaint = "\x1b[2m"
+	colourNone  = "\x1b[0m"
+)
+
+// minBar is below which a bar says nothing; maxBar above which more says no more.
+const (
+	minBar = 5
+	maxBar = 40
+)
+
+// linesEach is how many lines a rollout takes.
+const linesEach = 3
+
+// Lines draws the rollouts that run, in their order, as they stand at a time. Those that the page has no room for are counted in its last line.
+func Lines(running []*deploysv1.Rollout, now time.Time, page Page) []string {
+	if len(running) == 0 {
+		return []string{page.paint(colourFaint, fit("no rollout is under way", page.Width))}
+	}
+	shown := running
+	if len(running)*linesEach > page.Height {
+		shown = running[:max(0, page.Height-1)/linesEach]
+	}
+	lines := make([]string, 0, linesEach*len(shown)+1)
+	for _, r := range shown {
+		lines = append(lines, page.rollout(r, now)...)
+	}
+	if more := len(running) - len(shown); more > 0 {
+		text := fmt.Sprintf("and %d more", more)
+		if len(shown) == 0 {
+			text = plural(int32(more), "rollout", "rollouts")
+		}
+		lines = append(lines, page.paint(colourFaint, fit(text, page.Width)))
+	}
+	return lines
+}
+
+func (p Page) rollout(r *deploysv1.Rollout, now time.Time) []string {
+	title := fmt.Sprintf("%s  r%d %s", Name(r), r.GetRevision(), What(r))
+	if images := Images(r); images != "" {
+		title += "  " + images
+	}
+	waits, colour := "  "+Waits(r), colourFaint
+	if State(r) != "running" {
+		waits, colour = "  "+strings.ToUpper(State(r))+": "+Waits(r), colourBad
+	}
+	return []string{apart(title, span(Age(r, now)), p.Width), p.barLine(r.GetCounts()), p.paint(colour, fit(waits, p.Width))}
+}
+
+// barLine is the bar and the numbers that it stands for.
+func (p Page) barLine(c *deploysv1.Counts) string {
+	numbers := Counts(c)
+	width := min(maxBar, p.Width-columns(numbers)-len("  [] "))
+	if width < minBar {
+		return fit("  "+numbers, p.Width)
+	}
+	return "  [" + p.bar(c, width) + "] " + numbers
+}
+
+// bar draws pods in proportion; what there is of a kind has at least one character, as long as there is one for each.
+func (p Page) bar(c *deploysv1.Counts, width int) string {
+	fresh := max(0, min(c.GetUpdated(), c.GetTotal()))
+	old := c.GetTotal() - fresh
+	// Which pods are not available nobody tells: in a rollout it is the new ones that come up.
+	coming := min(fresh, max(0, c.GetTotal()-c.GetAvailable()))
+	parts := []struct {
+		n      int
+		cell   rune
+		colour string
+	}{
+		{int(fresh - coming), cellAvailable, colourGood},
+		{int(coming), cellComing, colourBusy},
+		{int(old), cellOld, colourOld},
+		{int(max(0, c.GetDesired()-c.GetTotal())), cellMissing, colourFaint},
+	}
+	shares := make([]int, len(parts))
+	for i := range parts {
+		shares[i] = parts[i].n
+	}
+	var b strings.Builder
+	for i, n := range divide(shares, width) {
+		if n > 0 {
+			b.WriteString(p.paint(parts[i].colour, strings.Repeat(string(parts[i].cell), n)))
+		}
+	}
+	if b.Len() == 0 {
+		return p.paint(colourFaint, strings.Repeat(string(cellMissing), width))
+	}
+	return b.String()
+}
+
+// divide splits a width in proportion to shares, which it uses up exactly where any share is positive. Each positive share gets at least 1 where the width allows.
+func divide(shares []int, width int) []int {
+	out := make([]int, len(shares))
+	all, some := 0, 0
+	for _, n := range shares {
+		if n > 0 {
+			all += n
+			some++
+		}
+	}
+	if all == 0 || width < some {
+		return out
+	}
+	left, sum := width-some, 0
+	for i, n := range shares {
+		if n <= 0 {
+			continue
+		}
+		// Each gets what lies between the rounded sums before and after it.
+		before := left * sum / all
+		sum += n
+		out[i] = 1 + left*sum/all - before
+	}
+	return out
+}
+
+// Ended is the line of a rollout that has ended.
+func Ended(r *deploysv1.Rollout, page Page) string {
+	mark, colour := "✓", colourGood
+	if r.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {
+		mark, colour = "✗", colourBad
+	}
+	text := fmt.Sprintf("%s  r%d %s  %s", Name(r), r.GetRevision(), What(r), State(r))
+	if images := Images(r); images != "" {
+		text += "  " + images
+	}
+	if why := plain(r.GetMessage()); why != "" && r.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {
+		text += "  " + why
+	}
+	if page.Width < minBar {
+		return fit(mark, page.Width)
+	}
+	return page.paint(colour, mark) + " " + apart(text, span(Age(r, time.Time{})), page.Width-2)
+}
+
+func (p Page) paint(colour, text string) string {
+	if !p.Colour || text == "" {
+		return text
+	}
+	return colour + text + colourNone
+}

@@ -1,0 +1,173 @@
+package board
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+)
+
+// Name of the workload: <namespace>/<kind>/<name>.
+func Name(r *deploysv1.Rollout) string {
+	w := r.GetWorkload()
+	return plain(w.GetNamespace() + "/" + w.GetKind() + "/" + w.GetName())
+}
+
+// State of a rollout, or what keeps it, in a word.
+func State(r *deploysv1.Rollout) string {
+	switch r.GetState() {
+	case deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED:
+		return "completed"
+	case deploysv1.RolloutState_ROLLOUT_STATE_SUPERSEDED:
+		return "superseded"
+	case deploysv1.RolloutState_ROLLOUT_STATE_CANCELLED:
+		return "cancelled"
+	case deploysv1.RolloutState_ROLLOUT_STATE_UNKNOWN:
+		return "unknown"
+	case deploysv1.RolloutState_ROLLOUT_STATE_RUNNING, deploysv1.RolloutState_ROLLOUT_STATE_UNSPECIFIED:
+	}
+	switch {
+	case r.GetPaused():
+		return "paused"
+	case r.GetBlocked():
+		return "blocked"
+	case r.GetStalled():
+		return "stalled"
+	default:
+		return "running"
+	}
+}
+
+// What it changes: created, updated, restarted, or rolled back to a revision.
+func What(r *deploysv1.Rollout) string {
+	switch r.GetChange() {
+	case deploysv1.Change_CHANGE_CREATED:
+		return "created"
+	case deploysv1.Change_CHANGE_UPDATED:
+		return "updated"
+	case deploysv1.Change_CHANGE_RESTARTED:
+		return "restarted"
+	case deploysv1.Change_CHANGE_ROLLED_BACK:
+		if r.GetOfRevision() > 0 {
+			return fmt.Sprintf("rolled back to r%d", r.GetOfRevision())
+		}
+		return "rolled back"
+	case deploysv1.Change_CHANGE_UNSPECIFIED:
+	}
+	return "changed"
+}
+
+// Waits says what a rollout that runs waits for, and why it is stuck if it is.
+func Waits(r *deploysv1.Rollout) string {
+	why := plain(r.GetMessage())
+	if why == "" {
+		why = plain(r.GetReason())
+	}
+	because := func(what string) string {
+		if why == "" {
+			return what
+		}
+		return what + ": " + why
+	}
+	switch {
+	case r.GetPaused():
+		return "it is paused, until somebody resumes it"
+	case r.GetBlocked():
+		return because("the cluster refuses its pods")
+	case r.GetStalled():
+		return because("it makes no progress (" + pods(r) + ")")
+	default:
+		return "waits for " + pods(r)
+	}
+}
+
+// pods that a rollout waits for.
+func pods(r *deploysv1.Rollout) string {
+	c := r.GetCounts()
+	old := c.GetTotal() - c.GetUpdated()
+	switch {
+	case c == nil:
+		return "its first pods"
+	case c.GetUpdated() < c.GetDesired() && r.GetStrategy() == "OnDelete" && old > 0:
+		return "somebody to delete " + plural(old, "old pod", "old pods")
+	case c.GetUpdated() < c.GetDesired():
+		return plural(c.GetDesired()-c.GetUpdated(), "new pod", "new pods") + " to be made"
+	case c.GetAvailable() < c.GetDesired():
+		return plural(c.GetDesired()-c.GetAvailable(), "pod", "pods") + " to become available"
+	case old > 0:
+		return plural(old, "old pod", "old pods") + " to go"
+	default:
+		return "its controller to say that it is done"
+	}
+}
+
+// Counts of its pods in words.
+func Counts(c *deploysv1.Counts) string {
+	text := fmt.Sprintf("%d new, %d old, %d available of %d", c.GetUpdated(), max(0, c.GetTotal()-c.GetUpdated()), c.GetAvailable(), c.GetDesired())
+	if c.GetTerminating() > 0 {
+		text += fmt.Sprintf(", %d ending", c.GetTerminating())
+	}
+	return text
+}
+
+// Images that it brings, or from which to which where one changed.
+func Images(r *deploysv1.Rollout) string {
+	before := map[string]string{}
+	for _, image := range r.GetPreviousImages() {
+		before[image.GetContainer()] = image.GetImage()
+	}
+	var parts []string
+	for _, image := range r.GetImages() {
+		now, was := short(image.GetImage()), short(before[image.GetContainer()])
+		switch {
+		case len(before) > 0 && was == now:
+			continue
+		case was == "":
+			parts = append(parts, now)
+		default:
+			name, tag, _ := strings.Cut(was, ":")
+			if other, next, _ := strings.Cut(now, ":"); other == name {
+				parts = append(parts, name+":"+tag+" → "+next)
+				continue
+			}
+			parts = append(parts, was+" → "+now)
+		}
+	}
+	return plain(strings.Join(parts, ", "))
+}
+
+// maxDigest is how much of an image's digest is shown.
+const maxDigest = 12
+
+// short is an image without its registry, and the begin of its digest.
+func short(image string) string {
+	image = image[strings.LastIndexByte(image, '/')+1:]
+	name, digest, found := strings.Cut(image, "@sha256:")
+	if !found {
+		return image
+	}
+	if strings.Contains(name, ":") {
+		return name
+	}
+	return name + ":" + digest[:min(len(digest), maxDigest)]
+}
+
+// Age of a rollout: how long it took, or has taken so far.
+func Age(r *deploysv1.Rollout, now time.Time) time.Duration {
+	if r.GetDuration() != nil {
+		return r.GetDuration().AsDuration()
+	}
+	if r.GetEndedAt() != nil {
+		return r.GetEndedAt().AsTime().Sub(r.GetStartedAt().AsTime())
+	}
+	return max(0, now.Sub(r.GetStartedAt().AsTime()))
+}
+
+// Span is a duration as people say it, such as 7.2s, 41s or 3m05s.
+func Span(d time.Duration) string { return span(d) }
+
+// Running says that a rollout has not ended.
+func Running(r *deploysv1.Rollout) bool {
+	return r.GetState() == deploysv1.RolloutState_ROLLOUT_STATE_RUNNING
+}

@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	"lockstep.internal/tools/board"
+	"lockstep.internal/tools/client"
+)
+
+func (a *app) deploys() *cobra.Command {
+	c := group("deploys", "Rollouts of what runs in the clusters: what goes on, what was, how long it took",
+		a.deploysList(), a.deploysGet(), a.deploysWatch(), a.deploysStats(), a.deploysSinks(), a.deploysBackfill(), a.deploysResend(), a.deploysClusters())
+	c.Aliases = []string{"deploy"}
+	return c
+}
+
+// deploysAPI is the deploys service, with access tokens that the state service gives.
+func (a *app) deploysAPI() (*client.Deploys, error) {
+	if a.client.DeploysServer == "" {
+		return nil, fault.New(errcode.InvalidArgument,
+			"no deploys service is configured: start one with `lockstep up`, or give --deploys-server, LOCKSTEP_DEPLOYS_SERVER or deploys_server in %s", a.clientFile)
+	}
+	api, err := a.api()
+	if err != nil {
+		return nil, err
+	}
+	return api.Deploys(http.DefaultClient, a.client.DeploysServer), nil
+}
+
+// rolloutFilter are the flags that select rollouts.
+type rolloutFilter struct {
+	message      deploysv1.RolloutFilter
+	states       []string
+	changes      []string
+	since, until string
+}
+
+// flags adds them; those about how a rollout stands, and when it began, only where over is set: what is over may be selected.
+func (f *rolloutFilter) flags(c *cobra.Command, over bool) {
+	flags := c.Flags()
+	flags.StringVarP(&f.message.Namespace, "namespace", "n", "", "only of workloads in this namespace")
+	flags.StringVar(&f.message.Kind, "kind", "", "only of this kind: deployment, statefulset or daemonset")
+	flags.StringVar(&f.message.Name, "name", "", "only of workloads of this name")
+	flags.StringVar(&f.message.ClusterUid, "cluster", "", "only of this cluster, by the UID of its namespace kube-system")
+	flags.Int64Var(&f.message.AgentId, "agent", 0, "only of this agent's cluster")
+	flags.StringToStringVarP(&f.message.Labels, "label", "l", nil, "only of workloads with these labels, as in app=web,tier=front")
+	flags.StringVar(&f.message.Commit, "commit", "", "only of this commit")
+	flags.StringVar(&f.message.Group, "group", "", "only of this environment")
+	flags.StringArrayVar(&f.changes, "change", nil, "only those that created, updated, rolled_back or restarted; may be repeated")
+	_ = c.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"deployment", "statefulset", "daemonset"}, cobra.ShellCompDirectiveNoFileComp))
+	if !over {
+		return
+	}
+	flags.StringArrayVar(&f.states, "state", nil, "only those that are running, completed, superseded, cancelled or unknown; may be repeated")
+	flags.BoolVar(&f.message.Stuck, "stuck", false, "only those that stall, are blocked or paused")
+	flags.StringVar(&f.since, "since", "", "started not before this time, or duration ago such as 2h")
+	flags.StringVar(&f.until, "until", "", "started before this time, or duration ago")
+}
+
+// read gives the filter that the flags, and a workload named by an argument, make.
+func (f *rolloutFilter) read(args []string, now time.Time) (*deploysv1.RolloutFilter, error) {
+	if len(args) > 0 {
+		w, err := workloadOf(args[0])
+		if err != nil {
+			return nil, err
+		}
+		f.message.Namespace, f.message.Kind, f.message.Name = w.GetNamespace(), w.GetKind(), w.GetName()
+	}
+	for _, name := range f.states {
+		value, known := deploysv1.RolloutState_value["ROLLOUT_STATE_"+strings.ToUpper(name)]
+		if !known || value == 0 {
+			return nil, fault.New(errcode.InvalidArgument, "--state %q must be running, completed, superseded, cancelled or unknown", name)
+		}
+		f.message.States = append(f.message.States, deploysv1.RolloutState(value))
+	}
+	for _, name := range f.changes {
+		value, known := deploysv1.Change_value["CHANGE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]
+		if !known || value == 0 {
+			return nil, fault.New(errcode.InvalidArgument, "--change %q must be created, updated, rolled_back or restarted", name)
+		}
+		f.message.Changes = append(f.message.Changes, deploysv1.Change(value))
+	}
+	for _, at := range []struct {
+		flag, value string
+		to          **timestamppb.Timestamp
+	}{{"--since", f.since, &f.message.Since}, {"--until", f.until, &f.message.Until}} {
+		t, err := moment(at.flag, at.value, now)
+		if err != nil {
+			return nil, err
+		}
+		if !t.IsZero() {
+			*at.to = timestamppb.New(t)
+		}
+	}
+	return &f.message, nil
+}
+
+// workloadOf reads NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.
+func workloadOf(text string) (*deploysv1.Workload, error) {
+	parts := strings.Split(text, "/")
+	if len(parts) == 2 {
+		parts = []string{parts[0], "deployment", parts[1]}
+	}
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
+		return nil, fault.New(errcode.InvalidArgument, "workload %q must be NAMESPACE/KIND/NAME, as in shop/statefulset/db, or NAMESPACE/NAME of a Deployment", text)
+	}
+	return &deploysv1.Workload{Namespace: parts[0], Kind: strings.ToLower(parts[1]), Name: parts[2]}, nil
+}
+
+func (a *app) deploysList() *cobra.Command {
+	var filter rolloutFilter
+	var limit int
+	c := &cobra.Command{
+		Use: "list [WORKLOAD]", Short: "List rollouts, newest first", Args: cobra.MaximumNArgs(1),
+		Long: "List rollouts, newest first, of all workloads or of one, NAMESPACE/KIND/NAME or NAMESPACE/NAME of a Deployment.",
+		Example: `  lockstep deploys list --since 2h
+  lockstep deploys list shop/web --limit 0
+  lockstep deploys list --stuck -o json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if limit < 0 {
+				return fault.New(errcode.InvalidArgument, "--limit %d must not be negative", limit)
+			}
+			wanted, err := filter.read(args, time.Now())
+			if err != nil {
+				return err
+			}
+			api, err := a.deploysAPI()
+			if err != nil {
+				return err
+			}
+			found, err := listRollouts(c.Context(), api, wanted, limit)
+			if err != nil {
+				return err
+			}
+			return a.print(found, rolloutTable(found.GetRollouts()))
+		},
+	}
+	filter.flags(c, true)
+	c.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 for all")
+	return c
+}
+
+const maxRolloutPage = 500
+
+func listRollouts(ctx context.Context, api *client.Deploys, filter *deploysv1.RolloutFilter, limit int) (*deploysv1.ListRolloutsResponse, error) {
+	all := &deploysv1.ListRolloutsResponse{}
+	for token := ""; ; {
+		size := maxRolloutPage
+		if limit > 0 {
+			size = min(size, limit-len(all.GetRollouts()))
+		}
+		response, err := api.Rollouts.ListRollouts(ctx, connect.NewRequest(&deploysv1.ListRolloutsRequest{Filter: filter, PageSize: int32(size), PageToken: token}))
+		if err != nil {
+			return nil, err
+		}
+		all.Rollouts = append(all.Rollouts, response.Msg.GetRollouts()...)
+		token = response.Msg.GetNextPageToken()
+		if token == "" || limit > 0 && len(all.GetRollouts()) >= limit {
+			all.NextPageToken = token
+			return all, nil
+		}
+	}
+}
+
+func rolloutTable(rollouts []*deploysv1.Rollout) table {
+	t := table{header: []string{"STARTED", "WORKLOAD", "REVISION", "CHANGE", "STATE", "TOOK", "PODS", "IMAGES"}}
+	for _, r := range rollouts {
+		took, pods := board.Span(board.Age(r, time.Now())), ""
+		if c := r.GetCounts(); c != nil {
+			pods = strconv.Itoa(int(c.GetUpdated())) + "/" + strconv.Itoa(int(c.GetDesired()))
+		}
+		t.rows = append(t.rows, []string{
+			clock(r.GetStartedAt()), board.Name(r), strconv.FormatInt(r.GetRevision(), 10), board.What(r), board.State(r), took, pods, board.Images(r),
+		})
+	}
+	return t
+}
+
+// clock is a time as people read it; empty for none.
+func clock(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Local().Format("2006-01-02 15:04:05.000")
+}
+
+func (a *app) deploysGet() *cobra.Command {
+	request := &deploysv1.GetRolloutRequest{}
+	var cluster string
+	c := &cobra.Command{
+		Use: "get WORKLOAD|ROLLOUT", Short: "Show one rollout and everything that was told of it", Args: exactly("WORKLOAD or ROLLOUT"),
+		Long:    "Show the newest rollout of a workload, NAMESPACE/KIND/NAME or NAMESPACE/NAME of a Deployment, or the one with an id, and its facts in their order.",
+		Example: "  lockstep deploys get shop/web\n  lockstep deploys get shop/statefulset/db --revision 4",
+		RunE: func(c *cobra.Command, args []string) error {
+			// Ids have four parts or more: cluster, UID, revision and hash.
+			if strings.Count(args[0], "/") >= 3 {
+				request.Id = args[0]
+			} else {
+				w, err := workloadOf(args[0])
+				if err != nil {
+					return err
+				}
+				w.ClusterUid = cluster
+				request.Workload = w
+			}
+			api, err := a.deploysAPI()
+			if err != nil {
+				return err
+			}
+			response, err := api.Rollouts.GetRollout(c.Context(), connect.NewRequest(request))
+			if err != nil {
+				return err
+			}
+			if err := a.print(response.Msg, rolloutFields(response.Msg.GetRollout())); err != nil || a.output != outputTable {
+				return err
+			}
+			if err := a.write("\n"); err != nil {
+				return err
+			}
+			if err := a.printTable(factTable(response.Msg.GetFacts())); err != nil || response.Msg.GetFactsOmitted() == 0 {
+				return err
+			}
+			return a.note("%d facts after the first one are left out: `lockstep replay` has those that the stream keeps", response.Msg.GetFactsOmitted())
+		},
+	}
+	c.Flags().Int64Var(&request.Revision, "revision", 0, "the workload's rollout of this revision; default: the newest")
+	c.Flags().StringVar(&cluster, "cluster", "", "UID of the cluster, where several have such a workload")
+	return c
+}
+
+func rolloutFields(r *deploysv1.Rollout) table {
+	t := table{header: []string{"FIELD", "VALUE"}}
+	add := func(name, value string) {
+		if value != "" {
+			t.rows = append(t.rows, []string{name, value})
+		}
+	}
+	add("workload", board.Name(r))
+	add("id", r.GetId())
+	add("change", board.What(r))
+	add("state", board.State(r))
+	if board.Running(r) {
+		add("waiting", board.Waits(r))
+	} else {
+		add("message", strings.Join(strings.Fields(r.GetReason()+" "+r.GetMessage()), " "))
+	}
+	if r.GetCounts() != nil {
+		add("pods", board.Counts(r.GetCounts()))
+	}
+	for _, image := range r.GetImages() {
+		add("image "+image.GetContainer(), image.GetImage())
+	}
+	add("strategy", r.GetStrategy())
+	add("commit", r.GetCommit())
+	add("environment", r.GetGroup())
+	add("started", clock(r.GetStartedAt()))
+	add("ended", clock(r.GetEndedAt()))
+	add("drained", clock(r.GetDrainedAt()))
+	add("took", board.Span(board.Age(r, time.Now())))
+	add("superseded by", r.GetSupersededBy())
+	add("agent", strconv.FormatInt(r.GetWorkload().GetAgentId(), 10))
+	if r.GetReconstructed() {
+		add("provenance", "concluded afterwards, from what was left of it")
+	}
+	return t
+}
+
+func factTable(facts []*deploysv1.Fact) table {
+	t := table{header: []string{"OCCURRED", "OBSERVED", "FACT", "PODS", "WHY", "ID"}}
+	for _, f := range facts {
+		name, pods := f.GetFact(), ""
+		if f.GetOrdinal() > 1 {
+			name += " #" + strconv.FormatInt(f.GetOrdinal(), 10)
+		}
+		if f.GetReconstructed() {
+			name += " (concluded)"
+		}
+		if f.GetCounts() != nil {
+			pods = board.Counts(f.GetCounts())
+		}
+		why := strings.Join(strings.Fields(f.GetReason()+" "+f.GetMessage()), " ")
+		t.rows = append(t.rows, []string{clock(f.GetOccurredAt()), clock(f.GetObservedAt()), name, pods, why, f.GetId()})
+	}
+	return t
+}

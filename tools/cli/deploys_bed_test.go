@@ -1,0 +1,332 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/deploys/cdevent"
+	"lockstep.internal/services/deploys/connectapi"
+	"lockstep.internal/services/deploys/environment"
+	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/nats"
+	store "lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/sink"
+	"lockstep.internal/tools/detection/played"
+	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/pgtest"
+)
+
+const (
+	// soon bounds what depends on other processes of a busy machine.
+	soon        = time.Minute
+	personal    = "personal"
+	accessToken = "access"
+)
+
+// bed is a deploys service: its real reader, store and API over a real database and real streams. Who lets callers in, where facts are carried to, and the watcher are
+// played.
+type bed struct {
+	t       *testing.T
+	pool    *pgxpool.Pool
+	js      jetstream.JetStream
+	api     *httptest.Server
+	watcher *played.Watcher
+	sinks   *playedSinks
+	flags   []string
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	server := natstest.Server(t)
+	b := &bed{t: t, js: natstest.JetStream(t, server), sinks: &playedSinks{}}
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
+	b.watcher = &played.Watcher{Cell: "local", Now: time.Now().Add(-time.Hour).UTC().Truncate(time.Second), Say: func(m *natsgo.Msg) error {
+		_, err := b.js.PublishMsg(t.Context(), m)
+		return err
+	}}
+	b.openDatabase()
+	ingest := &nats.Ingest{
+		Pool: b.pool, JetStream: b.js, Cell: "local", Logger: slog.New(slog.DiscardHandler), Store: &store.Store{}, Directory: everybody{},
+		Environments: environment.Rules{}, History: history.Rules{GroupLabel: "lockstep.dev/deploy-group"},
+	}
+	consumer, err := ingest.Consumer()
+	require.NoError(t, err)
+	b.background(consumer.Run)
+	changes, listens := store.NewChanges(b.pool), make(chan struct{})
+	b.background(func(ctx context.Context) error { return changes.Run(ctx, func() { close(listens) }) })
+	<-listens
+	b.api = httptest.NewServer(connectapi.NewHandler(connectapi.Dependencies{
+		Pool: b.pool, Changes: changes, Access: admission{}, Roles: &directory.Directory{}, Sinks: b.sinks, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
+		Stream: observations{&nats.Releaser{JetStream: b.js, Cell: "local"}, b.pool, consumer}, Projects: projects{},
+		Rebuild: func(ctx context.Context, check bool, told func(sequence, last uint64) error) (connectapi.Rebuilt, error) {
+			out, err := (&nats.Rebuild{Ingest: ingest, Told: told}).Run(ctx, check)
+			return connectapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
+		},
+	}))
+	mux := http.NewServeMux()
+	mux.Handle(statev1connect.NewTokenServiceHandler(tokens{}))
+	state := httptest.NewServer(mux)
+	t.Cleanup(func() {
+		closeIdle()
+		b.api.CloseClientConnections()
+		b.api.Close()
+		state.Close()
+	})
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte(personal+"\n"), 0o600))
+	b.flags = []string{"--server", state.URL, "--deploys-server", b.api.URL, "--token-file", token, "--nats-url", server.ClientURL()}
+	return b
+}
+
+func (b *bed) openDatabase() {
+	b.t.Helper()
+	var err error
+	b.pool, err = postgres.Connect(b.t.Context(), postgres.Config{URL: pgtest.Database(b.t), Schema: "deploys"}, slog.New(slog.DiscardHandler))
+	require.NoError(b.t, err)
+	b.t.Cleanup(b.pool.Close)
+	series, err := store.Migrations()
+	require.NoError(b.t, err)
+	require.NoError(b.t, postgres.Migrate(b.t.Context(), b.pool, slog.New(slog.DiscardHandler), series...))
+}
+
+// background runs a part until the test ends.
+func (b *bed) background(part func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- part(ctx) }()
+	b.t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			require.NoError(b.t, err)
+		}
+	})
+}
+
+// play has the watcher say things, and waits until they are taken in.
+func (b *bed) play(steps ...func() error) {
+	b.t.Helper()
+	for _, step := range steps {
+		require.NoError(b.t, step())
+	}
+	stream, err := b.js.Stream(b.t.Context(), topology.StreamObserved)
+	require.NoError(b.t, err)
+	require.Eventually(b.t, func() bool {
+		var sequence uint64
+		err := b.pool.QueryRow(b.t.Context(), `select coalesce(max(sequence), 0) from stream_cursors`).Scan(&sequence)
+		return err == nil && sequence >= stream.CachedInfo().State.LastSeq
+	}, soon, 10*time.Millisecond)
+}
+
+// publishInvented publishes that the rollout of the first fact has stalled, which nobody observed.
+func (b *bed) publishInvented(stream jetstream.Stream) {
+	b.t.Helper()
+	first, err := stream.GetMsg(b.t.Context(), 1)
+	require.NoError(b.t, err)
+	told, err := event.Decode(first.Header, first.Data)
+	require.NoError(b.t, err)
+	fact, err := cdevent.Read(told)
+	require.NoError(b.t, err)
+	fact.Fact, fact.Ordinal = events.FactStalled, 1
+	invented, err := cdevent.Of("local", fact)
+	require.NoError(b.t, err)
+	msg, err := event.Encode(invented, strings.TrimSuffix(first.Subject, "started")+"stalled")
+	require.NoError(b.t, err)
+	_, err = b.js.PublishMsg(b.t.Context(), msg)
+	require.NoError(b.t, err)
+}
+
+// run executes a command.
+func (b *bed) run(args ...string) (code int, stdout, stderr string) {
+	b.t.Helper()
+	return run(b.t, append(append([]string{}, b.flags...), args...)...)
+}
+
+// runs executes a command that succeeds.
+func (b *bed) runs(args ...string) (stdout, stderr string) {
+	b.t.Helper()
+	code, stdout, stderr := b.run(args...)
+	require.Zero(b.t, code, stderr)
+	return stdout, stderr
+}
+
+// begin executes a command until its stop is called, which gives its exit code.
+func (b *bed) begin(args ...string) (out *output, stop func() int) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	out, done := &output{}, make(chan int, 1)
+	line := append(append([]string{"--client", filepath.Join(b.t.TempDir(), "none.yaml")}, b.flags...), args...)
+	go func() { done <- Run(ctx, line, out, out, "test") }()
+	stop = sync.OnceValue(func() int { cancel(); return <-done })
+	b.t.Cleanup(func() { stop() })
+	return out, stop
+}
+
+// output of a command that goes on.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// tokens gives the access token for the personal one.
+type tokens struct {
+	statev1connect.UnimplementedTokenServiceHandler
+}
+
+func (tokens) ExchangeToken(_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest]) (*connect.Response[statev1.ExchangeTokenResponse], error) {
+	if r.Header().Get("Authorization") != "Bearer "+personal {
+		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("nobody"))
+	}
+	return connect.NewResponse(&statev1.ExchangeTokenResponse{AccessToken: accessToken, ExpiresAt: timestamppb.New(time.Now().Add(5 * time.Minute))}), nil
+}
+
+// admission lets in who has the access token, as an administrator.
+type admission struct{}
+
+func (admission) enter(ctx context.Context, header http.Header) (context.Context, error) {
+	if header.Get("Authorization") != "Bearer "+accessToken {
+		return nil, fault.New(errcode.Unauthenticated, "no access token")
+	}
+	return access.With(ctx, access.Caller{UserID: 1, Admin: true}), nil
+}
+
+func (a admission) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		ctx, err := a.enter(ctx, r.Header())
+		if err != nil {
+			return nil, err
+		}
+		return next(ctx, r)
+	}
+}
+
+func (admission) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (a admission) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		ctx, err := a.enter(ctx, conn.RequestHeader())
+		if err != nil {
+			return err
+		}
+		return next(ctx, conn)
+	}
+}
+
+// observations is the stream that the reader reads.
+type observations struct {
+	*nats.Releaser
+
+	pool     *pgxpool.Pool
+	consumer *cursor.Consumer[nats.Observed]
+}
+
+func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {
+	err = pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
+		at, err = o.consumer.Position(ctx, tx)
+		return err
+	})
+	return at, err
+}
+
+// projects are those up to 9.
+type projects struct{}
+
+func (projects) Project(id int64) bool { return id < 10 }
+
+// everybody is a directory in which every agent is of the project of the same number.
+type everybody struct{}
+
+func (everybody) Agent(id int64) (directory.Agent, bool) {
+	return directory.Agent{ID: id, ProjectID: id}, true
+}
+
+// tellDirectory tells operators of the first agents.
+func (b *bed) tellDirectory() {
+	b.t.Helper()
+	for id := range 3 {
+		e, err := event.New(event.Attributes{
+			Type: events.TypeDirectoryAgent, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: strconv.Itoa(id), Time: time.Now(),
+		}, events.DirectoryAgent{AgentID: id, ProjectID: id})
+		require.NoError(b.t, err)
+		msg, err := event.Encode(e, topology.Cell("local").Directory("agent", strconv.Itoa(id)))
+		require.NoError(b.t, err)
+		_, err = b.js.PublishMsg(b.t.Context(), msg)
+		require.NoError(b.t, err)
+	}
+}
+
+func (everybody) Changed() <-chan struct{} { return nil }
+
+func (everybody) Following() bool { return true }
+
+// playedSinks remember what they were asked to do.
+type playedSinks struct {
+	mu    sync.Mutex
+	asked []string
+	last  uint64
+}
+
+func (*playedSinks) List(context.Context) ([]sink.Status, error) {
+	return []sink.Status{{Name: "chat", Type: "slack", Next: 7, Lag: 2, Waiting: 1, Trouble: "429 Too Many Requests", TroubleSince: time.Now().Add(-5 * time.Minute)}}, nil
+}
+
+func (s *playedSinks) ask(what, name string, sequence uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name != "chat" {
+		return fault.New(errcode.NotFound, "there is no sink %q", name)
+	}
+	s.asked, s.last = append(s.asked, what), sequence
+	return nil
+}
+
+func (s *playedSinks) Backfill(_ context.Context, name string, sequence uint64) error {
+	return s.ask("backfill", name, sequence)
+}
+
+func (s *playedSinks) Resend(_ context.Context, name string, sequence uint64) error {
+	return s.ask("resend", name, sequence)
+}

@@ -1,0 +1,31 @@
+package client
+
+import (
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
+)
+
+// deploysAudience is what the deploys service is called in access tokens.
+const deploysAudience = "deploys"
+
+// Deploys is the deploys service as its user sees it. Errors of calls are faults.
+type Deploys struct {
+	Rollouts   deploysv1connect.RolloutServiceClient
+	Sinks      deploysv1connect.SinkServiceClient
+	Clusters   deploysv1connect.ClusterServiceClient
+	Operations deploysv1connect.OperationServiceClient
+}
+
+// Deploys makes a client of the deploys service at its URL, for the same user.
+func (a *API) Deploys(http connect.HTTPClient, server string) *Deploys {
+	options, url := a.For(deploysAudience), strings.TrimSuffix(server, "/")
+	return &Deploys{
+		Rollouts:   deploysv1connect.NewRolloutServiceClient(http, url, options),
+		Sinks:      deploysv1connect.NewSinkServiceClient(http, url, options),
+		Clusters:   deploysv1connect.NewClusterServiceClient(http, url, options),
+		Operations: deploysv1connect.NewOperationServiceClient(http, url, options),
+	}
+}
