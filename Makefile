@@ -14,6 +14,8 @@ PROGRAMS := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./tools/lockstep
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+# What tests compile serves other checks, too.
+AS_TESTS := GOFLAGS=-race
 # Static, the same bytes from the same sources wherever they lie, and without what only debuggers need.
 BUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X lockstep.internal/libs/service.version=$(VERSION)'
 
@@ -29,10 +31,10 @@ demo: ## Start everything on this machine, create a workspace, watch it become R
 
 .PHONY: test
 test: kubelab ## Run every test: unit, integration and end to end, against real parts, with the race detector
-	@# Vetting is for go vet work and the linter: here it would check all dependencies once more, as the race detector compiles them.
+	@# Vetting is for the linter: here it would check all dependencies once more, as the race detector compiles them.
 	go test -race -vet=off -timeout 20m work
 	@# What reads files of other modules runs again each time: the test cache does not notice when these change.
-	go test -count=1 ./e2e/architecture ./e2e/deployment
+	go test -race -vet=off -count=1 ./e2e/architecture ./e2e/deployment
 	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout 20m ./...); done
 
 .PHONY: kubelab
@@ -55,14 +57,14 @@ images: ## Build a container image from scratch for each service and the CLI (pu
 	  echo "lockstep/$$p:$(VERSION)"; done
 
 .PHONY: modules
-modules: ## Build and vet all modules as one workspace, and build each alone
-	go build work
-	go vet work
-	@for m in $(MODULES) $(ALONE); do echo "GOWORK=off $$m"; (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go build -o /dev/null ./...); done
+modules: ## Build all modules as one workspace, and each alone
+	$(AS_TESTS) go build work
+	@for m in $(MODULES); do echo "GOWORK=off $$m"; (cd $$m && export GOWORK=off $(AS_TESTS) && go mod tidy -diff && go build -o /dev/null ./...); done
+	@for m in $(ALONE); do echo "GOWORK=off $$m"; (cd $$m && export GOWORK=off && go mod tidy -diff && go build -o /dev/null ./...); done
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check style and known mistakes in every module
-	@for m in $(MODULES); do echo "golangci-lint $$m"; (cd $$m && golangci-lint run --config $(CURDIR)/.golangci.yaml ./...); done
+	@for m in $(MODULES); do echo "golangci-lint $$m"; (cd $$m && $(AS_TESTS) golangci-lint run --config $(CURDIR)/.golangci.yaml ./...); done
 	@for m in $(ALONE); do echo "golangci-lint $$m"; (cd $$m && GOWORK=off golangci-lint run --config $(CURDIR)/.golangci.yaml ./...); done
 
 .PHONY: vuln

@@ -40,11 +40,13 @@ func (s *scene) may(subject string) bool {
 	rest := strings.TrimPrefix(subject, topology.Root+"."+string(stack.Cell)+".")
 	own := strconv.FormatInt(s.intruder.AgentID, 10)
 	for _, prefix := range []string{
-		"observed." + own + ".", "applied." + own + ".", "dead.state.observed." + own + ".", "dead.state.applied." + own + ".", "control." + own + ".",
+		"observed." + own + ".", "applied." + own + ".", "dead.state.observed." + own + ".", "dead.state.applied." + own + ".", "dead.deploys.observed." + own + ".", "control." + own + ".",
 		"workspace." + strconv.FormatInt(s.project, 10) + ".",
 		// What it shows as its own and is no workspace of its: orphans, which belong to no project.
 		"workspace.0.",
 		fmt.Sprintf("observed.%d.tick", s.bystander),
+		// What it says of its own cluster's rollouts.
+		"deploy." + elsewhere + ".",
 	} {
 		if strings.HasPrefix(rest, prefix) {
 			return true

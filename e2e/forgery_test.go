@@ -25,16 +25,14 @@ func TestForgedRollouts(t *testing.T) {
 	victim.image(secondImage)
 	facts := []string{"started 1", "completed 1", "started 2", "completed 2"}
 	victim.requireFacts(facts...)
-	// The last word on that rollout is that its old pods are gone.
-	var before []record
-	require.Eventually(t, func() bool {
-		before = s.records(topology.FamilyDeploy)
-		return slices.ContainsFunc(before, func(r record) bool { return strings.HasSuffix(r.subject, ".drained") })
-	}, patience, clusterTick)
+	// The last word on each rollout is that its old pods are gone.
+	s.awaitDrained("forged", 2)
+	before := s.records(topology.FamilyDeploy)
 
 	api, err := s.Client()
 	require.NoError(t, err)
-	own, _, err := stack.RegisterAgent(t.Context(), api, s.newProject("forger"), "forger")
+	project := s.newProject("forger")
+	own, _, err := stack.RegisterAgent(t.Context(), api, project, "forger")
 	require.NoError(t, err)
 	s.secrets.add(own.Token)
 	s.secrets.add(own.CurveSeed)
@@ -65,6 +63,40 @@ func TestForgedRollouts(t *testing.T) {
 	victim.requireFacts(append(facts, "started 3", "completed 3")...)
 	require.Len(t, lies(), said)
 	require.Empty(t, i.complaints, "the server took all of it: the subjects were the forger's own")
+	s.awaitDrained("forged", 3)
+	s.clusterMoves(project, own.AgentID)
+}
+
+// clusterMoves has an administrator give the cluster to another project, as the letters on DEAD say: from then on it is its last project's agent that is refused, and
+// whoever reads the stream again finds the same.
+func (s *system) clusterMoves(to, agent int64) {
+	t := s.t
+	t.Helper()
+	cli := s.commandLine()
+	letters := cli.deadLetters("--service", "deploys")
+	command := fmt.Sprintf("deploys clusters release %s --to %d", s.clusterUID(), to)
+	require.Contains(t, letters[0].Reason, "an administrator runs: lockstep "+command)
+	same := func() {
+		t.Helper()
+		code, _, note := cli.run("replay", "--through", "deploys")
+		require.Zero(t, code, note)
+		require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
+		require.Regexp(t, fmt.Sprintf(`agent %d, .* messages are refused`, agent), note)
+		cli.ok("rebuild", "deploys", "--check")
+	}
+	same()
+	told := len(s.records(topology.FamilyDeploy))
+	cli.ok(append(strings.Fields(command), "--yes")...)
+	require.Regexp(t, fmt.Sprintf(`%s +%d .* user \d+ `, s.clusterUID(), to), cli.ok("deploys", "clusters"))
+	late := &shop{system: s, namespace: "forged", kind: "deployment"}
+	late.image(secondImage)
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(cli.deadLetters("--service", "deploys"), func(l deadLetter) bool {
+			return strings.Contains(l.Reason, fmt.Sprintf("which an administrator gave it to; agent %d is of project %d", s.agent, s.project))
+		})
+	}, patience, clusterTick)
+	require.Len(t, s.records(topology.FamilyDeploy), told, "nothing was under way, so nothing is told")
+	same()
 }
 
 // forges says as its own what the watcher of the victim has said of workloads, once as it was and once as the end of everything, and returns how much that is.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,15 +25,30 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
 )
 
 // TestIsolation lets an agent with real credentials try everything that could reach another one.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
-	s := start(t, nil)
+	s := startWith(t, stack.Options{Workloads: watcher.Workloads{Enabled: true}, Configure: func(service string, config any) {
+		// The victim's agent is in the bystander's cluster, of whose workloads it has nothing to say.
+		if cfg, is := config.(*watcher.Config); is && service == stack.Watcher && filepath.Base(cfg.CredentialsFile) == victimName+".json" {
+			cfg.Workloads.Enabled = false
+		}
+	}})
+	ours := s.shopDeployment("isolated", 2)
+	ours.image(secondImage)
+	ours.requireFacts("started 1", "completed 1", "started 2", "completed 2")
 	sc := s.scene()
 	s.inTurn(
+		promise{"the rollouts of a project are shown to nobody else", func(s *system) {
+			here := *ours
+			here.system = s
+			rolloutsAreShownToNobodyElse(sc.in(s.t), &here)
+			sc.awaitDrained("isolated", 3)
+		}},
 		promise{"an intruder changes and hears nothing", func(s *system) { intruderChangesAndHearsNothing(sc.in(s.t)) }},
 		promise{"who asks too much takes nobody's place", func(s *system) { whoAsksTooMuchTakesNobodysPlace(sc.in(s.t)) }},
 		promise{"nobody comes in as another", func(s *system) { nobodyComesInAsAnother(sc.in(s.t)) }},
@@ -48,12 +64,29 @@ func (s *scene) in(t *testing.T) *scene {
 	return &here
 }
 
+// victimName is the name of the victim's agent.
+const victimName = "victim"
+
+// awaitDrained returns when so many rollouts of a namespace are over for good: nothing more is told of them.
+func (s *system) awaitDrained(namespace string, rollouts int) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		drained := 0
+		for _, r := range s.records(topology.FamilyDeploy) {
+			if strings.Contains(r.subject, "."+namespace+".") && strings.HasSuffix(r.subject, ".drained") {
+				drained++
+			}
+		}
+		return drained == rollouts
+	}, patience, clusterTick)
+}
+
 // scene prepares a bystander that works, a victim with something in each of its streams, some of it under way, and an intruder.
 func (s *system) scene() *scene {
 	t := s.t
 	t.Helper()
 	sc := &scene{system: s, bystander: s.agent, ears: map[string]*ear{}}
-	victim, err := s.AddAgent(t.Context(), s.newProject("victim"), "victim", s.Kubeconfig())
+	victim, err := s.AddAgent(t.Context(), s.newProject(victimName), victimName, s.Kubeconfig())
 	require.NoError(t, err)
 	sc.victim, err = natsauth.ReadAgentCredentials(victim.CredentialsFile)
 	require.NoError(t, err)
@@ -378,9 +411,9 @@ func (s *scene) untilLine(reader *bufio.Reader, begins string) {
 
 // victimWorksOn is that nothing that was sent to the victim is lost, and that nothing that was done before hinders it.
 func victimWorksOn(s *scene) {
-	victim := stack.WatcherOf("victim")
+	victim := stack.WatcherOf(victimName)
 	require.NoError(s.t, s.StartService(s.t.Context(), victim))
-	require.NoError(s.t, s.StartService(s.t.Context(), stack.DispatcherOf("victim")))
+	require.NoError(s.t, s.StartService(s.t.Context(), stack.DispatcherOf(victimName)))
 	theirs := s.workspaces[0].in(s.t)
 	theirs.s = s.system
 	theirs.untilStopped()

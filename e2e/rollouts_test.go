@@ -26,13 +26,17 @@ func TestRollouts(t *testing.T) {
 			config.(*watcher.Config).TickInterval = time.Second
 		}
 	}})
+	s.lookout = lookOut(t, s.kube, metav1.NamespaceAll)
 	s.together(
 		promise{"the last event is a new pod", lastEventIsANewPod},
 		promise{"the last event is an old pod", lastEventIsAnOldPod},
 		promise{"all at once", allPodsAtOnce},
+		promise{"in parts", rollsInParts},
 		promise{"Recreate", recreates},
+		promise{"complete while old pods drain", drainsAfterwards},
 		promise{"scaling is no deploy", scalingIsNoDeploy},
 		promise{"scaling in flight", scalingInFlight},
+		promise{"scaled by an autoscaler", autoscaled},
 		promise{"an edit of what is paused starts when it is resumed", pausedEditStartsOnResume},
 		promise{"paused in flight", pausedInFlight},
 		promise{"undo", undoIsARollback},
@@ -42,18 +46,30 @@ func TestRollouts(t *testing.T) {
 		promise{"the deadline passes", deadlinePasses},
 		promise{"blocked by a quota", blockedByAQuota},
 		promise{"a ReplicaSet deleted by hand is nobody's deploy", replicaSetDeletedByHand},
+		promise{"a ReplicaSet deleted by hand in flight", replicaSetDeletedInFlight},
 		promise{"rollout restart", rolloutRestart},
 		promise{"deleted in flight", deletedInFlight},
 		promise{"deleted and made anew", deletedAndMadeAnew},
 		promise{"a StatefulSet by partitions", partitionsInSteps},
 		promise{"a StatefulSet OnDelete", onDelete},
 		promise{"a DaemonSet", daemonSetRolls},
+		promise{"other kinds likewise", othersLikewise},
 		promise{"a node that comes is no deploy", nodeAddedIsNoDeploy},
 	)
 	s.inTurn(
 		promise{"full resyncs are silent", fullResyncsAreSilent},
+		promise{"scalings have a duration", scalingsTakeTheirTime},
+		promise{"it is what the API server saw", requireTrueFacts},
 		promise{"the history is sound", requireSoundFacts},
 	)
+}
+
+// requireTrueFacts compares all that was told of rollouts with what the API server said of the same workloads.
+func requireTrueFacts(s *system) {
+	s.t.Helper()
+	truth := s.lookout.truth()
+	require.Greater(s.t, len(truth), 20, "the API server was heard")
+	require.Empty(s.t, history.Rollouts(told(s.records(topology.FamilyDeploy)), truth, nil))
 }
 
 // requireSoundFacts reads everything that was told of rollouts.
@@ -61,63 +77,6 @@ func requireSoundFacts(s *system) {
 	s.t.Helper()
 	require.Empty(s.t, history.Facts(stack.Cell, told(s.records(topology.FamilyDeploy))))
 	require.Empty(s.t, s.records(topology.FamilyDead), "no service met a message that it could not process")
-}
-
-func rolling(surge, unavailable intstr.IntOrString) func(*appsv1.DeploymentSpec) {
-	return func(spec *appsv1.DeploymentSpec) {
-		spec.Strategy = appsv1.DeploymentStrategy{
-			Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable},
-		}
-	}
-}
-
-func lastEventIsANewPod(s *system) {
-	w := s.shopDeployment("new-pod-last", 3, rolling(intstr.FromInt32(0), intstr.FromInt32(1)))
-	w.image(secondImage)
-	w.requireFacts("started 1", "completed 1", "started 2", "completed 2")
-}
-
-func lastEventIsAnOldPod(s *system) {
-	w := s.shopDeployment("old-pod-last", 3, rolling(intstr.FromInt32(1), intstr.FromInt32(0)))
-	w.image(secondImage)
-	w.requireFacts("started 1", "completed 1", "started 2", "completed 2")
-}
-
-func allPodsAtOnce(s *system) {
-	w := s.shopDeployment("all-at-once", 4, rolling(intstr.FromString("100%"), intstr.FromString("100%")))
-	w.image(secondImage)
-	w.requireFacts("started 1", "completed 1", "started 2", "completed 2")
-}
-
-func recreates(s *system) {
-	w := s.shopDeployment("recreates", 2, func(spec *appsv1.DeploymentSpec) { spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType })
-	w.image(secondImage)
-	w.requireFacts("started 1", "completed 1", "started 2", "completed 2")
-}
-
-func scalingIsNoDeploy(s *system) {
-	w := s.shopDeployment("scales", 1)
-	w.scale(3)
-	told := []string{"started 1", "completed 1", "scale_started 1→3", "scale_completed 1→3"}
-	w.requireFacts(told...)
-	w.autoscale(2)
-	told = append(told, "scale_started 3→2", "scale_completed 3→2")
-	w.requireFacts(told...)
-	w.scale(0)
-	w.requireFacts(append(told, "scale_started 2→0", "scale_completed 2→0")...)
-}
-
-func scalingInFlight(s *system) {
-	// No old pod counts for the scaling: so both end with the same event.
-	w := s.shopDeployment("scales-in-flight", 2, rolling(intstr.FromInt32(0), intstr.FromString("100%")))
-	w.image(neverImage)
-	told := []string{"started 1", "completed 1", "started 2"}
-	w.requireFacts(told...)
-	w.autoscale(4)
-	told = append(told, "scale_started 2→4")
-	w.requireFacts(told...)
-	w.image(thirdImage)
-	w.requireFacts(append(told, "superseded 2", "started 3", "completed 3", "scale_completed 2→4")...)
 }
 
 func pausedEditStartsOnResume(s *system) {
@@ -222,16 +181,40 @@ func blockedByAQuota(s *system) {
 
 func replicaSetDeletedByHand(s *system) {
 	w := s.shopDeployment("by-hand", 2)
-	before, err := w.sets(s.t.Context())
-	require.NoError(s.t, err)
-	require.NoError(s.t, s.kube.AppsV1().ReplicaSets(w.namespace).Delete(s.t.Context(), before["1"].Name, metav1.DeleteOptions{}))
-	awaitCluster(s.t, "another ReplicaSet", func(ctx context.Context) (bool, error) {
-		sets, err := w.sets(ctx)
-		set := sets["1"]
-		return set.UID != "" && set.UID != before["1"].UID && set.Status.AvailableReplicas == 2, err
-	})
+	w.deleteSet("1", 2)
 	w.scale(3)
-	w.requireFacts("started 1", "completed 1", "scale_started 2→3", "scale_completed 2→3")
+	told := []string{"started 1", "completed 1", "scale_started 2→3", "scale_completed 2→3"}
+	w.requireFacts(told...)
+	w.image(secondImage)
+	told = append(told, "started 2", "completed 2")
+	w.requireFacts(told...)
+	w.deleteSet("2", 3)
+	w.undo("1")
+	w.requireFacts(append(told, "started 3", "rolled_back 3 to 1", "completed 3")...)
+}
+
+func replicaSetDeletedInFlight(s *system) {
+	w := s.shopDeployment("by-hand-in-flight", 2, rolling(intstr.FromInt32(1), intstr.FromInt32(0)))
+	w.image(neverImage)
+	told := []string{"started 1", "completed 1", "started 2"}
+	w.requireFacts(told...)
+	w.deleteSet("2", 0)
+	w.image(thirdImage)
+	w.requireFacts(append(told, "superseded 2", "started 3", "completed 3")...)
+}
+
+// deleteSet deletes the newest ReplicaSet by hand, and waits until the cluster has made it anew, with so many pods that are available.
+func (w *shop) deleteSet(revision string, available int32) {
+	w.t.Helper()
+	before, err := w.sets(w.t.Context())
+	require.NoError(w.t, err)
+	require.Contains(w.t, before, revision)
+	require.NoError(w.t, w.kube.AppsV1().ReplicaSets(w.namespace).Delete(w.t.Context(), before[revision].Name, metav1.DeleteOptions{}))
+	awaitCluster(w.t, "another ReplicaSet", func(ctx context.Context) (bool, error) {
+		sets, err := w.sets(ctx)
+		set := sets[revision]
+		return set.UID != "" && set.UID != before[revision].UID && set.Status.AvailableReplicas == available && set.Status.ObservedGeneration >= set.Generation, err
+	})
 }
 
 func rolloutRestart(s *system) {
@@ -261,69 +244,35 @@ func deletedAndMadeAnew(s *system) {
 	w.requireFacts(append(told, "started 1", "completed 1")...)
 }
 
-// shopStatefulSet opens a shop with a StatefulSet of three pods.
-func (s *system) shopStatefulSet(namespace string, strategy appsv1.StatefulSetUpdateStrategy) *shop {
-	s.t.Helper()
-	w := s.open(namespace, "statefulset")
-	_, err := s.kube.AppsV1().StatefulSets(namespace).Create(s.t.Context(), &appsv1.StatefulSet{ObjectMeta: shopMeta(), Spec: appsv1.StatefulSetSpec{
-		Replicas: new(int32(3)), Selector: shopSelector(), Template: shopPods(), UpdateStrategy: strategy,
-	}}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
-	w.requireFacts("started 1", "completed 1")
-	return w
-}
-
-func partitionsInSteps(s *system) {
-	w := s.shopStatefulSet("partitions", appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType})
-	w.patch(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2}}}}`)
-	w.image(secondImage)
-	told := []string{"started 1", "completed 1", "started 2", "partition_reached 2 at 2"}
-	w.requireFacts(told...)
-	w.patch(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1}}}}`)
-	told = append(told, "partition_reached 2 at 1")
-	w.requireFacts(told...)
-	w.patch(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)
-	told = append(told, "completed 2")
-	w.requireFacts(told...)
-	w.image(firstImage)
-	w.requireFacts(append(told, "started 3", "rolled_back 3 to 1", "completed 3")...)
-}
-
-func onDelete(s *system) {
-	w := s.shopStatefulSet("on-delete", appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType})
-	w.image(secondImage)
-	told := []string{"started 1", "completed 1", "started 2"}
-	w.requireFacts(told...)
-	err := s.kube.CoreV1().Pods(w.namespace).DeleteCollection(s.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
-	require.NoError(s.t, err)
-	w.requireFacts(append(told, "completed 2")...)
-}
-
-func daemonSetRolls(s *system) {
-	w := s.open("daemons", "daemonset")
-	_, err := s.kube.AppsV1().DaemonSets(w.namespace).Create(s.t.Context(), &appsv1.DaemonSet{ObjectMeta: shopMeta(), Spec: appsv1.DaemonSetSpec{
-		Selector: shopSelector(), Template: shopPods(),
-	}}, metav1.CreateOptions{})
-	require.NoError(s.t, err)
-	told := []string{"started 1", "completed 1"}
-	w.requireFacts(told...)
-	w.image(secondImage)
-	told = append(told, "started 2", "completed 2")
-	w.requireFacts(told...)
-	w.image(firstImage)
-	w.requireFacts(append(told, "started 3", "rolled_back 3 to 1", "completed 3")...)
-}
-
 func fullResyncsAreSilent(s *system) {
-	idle, flying := s.shopDeployment("resynced-idle", 1), s.shopDeployment("resynced-in-flight", 1)
-	flying.image(neverImage)
+	partly := appsv1.StatefulSetUpdateStrategy{
+		Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))},
+	}
+	idle, flying, paused := s.shopDeployment("resynced-idle", 1), s.shopDeployment("resynced-in-flight", 1), s.shopDeployment("resynced-paused", 1)
+	stateful, daemons := s.shopStatefulSet("resynced-stateful", partly), s.shopDaemonSet("resynced-daemons")
 	told := []string{"started 1", "completed 1", "started 2"}
-	flying.requireFacts(told...)
+	for _, w := range []*shop{flying, paused, daemons} {
+		w.image(neverImage)
+		w.requireFacts(told...)
+	}
+	paused.pause(true)
+	paused.requireFacts(append(told, "paused 2")...)
+	stateful.image(secondImage)
+	stateful.requireFacts(append(told, "partition_reached 2 at 2")...)
+
 	s.resync()
 	require.NoError(s.t, s.Restart(s.t.Context(), s.watcher()))
 	s.resync()
+
 	idle.scale(2)
 	idle.requireFacts("started 1", "completed 1", "scale_started 1→2", "scale_completed 1→2")
-	flying.image(secondImage)
-	flying.requireFacts(append(told, "superseded 2", "started 3", "completed 3")...)
+	for _, w := range []*shop{flying, daemons} {
+		w.image(secondImage)
+		w.requireFacts(append(told, "superseded 2", "started 3", "completed 3")...)
+	}
+	paused.pause(false)
+	paused.image(secondImage)
+	paused.requireFacts(append(told, "paused 2", "resumed 2", "superseded 2", "started 3", "completed 3")...)
+	stateful.patch(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)
+	stateful.requireFacts(append(told, "partition_reached 2 at 2", "completed 2")...)
 }

@@ -151,15 +151,35 @@ func (w *shop) undo(revision string) {
 
 func (w *shop) remove() {
 	w.t.Helper()
-	require.NoError(w.t, w.kube.AppsV1().Deployments(w.namespace).Delete(w.t.Context(), shopName, metav1.DeleteOptions{}))
+	ctx, apps := w.t.Context(), w.kube.AppsV1()
+	var err error
+	switch w.kind {
+	case "deployment":
+		err = apps.Deployments(w.namespace).Delete(ctx, shopName, metav1.DeleteOptions{})
+	case "statefulset":
+		err = apps.StatefulSets(w.namespace).Delete(ctx, shopName, metav1.DeleteOptions{})
+	default:
+		err = apps.DaemonSets(w.namespace).Delete(ctx, shopName, metav1.DeleteOptions{})
+	}
+	require.NoError(w.t, err)
 }
 
-// said are the facts that were told of the workload, without those that only count.
-func (w *shop) said() []string {
+// facts are those that were told of the workload.
+func (w *shop) facts() []events.DeployFact {
 	w.t.Helper()
-	said := []string{}
-	filter := topology.FamilyDeploy + ".*." + w.namespace + "." + w.kind + "." + shopName + ".*"
-	err := replay.Run(w.t.Context(), w.js, stack.Cell, replay.Options{Subject: filter}, func(msg jetstream.Msg, _ *jetstream.MsgMetadata) error {
+	return w.factsOn(topology.FamilyDeploy + ".*." + w.namespace + "." + w.kind + "." + shopName + ".*")
+}
+
+// allFacts are those that were told of anything.
+func (s *system) allFacts() []events.DeployFact {
+	s.t.Helper()
+	return s.factsOn(topology.FamilyDeploy + ".>")
+}
+
+func (s *system) factsOn(filter string) []events.DeployFact {
+	s.t.Helper()
+	var facts []events.DeployFact
+	err := replay.Run(s.t.Context(), s.js, stack.Cell, replay.Options{Subject: filter}, func(msg jetstream.Msg, _ *jetstream.MsgMetadata) error {
 		e, err := event.Decode(msg.Headers(), msg.Data())
 		if err != nil {
 			return fmt.Errorf("%s: %w", msg.Subject(), err)
@@ -168,12 +188,22 @@ func (w *shop) said() []string {
 		if err != nil {
 			return fmt.Errorf("%s: %w", msg.Subject(), err)
 		}
+		facts = append(facts, fact)
+		return nil
+	})
+	require.NoError(s.t, err)
+	return facts
+}
+
+// said are the facts that were told of the workload, without those that only count.
+func (w *shop) said() []string {
+	w.t.Helper()
+	said := []string{}
+	for _, fact := range w.facts() {
 		if fact.Fact != events.FactProgressed && fact.Fact != events.FactDrained {
 			said = append(said, sayFact(fact))
 		}
-		return nil
-	})
-	require.NoError(w.t, err)
+	}
 	return said
 }
 

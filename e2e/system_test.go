@@ -39,6 +39,8 @@ type system struct {
 	agent   int64
 	// secrets are values that nobody but the cluster may have in the clear.
 	secrets *secrets
+	// lookout is set where what is told of workloads is compared with what the cluster did.
+	lookout *lookout
 	// traces are what all services tell of their work.
 	traces *traces
 }

@@ -12,8 +12,12 @@ type TrueRollout struct {
 	ID       string
 	Revision int
 	Began    time.Time
+	// Born is when the object that bears the revision was made; zero where one was used again, or none is needed.
+	Born time.Time
 	// Done says that the workload was complete at this revision.
 	Done bool
+	// Ends are the times that the controller gave for it, while it was complete.
+	Ends []time.Time
 }
 
 // TrueWorkload is one life of a workload, from its creation to its deletion.
@@ -22,15 +26,13 @@ type TrueWorkload struct {
 	Rollouts  []TrueRollout // in order
 	Created   time.Time
 	Deleted   time.Time // zero where it is there
+	// Written is when somebody wrote its template, to the second.
+	Written []time.Time
 }
-
-// Outage is when nobody looked at the cluster.
-type Outage struct{ From, Until time.Time }
-
-func (o Outage) covers(t time.Time) bool { return !t.Before(o.From) && !t.After(o.Until) }
 
 // Rollouts compares what was told with what the cluster did: each rollout has one start and then one end, the right one, before the next one starts; none is
 // invented; one is missing, or its end unknown, only where a gap that touches an outage names its revision. Nobody can tell of what came and went within one outage.
+// The times of starts and ends are those of the cluster.
 func Rollouts(records []Record, truth []TrueWorkload, outages []Outage) Findings {
 	c := rolloutCheck{outages: outages, told: map[string][]events.DeployFact{}, gaps: map[string][]events.Gap{}}
 	for _, r := range records {
@@ -95,11 +97,41 @@ func (c *rolloutCheck) workload(w TrueWorkload) {
 			c.f.addf("%s: rollout %s starts before the one before it has ended", w.Name, r.ID)
 		}
 		last = facts[len(facts)-1].Sequence
+		for _, fact := range facts {
+			c.time(w, r, facts[0], fact)
+		}
 		if len(facts) == 1 {
 			c.f.addf("%s: rollout %s has no end", w.Name, r.ID)
 			continue
 		}
 		c.end(w, r, facts[1].Fact, i == len(w.Rollouts)-1)
+	}
+}
+
+// time judges when something is said to have happened.
+func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.DeployFact) {
+	var right []time.Time
+	switch {
+	case fact.Provenance != events.ProvenanceObserved: // what was left may be younger
+		right = []time.Time{fact.OccurredAt}
+	case fact.Fact == events.FactStarted && fact.TimeSource == events.TimeSourceCreationTimestamp:
+		right = []time.Time{r.Born}
+	case fact.Fact == events.FactStarted && fact.TimeSource == events.TimeSourceManagedFields:
+		right = w.Written
+	case fact.Fact == events.FactCompleted && fact.TimeSource == events.TimeSourceCondition:
+		right = r.Ends
+	default: // of what only the watcher saw the cluster has no time
+		right = []time.Time{fact.OccurredAt}
+	}
+	if !slices.ContainsFunc(right, fact.OccurredAt.Equal) {
+		c.f.addf("%s: rollout %s is told to be %s at %s by its %s, which is one of %s", w.Name, r.ID, fact.Fact, fact.OccurredAt, fact.TimeSource, right)
+	}
+	if fact.Fact != events.FactCompleted {
+		return
+	}
+	occurred, observed := fact.OccurredAt.Sub(started.OccurredAt).Milliseconds(), fact.ObservedAt.Sub(started.ObservedAt).Milliseconds()
+	if took := fact.DurationMs; took == nil || int64(*took) != max(0, occurred) && int64(*took) != max(0, observed) {
+		c.f.addf("%s: rollout %s took %d ms by the cluster's time and %d ms as it was seen, which is not what is told", w.Name, r.ID, occurred, observed)
 	}
 }
 

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -25,6 +26,7 @@ func (s Sight) version() uint64 {
 
 const (
 	deploymentRevision = "deployment.kubernetes.io/revision"
+	deploymentHistory  = "deployment.kubernetes.io/revision-history"
 	templateGeneration = appsv1.DeprecatedTemplateGeneration
 )
 
@@ -48,8 +50,9 @@ func Truth(cluster string, sights []Sight) []TrueWorkload {
 type life struct {
 	TrueWorkload
 
-	// newest number by the name of the ControllerRevision.
-	newest map[string]int
+	// newest number by the name of the ControllerRevision, and the UIDs of those that bore one.
+	newest  map[string]int
+	bearers map[string]bool
 }
 
 type viewer struct {
@@ -64,12 +67,14 @@ func (v *viewer) see(s Sight) {
 		l := v.life(s, "deployment")
 		st := o.Status
 		if st.ObservedGeneration >= o.Generation && full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
-			l.done(number(o.Annotations[deploymentRevision]))
+			l.done(number(o.Annotations[deploymentRevision]), progressed(st.Conditions)...)
 		}
 	case *appsv1.StatefulSet:
 		l := v.life(s, "statefulset")
 		st := o.Status
-		if st.ObservedGeneration >= o.Generation && st.CurrentRevision == st.UpdateRevision && full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
+		// One that waits for somebody to delete its pods is never said to have come to its new revision.
+		arrived := st.CurrentRevision == st.UpdateRevision || o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType
+		if st.ObservedGeneration >= o.Generation && arrived && full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
 			l.done(l.newest[st.UpdateRevision])
 		}
 	case *appsv1.DaemonSet:
@@ -84,11 +89,19 @@ func (v *viewer) see(s Sight) {
 		if l := v.owner(s); l != nil {
 			revision := number(o.Annotations[deploymentRevision])
 			l.began(s, revision, fmt.Sprintf("%s/%s/%d/%s", v.cluster, l.UID, revision, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]))
+			if o.Annotations[deploymentHistory] == "" {
+				l.born(revision, o)
+			}
 		}
 	case *appsv1.ControllerRevision:
 		if l := v.owner(s); l != nil && metav1.GetControllerOf(o).Kind == "StatefulSet" {
+			again := l.bearers[string(o.UID)]
+			l.bearers[string(o.UID)] = true
 			l.newest[o.Name] = int(o.Revision)
 			l.began(s, int(o.Revision), fmt.Sprintf("%s/%s/%s/%d", v.cluster, l.UID, o.Name, o.Revision))
+			if !again {
+				l.born(int(o.Revision), o)
+			}
 		}
 	}
 }
@@ -98,11 +111,16 @@ func (v *viewer) life(s Sight, kind string) *life {
 	uid := string(s.Object.GetUID())
 	l := v.lives[uid]
 	if l == nil {
-		l = &life{TrueWorkload: TrueWorkload{UID: uid, Name: s.Object.GetNamespace() + "/" + kind + "/" + s.Object.GetName(), Created: s.At}, newest: map[string]int{}}
+		l = &life{TrueWorkload: TrueWorkload{UID: uid, Name: s.Object.GetNamespace() + "/" + kind + "/" + s.Object.GetName(), Created: s.At}, newest: map[string]int{}, bearers: map[string]bool{}}
 		v.lives[uid], v.order = l, append(v.order, l)
 	}
 	if s.Deleted {
 		l.Deleted = s.At
+	}
+	for _, m := range s.Object.GetManagedFields() {
+		if m.Time != nil && m.FieldsV1 != nil && bytes.Contains(m.FieldsV1.GetRawBytes(), []byte(`"f:template"`)) {
+			l.Written = append(l.Written, m.Time.Time)
+		}
 	}
 	return l
 }
@@ -125,11 +143,29 @@ func (l *life) began(s Sight, revision int, id string) {
 	}
 }
 
+// born is the object that bears a revision, made for it.
+func (l *life) born(revision int, o metav1.Object) {
+	if n := len(l.Rollouts); n > 0 && l.Rollouts[n-1].Revision == revision && l.Rollouts[n-1].Born.IsZero() {
+		l.Rollouts[n-1].Born = o.GetCreationTimestamp().Time
+	}
+}
+
 // done is that of the newest only: what is said of an older one was said before.
-func (l *life) done(revision int) {
+func (l *life) done(revision int, ends ...time.Time) {
 	if n := len(l.Rollouts); n > 0 && l.Rollouts[n-1].Revision == revision {
 		l.Rollouts[n-1].Done = true
+		l.Rollouts[n-1].Ends = append(l.Rollouts[n-1].Ends, ends...)
 	}
+}
+
+// progressed is when a Deployment's controller last said of its progress something new.
+func progressed(conditions []appsv1.DeploymentCondition) []time.Time {
+	for _, c := range conditions {
+		if c.Type == appsv1.DeploymentProgressing {
+			return []time.Time{c.LastUpdateTime.Time}
+		}
+	}
+	return nil
 }
 
 func full(want *int32, counts ...int32) bool {

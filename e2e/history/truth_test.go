@@ -59,6 +59,17 @@ func TestTruth(t *testing.T) {
 	began := func(id string, revision, version int, done bool) history.TrueRollout {
 		return history.TrueRollout{ID: id, Revision: revision, Began: at(version), Done: done}
 	}
+	timed := deployment("u", 1, 1, "1", 2)
+	timed.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Time: new(metav1.NewTime(at(1))), FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:template":{}}}`)},
+		{Time: new(metav1.NewTime(at(3))), FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)},
+	}
+	timed.Status.Conditions = []appsv1.DeploymentCondition{
+		{Type: appsv1.DeploymentAvailable, LastUpdateTime: metav1.NewTime(at(2))}, {Type: appsv1.DeploymentProgressing, LastUpdateTime: metav1.NewTime(at(3))},
+	}
+	made, reused := set("u", "1", "a"), set("u", "2", "a")
+	made.CreationTimestamp, reused.CreationTimestamp = metav1.NewTime(at(2)), metav1.NewTime(at(2))
+	reused.Annotations["deployment.kubernetes.io/revision-history"] = "1"
 	for name, tc := range map[string]struct {
 		sights []history.Sight
 		want   history.TrueWorkload
@@ -66,6 +77,12 @@ func TestTruth(t *testing.T) {
 		"a Deployment, in any order": {
 			[]history.Sight{sight(3, deployment("u", 1, 1, "1", 2)), sight(2, set("u", "1", "a")), sight(1, deployment("u", 1, 0, "", 0))},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, true)}},
+		},
+		"a Deployment's times": {
+			[]history.Sight{sight(1, deployment("u", 1, 0, "", 0)), sight(2, made), sight(3, timed), sight(4, reused)},
+			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Written: []time.Time{at(1)}, Rollouts: []history.TrueRollout{
+				{ID: "c/u/1/a", Revision: 1, Began: at(2), Born: at(2), Done: true, Ends: []time.Time{at(3)}}, began("c/u/2/a", 2, 4, false),
+			}},
 		},
 		"an old verdict is not the new one's": {
 			[]history.Sight{

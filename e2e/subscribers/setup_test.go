@@ -57,7 +57,7 @@ func setup(t *testing.T, names ...string) *bundle {
 	}
 	state, err := jetstream.New(as(natsauth.PrincipalState))
 	require.NoError(t, err)
-	require.NoError(t, topology.Ensure(t.Context(), state, cell, topology.Options{StorageBytes: 100 << 20}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), state, cell, topology.Options{StorageBytes: 100 << 20}))
 	for _, name := range names {
 		b.tokens[name] = natsauth.NewToken(natsauth.TokenSubscriber)
 		require.NoError(t, topology.EnsureSubscriber(t.Context(), state, topology.Subscriber{Name: name, Filter: cell.All(topology.FamilyDeploy)}))

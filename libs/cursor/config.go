@@ -67,8 +67,8 @@ type Config[T any] struct {
 	// BatchBytes bounds the messages of a batch together; a single larger one is a batch of its own. Defaults to 16 MiB.
 	BatchBytes int
 
-	// Linger is how long a batch that is not full waits for messages that the stream has already. For those yet to come it never waits: they go with the next
-	// one, and the busier the stream, the more do. Defaults to 20 ms.
+	// Linger is how long a batch that is not full waits for the next message when the stream has more already. For those yet to come it never waits: they go with
+	// the next one, and the busier the stream, the more do. Defaults to 2 ms.
 	Linger time.Duration
 
 	// RetryMin and RetryMax bound the pauses after failures. Default to 50 ms and 5 s.
@@ -95,7 +95,7 @@ func (c Config[T]) withDefaults() Config[T] {
 		c.BatchBytes = 16 << 20
 	}
 	if c.Linger == 0 {
-		c.Linger = 20 * time.Millisecond
+		c.Linger = 2 * time.Millisecond
 	}
 	if c.StaleAfter == 0 {
 		c.StaleAfter = 10 * time.Second

@@ -29,7 +29,7 @@ type batch[T any] struct {
 	last      Message[T] // malformed or not; its Sequence is 0 while the batch is empty
 	lag       uint64     // messages of the partition after the last one
 	bytes     int
-	began     time.Time
+	latest    time.Time // when the last one came
 }
 
 // malformed is a message that could not be decoded.
@@ -155,9 +155,7 @@ func (r *reader[T]) gather(ctx context.Context, received <-chan jetstream.Msg) e
 			if err := r.add(b, m); err != nil {
 				return err
 			}
-			if b.size() == 1 {
-				timer.Reset(r.cfg.Linger)
-			}
+			timer.Reset(r.cfg.Linger)
 		case out <- b:
 			b = &batch[T]{}
 			timer.Reset(r.idleAfter)
@@ -185,7 +183,7 @@ func (r *reader[T]) gather(ctx context.Context, received <-chan jetstream.Msg) e
 
 // ripe says that there is nothing that a batch which is not full should wait for.
 func (r *reader[T]) ripe(b *batch[T]) bool {
-	return b.size() > 0 && (b.lag == 0 || time.Since(b.began) >= r.cfg.Linger)
+	return b.size() > 0 && (b.lag == 0 || time.Since(b.latest) >= r.cfg.Linger)
 }
 
 // errGap says that messages were lost between the server and here.
@@ -203,10 +201,7 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 	m := Message[T]{
 		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(), Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
 	}
-	if b.size() == 0 {
-		b.began = time.Now()
-	}
-	b.last, b.lag, b.bytes = m, meta.NumPending, b.bytes+len(m.Data)
+	b.last, b.lag, b.bytes, b.latest = m, meta.NumPending, b.bytes+len(m.Data), time.Now()
 	if err := r.cfg.Decode(&m); err != nil {
 		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})
 		return nil //nolint:nilerr // the message is at fault, not the reading: it goes to DEAD

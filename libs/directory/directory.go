@@ -106,6 +106,14 @@ func (d *Directory) Agent(id int64) (Agent, bool) {
 	return agent, found
 }
 
+// Project says whether there is a project of this id.
+func (d *Directory) Project(id int64) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	_, found := d.known.projects[id]
+	return found
+}
+
 // Key returns the key that tokens name so, and false for one that there is not.
 func (d *Directory) Key(id string) (Key, bool) {
 	d.mu.RLock()

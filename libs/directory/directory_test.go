@@ -46,7 +46,7 @@ func setup(t *testing.T) *bundle {
 
 func (b *bundle) makeStream() {
 	b.t.Helper()
-	require.NoError(b.t, topology.Ensure(b.t.Context(), b.js, cell, topology.Options{StorageBytes: 100 << 20}))
+	require.NoError(b.t, topology.Ensure(natstest.Context(b.t), b.js, cell, topology.Options{StorageBytes: 100 << 20}))
 }
 
 // follow runs a copy with a connection of its own until the test ends.
@@ -141,6 +141,8 @@ func TestACopyIsReadyWhenItHasCaughtUpAndFollows(t *testing.T) {
 	b.until(func() bool { return b.role() == directory.RoleNone }, "a blocked user keeps the role")
 	agent, known := b.copy.Agent(7)
 	require.True(t, known)
+	require.True(t, b.copy.Project(4))
+	require.False(t, b.copy.Project(7))
 	require.False(t, agent.Revoked)
 	b.tell(entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, Revoked: true}})
 	b.until(func() bool { agent, _ := b.copy.Agent(7); return agent.Revoked }, "a revocation does not arrive")

@@ -36,7 +36,7 @@ func factSubjects(agent string) []string {
 			prefix+".state."+agent+".w", prefix+".x", prefix)
 	}
 
-	return append(subjects, "lockstep.other.observed."+agent+".x", "lockstep.local", "other")
+	return append(subjects, "lockstep.other.observed."+agent+".x", "lockstep.local.observed.cluster.uid.released", "lockstep.local", "other")
 }
 
 // apiSubjects are all requests that JetStream has, for one consumer name.

@@ -251,12 +251,21 @@ func dialStatic(t *testing.T, dir, url, name string, options ...nats.Option) *na
 	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, name))
 	require.NoError(t, err)
 
-	conn, err := nats.Connect(url, append([]nats.Option{
+	return dial(t, url, append([]nats.Option{
 		seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)), nats.Name(name),
 		nats.ReconnectWait(20 * time.Millisecond), nats.MaxReconnects(-1),
 	}, options...)...)
+}
+
+// dial returns when it is connected. A server that is busy for two seconds pings before it has let a client in, which the client takes for a failure: it tries again.
+func dial(t *testing.T, url string, options ...nats.Option) *nats.Conn {
+	t.Helper()
+
+	connected := make(chan struct{}, 1)
+	conn, err := nats.Connect(url, append(options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
+	receive(t, connected)
 
 	return conn
 }
@@ -280,17 +289,13 @@ func dialAgent(t *testing.T, url string, id int64, options ...nats.Option) *clie
 	a := &client{complaints: make(chan error, 1024)}
 	user := strconv.FormatInt(id, 10)
 
-	conn, err := nats.Connect(url, append([]nats.Option{
+	a.Conn = dial(t, url, append([]nats.Option{
 		nats.UserInfo(user, map[int64]string{agentOne: "token-one", agentTwo: "token-two"}[id]),
 		nats.CustomInboxPrefix(natsauth.InboxPrefix(user)),
 		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
 	}, options...)...)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-
-	a.Conn = conn
 
 	return a
 }

@@ -86,11 +86,12 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 }
 
 // deploysPermissions: reads OBSERVED and DIRECTORY, writes facts and has consumers of its own on what it writes. It can neither make, change nor empty a stream, nor
-// write what agents or the state service write.
+// write what agents or the state service write: on OBSERVED it says what is decided about whole clusters, below no agent's subject.
 func deploysPermissions(cell topology.Cell) jwt.Permissions {
 	allow := jwt.StringList{
 		cell.All(topology.FamilyDeploy),
 		cell.All(topology.FamilySink),
+		cell.ObservedClusters(),
 		cell.Prefix(topology.FamilyDead) + "." + PrincipalDeploys + ".>",
 		"$JS.API.INFO",
 	}

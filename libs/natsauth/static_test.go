@@ -60,6 +60,13 @@ func TestStaticPrincipalsAreHeldToTheirs(t *testing.T) {
 			},
 			subscribe: []string{">", "_INBOX.>", "_INBOX_operator.>", "lockstep.>", "$SYS.>", "$JS.ACK.>"},
 		},
+		natsauth.PrincipalDeploys: {
+			publish: []string{
+				"lockstep.local.observed.18.x", "lockstep.local.observed.18.workload.deployment.ns.name", "lockstep.other.observed.cluster.uid.released", "lockstep.local.desired.18.w",
+				"lockstep.local.directory.agent.18", "lockstep.local.dead.state.x", "$JS.API.STREAM.PURGE.OBSERVED", "$JS.API.STREAM.CREATE.EVIL",
+			},
+			subscribe: []string{">", "_INBOX_state.>", "lockstep.>"},
+		},
 		natsauth.PrincipalOperator: {
 			publish: []string{
 				"$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.UPDATE.DESIRED", "$JS.API.STREAM.DELETE.DESIRED", "$JS.API.STREAM.PURGE.DESIRED",

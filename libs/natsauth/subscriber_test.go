@@ -23,15 +23,11 @@ func (c *cell) reader(t *testing.T, user string, options ...nats.Option) *client
 
 	name, _ := natsauth.SubscriberOfUser(user)
 	a := &client{complaints: make(chan error, 1024)}
-	conn, err := nats.Connect(c.server.ClientURL(), append([]nats.Option{
+	a.Conn = dial(t, c.server.ClientURL(), append([]nats.Option{
 		nats.UserInfo(user, name+"-token"), nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
 		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
 	}, options...)...)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-
-	a.Conn = conn
 
 	return a
 }

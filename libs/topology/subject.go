@@ -34,6 +34,9 @@ const (
 // read both.
 const TokenWorkload = "workload"
 
+// TokenCluster stands where other subjects of observations have their agent, in those of what is decided about a whole cluster: no agent can write there.
+const TokenCluster = "cluster"
+
 // Cell builds the subjects of one cell: one NATS system and one PostgreSQL. It is a DNS label, see [ValidateCell].
 type Cell string
 
@@ -76,6 +79,14 @@ func (c Cell) ObservedTick(agent int64) string { return c.agent(FamilyObserved, 
 func (c Cell) ObservedRejected(agent int64) string {
 	return c.agent(FamilyObserved, agent) + ".rejected"
 }
+
+// ObservedClusterReleased is the subject of releases of a cluster, which the service deploys writes.
+func (c Cell) ObservedClusterReleased(cluster string) string {
+	return c.Prefix(FamilyObserved) + "." + TokenCluster + "." + Escape(cluster) + ".released"
+}
+
+// ObservedClusters matches everything that is decided about whole clusters.
+func (c Cell) ObservedClusters() string { return c.Prefix(FamilyObserved) + "." + TokenCluster + ".>" }
 
 // ObservedAgent matches everything one agent observes.
 func (c Cell) ObservedAgent(agent int64) string { return c.agent(FamilyObserved, agent) + ".>" }

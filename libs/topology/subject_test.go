@@ -16,6 +16,7 @@ func TestSubjects(t *testing.T) {
 		"lockstep.eu-1.observed.7.deployment.ws-7-a.a":             cell.Observed(7, "deployment", "ws-7-a", "a"),
 		"lockstep.eu-1.observed.7.namespace._.ws%2Ea":              cell.Observed(7, "namespace", "", "ws.a"),
 		"lockstep.eu-1.observed.7.resync":                          cell.ObservedResync(7),
+		"lockstep.eu-1.observed.cluster.a%2Eb.released":            cell.ObservedClusterReleased("a.b"),
 		"lockstep.eu-1.desired.7.w":                                cell.Desired(7, "w"),
 		"lockstep.eu-1.workspace.3.w.state_changed":                cell.Workspace(3, "w", "state_changed"),
 		"lockstep.eu-1.dead.state.observed.7.deployment.ws-7-a.a":  cell.Dead("state", "lockstep.eu-1.observed.7.deployment.ws-7-a.a"),

@@ -56,7 +56,7 @@ func FuzzDeployFilter(f *testing.F) {
 func TestWhatIsStoredIsHeardOnceAndWhatIsRefusedIsNot(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
-	require.NoError(t, topology.Ensure(t.Context(), js, cell, options()))
+	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, options()))
 	live, err := js.Conn().SubscribeSync(cell.All(topology.FamilyDeployLive))
 	require.NoError(t, err)
 	subject := cell.Deploy("c1", "shop", "deployment", "web", "started")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -182,10 +183,27 @@ func (p *process) openAPI(context.Context) error {
 	}
 	handler := connectapi.NewHandler(connectapi.Dependencies{
 		Pool: p.pool, Changes: p.changes, Access: verifier.Interceptor(), Roles: p.directory, Sinks: p.sinks, Rebuild: p.rebuild,
+		Stream: observations{&nats.Releaser{JetStream: p.js, Cell: p.cell}, p}, Projects: p.directory,
 		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})
 	return nil
+}
+
+// observations are the API's way to the stream OBSERVED.
+type observations struct {
+	*nats.Releaser
+
+	process *process
+}
+
+// Position is how far it is read.
+func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {
+	err = libpostgres.InTx(ctx, o.process.pool, func(tx pgx.Tx) error {
+		at, err = o.process.consumer.Position(ctx, tx)
+		return err
+	})
+	return at, err
 }
 
 // rebuild is the API's way to a rebuild.

@@ -62,7 +62,7 @@ func setup(t *testing.T) *bundle {
 	require.NoError(t, err)
 	b.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(b.keys, "store")})
 	b.state, b.watcher = b.as(natsauth.PrincipalState), b.as(natsauth.PrincipalOperator)
-	require.NoError(t, topology.Ensure(t.Context(), b.state, cell, topology.Options{StorageBytes: 1 << 30}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.state, cell, topology.Options{StorageBytes: 1 << 30}))
 	b.directory()
 	b.start()
 	return b
@@ -255,7 +255,7 @@ func TestTheServiceMayWriteFactsAndNothingElse(t *testing.T) {
 	report, err := natsauth.Init(keys, natsauth.Options{})
 	require.NoError(t, err)
 	b := &bundle{t: t, keys: keys, server: natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(keys, "store")})}
-	require.NoError(t, topology.Ensure(t.Context(), b.as(natsauth.PrincipalState), cell, topology.Options{StorageBytes: 1 << 30}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.as(natsauth.PrincipalState), cell, topology.Options{StorageBytes: 1 << 30}))
 	own := b.as(natsauth.PrincipalDeploys)
 	_, err = own.Publish(t.Context(), cell.Deploy("c", "n", "deployment", "w", "started"), nil)
 	require.NoError(t, err)

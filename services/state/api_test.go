@@ -345,3 +345,14 @@ func TestTheHistoryOfAWorkspaceIsReadInPages(t *testing.T) {
 func byName(name string) *statev1.WorkspaceReference {
 	return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Name{Name: name}}
 }
+
+func TestWhatIsLargeOnceItIsUnpackedIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	stranger := statev1connect.NewDirectoryServiceClient(b.http, b.url, connect.WithSendGzip())
+	_, err := stranger.CreateOrganization(t.Context(), connect.NewRequest(&statev1.CreateOrganizationRequest{Name: strings.Repeat("o", 5<<20)}))
+	require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "%v", err)
+	_, err = stranger.CreateOrganization(t.Context(), connect.NewRequest(&statev1.CreateOrganizationRequest{Name: strings.Repeat("o", 3<<20)}))
+	require.Equal(t, connect.CodeUnauthenticated, connect.CodeOf(err), "%v", err)
+}

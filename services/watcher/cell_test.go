@@ -70,7 +70,7 @@ func newCell(t *testing.T) *cell {
 
 	c.js, err = jetstream.New(c.static(t, dir, natsauth.PrincipalState))
 	require.NoError(t, err)
-	require.NoError(t, topology.Ensure(t.Context(), c.js, cellName, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), c.js, cellName, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(t.Context(), c.js, cellName, c.agent))
 	c.credentials = c.writeCredentials(t, dir)
 	return c

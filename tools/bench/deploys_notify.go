@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,9 +30,13 @@ import (
 )
 
 const (
-	notifiedDeployments = 10
-	// notifyPause between changes: each Deployment has the time to come to rest.
-	notifyPause     = 150 * time.Millisecond
+	notifiedDeployments = 12
+	// notifyLanes are rolled out beside each other, each one Deployment after the other: one alone takes a quarter of a second, most of which is the cluster's.
+	notifyLanes = 3
+	// notifyPause between changes, of whichever lane.
+	notifyPause = 100 * time.Millisecond
+	// leastNotified is how many rollouts a percentile of a hundred needs: the value is then what four are above.
+	leastNotified   = 400
 	notifyNamespace = "default"
 	notifyPatience  = time.Minute
 	revisionNote    = "deployment.kubernetes.io/revision"
@@ -70,43 +76,72 @@ func measureNotify(ctx context.Context, measured Measured, size Size) (err error
 			return err
 		}
 	}
-	// The first round is not counted: connections are made, plans are.
-	var ours, bare, more, end []float64
+	var found notified
 	began := time.Now()
+	enough := func() bool { return found.rollouts() >= size.of(leastNotified) && time.Since(began) >= size.For }
 	pace := time.NewTicker(notifyPause)
 	defer pace.Stop()
-	for revision := 2; revision < 2+leastTurns || time.Since(began) < size.For; revision++ {
-		for _, name := range names {
-			select {
-			case <-pace.C:
-			case <-ctx.Done():
-				return fmt.Errorf("roll out: %w", context.Cause(ctx))
+	lanes, lanesCtx := errgroup.WithContext(ctx)
+	for own := range slices.Chunk(names, (len(names)+notifyLanes-1)/notifyLanes) {
+		lanes.Go(func() error {
+			// The first round is not counted: connections are made, plans are.
+			for revision := 2; revision < 2+leastTurns || !enough(); revision++ {
+				for _, name := range own {
+					select {
+					case <-pace.C:
+					case <-lanesCtx.Done():
+						return fmt.Errorf("roll out: %w", context.Cause(lanesCtx))
+					}
+					if err := b.once(lanesCtx, name, revision, &found); err != nil {
+						return err
+					}
+				}
 			}
-			at, err := b.roll(ctx, name, revision)
-			if err != nil {
-				return err
-			}
-			started, over := rolled{name: name, revision: revision}, rolled{name: name, revision: revision, over: true}
-			heard, seen, err := b.wait(ctx, started)
-			if err != nil {
-				return err
-			}
-			heardOver, seenOver, err := b.wait(ctx, over)
-			if err != nil {
-				return err
-			}
-			if revision == 2 {
-				continue
-			}
-			ours, bare = append(ours, milliseconds(heard.Sub(at))), append(bare, milliseconds(seen.Sub(at)))
-			more, end = append(more, milliseconds(heard.Sub(seen))), append(end, milliseconds(heardOver.Sub(seenOver)))
-		}
+			return nil
+		})
 	}
-	measured["notify_p50_ms"] = beside(median(ours), median(bare))
-	p99 := beside(percentile(ours, 99), percentile(bare, 99))
+	if err := lanes.Wait(); err != nil {
+		return err //nolint:wrapcheck // says what failed
+	}
+	measured["notify_p50_ms"] = beside(median(found.ours), median(found.bare))
+	p99 := beside(percentile(found.ours, 99), percentile(found.bare, 99))
 	p99.Note = fmt.Sprintf("%d rollouts; later than the informer for the same change: start p50 %.1f p99 %.1f ms, end p50 %.1f p99 %.1f ms",
-		len(ours), median(more), percentile(more, 99), median(end), percentile(end, 99))
+		len(found.ours), median(found.more), percentile(found.more, 99), median(found.end), percentile(found.end, 99))
 	measured["notify_p99_ms"] = p99
+	return nil
+}
+
+// notified is how long it took until a start was known, to the subscriber and to the informer; how much longer to the one, and the same of ends. In milliseconds.
+type notified struct {
+	mu                    sync.Mutex
+	ours, bare, more, end []float64
+}
+
+func (n *notified) rollouts() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.ours)
+}
+
+// once lets a Deployment roll out, and waits until all is known of that.
+func (b *notifyBed) once(ctx context.Context, name string, revision int, into *notified) error {
+	at, err := b.roll(ctx, name, revision)
+	if err != nil {
+		return err
+	}
+	started, over := rolled{name: name, revision: revision}, rolled{name: name, revision: revision, over: true}
+	heard, seen, err := b.wait(ctx, started)
+	if err != nil {
+		return err
+	}
+	heardOver, seenOver, err := b.wait(ctx, over)
+	if err != nil || revision == 2 {
+		return err
+	}
+	into.mu.Lock()
+	defer into.mu.Unlock()
+	into.ours, into.bare = append(into.ours, milliseconds(heard.Sub(at))), append(into.bare, milliseconds(seen.Sub(at)))
+	into.more, into.end = append(into.more, milliseconds(heard.Sub(seen))), append(into.end, milliseconds(heardOver.Sub(seenOver)))
 	return nil
 }
 

@@ -132,7 +132,7 @@ const usage = `bench measures Lockstep beside the bare technology it stands on, 
   go run ./tools/bench run [flags] [NAME…]      run families (ingest) or single figures (ingest.rows_per_s), all without a name
 
 Each figure is a JSON line {"name","value","unit","baseline","ratio","aim","met","note"}: baseline and ratio (value / baseline) are null where there is
-nothing to compare with, aim and met where nothing is aimed at. Values are medians. A family takes less than a minute on two idle cores.
+nothing to compare with, aim and met where nothing is aimed at. Values are medians. A family takes about a minute on two idle cores.
 
 Flags
   --for D       how long the turns of one comparison may take together, at least three being taken (default %s)

@@ -20,7 +20,7 @@ import (
 
 func (a *app) deploys() *cobra.Command {
 	c := group("deploys", "Rollouts of what runs in the clusters: what goes on, what was, how long it took",
-		a.deploysList(), a.deploysGet(), a.deploysWatch(), a.deploysStats(), a.deploysSinks(), a.deploysBackfill(), a.deploysResend())
+		a.deploysList(), a.deploysGet(), a.deploysWatch(), a.deploysStats(), a.deploysSinks(), a.deploysBackfill(), a.deploysResend(), a.deploysClusters())
 	c.Aliases = []string{"deploy"}
 	return c
 }

@@ -9,12 +9,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
@@ -66,7 +69,7 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	server := natstest.Server(t)
 	b := &bed{t: t, js: natstest.JetStream(t, server), sinks: &playedSinks{}}
-	require.NoError(t, topology.Ensure(t.Context(), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
 	b.watcher = &played.Watcher{Cell: "local", Now: time.Now().Add(-time.Hour).UTC().Truncate(time.Second), Say: func(m *natsgo.Msg) error {
 		_, err := b.js.PublishMsg(t.Context(), m)
 		return err
@@ -84,6 +87,7 @@ func newBed(t *testing.T) *bed {
 	<-listens
 	b.api = httptest.NewServer(connectapi.NewHandler(connectapi.Dependencies{
 		Pool: b.pool, Changes: changes, Access: admission{}, Roles: &directory.Directory{}, Sinks: b.sinks, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
+		Stream: observations{&nats.Releaser{JetStream: b.js, Cell: "local"}, b.pool, consumer}, Projects: projects{},
 		Rebuild: func(ctx context.Context, check bool, told func(sequence, last uint64) error) (connectapi.Rebuilt, error) {
 			out, err := (&nats.Rebuild{Ingest: ingest, Told: told}).Run(ctx, check)
 			return connectapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
@@ -251,11 +255,47 @@ func (a admission) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 	}
 }
 
-// everybody is a directory in which all agents are of one project.
+// observations is the stream that the reader reads.
+type observations struct {
+	*nats.Releaser
+
+	pool     *pgxpool.Pool
+	consumer *cursor.Consumer[nats.Observed]
+}
+
+func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {
+	err = pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
+		at, err = o.consumer.Position(ctx, tx)
+		return err
+	})
+	return at, err
+}
+
+// projects are those up to 9.
+type projects struct{}
+
+func (projects) Project(id int64) bool { return id < 10 }
+
+// everybody is a directory in which every agent is of the project of the same number.
 type everybody struct{}
 
 func (everybody) Agent(id int64) (directory.Agent, bool) {
-	return directory.Agent{ID: id, ProjectID: 1}, true
+	return directory.Agent{ID: id, ProjectID: id}, true
+}
+
+// tellDirectory tells operators of the first agents.
+func (b *bed) tellDirectory() {
+	b.t.Helper()
+	for id := range 3 {
+		e, err := event.New(event.Attributes{
+			Type: events.TypeDirectoryAgent, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: strconv.Itoa(id), Time: time.Now(),
+		}, events.DirectoryAgent{AgentID: id, ProjectID: id})
+		require.NoError(b.t, err)
+		msg, err := event.Encode(e, topology.Cell("local").Directory("agent", strconv.Itoa(id)))
+		require.NoError(b.t, err)
+		_, err = b.js.PublishMsg(b.t.Context(), msg)
+		require.NoError(b.t, err)
+	}
 }
 
 func (everybody) Changed() <-chan struct{} { return nil }

@@ -3,10 +3,14 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
@@ -15,8 +19,10 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/services/deploys/cdevent"
 	"lockstep.internal/services/deploys/environment"
+	"lockstep.internal/services/deploys/roster"
 	"lockstep.internal/tools/detection"
 	"lockstep.internal/tools/replay"
 )
@@ -53,11 +59,16 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 	}
 	cell := topology.Cell(a.client.Cell)
 	d := detection.New(cell, rules)
+	if err := a.judge(ctx, d, js, cell); err != nil {
+		return err
+	}
 	var said []events.DeployFact
-	partial, malformed, begun := false, 0, false
+	left := leftOut{refused: map[refusal]int{}}
+	partial, begun := false, false
 	// What came before the stretch is read too: without it nothing would be known of what goes on at its begin.
 	from := opts
 	opts.FromSequence, opts.FromTime = 0, time.Time{}
+	opts.Also = decisions(opts.Subject)
 	err = d.Replay(ctx, js, cell, opts, func(m *detection.Message, detect func() ([]events.DeployFact, error)) error {
 		// What the stream has dropped is not known.
 		partial = partial || m.Number == 1 && m.Sequence > 1
@@ -66,8 +77,8 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 			d.Begin()
 		}
 		facts, err := detect()
-		if err != nil {
-			malformed++
+		if err != nil && !left.refuses(err, begun) {
+			left.malformed++
 			return a.note("%s, sequence %d: %v", m.Subject, m.Sequence, err)
 		}
 		if begun {
@@ -79,13 +90,114 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 		return err
 	}
 	if !begun {
-		return a.showDetection(nil, malformed)
+		return a.showDetection(nil, left)
 	}
 	published, err := publishedFacts(ctx, js, cell, d)
 	if err != nil {
 		return err
 	}
-	return a.showDetection(detection.Compare(said, published, partial), malformed)
+	return a.showDetection(detection.Compare(said, published, partial), left)
+}
+
+// leftOut is what the service would have put among the dead letters.
+type leftOut struct {
+	malformed int
+	refused   map[refusal]int
+}
+
+// refusal is whom nothing is believed of a cluster.
+type refusal struct {
+	agent, project, owner int64
+	cluster               string
+}
+
+// refuses says whether the error is that a message is refused, and counts it where it is of the stretch.
+func (l *leftOut) refuses(err error, counts bool) bool {
+	foreign, is := errors.AsType[*roster.Foreign](err)
+	stranger, unknown := errors.AsType[detection.Stranger](err)
+	who := refusal{agent: stranger.AgentID}
+	if is {
+		who = refusal{agent: foreign.AgentID, project: foreign.ProjectID, owner: foreign.Claim.ProjectID, cluster: foreign.Claim.ClusterUID}
+	}
+	if counts && (is || unknown) {
+		l.refused[who]++
+	}
+	return is || unknown
+}
+
+func (l *leftOut) lines() []string {
+	lines := make([]string, 0, len(l.refused))
+	for who, times := range l.refused {
+		if who.cluster == "" {
+			lines = append(lines, fmt.Sprintf("agent %d, of which nothing had been taken in: %d messages are refused", who.agent, times))
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("agent %d of project %d has told of cluster %q of project %d: %d messages are refused", who.agent, who.project, who.cluster, who.owner, times))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// judge has the detection know whose clusters are: from the service, where that can be asked, or else by what follows from the stretch and the directory.
+func (a *app) judge(ctx context.Context, d *detection.Detector, js jetstream.JetStream, cell topology.Cell) error {
+	api, err := a.deploysAPI()
+	if err == nil {
+		var decided *connect.Response[deploysv1.ListClustersResponse]
+		if decided, err = api.Clusters.ListClusters(ctx, connect.NewRequest(&deploysv1.ListClustersRequest{})); err == nil {
+			d.Decided(decidedClaims(decided.Msg))
+			return nil
+		}
+	}
+	if ctx.Err() != nil {
+		return fault.From(ctx.Err())
+	}
+	if err := a.note("whose clusters are is found out from the stream, since the service could not be asked: %s", fault.From(err).Message); err != nil {
+		return err
+	}
+	projects := map[int64]int64{}
+	agents := replay.Options{Subject: topology.FamilyDirectory + ".agent.>"}
+	err = replay.Run(ctx, js, cell, agents, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
+		e, err := event.Decode(msg.Headers(), msg.Data())
+		if err != nil {
+			return fmt.Errorf("%s, sequence %d: %w", msg.Subject(), meta.Sequence.Stream, err)
+		}
+		var agent events.DirectoryAgent
+		if err := e.DataAs(&agent); err != nil {
+			return fmt.Errorf("%s, sequence %d: %w", msg.Subject(), meta.Sequence.Stream, err)
+		}
+		projects[int64(agent.AgentID)] = int64(agent.ProjectID)
+		return nil
+	})
+	d.Decide(func(agentID int64) (int64, bool) {
+		project, known := projects[agentID]
+		return project, known
+	})
+	return err
+}
+
+// decidedClaims is the answer of the service as the detection reads it.
+func decidedClaims(r *deploysv1.ListClustersResponse) (restored bool, reporters []roster.Reporter, claims []roster.Claim) {
+	for _, reporter := range r.GetReporters() {
+		reporters = append(reporters, roster.Reporter{AgentID: reporter.GetAgentId(), ProjectID: reporter.GetProjectId(), Since: reporter.GetSinceSequence()})
+	}
+	for _, c := range r.GetClusters() {
+		for _, claim := range c.GetClaims() {
+			claims = append(claims, roster.Claim{
+				ClusterUID: c.GetClusterUid(), Since: claim.GetSinceSequence(), ProjectID: claim.GetProjectId(), AgentID: claim.GetAgentId(), UserID: claim.GetUserId(),
+				Reason: claim.GetReason(), At: claim.GetClaimedAt().AsTime(),
+			})
+		}
+	}
+	return r.GetStreamRestored(), reporters, claims
+}
+
+// decisions are what is decided about clusters, where the subject is one agent's: it concerns what agents tell.
+func decisions(subject string) []string {
+	agent, _, _ := strings.Cut(strings.TrimPrefix(subject, topology.FamilyObserved+"."), ".")
+	if _, err := strconv.ParseInt(agent, 10, 64); err != nil {
+		return nil // among what is read already, or all of it
+	}
+	return []string{topology.FamilyObserved + "." + topology.TokenCluster + ".>"}
 }
 
 // publishedFacts are those about what was observed in the stretch.
@@ -109,7 +221,7 @@ func publishedFacts(ctx context.Context, js jetstream.JetStream, cell topology.C
 	return published, err
 }
 
-func (a *app) showDetection(compared []detection.Compared, malformed int) error {
+func (a *app) showDetection(compared []detection.Compared, left leftOut) error {
 	counts := map[detection.Verdict]int{}
 	for i := range compared {
 		c := &compared[i]
@@ -128,8 +240,13 @@ func (a *app) showDetection(compared []detection.Compared, malformed int) error 
 	}
 	text := fmt.Sprintf("%d facts are as they were published, %d were published otherwise, %d were not published, %d were published and are not said",
 		counts[detection.Same], counts[detection.Changed], counts[detection.Missing], counts[detection.Extra])
-	if malformed > 0 {
-		text += fmt.Sprintf("; %d messages are malformed", malformed)
+	if left.malformed > 0 {
+		text += fmt.Sprintf("; %d messages are malformed", left.malformed)
+	}
+	for _, line := range left.lines() {
+		if err := a.note("%s", line); err != nil {
+			return err
+		}
 	}
 	return a.note("%s", text)
 }

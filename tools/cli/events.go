@@ -217,7 +217,7 @@ func (a *app) replay() *cobra.Command {
 JSON a line. It ends where the stream ended when it began. Times are RFC 3339 or a duration back from now, such as 2h.
 
 With --through deploys it prints what the detection of rollouts says over a stretch of what watchers observed, by default all of it, and how that differs from what
-was published (it reads what came before the stretch, too): + was not published, - was published and is not said now, ~ was published otherwise. Nothing is published or stored.`,
+was published (it reads what came before the stretch, too, and asks the service whose clusters are; what agents of other projects say of them is refused): + was not published, - was published and is not said now, ~ was published otherwise. Nothing is published or stored.`,
 		Example: `  lockstep replay 'workspace.>' --from 2h
   lockstep replay 'observed.7.>' --from-seq 100 --to-seq 200 --positions
   lockstep replay 'applied.>' --pace original

@@ -15,6 +15,7 @@ const deploysAudience = "deploys"
 type Deploys struct {
 	Rollouts   deploysv1connect.RolloutServiceClient
 	Sinks      deploysv1connect.SinkServiceClient
+	Clusters   deploysv1connect.ClusterServiceClient
 	Operations deploysv1connect.OperationServiceClient
 }
 
@@ -24,6 +25,7 @@ func (a *API) Deploys(http connect.HTTPClient, server string) *Deploys {
 	return &Deploys{
 		Rollouts:   deploysv1connect.NewRolloutServiceClient(http, url, options),
 		Sinks:      deploysv1connect.NewSinkServiceClient(http, url, options),
+		Clusters:   deploysv1connect.NewClusterServiceClient(http, url, options),
 		Operations: deploysv1connect.NewOperationServiceClient(http, url, options),
 	}
 }

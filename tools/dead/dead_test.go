@@ -87,7 +87,7 @@ func FuzzReadNeverPanics(f *testing.F) {
 func box(t *testing.T) dead.Box {
 	t.Helper()
 	js := natstest.JetStream(t, natstest.Server(t))
-	require.NoError(t, topology.Ensure(t.Context(), js, cell, topology.Options{StorageBytes: 1 << 28}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, topology.Options{StorageBytes: 1 << 28}))
 	for i := range 6 {
 		m := letter(cell.Applied(int64(7+i%2), "w"), strconv.Itoa(i+1))
 		if i == 2 {

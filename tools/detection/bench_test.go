@@ -35,8 +35,8 @@ func BenchmarkDetector(b *testing.B) {
 	taken := 0
 	for b.Loop() {
 		d := detection.New(cell, environment.Rules{})
-		for _, m := range told {
-			if _, err := d.Take(m.Subject, m.Header, m.Data); err != nil {
+		for i, m := range told {
+			if _, err := d.Take(uint64(i+1), m.Subject, m.Header, m.Data); err != nil {
 				b.Fatal(err)
 			}
 			taken++

@@ -40,8 +40,8 @@ func detect(t testing.TB, messages []*nats.Msg) (*detection.Detector, []events.D
 	t.Helper()
 	d := detection.New(cell, environment.Rules{})
 	var facts []events.DeployFact
-	for _, m := range messages {
-		more, err := d.Take(m.Subject, m.Header, m.Data)
+	for i, m := range messages {
+		more, err := d.Take(uint64(i+1), m.Subject, m.Header, m.Data)
 		require.NoError(t, err)
 		facts = append(facts, more...)
 	}
@@ -81,11 +81,11 @@ func TestWhatIsOfNoConcernIsLeftAlone(t *testing.T) {
 	d := detection.New(cell, environment.Rules{})
 	for _, subject := range []string{"lockstep.local.observed.1.deployment.ns.name", "lockstep.other.observed.1.tick", "lockstep.local.workspace.1.w.created", "x"} {
 		require.False(t, d.Concerns(subject), subject)
-		facts, err := d.Take(subject, nil, []byte("no event"))
+		facts, err := d.Take(1, subject, nil, []byte("no event"))
 		require.NoError(t, err)
 		require.Empty(t, facts)
 	}
-	_, err := d.Take(cell.ObservedTick(1), nil, []byte("no event"))
+	_, err := d.Take(1, cell.ObservedTick(1), nil, []byte("no event"))
 	require.Error(t, err)
 }
 

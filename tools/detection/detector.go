@@ -2,6 +2,8 @@ package detection
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -22,6 +24,9 @@ type Detector struct {
 	rules   environment.Rules
 
 	roster *roster.Roster
+	// claims of clusters; project tells whose an agent is of which they do not know.
+	claims  *roster.Claims
+	project func(agentID int64) (int64, bool)
 	// resyncs that have begun, and of those that are open what has come, by agent.
 	resyncs map[resync]struct{}
 	open    map[int64]*members
@@ -59,30 +64,66 @@ type group struct {
 	agentID int64
 }
 
-// New makes a detector of which nothing is known. The rules are those that the service is configured with.
+// New makes a detector of which nothing is known. The rules are those that the service is configured with. All agents are of one project, unless [Detector.Decided] or
+// [Detector.Decide] says otherwise.
 func New(cell topology.Cell, rules environment.Rules) *Detector {
 	return &Detector{
 		decoder: observed.NewDecoder(cell), rules: rules, roster: roster.New(nil), resyncs: map[resync]struct{}{}, open: map[int64]*members{},
 		workloads: map[uuid.UUID]*workload{}, environments: map[uuid.UUID]*group{}, clusters: map[string]struct{}{},
+		claims:  roster.NewClaims(roster.Onwards, map[int64]roster.Reporter{}, map[string][]roster.Claim{}),
+		project: func(int64) (int64, bool) { return 1, true },
 	}
 }
+
+// Stranger says that an agent is not known to be of any project: the service would put what it tells among the dead letters.
+type Stranger struct{ AgentID int64 } //nolint:errname // a word of its own, as the service says it
+
+func (s Stranger) Error() string {
+	return fmt.Sprintf("agent %d is of no project that is known", s.AgentID)
+}
+
+// Decided has it go by what the service has decided of whose clusters are: by the position of each message, or where the stream was restored from an older copy
+// meanwhile, by what was decided last. It is called before the first message.
+func (d *Detector) Decided(restored bool, reporters []roster.Reporter, claims []roster.Claim) {
+	reading := roster.Again
+	if restored {
+		reading = roster.Restored
+	}
+	byAgent, byCluster := map[int64]roster.Reporter{}, map[string][]roster.Claim{}
+	for _, r := range reporters {
+		byAgent[r.AgentID] = r
+	}
+	for _, c := range claims {
+		byCluster[c.ClusterUID] = append(byCluster[c.ClusterUID], c)
+	}
+	d.claims = roster.NewClaims(reading, byAgent, byCluster)
+	d.project = func(int64) (int64, bool) { return 0, false }
+}
+
+// Decide has it find out itself whose clusters are, as the service does when it reads the stream first: project tells whose agents are. Where the stream has dropped its
+// first messages, that may differ. It is called before the first message.
+func (d *Detector) Decide(project func(agentID int64) (int64, bool)) { d.project = project }
 
 // Concerns says whether a message is one that the service reads.
 func (d *Detector) Concerns(subject string) bool { return d.decoder.Concerns(subject) }
 
-// Take takes in a message and returns what is told because of it. Error: the message is malformed; the service would put it among the dead letters and go on.
-func (d *Detector) Take(subject string, header nats.Header, data []byte) ([]events.DeployFact, error) {
+// Take takes in the message at a position of the stream and returns what is told because of it. Error: the message is malformed, or, a [*roster.Foreign] or a [Stranger],
+// refused; the service would put it among the dead letters and go on.
+func (d *Detector) Take(sequence uint64, subject string, header nats.Header, data []byte) ([]events.DeployFact, error) {
 	o, err := d.decoder.Decode(subject, header, data)
 	if err != nil {
 		return nil, err
 	}
-	return d.detect(&o), nil
+	return d.detect(&o, sequence)
 }
 
 // detect takes in what a message says.
-func (d *Detector) detect(o *observed.Observed) []events.DeployFact {
+func (d *Detector) detect(o *observed.Observed, sequence uint64) ([]events.DeployFact, error) {
 	if o.ClusterUID == "" {
-		return nil // of no concern
+		return nil, nil // of no concern
+	}
+	if admitted, err := d.admit(o, sequence); !admitted {
+		return nil, err
 	}
 	if d.clusters[o.ClusterUID] = struct{}{}; d.since.IsZero() || o.At.Before(d.since) {
 		d.since = o.At
@@ -92,7 +133,29 @@ func (d *Detector) detect(o *observed.Observed) []events.DeployFact {
 	}
 	d.facts = nil
 	d.take(o)
-	return d.facts
+	return d.facts, nil
+}
+
+// admit says whether a message counts; its error is that it is refused.
+func (d *Detector) admit(o *observed.Observed, sequence uint64) (bool, error) {
+	if o.Released != nil {
+		released := d.claims.Release(o, sequence)
+		d.claims.Keep()
+		return released, nil
+	}
+	project, known := d.claims.Project(o.AgentID, sequence)
+	if !known {
+		if project, known = d.project(o.AgentID); !known {
+			return false, Stranger{o.AgentID}
+		}
+		d.claims.Report(o.AgentID, project, sequence)
+	}
+	err := d.claims.Admit(o, sequence, project, d.roster.Agent(o.AgentID).ClusterUID)
+	d.claims.Keep()
+	if foreign, is := errors.AsType[*roster.Foreign](err); is && foreign.Clock {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken in before stays known.
@@ -107,6 +170,10 @@ func (d *Detector) Covers(f *events.DeployFact) bool {
 func (d *Detector) take(o *observed.Observed) {
 	if o.Begun != nil {
 		d.beginResync(o)
+		return
+	}
+	if o.Released != nil {
+		d.release(o)
 		return
 	}
 	a, ours := d.roster.Hear(o)
@@ -130,6 +197,21 @@ func (d *Detector) beginResync(o *observed.Observed) {
 	d.resyncs[id] = struct{}{}
 	d.open[o.AgentID] = &members{objects: map[string]struct{}{}, workloads: map[uuid.UUID]struct{}{}}
 	d.roster.Begin(o)
+}
+
+// release lets go of everything in a cluster that is another project's from here on.
+func (d *Detector) release(o *observed.Observed) {
+	d.roster.Release(o.ClusterUID)
+	var all []*workload
+	for _, w := range d.workloads {
+		if w.state.Key.ClusterUID == o.ClusterUID {
+			all = append(all, w)
+		}
+	}
+	inOrder(all)
+	for _, w := range all {
+		d.advance(w, rollout.Input{AgentID: w.agentID, ObservedAt: o.At, Released: true})
+	}
 }
 
 // endResync takes in the end of a full resync, and what is absent by it.
@@ -188,7 +270,7 @@ func (d *Detector) advance(w *workload, input rollout.Input) {
 		return
 	}
 	w.state, w.agentID = after, roster.Teller(after.AgentID, input.AgentID)
-	d.facts = append(d.facts, facts...)
+	d.told(facts)
 	for _, change := range d.rules.Changes(before, after) {
 		id := observed.Identify(change.Key.ClusterUID, change.Key.Namespace, environment.Kind, change.Key.Name)
 		g := d.environments[id]
@@ -205,6 +287,14 @@ func (d *Detector) advanceGroup(g *group, input environment.Input) {
 	after, facts := d.rules.Advance(g.state, input)
 	if g.state = after; after.Serial != before {
 		g.agentID = roster.Teller(after.AgentID, input.AgentID)
+	}
+	d.told(facts)
+}
+
+func (d *Detector) told(facts []events.DeployFact) {
+	if d.facts == nil {
+		d.facts = facts // which is all, for most messages
+		return
 	}
 	d.facts = append(d.facts, facts...)
 }

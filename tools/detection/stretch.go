@@ -49,7 +49,7 @@ func (d *Detector) Replay(ctx context.Context, js jetstream.JetStream, cell topo
 					if m.err != nil {
 						return nil, m.err
 					}
-					return d.detect(&m.said), nil
+					return d.detect(&m.said, m.Sequence)
 				})
 				if err != nil {
 					return err

@@ -23,6 +23,8 @@ import (
 type Options struct {
 	// Subject is a filter below lockstep.<cell>., such as workspace.> or observed.7.>. It names the stream by its first token.
 	Subject string
+	// Also are further filters on the same stream, none of which has a subject in common with another.
+	Also []string
 	// FromSequence and ToSequence bound the stretch, both included; 0 means from the beginning, to the end.
 	FromSequence, ToSequence uint64
 	// FromTime and ToTime bound it by the time of storing; zero means from the beginning, to the end. FromSequence and FromTime exclude each other.
@@ -113,7 +115,7 @@ func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) 
 		return jetstream.ConsumerConfig{}, fault.New(errcode.InvalidArgument, "a replay begins at a sequence or at a time, not both")
 	}
 	cfg := jetstream.ConsumerConfig{
-		FilterSubject:     topology.Root + "." + string(cell) + "." + o.Subject,
+		FilterSubjects:    o.filters(cell),
 		AckPolicy:         jetstream.AckNonePolicy,
 		DeliverPolicy:     jetstream.DeliverAllPolicy,
 		MemoryStorage:     true,
@@ -129,6 +131,14 @@ func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) 
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &o.FromTime
 	}
 	return cfg, nil
+}
+
+func (o Options) filters(cell topology.Cell) []string {
+	filters := []string{topology.Root + "." + string(cell) + "." + o.Subject}
+	for _, also := range o.Also {
+		filters = append(filters, topology.Root+"."+string(cell)+"."+also)
+	}
+	return filters
 }
 
 // streamOf finds the stream that captures a subject filter.

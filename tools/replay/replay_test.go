@@ -25,7 +25,7 @@ const cell = topology.Cell("local")
 func history(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	js := natstest.JetStream(t, natstest.Server(t))
-	require.NoError(t, topology.Ensure(t.Context(), js, cell, topology.Options{StorageBytes: 1 << 28}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, topology.Options{StorageBytes: 1 << 28}))
 	for i := range 10 {
 		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: cell.Workspace(1, fmt.Sprintf("w%d", i%2), "state_changed"), Data: fmt.Appendf(nil, "%d", i)})
 		require.NoError(t, err)

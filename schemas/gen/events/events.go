@@ -102,6 +102,7 @@ type ApplyFailed struct {
 
 type Cause string
 
+const CauseClusterReleased Cause = "cluster_released"
 const CauseClusterRestored Cause = "cluster_restored"
 const CauseUnselected Cause = "unselected"
 const CauseVersionsSkipped Cause = "versions_skipped"
@@ -605,6 +606,34 @@ type ObjectReference struct {
 
 	// Namespace; empty for cluster-scoped objects.
 	Namespace string `json:"namespace,omitempty"`
+}
+
+// An administrator took a cluster from the project that it was, for whoever
+// follows rollouts. The one event of its stream that no agent writes: it stands
+// where it takes effect, among what agents observe, so that reading the stream
+// again gives the same.
+type ObservedClusterReleased struct {
+	// UID of the kube-system namespace.
+	ClusterUID string `json:"cluster_uid"`
+
+	// Whose the cluster was; 0 for nobody's, which it was released to before.
+	ProjectID int `json:"project_id"`
+
+	// Why, in the administrator's words.
+	Reason string `json:"reason,omitempty"`
+
+	// When, UTC with milliseconds.
+	ReleasedAt time.Time `json:"released_at"`
+
+	// Position on this stream from which on it was so. A release counts only while
+	// that is still the last word on the cluster.
+	Since int `json:"since"`
+
+	// Whose it is from here on; 0 for the project whose agent reports it next.
+	ToProjectID int `json:"to_project_id,omitempty"`
+
+	// The administrator.
+	UserID int `json:"user_id,omitempty"`
 }
 
 // A Deployment as the watcher saw it. Absent counts are 0.

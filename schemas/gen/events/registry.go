@@ -48,6 +48,11 @@ const (
 	// TypeDirectoryUser is an event whose data is [DirectoryUser], on stream DIRECTORY at directory.user.{id}: A user. Never a name or an
 	// e-mail address.
 	TypeDirectoryUser = "dev.lockstep.directory.user.v1"
+	// TypeObservedClusterReleased is an event whose data is [ObservedClusterReleased], on stream OBSERVED at
+	// observed.cluster.{cluster}.released: An administrator took a cluster from the project that it was, for whoever follows rollouts. The one
+	// event of its stream that no agent writes: it stands where it takes effect, among what agents observe, so that reading the stream again
+	// gives the same.
+	TypeObservedClusterReleased = "dev.lockstep.observed.cluster_released.v1"
 	// TypeObservedDeployment is an event whose data is [ObservedDeployment], on stream OBSERVED at observed.{agent}.{kind}.{namespace}.{name}:
 	// A Deployment as the watcher saw it. Absent counts are 0.
 	TypeObservedDeployment = "dev.lockstep.observed.deployment.v1"
@@ -167,6 +172,10 @@ func Types() []Type {
 			Description: "A user. Never a name or an e-mail address.",
 		},
 		{
+			Name: TypeObservedClusterReleased, Title: "ObservedClusterReleased", Stream: "OBSERVED", Subject: "observed.cluster.{cluster}.released",
+			Description: "An administrator took a cluster from the project that it was, for whoever follows rollouts. The one event of its stream that no agent writes: it stands where it takes effect, among what agents observe, so that reading the stream again gives the same.",
+		},
+		{
 			Name: TypeObservedDeployment, Title: "ObservedDeployment", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
 			Description: "A Deployment as the watcher saw it. Absent counts are 0.",
 		},
@@ -266,6 +275,8 @@ func New(name string) (any, bool) {
 		return new(DirectoryProject), true
 	case TypeDirectoryUser:
 		return new(DirectoryUser), true
+	case TypeObservedClusterReleased:
+		return new(ObservedClusterReleased), true
 	case TypeObservedDeployment:
 		return new(ObservedDeployment), true
 	case TypeObservedPod:

@@ -11,6 +11,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
 )
 
 func TestWhoMayReadWhat(t *testing.T) {
@@ -97,10 +98,11 @@ func TestSinksAndRebuildsAreForAdministrators(t *testing.T) {
 		{ID: "told", Workload: uuidOf(t, r.Workload), Sequence: 1, Fact: "started", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: 5},
 		{ID: "old", Workload: uuidOf(t, r.Workload), Sequence: 2, Fact: "completed", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: postgres.TooOld},
 	}})
+	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
 	for _, user := range []int64{reader, stranger} {
 		for call, err := range b.everything(t, b.as(user)) {
 			switch call {
-			case "ListSinks", "BackfillSink", "ResendFact", "Rebuild":
+			case "ListSinks", "BackfillSink", "ResendFact", "Rebuild", "ListClusters", "ReleaseCluster":
 				require.Equal(t, errcode.PermissionDenied, fault.CodeOf(err), "%s: %v", call, err)
 			default:
 				require.NoError(t, err, call)
@@ -129,6 +131,8 @@ func (b *bed) everything(t *testing.T, api clients) map[string]error {
 	_, out["ListSinks"] = api.ListSinks(ctx, connect.NewRequest(&deploysv1.ListSinksRequest{}))
 	_, out["BackfillSink"] = api.BackfillSink(ctx, connect.NewRequest(&deploysv1.BackfillSinkRequest{Name: "chat"}))
 	_, out["ResendFact"] = api.ResendFact(ctx, connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "told"}))
+	_, out["ListClusters"] = api.ListClusters(ctx, connect.NewRequest(&deploysv1.ListClustersRequest{}))
+	_, out["ReleaseCluster"] = api.ReleaseCluster(ctx, connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))
 	rebuilding, err := api.Rebuild(ctx, connect.NewRequest(&deploysv1.RebuildRequest{}))
 	require.NoError(t, err)
 	for rebuilding.Receive() {

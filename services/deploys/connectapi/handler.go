@@ -25,8 +25,11 @@ type Dependencies struct {
 	Roles   access.Roles
 	Sinks   Sinks
 	Rebuild Rebuild
-	Logger  *slog.Logger
-	Now     func() time.Time
+	// Stream is asked about clusters, and Projects who may have them.
+	Stream   Stream
+	Projects Projects
+	Logger   *slog.Logger
+	Now      func() time.Time
 	// Interceptors that come before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
@@ -50,5 +53,8 @@ func NewHandler(d Dependencies) http.Handler {
 	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now, stats: make(turns, atOnce)}, options))
 	mux.Handle(deploysv1connect.NewSinkServiceHandler(&sinkService{sinks: d.Sinks, pool: d.Pool}, options))
 	mux.Handle(deploysv1connect.NewOperationServiceHandler(&operationService{rebuild: d.Rebuild, now: d.Now}, options))
+	mux.Handle(deploysv1connect.NewClusterServiceHandler(&clusterService{
+		clusters: &postgres.Clusters{Pool: d.Pool}, stream: d.Stream, projects: d.Projects, logger: d.Logger, now: d.Now,
+	}, options))
 	return mux
 }

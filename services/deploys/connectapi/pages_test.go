@@ -132,7 +132,7 @@ func TestARequestThatUnpacksToALotIsRefused(t *testing.T) {
 	b := setup(t)
 	for _, with := range []string{"", "Bearer " + b.token(reader)} {
 		api := b.with(with, connect.WithSendGzip())
-		_, err := api.GetRollout(t.Context(), connect.NewRequest(&deploysv1.GetRolloutRequest{Id: strings.Repeat("a", 64<<20)}))
+		_, err := api.GetRollout(t.Context(), connect.NewRequest(&deploysv1.GetRolloutRequest{Id: strings.Repeat("a", 4<<20)}))
 		refused(t, errcode.ResourceExhausted, err)
 	}
 }

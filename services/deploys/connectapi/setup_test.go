@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/postgres"
@@ -31,6 +32,7 @@ import (
 	"lockstep.internal/services/deploys/connectapi"
 	"lockstep.internal/services/deploys/history"
 	store "lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/tools/testkit/pgtest"
 )
@@ -124,6 +126,7 @@ type bed struct {
 	book    *book
 	sinks   *sinks
 	pool    *pgxpool.Pool
+	stream  *playedStream
 	changes *store.Changes
 	private ed25519.PrivateKey
 	url     string
@@ -148,8 +151,56 @@ func setup(t *testing.T) *bed {
 	series, err := store.Migrations()
 	require.NoError(t, err)
 	require.NoError(t, postgres.Migrate(t.Context(), b.pool, slog.New(slog.DiscardHandler), series...))
+	b.stream = &playedStream{pool: b.pool}
 	b.serve()
 	return b
+}
+
+// projects that there are.
+type projects map[int64]bool
+
+func (p projects) Project(id int64) bool { return p[id] }
+
+// playedStream takes releases in at once, unless it is held or somebody is faster.
+type playedStream struct {
+	pool *pgxpool.Pool
+
+	mu     sync.Mutex
+	at     cursor.Position
+	held   bool
+	fails  error
+	faster bool
+}
+
+func (s *playedStream) Release(ctx context.Context, claim roster.Claim, to, user int64, reason string, _ time.Time) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fails != nil {
+		return 0, s.fails
+	}
+	s.at.Sequence++
+	if s.held || s.faster {
+		at := s.at.Sequence
+		if s.held {
+			s.at.Sequence = 0
+		}
+		return at, nil
+	}
+	return s.at.Sequence, pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		return (&store.Store{}).Claim(ctx, tx, nil, []roster.Claim{{ClusterUID: claim.ClusterUID, Since: s.at.Sequence, ProjectID: to, UserID: user, Reason: reason}})
+	})
+}
+
+func (s *playedStream) Position(context.Context) (cursor.Position, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at, nil
+}
+
+func (s *playedStream) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 func (b *bed) serve() {
@@ -160,6 +211,7 @@ func (b *bed) serve() {
 	changes, logger := b.changes, slog.New(slog.DiscardHandler)
 	handler := connectapi.NewHandler(connectapi.Dependencies{
 		Pool: b.pool, Changes: changes, Access: verifier.Interceptor(), Roles: b.book, Sinks: b.sinks, Logger: logger, Now: time.Now,
+		Stream: b.stream, Projects: projects{2: true, 3: true},
 		Rebuild: func(context.Context, bool, func(sequence, last uint64) error) (connectapi.Rebuilt, error) {
 			return connectapi.Rebuilt{}, b.sinks.ask("rebuild")
 		},
@@ -190,6 +242,7 @@ func (b *bed) serve() {
 
 // clients of a user.
 type clients struct {
+	deploysv1connect.ClusterServiceClient
 	deploysv1connect.RolloutServiceClient
 	deploysv1connect.SinkServiceClient
 	deploysv1connect.OperationServiceClient
@@ -217,6 +270,7 @@ func (b *bed) with(authorization string, options ...connect.ClientOption) client
 	client := &http.Client{Transport: authorized{transport, authorization}}
 	options = append(options, connect.WithInterceptors(fault.NewInterceptor(nil)))
 	return clients{
+		deploysv1connect.NewClusterServiceClient(client, b.url, options...),
 		deploysv1connect.NewRolloutServiceClient(client, b.url, options...), deploysv1connect.NewSinkServiceClient(client, b.url, options...),
 		deploysv1connect.NewOperationServiceClient(client, b.url, options...),
 	}

@@ -51,58 +51,86 @@ func (p *step) hear(m Member) bool {
 			p.tell(events.FactEnvironmentRemoved, "Removed", "the last workload of it was deleted", false)
 		}
 		s.Members = slices.Delete(s.Members, at, at+1)
-		s.NewsAt = p.at
+		p.news()
 		if len(s.Members) == 0 {
-			s.Members, s.Run, s.Told = nil, "", ""
+			s.Members = nil
+			if !m.Unselected { // or it is no news when it comes back as it is
+				s.Run, s.Told = "", ""
+			}
 		}
 		return true
 	}
-	commit := ""
+	var before *Member
 	switch {
+	case known && m.same(s.Members[at]):
+		return false
 	case known:
-		commit = s.Members[at].Commit
+		before = &Member{Commit: s.Members[at].Commit}
 		s.Members[at] = m
 	case len(s.Members) >= maxMembers:
 		return false
 	default:
 		s.Members = slices.Insert(s.Members, at, m)
 	}
-	s.NewsAt = p.at
-	p.run(m, commit)
+	p.news()
+	p.run(m, before)
 	return true
+}
+
+// news was heard. Clocks of two agents differ.
+func (p *step) news() {
+	if p.at.After(p.s.NewsAt) {
+		p.s.NewsAt = p.at
+	}
 }
 
 func compare(a, b rollout.Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// run begins when a member comes with a commit of its own, or, where none has one, when a member of a whole environment begins a rollout.
-func (p *step) run(m Member, commit string) {
+// run begins when a member comes with a commit of its own, or, where none has one, when a member of a whole environment begins a rollout. Before is the member as it was,
+// nil for a new one.
+func (p *step) run(m Member, before *Member) {
 	s := &p.s
+	atRest := m.State == rollout.Completed && m.RolloutID == "" // it was there before anybody looked
 	switch {
-	case m.Commit != "" && m.Commit != commit && m.Commit != s.Run:
-		if s.Run == "" && m.State == rollout.Completed && m.RolloutID == "" {
-			s.Run, s.Told = m.Commit, silent
-			return
+	case s.Run == "" && atRest, s.Told == silent && atRest && before == nil:
+		if s.Run == "" || !s.named(s.Run) {
+			s.Run = p.name(m)
 		}
-		if s.Told == silent && m.State == rollout.Completed && m.RolloutID == "" && commit == "" {
-			return // another one that was there before
-		}
-		s.Run = m.Commit
-	case m.Commit == "" && s.Run == "" && m.State == rollout.Completed && m.RolloutID == "":
-		s.Run, s.Told = s.digest(), silent
+		s.Told = silent
 		return
-	case m.State == rollout.Running && s.Told == silent:
-		if m.Commit == "" {
+	case m.Commit != "" && m.Commit != s.Run && p.fresh(m, before):
+		s.Run = m.Commit
+	case s.Run == "":
+		s.Run = p.name(m)
+	case m.State == rollout.Running && (s.Told == silent || before == nil && len(s.Members) == 1):
+		if !s.commits() {
 			s.Run = s.digest()
 		}
-	case m.State == rollout.Running && m.Commit == "" && (s.Run == "" || s.Told == ready && s.digest() != s.Run):
+	case m.State == rollout.Running && (s.Told == ready || !ofImages(s.Run)) && !s.commits() && s.digest() != s.Run:
 		s.Run = s.digest()
 	default:
 		return
 	}
 	s.Told, s.SeenAt = started, p.at
 	p.tell(events.FactEnvironmentStarted, "", "", false)
+}
+
+// name of a run that a member begins.
+func (p *step) name(m Member) string {
+	if m.Commit != "" {
+		return m.Commit
+	}
+	return p.s.digest()
+}
+
+// fresh says that the member came to its commit now. A new one that comes with what others are about to leave does not bring it back.
+func (p *step) fresh(m Member, before *Member) bool {
+	if before != nil {
+		return m.Commit != before.Commit
+	}
+	return !slices.ContainsFunc(p.s.Members, func(o Member) bool { return o.Workload != m.Workload && o.Commit == m.Commit })
 }
 
 // judge the run.
@@ -115,11 +143,15 @@ func (p *step) judge() {
 		}
 		return
 	}
-	if at := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed }); at >= 0 {
-		if s.Told == started {
+	if !ofImages(s.Run) && !s.named(s.Run) {
+		return // the workloads that it was for are gone
+	}
+	if at := s.failed(); at >= 0 {
+		ours := s.ours(s.Members[at])
+		if s.Told == started && (ours || p.settled()) {
 			s.Told = failed
 			w := s.Members[at].Workload
-			p.tell(events.FactEnvironmentFailed, "MemberFailed", w.Kind+" "+w.Name+" does not come to its end", false)
+			p.tell(events.FactEnvironmentFailed, "MemberFailed", w.Kind+" "+w.Name+" does not come to its end", !ours)
 		}
 		return
 	}
@@ -127,8 +159,7 @@ func (p *step) judge() {
 		return
 	}
 	whole := s.expected() > 0 && s.arrived()
-	if !whole && p.at.Before(s.NewsAt.Add(p.settle)) {
-		s.WakeAt = s.NewsAt.Add(p.settle)
+	if !whole && !p.settled() {
 		return
 	}
 	s.Told = ready
@@ -138,9 +169,14 @@ func (p *step) judge() {
 	}
 }
 
-// commits says that a member names one.
-func (s State) commits() bool {
-	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit != "" })
+// settled says that nothing was heard for a while, and wakes when that may be.
+func (p *step) settled() bool {
+	s := &p.s
+	if !p.at.Before(s.NewsAt.Add(p.settle)) {
+		return true
+	}
+	s.WakeAt = s.NewsAt.Add(p.settle)
+	return false
 }
 
 func (p *step) tell(fact events.Fact, reason, message string, settled bool) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +82,12 @@ func (p *preview) hear(name, state, commit, image, id string) {
 
 func (p *preview) gone(name string) {
 	p.advance(environment.Input{Member: &environment.Member{Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}}})
+}
+
+func (p *preview) unfollowed(name string) {
+	p.advance(environment.Input{Member: &environment.Member{
+		Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}, Unselected: true,
+	}})
 }
 
 func (p *preview) wait(d time.Duration) {
@@ -186,6 +191,77 @@ func TestAnEnvironment(t *testing.T) {
 			p.hear("web", running, "", "w:2", "r3")
 			p.hear("web", completed, "", "w:2", "r3")
 		}, []string{"started", "ready", "started", "ready"}},
+		"a workload that comes late with the commit before is no return to it": {[]string{environment.AnnotationSize + "=3"}, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("db", running, "c1", "d:1", "")
+			p.hear("web", running, "c2", "w:2", "r4")
+			p.hear("db", running, "c2", "d:2", "r5")
+			p.hear("api", completed, "c2", "a:2", "r3")
+			p.hear("db", completed, "c2", "d:2", "r5")
+			p.hear("web", completed, "c2", "w:2", "r4")
+		}, []string{"started c1", "started c2", "ready c2"}},
+		"taken back to the commit before is a run again": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("api", running, "c1", "a:1", "r4")
+			p.hear("api", completed, "c1", "a:1", "r4")
+		}, []string{"started c1", "ready c1", "started c2", "started c1", "ready c1"}},
+		"a workload that failed before its commit came is no failure of it, unless it stays": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", failed, "c1", "w:1", "r2")
+			p.hear("api", running, "c2", "a:2", "r3")
+			p.hear("web", running, "c2", "w:2", "r4")
+			p.hear("api", completed, "c2", "a:2", "r3")
+			p.hear("web", completed, "c2", "w:2", "r4")
+			p.hear("web", failed, "c2", "w:2", "r4")
+			p.hear("api", running, "c3", "a:3", "r5")
+			p.hear("api", completed, "c3", "a:3", "r5")
+			p.wait(31 * time.Second)
+		}, []string{"started c1", "failed c1", "started c2", "ready c2", "started c3", "failed c3 settled"}},
+		"is not ready with a commit that none of its workloads has any more": {nil, func(p *preview) {
+			p.hear("web", running, "c1", "w:1", "")
+			p.hear("web", completed, "c1", "w:1", "r1")
+			p.hear("api", running, "c2", "a:2", "")
+			p.gone("api")
+			p.wait(time.Hour)
+		}, []string{"started c1", "started c2"}},
+		"the workloads of the run know best how many there are": {nil, func(p *preview) {
+			p.extra[environment.AnnotationSize] = "3"
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("db", running, "c1", "d:1", "")
+			p.hear("web", running, "c1", "w:1", "")
+			p.extra[environment.AnnotationSize] = "2"
+			p.hear("api", running, "c2", "a:2", "r2")
+			p.gone("db")
+			p.hear("api", completed, "c2", "a:2", "r2")
+			p.extra[environment.AnnotationSize] = "3"
+			p.hear("web", completed, "c1", "w:1", "r1")
+			p.wait(31 * time.Second)
+		}, []string{"started c1", "started c2", "ready c2 settled"}},
+		"without a commit, and complete at once": {[]string{environment.AnnotationSize + "=1"}, func(p *preview) {
+			p.hear("api", completed, "", "a:1", "r1")
+		}, []string{"started", "ready"}},
+		"a workload without a commit among others begins no run": {size, func(p *preview) {
+			p.hear("redis", completed, "", "r:1", "")
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("redis", running, "", "r:2", "r2")
+			p.hear("redis", completed, "", "r:2", "r2")
+		}, []string{"started c1", "ready c1"}},
+		"not followed for a while": {size, func(p *preview) {
+			p.hear("api", running, "c1", "a:1", "")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.unfollowed("api")
+			p.unfollowed("web")
+			p.hear("web", completed, "c1", "w:1", "r2")
+			p.hear("api", completed, "c1", "a:1", "r1")
+			p.hear("api", running, "c2", "a:2", "r3")
+		}, []string{"started c1", "ready c1", "started c2"}},
 		"goes away with its last workload": {size, func(p *preview) {
 			p.hear("api", running, "c1", "a:1", "")
 			p.hear("web", running, "c1", "w:1", "")
@@ -267,49 +343,4 @@ func TestAWorkloadBelongsToAnEnvironmentByItsLabel(t *testing.T) {
 	require.False(t, changes[0].Input.Member.Unselected)
 	require.Empty(t, rules.Changes(third, third))
 	require.Empty(t, environment.Rules{Label: "team"}.Changes(nothing, first))
-}
-
-// Of each run at most one start, one failure and one readiness are told, in that order, whatever the news.
-func FuzzAdvance(f *testing.F) {
-	for seed := range uint64(8) {
-		f.Add(seed, seed%2 == 0)
-	}
-	f.Fuzz(func(t *testing.T, seed uint64, sized bool) {
-		rng := rand.New(rand.NewPCG(seed, 1))
-		p := newPreview(t)
-		if sized {
-			p = newPreview(t, environment.AnnotationSize+"=2")
-		}
-		states := []string{rollout.Running, rollout.Completed, rollout.Failed}
-		for range 60 {
-			name := string(rune('a' + rng.IntN(3)))
-			switch rng.IntN(8) {
-			case 0:
-				p.gone(name)
-			case 1:
-				p.wait(time.Duration(rng.IntN(60)) * time.Second)
-			default:
-				p.hear(name, states[rng.IntN(3)], []string{"", "c1", "c2"}[rng.IntN(3)], "i", []string{"", "r"}[rng.IntN(2)])
-			}
-			var back environment.State
-			require.NoError(t, json.Unmarshal([]byte(encode(t, p.state)), &back))
-			require.Equal(t, encode(t, p.state), encode(t, back))
-			p.state = back
-		}
-		told := ""
-		for _, f := range p.facts {
-			switch f.Fact {
-			case events.FactEnvironmentStarted:
-				told = "started"
-			case events.FactEnvironmentFailed:
-				require.Equal(t, "started", told)
-				told = "failed"
-			case events.FactEnvironmentReady:
-				require.Contains(t, []string{"started", "failed"}, told)
-				told = "ready"
-			default:
-				told = ""
-			}
-		}
-	})
 }

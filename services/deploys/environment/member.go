@@ -1,7 +1,8 @@
 package environment
 
 import (
-	"reflect"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -80,6 +81,13 @@ type Member struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
+// same says that nothing of the member is news. What is empty and what is not there are the same: it goes through JSON.
+func (m Member) same(o Member) bool {
+	return m.Workload == o.Workload && m.State == o.State && m.RolloutID == o.RolloutID && m.Reconstructed == o.Reconstructed && m.Commit == o.Commit &&
+		m.Size == o.Size && slices.Equal(m.Names, o.Names) && slices.Equal(m.Images, o.Images) && maps.Equal(m.Labels, o.Labels) &&
+		maps.Equal(m.Annotations, o.Annotations)
+}
+
 // Change is an input and the environment it concerns.
 type Change struct {
 	Key   Key
@@ -97,7 +105,7 @@ func (r Rules) Changes(before, after rollout.State) []Change {
 		gone := Member{Workload: old.Workload, Unselected: after.Standing().Unselected || has || after.Present()}
 		changes = append(changes, Change{Key: was, Input: Input{AgentID: after.AgentID, ObservedAt: at, Member: &gone}})
 	}
-	if has && (!had || was != is || !reflect.DeepEqual(old, now)) {
+	if has && (!had || was != is || !now.same(old)) {
 		changes = append(changes, Change{Key: is, Input: Input{AgentID: after.AgentID, ObservedAt: at, Member: &now}})
 	}
 	return changes

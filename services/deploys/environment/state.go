@@ -3,6 +3,8 @@ package environment
 import (
 	"slices"
 	"time"
+
+	"lockstep.internal/services/deploys/rollout"
 )
 
 // What was told last of the run.
@@ -49,10 +51,28 @@ func (s State) clone() State {
 	return s
 }
 
+// sayers are the members by which to go where they say how many there are, or which: those of the run know best.
+func (s State) sayers() []Member {
+	says := func(m Member) bool { return m.Size > 0 || len(m.Names) > 0 }
+	var ours, all []Member
+	for _, m := range s.Members {
+		if says(m) && m.Commit == s.Run {
+			ours = append(ours, m)
+		}
+		if says(m) {
+			all = append(all, m)
+		}
+	}
+	if len(ours) > 0 {
+		return ours
+	}
+	return all
+}
+
 // expected is how many members make the environment, 0 when none says.
 func (s State) expected() int {
 	size := 0
-	for _, m := range s.Members {
+	for _, m := range s.sayers() {
 		size = max(size, m.Size, len(m.Names))
 	}
 	return size
@@ -60,7 +80,7 @@ func (s State) expected() int {
 
 // assembled says that as many members are there as are expected, and those that are named.
 func (s State) assembled() bool {
-	for _, m := range s.Members {
+	for _, m := range s.sayers() {
 		for _, name := range m.Names {
 			there := slices.ContainsFunc(s.Members, func(o Member) bool {
 				return o.Workload.Name == name || o.Workload.Kind+"/"+o.Workload.Name == name
@@ -78,9 +98,31 @@ func (s State) all(state string) bool {
 	return len(s.Members) > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.State != state })
 }
 
+// failed is a member that has failed, one of the run rather than one that is still to come to it; -1 where none has.
+func (s State) failed() int {
+	ours := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed && s.ours(m) })
+	if ours >= 0 {
+		return ours
+	}
+	return slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed })
+}
+
+// ours says that the member does not name another commit than the run's.
+func (s State) ours(m Member) bool { return m.Commit == "" || m.Commit == s.Run }
+
+// commits says that a member names one.
+func (s State) commits() bool {
+	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit != "" })
+}
+
+// named says that a member names that commit.
+func (s State) named(commit string) bool {
+	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit == commit })
+}
+
 // arrived says that every member that names a commit names the run's.
 func (s State) arrived() bool {
-	return !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit != "" && m.Commit != s.Run })
+	return !slices.ContainsFunc(s.Members, func(m Member) bool { return !s.ours(m) })
 }
 
 // digest of the images of all members, which names a run where no commit does.

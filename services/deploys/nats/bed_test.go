@@ -53,7 +53,7 @@ func setup(tb testing.TB) *world {
 	tb.Helper()
 	w := &world{t: tb, server: natstest.Server(tb), agents: newRegister()}
 	w.js = natstest.JetStream(tb, w.server)
-	require.NoError(tb, topology.Ensure(tb.Context(), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
+	require.NoError(tb, topology.Ensure(natstest.Context(tb), w.js, cell, topology.Options{StorageBytes: 1 << 30}))
 	w.pool = w.database(tb)
 	return w
 }

@@ -10,6 +10,8 @@ import (
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/rollout"
+	"lockstep.internal/services/deploys/roster"
 )
 
 // Directory knows the agents. A [directory.Directory] is one.
@@ -41,7 +43,7 @@ func (i *Ingest) askClaims(ask *postgres.Ask, o *Observed) {
 	if o.ClusterUID == "" {
 		return
 	}
-	if _, known := i.known.reporters[o.AgentID]; !known && !slices.Contains(ask.Reporters, o.AgentID) {
+	if _, known := i.known.reporters[o.AgentID]; !known && o.AgentID != 0 && !slices.Contains(ask.Reporters, o.AgentID) {
 		ask.Reporters = append(ask.Reporters, o.AgentID)
 	}
 	if _, known := i.known.claims[o.ClusterUID]; !known && !slices.Contains(ask.Claims, o.ClusterUID) {
@@ -49,47 +51,48 @@ func (i *Ingest) askClaims(ask *postgres.Ask, o *Observed) {
 	}
 }
 
-// admit refuses what agents say of the clusters of other projects. A cluster is the project's whose agent told of a workload or a full resync there first; it
-// is noted with what follows from that. Of clocks it is the same, but they claim nothing and are left out without a word: an agent that has no concern with
-// workloads has one too, and may share the cluster.
+// reading is what positions mean to claims.
+func (i *Ingest) reading() roster.Reading {
+	switch {
+	case !i.silent:
+		return roster.Onwards
+	case i.restored:
+		return roster.Restored
+	default:
+		return roster.Again
+	}
+}
+
+// admit refuses what agents say of the clusters of other projects. What is refused is named whole, so that the batch is tried once more only.
 func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) error {
 	var refused cursor.Poisons
 	clusters := map[int64]string{}
 	for m := range batch {
 		o := &batch[m].Value
-		if o.ClusterUID == "" {
-			continue
-		}
-		project, err := in.project(ctx, o.AgentID, batch[m].Sequence)
-		if unknown, ok := errors.AsType[stranger](err); ok {
-			refused = append(refused, &cursor.Poison{Sequence: batch[m].Sequence, Err: unknown})
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		owner := in.owner(o.ClusterUID, batch[m].Sequence)
 		switch {
-		case owner == project:
-		case owner != 0 && o.Tick:
+		case o.ClusterUID == "":
+			continue
+		case o.Released != nil:
+			if !in.claims.Release(o, batch[m].Sequence) {
+				in.Logger.InfoContext(ctx, "a release of a cluster says nothing: the cluster was released before", "cluster_uid", o.ClusterUID, "sequence", batch[m].Sequence)
+				*o = Observed{}
+			}
+			continue
+		}
+		err := in.admitOne(ctx, &batch[m], clusters)
+		foreign, is := errors.AsType[*roster.Foreign](err)
+		if is {
+			in.Metrics.foreign()
+		}
+		_, unknown := errors.AsType[stranger](err)
+		switch {
+		case err == nil:
+		case is && foreign.Clock:
 			*o = Observed{}
-			in.Metrics.foreign()
-			continue
-		case owner != 0:
-			in.Metrics.foreign()
-			refused = append(refused, &cursor.Poison{Sequence: batch[m].Sequence, Err: fmt.Errorf(
-				"cluster %q: is of project %d, whose agent reported it first; agent %d is of project %d", o.ClusterUID, owner, o.AgentID, project)})
-			continue
-		}
-		before, moved := clusters[o.AgentID]
-		if !moved {
-			before = in.roster.Agent(o.AgentID).ClusterUID
-		}
-		if before == "" || o.Begun != nil {
-			clusters[o.AgentID], before = o.ClusterUID, o.ClusterUID
-		}
-		if owner == 0 && before == o.ClusterUID && !o.Tick && !in.silent {
-			in.claims = append(in.claims, postgres.Claim{ClusterUID: o.ClusterUID, Since: batch[m].Sequence, ProjectID: project, AgentID: o.AgentID})
+		case is || unknown:
+			refused = append(refused, &cursor.Poison{Sequence: batch[m].Sequence, Err: err})
+		default:
+			return err
 		}
 	}
 	if len(refused) > 0 {
@@ -98,17 +101,30 @@ func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) e
 	return nil
 }
 
+// admitOne message; clusters are those that agents of the batch are in by it.
+func (in *intake) admitOne(ctx context.Context, m *cursor.Message[Observed], clusters map[int64]string) error {
+	o := &m.Value
+	project, err := in.project(ctx, o.AgentID, m.Sequence)
+	if err != nil {
+		return err
+	}
+	at, moved := clusters[o.AgentID]
+	if !moved {
+		at = in.roster.Agent(o.AgentID).ClusterUID
+	}
+	if err := in.claims.Admit(o, m.Sequence, project, at); err != nil {
+		return err
+	}
+	if at == "" || o.Begun != nil {
+		clusters[o.AgentID] = o.ClusterUID
+	}
+	return nil
+}
+
 // project of an agent, of which something is told at a position of the stream. An agent that the directory does not know is a stranger, if it has had the time to tell of it.
 func (in *intake) project(ctx context.Context, agentID int64, at uint64) (int64, error) {
-	r, known := in.known.reporters[agentID]
-	if !known {
-		r, known = in.reporters[agentID]
-	}
-	if known {
-		if in.silent && !in.restored && at < r.Since {
-			return 0, stranger{agentID}
-		}
-		return r.ProjectID, nil
+	if project, known := in.claims.Project(agentID, at); known {
+		return project, nil
 	}
 	if in.silent {
 		return 0, stranger{agentID}
@@ -117,8 +133,46 @@ func (in *intake) project(ctx context.Context, agentID int64, at uint64) (int64,
 	if err != nil {
 		return 0, err
 	}
-	in.reporters[agentID] = postgres.Reporter{AgentID: agentID, ProjectID: agent.ProjectID, Since: at}
+	in.claims.Report(agentID, agent.ProjectID, at)
 	return agent.ProjectID, nil
+}
+
+// release lets go of everything in a cluster that is another project's from here on.
+func (in *intake) release(ctx context.Context, o *Observed) error {
+	in.roster.Release(o.ClusterUID)
+	stored, err := in.Store.Within(ctx, in.tx, o.ClusterUID)
+	if err != nil {
+		return err
+	}
+	if err := load(stored, in.loaded); err != nil {
+		return err
+	}
+	for id, read := range in.loaded {
+		if read.state.Key.ClusterUID == o.ClusterUID {
+			in.workload(id, read.state.Key)
+		}
+	}
+	var concerned []*workload
+	for _, w := range in.order {
+		if w.key.ClusterUID == o.ClusterUID {
+			concerned = append(concerned, w)
+		}
+	}
+	slices.SortFunc(concerned, func(a, b *workload) int { return slices.Compare(a.id[:], b.id[:]) })
+	followed, ended := 0, 0
+	for _, w := range concerned {
+		if w.state.Present() {
+			followed++
+		}
+		if w.state.InFlight() {
+			ended++
+		}
+		in.advance(w, rollout.Input{AgentID: w.agentID, ObservedAt: o.At, Released: true})
+	}
+	in.Metrics.release()
+	in.Logger.InfoContext(ctx, "a cluster was released", "cluster_uid", o.ClusterUID, "project", o.Released.ProjectID, "to_project", o.Released.ToProjectID,
+		"user", o.Released.UserID, "reason", o.Released.Reason, "workloads", followed, "rollouts_ended", ended)
+	return nil
 }
 
 // find asks the directory, and gives it some time: whoever waits tries again.
@@ -146,21 +200,4 @@ func (i *Ingest) find(ctx context.Context, agentID int64) (directory.Agent, erro
 			return directory.Agent{}, fmt.Errorf("agent %d is not in the directory yet: %w", agentID, context.Cause(ctx))
 		}
 	}
-}
-
-// owner is the project whose cluster it is at a position of the stream; 0 for nobody's.
-func (in *intake) owner(cluster string, at uint64) int64 {
-	for _, v := range slices.Backward(in.claims) {
-		if v.ClusterUID == cluster {
-			return v.ProjectID
-		}
-	}
-	claims := in.known.claims[cluster]
-	for _, claim := range slices.Backward(claims) {
-		// What is read again is judged as it was then, where positions are the same as then.
-		if !in.silent || in.restored || claim.Since <= at {
-			return claim.ProjectID
-		}
-	}
-	return 0
 }

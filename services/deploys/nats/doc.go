@@ -16,6 +16,8 @@
 // [Mender] looks whether the stream still has what was told, after every start and every connection, and tells again what it lacks. [Rebuild] makes
 // everything anew beside what is there, by the same code, compares, and puts it in place; it tells nothing.
 //
-// A cluster is the project's whose agent reported it first, for good: what agents of other projects say of it goes to DEAD, as do messages that are malformed or
-// not the agent's own. Whose it is was decided when the stream was read first; a rebuild goes by that. An agent is waited for while the directory may not have told of it yet. While NATS or PostgreSQL is away the reader waits.
+// A cluster is the project's whose agent reported it first: what agents of other projects say of it goes to DEAD, as do messages that are malformed or
+// not the agent's own. Whose it is was decided when the stream was read first; a rebuild goes by that. [Releaser] takes a cluster from its project: by a message of the stream, so that
+// it takes effect at one place among what agents observe, for a rebuild too. An agent is waited for while the directory may not have told of it yet. While NATS or
+// PostgreSQL is away the reader waits.
 package nats

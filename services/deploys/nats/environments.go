@@ -27,10 +27,10 @@ type step struct {
 type group struct {
 	entry[environment.State]
 
-	id      uuid.UUID
-	key     environment.Key
-	facts   []*telling
-	changed bool
+	id               uuid.UUID
+	key              environment.Key
+	facts            []*telling
+	changed, written bool
 }
 
 func groupID(key environment.Key) uuid.UUID {
@@ -132,11 +132,12 @@ func (in *intake) advanceGroup(g *group, input environment.Input, trace string) 
 	}
 }
 
-// storeGroup adds an environment to what is written.
+// storeGroup adds an environment to what is written, once.
 func (in *intake) storeGroup(writing *postgres.Writing, g *group) error {
-	if !g.changed {
+	if !g.changed || g.written {
 		return nil
 	}
+	g.written = true
 	if err := in.chronicle(writing, g.id, g.facts); err != nil {
 		return err
 	}

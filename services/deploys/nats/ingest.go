@@ -98,7 +98,7 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 	// The whole stream: of several filters the server looks at each subject that it has, for each message.
 	c, err := cursor.New(cursor.Config[Observed]{
 		Name: consumerName, Stream: topology.StreamObserved, Pool: i.Pool, JetStream: i.JetStream, Logger: i.Logger,
-		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch, Linger: linger,
+		Cell: i.Cell, Service: serviceName, Metrics: i.Cursors, Batch: i.Batch,
 		Decode: func(m *cursor.Message[Observed]) error {
 			value, err := decoder.Decode(m.Subject, m.Header, m.Data)
 			m.Value = value

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -18,9 +16,6 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 	"lockstep.internal/services/deploys/roster"
 )
-
-// linger is how long a batch waits for what the stream has already.
-const linger = 100 * time.Millisecond
 
 // intake is one batch on its way.
 type intake struct {
@@ -39,14 +34,14 @@ type intake struct {
 	// steps are what happens to environments, in order.
 	steps   []step
 	members map[postgres.Member]struct{}
-	// acknowledged facts are not written yet.
+	// acknowledged facts are not written yet, nor is what finished chains are of.
 	acknowledged []written
+	finished     []*chain
 	scribe       scribe
 	// located are facts of earlier batches that were told again, and where they are now.
 	located map[string]int64
-	// reporters and claims are new.
-	reporters map[int64]postgres.Reporter
-	claims    []postgres.Claim
+	// claims, with those that the batch makes.
+	claims *roster.Claims
 	// trace of the message being taken.
 	trace string
 }
@@ -58,8 +53,8 @@ type workload struct {
 	id    uuid.UUID
 	key   rollout.Key
 	facts []*telling
-	// changed is that its state is another one than is stored.
-	changed bool
+	// changed is that its state is another one than is stored, written that this batch has written it.
+	changed, written bool
 }
 
 // begin reads what the batch needs.
@@ -67,7 +62,7 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 	in := &intake{
 		Ingest: i, tx: tx, located: map[string]int64{},
 		loaded: map[uuid.UUID]entry[rollout.State]{}, loadedEnv: map[uuid.UUID]entry[environment.State]{},
-		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{}, reporters: map[int64]postgres.Reporter{},
+		work: map[uuid.UUID]*workload{}, env: map[uuid.UUID]*group{}, members: map[postgres.Member]struct{}{},
 	}
 	reading, err := i.Store.Begin(ctx, tx, i.ask(batch))
 	if err != nil {
@@ -87,6 +82,7 @@ func (i *Ingest) begin(ctx context.Context, tx pgx.Tx, batch []cursor.Message[Ob
 	}
 	in.roster = roster.New(i.known.agents)
 	i.known.learn(&reading)
+	in.claims = roster.NewClaims(i.reading(), i.known.reporters, i.known.claims)
 	if err := in.admit(ctx, batch); err != nil {
 		i.known.undone()
 		return nil, err
@@ -138,6 +134,9 @@ func (in *intake) take(ctx context.Context, m *cursor.Message[Observed]) error {
 	in.trace = o.Trace
 	if o.Begun != nil {
 		return in.beginResync(ctx, o)
+	}
+	if o.Released != nil {
+		return in.release(ctx, o)
 	}
 	a, ours := in.roster.Hear(o)
 	if !ours {
@@ -260,15 +259,7 @@ func (in *intake) store(ctx context.Context) error {
 		writing.Members = append(writing.Members, m)
 	}
 	for _, w := range in.order {
-		if !w.changed {
-			continue
-		}
-		record, err := w.record()
-		if err != nil {
-			return err
-		}
-		writing.Workloads = append(writing.Workloads, record)
-		if err := in.chronicle(&writing, w.id, w.facts); err != nil {
+		if err := in.storeWorkload(&writing, w); err != nil {
 			return err
 		}
 	}
@@ -277,8 +268,8 @@ func (in *intake) store(ctx context.Context) error {
 			return err
 		}
 	}
-	if len(in.reporters)+len(in.claims) > 0 {
-		if err := in.Store.Claim(ctx, in.tx, slices.Collect(maps.Values(in.reporters)), in.claims); err != nil {
+	if reporters, claims := in.claims.Added(); len(reporters)+len(claims) > 0 {
+		if err := in.Store.Claim(ctx, in.tx, reporters, claims); err != nil {
 			return err
 		}
 	}
@@ -288,6 +279,20 @@ func (in *intake) store(ctx context.Context) error {
 		}
 	}
 	return in.Store.Save(ctx, in.tx, writing)
+}
+
+// storeWorkload adds a workload to what is written, once.
+func (in *intake) storeWorkload(writing *postgres.Writing, w *workload) error {
+	if !w.changed || w.written {
+		return nil
+	}
+	w.written = true
+	record, err := w.record()
+	if err != nil {
+		return err
+	}
+	writing.Workloads = append(writing.Workloads, record)
+	return in.chronicle(writing, w.id, w.facts)
 }
 
 // chronicle adds facts, and the rows of the history that they change.
@@ -314,10 +319,7 @@ func (in *intake) chronicle(writing *postgres.Writing, id uuid.UUID, tellings []
 // remember takes over what is written now. Should the transaction not be committed, the number of batches tells.
 func (in *intake) remember() {
 	in.roster.Keep()
-	maps.Copy(in.known.reporters, in.reporters)
-	for _, c := range in.claims {
-		in.known.claims[c.ClusterUID] = append(in.known.claims[c.ClusterUID], c)
-	}
+	in.claims.Keep()
 	for _, w := range in.order {
 		w.stored = w.stored || w.changed
 		if w.stored {

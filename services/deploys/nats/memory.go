@@ -21,15 +21,15 @@ type memory struct {
 	workloads    kept[rollout.State]
 	environments kept[environment.State]
 	// reporters by agent, and the claims of clusters in the order in which they were made.
-	reporters map[int64]postgres.Reporter
-	claims    map[string][]postgres.Claim
+	reporters map[int64]roster.Reporter
+	claims    map[string][]roster.Claim
 }
 
 func newMemory(most int) *memory {
 	return &memory{
 		agents:       map[int64]roster.Agent{},
-		reporters:    map[int64]postgres.Reporter{},
-		claims:       map[string][]postgres.Claim{},
+		reporters:    map[int64]roster.Reporter{},
+		claims:       map[string][]roster.Claim{},
 		workloads:    kept[rollout.State]{most: most, entries: map[uuid.UUID]entry[rollout.State]{}},
 		environments: kept[environment.State]{most: most, entries: map[uuid.UUID]entry[environment.State]{}},
 	}

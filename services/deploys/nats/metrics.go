@@ -15,6 +15,7 @@ type Metrics struct {
 	resyncs     *prometheus.CounterVec
 	strays      prometheus.Counter
 	foreigners  prometheus.Counter
+	releases    prometheus.Counter
 	conflicts   prometheus.Counter
 	divergences prometheus.Counter
 	again       prometheus.Counter
@@ -32,16 +33,17 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		resyncs:     prometheus.NewCounterVec(opts("resyncs_total", "Full resyncs that ended, by outcome: complete, or incomplete when members are missing and nothing is judged."), []string{"outcome"}),
 		strays:      prometheus.NewCounter(opts("strays_total", "Observations of clusters that their agents are no longer in, which are dropped.")),
 		foreigners:  prometheus.NewCounter(opts("foreign_total", "Messages of agents about clusters of other projects: clocks, which are dropped, and others, which are put on DEAD.")),
+		releases:    prometheus.NewCounter(opts("releases_total", "Clusters that were released from their projects.")),
 		conflicts:   prometheus.NewCounter(opts("conflicts_total", "Facts that the stream refused because it had others than was expected.")),
 		divergences: prometheus.NewCounter(opts("divergences_total", "Workloads of which the stream knew facts that the database did not.")),
 		again:       prometheus.NewCounter(opts("retold_total", "Facts that were told again because the stream had lost them.")),
-		published:   prometheus.NewCounter(opts("published_total", "Facts that the stream took or refused.")),
+		published:   prometheus.NewCounter(opts("published_total", "Facts that the stream took.")),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "lockstep", Subsystem: "deploys", Name: "publish_seconds", Help: "Duration of telling one fact of each workload of a batch.",
+			Namespace: "lockstep", Subsystem: "deploys", Name: "publish_seconds", Help: "Time from sending a fact to its acknowledgement.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 1, 5},
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.facts, m.resyncs, m.strays, m.foreigners, m.conflicts, m.divergences, m.again, m.published, m.seconds} {
+	for _, c := range []prometheus.Collector{m.facts, m.resyncs, m.strays, m.foreigners, m.releases, m.conflicts, m.divergences, m.again, m.published, m.seconds} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the metrics of ingest: %w", err)
 		}
@@ -78,6 +80,12 @@ func (m *Metrics) foreign() {
 	}
 }
 
+func (m *Metrics) release() {
+	if m != nil {
+		m.releases.Inc()
+	}
+}
+
 func (m *Metrics) conflict() {
 	if m != nil {
 		m.conflicts.Inc()
@@ -96,9 +104,9 @@ func (m *Metrics) retold(facts int) {
 	}
 }
 
-func (m *Metrics) wave(facts int, took time.Duration) {
+func (m *Metrics) told(took time.Duration) {
 	if m != nil {
-		m.published.Add(float64(facts))
+		m.published.Inc()
 		m.seconds.Observe(took.Seconds())
 	}
 }

@@ -2,6 +2,8 @@ package nats_test
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -250,4 +252,50 @@ func TestFactsAreNotToldTwiceFromWhatIsLeftOfTheStream(t *testing.T) {
 	for what, count := range perFact {
 		require.Equal(t, 1, count, what)
 	}
+}
+
+// More workloads than may have facts in flight: some are stored while others are told of, and some of the facts are there already.
+func TestWorkloadsAreStoredWhileOthersAreToldOf(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	a := w.agent(7)
+	var apps []*app
+	for n := range 600 {
+		apps = append(apps, a.app(fmt.Sprintf("web-%d", n)))
+	}
+	a.list("s", apps...)
+	w.take()
+	for n, p := range apps {
+		if n%2 == 0 {
+			p.roll("i:2")
+			p.step()
+		}
+	}
+	crashed := make(chan struct{})
+	var once sync.Once
+	i := w.ingest(0)
+	i.Hold(nil, func() error {
+		once.Do(func() { close(crashed) })
+		return errors.New("crash")
+	})
+	stop := w.run(i)
+	<-crashed
+	stop()
+	for _, p := range apps {
+		if p.image != "i:2" {
+			p.roll("i:2")
+			p.step()
+		}
+		p.finish()
+	}
+	w.take()
+	facts := w.once()
+	for _, p := range apps {
+		require.Equal(t, []string{"started", "progressed", "completed", "drained"}, names(facts, p.name))
+	}
+	var astray int
+	require.NoError(t, w.pool.QueryRow(t.Context(), `
+		select count(*) from workloads w where told <> (select max(stream_sequence) from facts f where f.workload = w.id)
+			or not exists (select from rollouts r where r.workload = w.id and r.state = 'completed')`).Scan(&astray))
+	require.Zero(t, astray)
 }

@@ -8,10 +8,16 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/services/deploys/postgres"
 )
 
 // ackTimeout is how long an acknowledgement may take.
 const ackTimeout = 10 * time.Second
+
+// window is how many facts are in flight at most: as many as keep the stream busy, and fewer than what a large batch concerns, so that the first workloads can be
+// stored while others are told of.
+const window = 256
 
 // maxRefusals is how often in a row a fact may be refused before everything is tried again.
 const maxRefusals = 5
@@ -30,12 +36,16 @@ func (in *intake) tell(ctx context.Context) error {
 	var all []*telling
 	for _, w := range in.order {
 		if len(w.facts) > 0 {
-			first, all = append(first, newChain(w.id, w.facts, &w.told, &w.state.Sequence)), append(all, w.facts...)
+			c := newChain(w.id, w.facts, &w.told, &w.state.Sequence)
+			c.store = func(writing *postgres.Writing) error { return in.storeWorkload(writing, w) }
+			first, all = append(first, c), append(all, w.facts...)
 		}
 	}
 	for _, g := range in.envOrder {
 		if len(g.facts) > 0 {
-			second, all = append(second, newChain(g.id, g.facts, &g.told, &g.state.Sequence)), append(all, g.facts...)
+			c := newChain(g.id, g.facts, &g.told, &g.state.Sequence)
+			c.store = func(writing *postgres.Writing) error { return in.storeGroup(writing, g) }
+			second, all = append(second, c), append(all, g.facts...)
 		}
 	}
 	if err := writeAll(in.Cell, all); err != nil {
@@ -47,7 +57,6 @@ func (in *intake) tell(ctx context.Context) error {
 			return err
 		}
 	}
-	in.inscribe(ctx)
 	return in.scribe.wait()
 }
 
@@ -92,78 +101,92 @@ func (in *intake) recognize(ctx context.Context) error {
 	return nil
 }
 
-// publish tells chains of facts: the next one of each at once, then, when all those are acknowledged, the following ones. A workload thus never has two facts in flight.
-func (in *intake) publish(ctx context.Context, chains []*chain) error {
-	futures := make([]jetstream.PubAckFuture, len(chains))
-	for {
-		waiting := chains[:0]
-		for _, c := range chains {
-			if c.skip(); len(c.left()) > 0 {
-				waiting = append(waiting, c)
-			}
-		}
-		if chains = waiting; len(chains) == 0 {
-			return nil
-		}
-		if !in.JetStream.Conn().IsConnected() {
-			return errDisconnected
-		}
-		began := time.Now()
-		for i, c := range chains {
-			msg, err := c.left()[0].message(in.Cell, *c.told)
-			if err != nil {
-				return err
-			}
-			if futures[i], err = in.JetStream.PublishMsgAsync(msg); err != nil {
-				return fmt.Errorf("publish a fact on %s: %w", msg.Subject, err)
-			}
-		}
-		if err := in.collect(ctx, chains, futures); err != nil {
-			return err
-		}
-		in.Metrics.wave(len(chains), time.Since(began))
-	}
+// flight is a fact on its way.
+type flight struct {
+	chain *chain
+	began time.Time
+	ack   jetstream.PubAckFuture
 }
 
-// collect takes the answers to one fact of each chain.
-func (in *intake) collect(ctx context.Context, chains []*chain, futures []jetstream.PubAckFuture) error {
+// publish tells chains of facts. The next one of a chain goes when the one before is acknowledged: a workload thus never has two facts in flight.
+func (in *intake) publish(ctx context.Context, chains []*chain) error {
+	var flying []flight // in the order in which they were sent, in which they are acknowledged
 	patience := time.NewTimer(ackTimeout)
 	defer patience.Stop()
-	var refused []*chain
-	for i, c := range chains {
-		select {
-		case ack := <-futures[i].Ok():
-			c.refusals = 0
-			t := c.left()[0]
-			t.position, *c.told = int64(ack.Sequence), int64(ack.Sequence)
-			c.next++
-			if in.acknowledged = append(in.acknowledged, written{c.workload, t}); len(in.acknowledged) >= inscribed {
-				in.inscribe(ctx)
+	for next := 0; next < len(chains) || len(flying) > 0; {
+		var c *chain
+		if next < len(chains) && len(flying) < window {
+			c = chains[next]
+			next++
+		} else {
+			c = flying[0].chain
+			patience.Reset(ackTimeout)
+			if err := in.land(ctx, &flying[0], patience.C); err != nil {
+				return err
 			}
-		case err := <-futures[i].Err():
-			if !conflict(err) {
-				return fmt.Errorf("publish a fact on %s: %w", futures[i].Msg().Subject, err)
-			}
-			refused = append(refused, c)
-		case <-patience.C:
-			return fmt.Errorf("publish a fact on %s: no acknowledgement within %s", futures[i].Msg().Subject, ackTimeout)
-		case <-ctx.Done():
-			return fmt.Errorf("publish a fact on %s: %w", futures[i].Msg().Subject, context.Cause(ctx))
+			flying = flying[1:]
 		}
-	}
-	for _, c := range refused {
-		if c.refusals++; c.refusals > maxRefusals {
-			return fmt.Errorf("facts on %s are refused again and again: does somebody else write there?", c.filter(in.Cell))
+		if c.skip(); len(c.left()) == 0 {
+			in.finished = append(in.finished, c)
+			continue
 		}
-		in.Metrics.conflict()
-		if err := in.scribe.wait(); err != nil { // which has the transaction
+		f, err := in.send(c)
+		if err != nil {
 			return err
 		}
-		if err := in.resolve(ctx, c); err != nil {
-			return err
-		}
+		flying = append(flying, f)
 	}
 	return nil
+}
+
+// send sends the next fact of a chain.
+func (in *intake) send(c *chain) (flight, error) {
+	if !in.JetStream.Conn().IsConnected() {
+		return flight{}, errDisconnected
+	}
+	msg, err := c.left()[0].message(in.Cell, *c.told)
+	if err != nil {
+		return flight{}, err
+	}
+	f := flight{chain: c, began: time.Now()}
+	if f.ack, err = in.JetStream.PublishMsgAsync(msg, jetstream.WithStallWait(ackTimeout)); err != nil {
+		return flight{}, fmt.Errorf("publish a fact on %s: %w", msg.Subject, err)
+	}
+	return f, nil
+}
+
+// land takes the answer to a fact.
+func (in *intake) land(ctx context.Context, f *flight, patience <-chan time.Time) error {
+	c := f.chain
+	select {
+	case ack := <-f.ack.Ok():
+		c.refusals = 0
+		t := c.left()[0]
+		t.position, *c.told = int64(ack.Sequence), int64(ack.Sequence)
+		c.next++
+		in.Metrics.told(time.Since(f.began))
+		in.acknowledged = append(in.acknowledged, written{c.workload, t})
+		if len(in.acknowledged) >= inscribed && in.scribe.free() {
+			in.inscribe(ctx)
+		}
+		return nil
+	case err := <-f.ack.Err():
+		if !conflict(err) {
+			return fmt.Errorf("publish a fact on %s: %w", f.ack.Msg().Subject, err)
+		}
+	case <-patience:
+		return fmt.Errorf("publish a fact on %s: no acknowledgement within %s", f.ack.Msg().Subject, ackTimeout)
+	case <-ctx.Done():
+		return fmt.Errorf("publish a fact on %s: %w", f.ack.Msg().Subject, context.Cause(ctx))
+	}
+	if c.refusals++; c.refusals > maxRefusals {
+		return fmt.Errorf("facts on %s are refused again and again: does somebody else write there?", c.filter(in.Cell))
+	}
+	in.Metrics.conflict()
+	if err := in.scribe.wait(); err != nil { // which has the transaction
+		return err
+	}
+	return in.resolve(ctx, c)
 }
 
 // conflict says whether a message was refused because another is there.

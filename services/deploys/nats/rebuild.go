@@ -168,6 +168,8 @@ func (b *rebuilding) locate(ctx context.Context, tx pgx.Tx, ask func(context.Con
 		return fault.New(errcode.Conflict, "stream %s was restored from an older copy meanwhile: rebuild again", topology.StreamObserved)
 	}
 	b.at, b.again.restored = at, at.Epoch > 1
+	// What is claimed meanwhile counts for what comes after.
+	clear(b.again.known.claims)
 	return nil
 }
 

@@ -8,8 +8,8 @@ import (
 	"lockstep.internal/services/deploys/postgres"
 )
 
-// inscribed is how many acknowledged facts are written at once.
-const inscribed = 500
+// inscribed is how many acknowledged facts are worth a statement. While one is under way more come together.
+const inscribed = 128
 
 // written is a fact that is on the stream, for the database.
 type written struct {
@@ -21,6 +21,16 @@ type written struct {
 type scribe struct {
 	done chan struct{}
 	err  error
+}
+
+// free says that nothing is being written.
+func (s *scribe) free() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return s.done == nil
+	}
 }
 
 // begin begins to write, once what was begun before is written. After a failure nothing more is.
@@ -44,13 +54,11 @@ func (s *scribe) wait() error {
 	return s.err
 }
 
-// inscribe begins to write what was acknowledged: facts are stored while others are on their way. The transaction is committed only when all are there.
+// inscribe begins to write what was acknowledged, and all about workloads of which everything is told: they are stored while others are on their way. The
+// transaction is committed only when all are there.
 func (in *intake) inscribe(ctx context.Context) {
-	facts := in.acknowledged
-	in.acknowledged = nil
-	if len(facts) == 0 {
-		return
-	}
+	facts, chains := in.acknowledged, in.finished
+	in.acknowledged, in.finished = nil, nil
 	in.scribe.begin(func() error {
 		var writing postgres.Writing
 		for _, f := range facts {
@@ -60,6 +68,11 @@ func (in *intake) inscribe(ctx context.Context) {
 			}
 			writing.Facts = append(writing.Facts, row)
 			f.telling.stored = true
+		}
+		for _, c := range chains {
+			if err := c.store(&writing); err != nil {
+				return err
+			}
 		}
 		return in.Store.Save(ctx, in.tx, writing)
 	})

@@ -3,7 +3,6 @@ package nats
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -32,7 +31,7 @@ type telling struct {
 	// known is that the database has it already; stored that this batch has written it.
 	known, stored bool
 
-	// written is the fact as JSON and as a message, once it is written with this sequence.
+	// written is the fact as JSON and as a message, once it is written with this sequence. A message that was sent is no longer there.
 	written  int
 	raw      []byte
 	envelope *nats.Msg
@@ -105,16 +104,19 @@ func (t *telling) row(cell topology.Cell, workload uuid.UUID) (postgres.Fact, er
 
 // message is the fact as a message that the stream takes only if the last one about its workload is at the position given.
 func (t *telling) message(cell topology.Cell, last int64) (*nats.Msg, error) {
+	if t.envelope == nil {
+		t.written = 0
+	}
 	if err := t.write(cell); err != nil {
 		return nil, err
 	}
 	// One that was sent belongs to the client, which may send it again.
-	header := make(nats.Header, len(t.envelope.Header)+2)
-	maps.Copy(header, t.envelope.Header)
+	msg := t.envelope
+	t.envelope = nil
 	w := &t.fact.Workload
-	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatInt(last, 10)}
-	header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{cell.DeployAll(w.ClusterUID, w.Namespace, w.Kind, w.Name)}
-	return &nats.Msg{Subject: t.envelope.Subject, Header: header, Data: t.envelope.Data}, nil
+	msg.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatInt(last, 10)}
+	msg.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{cell.DeployAll(w.ClusterUID, w.Namespace, w.Kind, w.Name)}
+	return msg, nil
 }
 
 // told is a fact that is on the stream.
@@ -167,6 +169,8 @@ type chain struct {
 	// sequence of the state, which counts on from what the stream has.
 	sequence *int
 	refusals int
+	// store adds what the chain is of to what is written.
+	store func(writing *postgres.Writing) error
 }
 
 func newChain(workload uuid.UUID, tellings []*telling, at *int64, sequence *int) *chain {

@@ -18,8 +18,10 @@ import (
 type Decoder struct {
 	cell   topology.Cell
 	prefix string
-	reader *reader
-	places *kept[place]
+	// clusters begins the subjects of what is decided about whole clusters.
+	clusters string
+	reader   *reader
+	places   *kept[place]
 }
 
 // place is a subject taken apart, and what was told there last.
@@ -35,7 +37,8 @@ type place struct {
 
 // NewDecoder makes a decoder that has read nothing.
 func NewDecoder(cell topology.Cell) *Decoder {
-	return &Decoder{cell: cell, prefix: cell.Prefix(topology.FamilyObserved) + ".", reader: newReader(), places: newKept[place](rememberedPlaces)}
+	prefix := cell.Prefix(topology.FamilyObserved) + "."
+	return &Decoder{cell: cell, prefix: prefix, clusters: prefix + topology.TokenCluster + ".", reader: newReader(), places: newKept[place](rememberedPlaces)}
 }
 
 // Concerns says whether a subject is one that this service reads. What is told of workspaces is not, but for what both share.
@@ -44,9 +47,12 @@ func (d *Decoder) Concerns(subject string) bool {
 	if !found {
 		return false
 	}
-	_, rest, found = strings.Cut(rest, ".")
+	agent, rest, found := strings.Cut(rest, ".")
 	if !found {
 		return false
+	}
+	if agent == topology.TokenCluster {
+		return strings.HasSuffix(rest, releasedSuffix)
 	}
 	token, _, more := strings.Cut(rest, ".")
 	switch token {
@@ -59,10 +65,38 @@ func (d *Decoder) Concerns(subject string) bool {
 	}
 }
 
+const (
+	serviceName    = "deploys"
+	releasedSuffix = ".released"
+)
+
+// release reads that a cluster is released, which the service itself says and no agent can.
+func (d *Decoder) release(subject string, header nats.Header, data []byte) (Observed, error) {
+	parsed, err := topology.Parse(subject)
+	if err != nil {
+		return Observed{}, fmt.Errorf("subject: %w", err)
+	}
+	e, err := event.Decode(header, data)
+	if err != nil {
+		return Observed{}, fmt.Errorf("event: %w", err)
+	}
+	if source := event.ServiceSource(string(d.cell), serviceName); e.Source() != source || e.Type() != events.TypeObservedClusterReleased || len(parsed.Tokens) != 3 {
+		return Observed{}, fmt.Errorf("type %.200q of source %.200q: only %s writes on %.300s, releases alone", e.Type(), e.Source(), source, subject)
+	}
+	o := Observed{}
+	if err := o.released(parsed.Tokens[1], e); err != nil {
+		return Observed{}, err
+	}
+	return o, nil
+}
+
 // Decode reads a message.
 func (d *Decoder) Decode(subject string, header nats.Header, data []byte) (Observed, error) {
 	if !d.Concerns(subject) {
 		return Observed{}, nil
+	}
+	if strings.HasPrefix(subject, d.clusters) {
+		return d.release(subject, header, data)
 	}
 	at, err := d.place(subject)
 	if err != nil {

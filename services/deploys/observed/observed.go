@@ -41,6 +41,8 @@ type Observed struct {
 	Rejected *events.ObservedRejected
 	Begun    *events.ObservedResyncBegun
 	Ended    *events.ObservedResyncEnded
+	// Released is what no watcher says, but the service itself. There is no agent then.
+	Released *events.ObservedClusterReleased
 	Tick     bool
 
 	// Key and ID are of the workload that a workload, a revision or a rejected workload is about.
@@ -238,6 +240,26 @@ func (o *Observed) ended(place []string, e event.Event) error {
 	}
 	o.Ended, o.ClusterUID, o.At = &d, d.ClusterUID, d.ObservedAt.UTC()
 	return errors.Join(token("cluster_uid", d.ClusterUID, 1), token("resync_id", d.ResyncID, 1))
+}
+
+// maxReason bounds the reason of a release, in bytes.
+const maxReason = 500
+
+func (o *Observed) released(cluster string, e event.Event) error {
+	var d events.ObservedClusterReleased
+	if err := read(e, &d); err != nil {
+		return err
+	}
+	o.Released, o.ClusterUID, o.At = &d, d.ClusterUID, d.ReleasedAt.UTC()
+	switch {
+	case d.ClusterUID != cluster:
+		return fmt.Errorf("the release of cluster %.80q: does not belong on the subject of %.80q", d.ClusterUID, cluster)
+	case !plausible(&o.At):
+		return errors.New("released_at: is no time of these days")
+	case len(d.Reason) > maxReason:
+		return fmt.Errorf("reason: has %d bytes, at most %d may be", len(d.Reason), maxReason)
+	}
+	return token("cluster_uid", d.ClusterUID, 1)
 }
 
 func (o *Observed) rejected(place []string, e event.Event) error {

@@ -42,9 +42,9 @@ type Reading struct {
 	Agents       []roster.Agent
 	Workloads    []Record
 	Environments []Record
-	Reporters    []Reporter
+	Reporters    []roster.Reporter
 	// Claims of a cluster are in the order in which they were made.
-	Claims []Claim
+	Claims []roster.Claim
 }
 
 const (

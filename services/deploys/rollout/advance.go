@@ -22,6 +22,8 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 		changed = p.revision(in)
 	case in.Absence != nil:
 		changed = p.absence(in)
+	case in.Released:
+		changed = p.release()
 	default:
 		changed = p.tick(in)
 	}
@@ -77,7 +79,7 @@ func (p *step) restore(epoch int) {
 	s := &p.s
 	s.Restored = s.Version != ""
 	s.Epoch, s.Version, s.Tombstone = epoch, "", false
-	s.Revisions, s.Pending = nil, nil
+	s.Revisions, s.Pending, s.Taken = nil, nil, ""
 }
 
 func (p *step) absence(in Input) bool {
@@ -192,7 +194,7 @@ func (p *step) foreign(v View) bool {
 	}
 	return slices.ContainsFunc(s.Waiting[1:], func(w View) bool {
 		to, known := p.target(w)
-		return w.UID == v.UID && known && to > s.Last && p.accounted(w.UID, s.Last, to)
+		return w.UID == v.UID && known && to > s.Last && p.whole(w, p.heading(w, to))
 	})
 }
 
@@ -202,41 +204,25 @@ func (p *step) ready(v View) bool {
 	if s.Key.Kind == DaemonSet || v.Deleted || v.Unselected {
 		return true
 	}
-	last := s.Last
-	if v.UID != s.UID || s.View == nil {
-		if !p.created(v) {
-			return p.baselineReady(v)
-		}
-		last = 0
+	if (v.UID != s.UID || s.View == nil) && !p.created(v) {
+		return p.baselineReady(v)
 	}
 	to, known := p.target(v)
+	last, _ := p.accounted(v.UID)
+	at := p.heading(v, to)
 	switch {
-	case !known, to == s.Last && p.renumbered(v):
+	case !known, to == s.Last && p.renumbered(v), p.stranger(v):
 		return false
-	case last == s.Last && to > 0 && to < last && s.Key.Kind == Deployment:
-		highest, there := p.highest()
-		return there && highest.Revision == to || p.corrected(v)
-	case last == s.Last && to == last && p.twinned(v):
-		return p.twin(v) != nil
-	case to <= last || p.overtaken(to):
-		return true
+	case at >= 0 && (to > last || s.Key.Kind == Deployment):
+		return p.whole(v, at)
+	case to > last:
+		return p.overtaken(v)
+	case to == last:
+		return !p.unclear(v)
 	default:
-		return p.accounted(v.UID, last, to)
+		_, kept := p.keeper(v, to)
+		return to == 0 || s.Key.Kind != Deployment || kept || p.corrected(v)
 	}
-}
-
-// overtaken says that a view that waits speaks of a lower revision: somebody wrote the annotation, and the controller put it right.
-func (p *step) overtaken(to int) bool {
-	return p.s.Key.Kind == Deployment && slices.ContainsFunc(p.s.Waiting, func(w View) bool {
-		return w.UID == p.s.Waiting[0].UID && w.Revision > 0 && w.Revision < to
-	})
-}
-
-// corrected says that somebody wrote a lower revision into the annotation, and the controller put it right.
-func (p *step) corrected(v View) bool {
-	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
-		return w.UID == v.UID && w.Revision >= p.s.Last && w.Template.same(v.Template)
-	})
 }
 
 func (p *step) baselineReady(v View) bool {
@@ -244,80 +230,6 @@ func (p *step) baselineReady(v View) bool {
 	if p.s.Key.Kind == StatefulSet {
 		return known
 	}
-	return to == 0 || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
-}
-
-// target is the revision that the view speaks of, 0 for none yet, and whether that can be told.
-func (p *step) target(v View) (int, bool) {
-	if p.s.Key.Kind == StatefulSet {
-		return p.number(v)
-	}
-	return v.Revision, true
-}
-
-// number of the ControllerRevision that the view names as the newest. The same one may bear several, one after the other; which one the view means
-// tell the resource versions of the two, which one store gave.
-func (p *step) number(v View) (int, bool) {
-	s := &p.s
-	if v.Update == "" {
-		return 0, true
-	}
-	own := v.UID == s.UID && s.View != nil
-	last := 0
-	if own {
-		last = s.Last
-	}
-	least, most := 0, 0
-	for _, k := range s.Pending {
-		if k.WorkloadUID != v.UID || k.Name != v.Update || k.Revision <= last {
-			continue
-		}
-		if least == 0 {
-			least = k.Revision
-		}
-		if compareVersions(k.Version, v.Version) < 0 {
-			most = k.Revision
-		}
-	}
-	switch {
-	case most > 0 && (v.current() || v.Update != s.Name || !own):
-		return most, true
-	case own && v.Update == s.Name:
-		return last, !v.current() || !p.passed(v)
-	case least > 0:
-		return least, true
-	default:
-		return 0, false
-	}
-}
-
-// passed says that revisions came after the last one before the view was written, so that the view cannot mean the last one.
-func (p *step) passed(v View) bool {
-	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
-		return k.WorkloadUID == v.UID && k.Revision > p.s.Last && compareVersions(k.Version, v.Version) < 0
-	})
-}
-
-func (p *step) find(uid string, revision int) *Pending {
-	at := slices.IndexFunc(p.s.Pending, func(k Pending) bool { return k.WorkloadUID == uid && k.Revision == revision })
-	if at < 0 {
-		return nil
-	}
-	return &p.s.Pending[at]
-}
-
-// accounted says that of all revisions above last, up to and including to, it is known what they were, or that they are lost.
-func (p *step) accounted(uid string, last, to int) bool {
-	if to-last > maxPending*(1+maxHistory) || p.find(uid, to) == nil {
-		return false
-	}
-	for revision := last + 1; revision < to; revision++ {
-		known := slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
-			return k.WorkloadUID == uid && (k.Revision == revision || slices.Contains(k.History, revision))
-		})
-		if !known {
-			return false
-		}
-	}
-	return true
+	accounted := v.UID == p.s.UID && (p.s.Gone || p.s.Unselected) && to <= p.s.Last // it is back, and nothing is to be told of it
+	return to == 0 || accounted || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
 }

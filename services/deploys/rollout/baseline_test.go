@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -178,6 +179,89 @@ func TestWhatIsNotFollowedAnyMore(t *testing.T) {
 	require.Equal(t, []string{"started 4", "completed 4"}, d.since(5))
 }
 
+// moves has the cluster go to another project, whose watcher then begins.
+func (d *deployment) moves() {
+	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
+	d.agent = 8
+	for _, in := range d.relist() {
+		if in.Workload != nil {
+			in.Workload.Object.FirstSeen, in.Workload.Object.UpdateType = true, events.UpdateTypeFull
+		} else {
+			in.Revision.Object.FirstSeen, in.Revision.Object.UpdateType = true, events.UpdateTypeFull
+		}
+		d.tell(in)
+	}
+}
+
+func TestAClusterThatIsAnothersFromHereOn(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		did, does func(d *deployment)
+		says      []string
+	}{
+		"complete": {func(*deployment) {}, func(*deployment) {}, nil},
+		"complete, its old pods not gone": {func(d *deployment) {
+			d.lingering = true
+			d.edit("web:2")
+			d.run()
+		}, func(d *deployment) {
+			d.lingering = false
+			d.run()
+		}, []string{"started 2", "completed 2"}},
+		"in flight": {func(d *deployment) {
+			d.edit("web:2")
+			d.step()
+		}, func(d *deployment) {
+			require.Equal(d.t, events.CauseClusterReleased, d.last(events.FactUnknown).Gap.Cause)
+			require.Equal(d.t, "Released", d.last(events.FactUnknown).Reason)
+			require.Equal(d.t, 7, d.last(events.FactUnknown).Workload.AgentID, "it stays with those who were told of its start")
+			d.run()
+		}, []string{"started 2", "gap [2]", "unknown 2"}},
+		"about to start": {func(d *deployment) {
+			d.edit("web:2")
+		}, func(d *deployment) {
+			d.run()
+			require.Equal(d.t, 8, d.last(events.FactCompleted).Workload.AgentID)
+		}, []string{"started 2", "completed 2"}},
+		"deleted": {func(d *deployment) { d.delete() }, func(*deployment) {}, []string{"removed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := settled(t, 3)
+			mark := d.mark()
+			tc.did(d)
+			d.moves()
+			tc.does(d)
+			require.Equal(t, tc.says, append([]string(nil), d.since(mark)...))
+			if !d.exists() {
+				return
+			}
+			mark = d.mark()
+			d.edit("web:9")
+			d.run()
+			next := d.sets[len(d.sets)-1].revision
+			require.Equal(t, []string{fmt.Sprintf("started %d", next), fmt.Sprintf("completed %d", next)}, d.since(mark))
+			require.Equal(t, events.ChangeUpdated, d.last(events.FactCompleted).Rollout.Change)
+		})
+	}
+}
+
+// What is back and cannot be judged yet, since its controller is behind, is still back when it can be.
+func TestADaemonSetThatIsBackBeforeItsControllerIs(t *testing.T) {
+	t.Parallel()
+	d := newDaemonSet(t, 1)
+	d.create(3, "web:1")
+	d.run()
+	d.edit("web:2")
+	d.step()
+	require.Equal(t, []string{"started 1", "completed 1", "started 2"}, d.said())
+	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
+	told := d.mark()
+	d.spec(func() {}) // nothing of its template
+	d.run()
+	require.Empty(t, d.since(told), "it has had its end")
+}
+
 func TestAClusterThatIsRestored(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
@@ -204,6 +288,7 @@ func TestAClusterThatIsRestored(t *testing.T) {
 			members[i].Workload.Object.FirstSeen = true
 			members[i].Workload.Object.ResourceVersion = "51"
 		} else {
+			members[i].Revision.Object.FirstSeen = true
 			members[i].Revision.Object.ResourceVersion = "52"
 		}
 		d.tell(restored(members[i]))

@@ -8,19 +8,23 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// catchUp accounts for all revisions above the last one, up to and including to: those in between that are known have started and are over, those that are
-// not known are named in a gap.
+// catchUp accounts for all revisions that were taken after the last one, up to and including the view's: those in between that are known have started and are
+// over, those that are not known are named in a gap.
 func (p *step) catchUp(v View, to int, known, impatient bool) {
 	s := &p.s
-	if known && !impatient && s.Key.Kind != DaemonSet && !p.accounted(v.UID, s.Last, to) {
+	at := p.heading(v, to)
+	if known && !impatient && s.Key.Kind != DaemonSet && !p.whole(v, at) {
 		return
 	}
-	var steps []Pending
-	for _, k := range s.Pending {
-		if k.WorkloadUID == v.UID && k.Revision > s.Last && (k.Revision <= to || !known) {
-			steps = append(steps, k)
+	reach := at
+	if at < 0 {
+		for i, k := range s.Pending {
+			if k.WorkloadUID == v.UID && (k.Revision <= to || !known) {
+				reach = i
+			}
 		}
 	}
+	steps, _ := p.turns(v, reach)
 	if !known { // the newest one has a name and no number: it is lost itself
 		to = s.Last
 		if n := len(steps); n > 0 {
@@ -30,19 +34,27 @@ func (p *step) catchUp(v View, to int, known, impatient bool) {
 	if s.Key.Kind == DaemonSet {
 		steps = []Pending{{WorkloadUID: v.UID, Revision: to, SeenAt: v.At}}
 	}
+	p.settle(v.UID, reach, to)
+	p.take(v, steps, to, known)
+}
+
+// take the revisions of those steps, the last of which is the view's, if that is known.
+func (p *step) take(v View, steps []Pending, to int, known bool) {
+	s := &p.s
+	n := len(steps)
+	reached := n > 0 && steps[n-1].Revision == to && known
 	p.missing(v, steps, to, known)
 	for i, k := range steps {
-		p.adopt(k, v, k.Revision == to && i == len(steps)-1 && known)
+		p.adopt(k, v, i == n-1 && reached)
 	}
-	if s.InFlight() && s.Rollout.Revision < to || !known && s.InFlight() {
-		p.overtake(nil, v)
-	}
-	if n := len(steps); n == 0 || steps[n-1].Revision < to || !known {
-		s.Name, s.Hash, s.Template = v.Update, "", Template{}
+	if !reached {
+		if s.InFlight() {
+			p.overtake(nil, v)
+		}
+		s.Name, s.Hash, s.Template, s.Taken = v.Update, "", Template{}, ""
 	}
 	s.Unnumbered = !known
 	s.Last, s.Generation = to, v.Generation
-	p.settle(v.UID, to)
 }
 
 // missing tells the gap, if there is one, before what follows from it.
@@ -55,21 +67,40 @@ func (p *step) missing(v View, steps []Pending, to int, known bool) {
 	} else {
 		unseen = p.unseenBefore(v)
 	}
-	for revision := max(s.Last+1, to-maxGap); revision <= to; revision++ {
-		at := slices.IndexFunc(steps, func(k Pending) bool { return k.Revision == revision })
-		if at < 0 || v.blind() && revision < to {
-			lost = append(lost, revision)
+	last := s.Last
+	between := func(revision int) {
+		for r := max(last+1, revision-maxGap); r < revision; r++ {
+			lost = append(lost, r)
+		}
+		last = revision
+	}
+	for i, k := range steps {
+		between(k.Revision)
+		if v.blind() && (i < len(steps)-1 || k.Revision != to) {
+			lost = append(lost, k.Revision)
 		}
 	}
+	between(to + 1)
+	lost = lost[max(0, len(lost)-maxGap):]
 	if len(lost) == 0 && known {
 		return
 	}
 	p.gap(unseen.gap(lost...))
 }
 
-// adopt begins the rollout of a revision, which ends the one before it.
+// adopt begins the rollout of a revision, which ends the one before it. A ReplicaSet that is made anew goes on with the rollout of the one that was deleted;
+// it gets a higher number only when another one took the same in between.
 func (p *step) adopt(k Pending, v View, newest bool) {
 	s := &p.s
+	again := s.Key.Kind == Deployment && k.Name == s.Name && len(k.History) == 0
+	if k.Revision < s.Last || k.Revision == s.Last && !again || k.Revision > s.Last && again {
+		s.RevisionEpoch++
+	}
+	s.Taken = k.Version
+	if again && k.Revision <= s.Last {
+		s.Last = k.Revision
+		return
+	}
 	next := p.compose(k, v, newest)
 	if s.InFlight() {
 		p.overtake(next, v)
@@ -154,7 +185,7 @@ func (p *step) compose(k Pending, v View, newest bool) *beginning {
 		ID: p.id(k), Revision: k.Revision, Name: k.Name, Hash: k.Hash, Strategy: v.Strategy, Labels: v.Labels, Notes: v.Annotations,
 		Provenance: p.provenance, Replicas: v.Counts.Desired, Newest: v.Counts, Told: v.Counts, ToldAt: v.At, ProgressAt: v.At,
 	}
-	r.Template = p.template(v, newest)
+	r.Template = p.template(k.Name, v, newest)
 	r.Previous = s.Template.Images
 	if n := len(s.Completed); n > 0 && s.Completed[n-1].Template.known() {
 		r.Previous = s.Completed[n-1].Template.Images
@@ -184,7 +215,7 @@ func (p *step) id(k Pending) string {
 
 // template of a revision. A Deployment's controller writes the revision into the very version whose template it is, so the first version that bears
 // it tells; a StatefulSet's status tells which generation it speaks of.
-func (p *step) template(v View, newest bool) Template {
+func (p *step) template(name string, v View, newest bool) Template {
 	s := &p.s
 	switch {
 	case !newest && v.blind():
@@ -195,7 +226,7 @@ func (p *step) template(v View, newest bool) Template {
 		return Template{} // one that is yet to begin may stand there
 	case v.current() || s.Key.Kind == DaemonSet:
 		return v.Template
-	case s.Key.Kind == Deployment && !v.blind() && (s.View == nil || s.View.Revision != v.Revision):
+	case s.Key.Kind == Deployment && !v.blind() && (s.View == nil || s.View.Revision != v.Revision || v.Progress.names(name)):
 		return v.Template
 	case v.blind() && !v.Template.same(s.Template):
 		return v.Template

@@ -8,6 +8,9 @@
 // follow their started directly; only drained may come after the end. Scaling is never a rollout. What was there when a workload was first seen is
 // a silent baseline, except for a rollout in flight: its start is reconstructed.
 //
+// Revisions are accounted for in the order in which they were taken. Numbers may repeat or fall where somebody deletes a ReplicaSet: one that is made anew goes on with
+// its rollout, one of another template begins its own, with an epoch in its identity.
+//
 // A Deployment and its ReplicaSets, a StatefulSet and its ControllerRevisions, may arrive in any order relative to each other; each object's own
 // versions in order. What nobody saw, since the watcher was down or versions were skipped, is reconstructed where something tells of it, and named
 // in a gap where not.

@@ -94,6 +94,9 @@ func (p *step) unknown(gap events.Gap, at time.Time) {
 	f := p.about(r, events.FactUnknown, at, timeObservation)
 	f.Provenance, f.Gap = events.ProvenanceReconstructed, &gap
 	f.Reason, f.Message = "Unseen", "nobody saw how it ended"
+	if gap.Cause == events.CauseClusterReleased {
+		f.Reason, f.Message = "Released", "its cluster was taken from its project before it ended"
+	}
 	p.tell(f)
 }
 

@@ -80,21 +80,66 @@ func FuzzAdvance(f *testing.F) {
 		f.Add(seed, byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, kind byte) {
-		rng := rand.New(rand.NewPCG(seed, 11))
-		c := &cluster{lab: newLab(t, kinds()[int(kind)%3], seed)}
-		now := epoch
-		for range 150 {
-			now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
-			c.deliver(nonsense(rng, c.kind, now))
-			raw := encode(t, c.state)
-			require.Less(t, len(raw), 120_000)
-			var back rollout.State
-			require.NoError(t, json.Unmarshal([]byte(raw), &back))
-			require.Equal(t, raw, encode(t, back))
-			if wake := c.state.Wake(); !wake.IsZero() && rng.IntN(3) == 0 {
-				c.deliver(rollout.Input{AgentID: 7, ObservedAt: wake})
-			}
+		whatever(t, seed, kind, func(*cluster, time.Time) {})
+	})
+}
+
+func whatever(t *testing.T, seed uint64, kind byte, also func(c *cluster, now time.Time)) *cluster {
+	rng := rand.New(rand.NewPCG(seed, 11))
+	c := &cluster{lab: newLab(t, kinds()[int(kind)%3], seed)}
+	now := epoch
+	for range 150 {
+		now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
+		c.deliver(nonsense(rng, c.kind, now))
+		raw := encode(t, c.state)
+		require.Less(t, len(raw), 120_000)
+		var back rollout.State
+		require.NoError(t, json.Unmarshal([]byte(raw), &back))
+		require.Equal(t, raw, encode(t, back))
+		if wake := c.state.Wake(); !wake.IsZero() && rng.IntN(3) == 0 {
+			c.deliver(rollout.Input{AgentID: 7, ObservedAt: wake})
 		}
-		c.stories()
+		also(c, now)
+	}
+	c.stories()
+	return c
+}
+
+// The same holds when the cluster goes from project to project: what was in flight has its end then, and nobody hears of it again.
+func FuzzRelease(f *testing.F) {
+	for seed := range uint64(12) {
+		f.Add(seed, byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, kind byte) {
+		releases := rand.New(rand.NewPCG(seed, 13))
+		var at []int // how many facts there were after each release
+		c := whatever(t, seed, kind, func(c *cluster, now time.Time) {
+			if releases.IntN(20) > 0 {
+				return
+			}
+			told := len(c.facts)
+			c.deliver(rollout.Input{ObservedAt: now, Released: true})
+			require.False(t, c.state.InFlight())
+			require.True(t, c.state.Wake().IsZero())
+			for _, fact := range c.facts[told:] {
+				require.Contains(t, []events.Fact{events.FactGap, events.FactUnknown}, fact.Fact)
+			}
+			serial := c.state.Serial
+			c.deliver(rollout.Input{ObservedAt: now, Released: true})
+			require.Equal(t, serial, c.state.Serial, "it is released already")
+			at = append(at, len(c.facts))
+		})
+		theirs, last := map[string]bool{}, 0
+		for _, until := range append(at, len(c.facts)) {
+			for _, fact := range c.facts[last:until] {
+				require.False(t, fact.Rollout != nil && theirs[fact.Rollout.ID], "%s of a rollout that was told to others", fact.Fact)
+			}
+			for _, fact := range c.facts[last:until] {
+				if fact.Rollout != nil {
+					theirs[fact.Rollout.ID] = true
+				}
+			}
+			last = until
+		}
 	})
 }

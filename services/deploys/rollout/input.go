@@ -6,7 +6,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Input is one step of what is known about a workload: exactly one of Workload, Revision and Absence, or none of them, which is a tick.
+// Input is one step of what is known about a workload: exactly one of Workload, Revision, Absence and Released, or none of them, which is a tick.
 type Input struct {
 	// AgentID of the agent that tells it.
 	AgentID int64
@@ -26,6 +26,8 @@ type Input struct {
 	Revision *events.ObservedWorkloadRevision
 	// Absence says that a complete full resync lacks the workload.
 	Absence *Absence
+	// Released says that the cluster was taken from the project whose agents have told so far: what is told from here on is told to others.
+	Released bool
 }
 
 // Absence is judged only where the state knows no version above the listing's.

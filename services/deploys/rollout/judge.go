@@ -109,9 +109,9 @@ func (p *step) end(v View, reason, message string) {
 		p.gap(gap)
 		p.unknown(gap, at)
 	}
-	for _, pending := range slices.Clone(s.Pending) {
-		if pending.WorkloadUID == s.UID && pending.Revision > s.Last && !v.blind() {
-			p.adopt(pending, last, false) // begun by its controller, which had no time to tell
+	if begun, _ := p.turns(last, len(s.Pending)-1); !v.blind() {
+		for _, k := range begun {
+			p.adopt(k, last, false) // by its controller, which had no time to tell
 		}
 	}
 	counts := s.View.Counts
@@ -152,6 +152,10 @@ func (p *step) unselect(v View) {
 // arrive begins to follow.
 func (p *step) arrive(v View, created, impatient bool) {
 	s := &p.s
+	if !created && s.Key.Kind == DaemonSet && !v.current() && v.Observed > 0 {
+		s.UID = v.UID
+		return // its counts are those of another template: the next one tells what the baseline is
+	}
 	back := s.UID == v.UID && (s.Gone || s.Unselected)
 	told := s.Last
 	s.Gone, s.Unselected, s.UID = false, false, v.UID
@@ -169,9 +173,6 @@ func (p *step) arrive(v View, created, impatient bool) {
 		p.weigh(v, v)
 		return
 	}
-	if s.Key.Kind == DaemonSet && !v.current() && v.Observed > 0 {
-		return // its counts are those of another template: the next one tells what the baseline is
-	}
 	p.see(&v)
 	to, known := p.target(v)
 	if back && known && to < told {
@@ -186,6 +187,7 @@ func (p *step) arrive(v View, created, impatient bool) {
 		s.Last, s.Name, s.Hash, s.Template = to-1, "", "", Template{}
 		p.catchUp(v, to, true, true)
 	case back && to == told && to > 0:
+		p.settle(v.UID, -1, to)
 	default:
 		p.baseline(v, to)
 	}
@@ -200,9 +202,10 @@ func (p *step) baseline(v View, to int) {
 	if s.Rollout != nil && s.Rollout.End != "" {
 		s.Rollout = nil
 	}
+	s.Taken = ""
 	for _, r := range s.Revisions {
 		if r.WorkloadUID == v.UID && r.Revision == to && !r.Deleted {
-			s.Name, s.Hash = r.Name, r.Hash
+			s.Name, s.Hash, s.Taken = r.Name, r.Hash, r.Since
 		}
 	}
 	if s.Key.Kind == StatefulSet {
@@ -212,7 +215,7 @@ func (p *step) baseline(v View, to int) {
 		s.Template = v.Template
 		p.complete(Finished{Revision: to, Name: s.Name, Hash: s.Hash, Template: v.Template})
 	}
-	p.settle(v.UID, to)
+	p.settle(v.UID, -1, to)
 }
 
 func (p *step) complete(c Finished) {
@@ -232,15 +235,27 @@ func (p *step) follow(v View, impatient bool) {
 	}
 	p.see(&v)
 	to, known := p.target(v)
-	switch {
-	case known && to > s.Last || !known && impatient:
-		p.catchUp(v, to, known, impatient)
-	case to > 0 && (to < s.Last || p.twinned(v)):
-		p.regress(v, to, impatient)
-	}
+	p.turn(v, to, known, impatient)
 	s.View = &v
 	p.doubt(v)
 	p.weigh(before, v)
+}
+
+// turn to the revision that the view speaks of, if that is another one than the last that is accounted for.
+func (p *step) turn(v View, to int, known, impatient bool) {
+	s := &p.s
+	anew := s.Key.Kind == Deployment && to <= s.Last && p.whole(v, p.heading(v, to))
+	switch {
+	case !known && impatient, known && to > s.Last && !p.overtaken(v), anew:
+		p.catchUp(v, to, known, impatient)
+	case to > 0 && to < s.Last:
+		p.regress(v, to, impatient)
+	case impatient && p.unclear(v): // no other ReplicaSet: the template was taken for another
+		s.Template = v.Template
+		if s.InFlight() {
+			s.Rollout.Template = v.Template
+		}
+	}
 }
 
 // reconsider judges the newest view once more, now that a revision is known that it did not wait for.
@@ -251,14 +266,10 @@ func (p *step) reconsider() {
 	v.First, v.Skipped, v.Restored = false, false, false
 	to, known := p.target(v)
 	last, epoch := s.Last, s.RevisionEpoch
-	switch {
-	case !known:
+	if !known {
 		return
-	case to > last && p.accounted(s.UID, last, to):
-		p.catchUp(v, to, true, false)
-	case to > 0 && (to < last || p.twinned(v)):
-		p.regress(v, to, false)
 	}
+	p.turn(v, to, true, false)
 	if s.Last != last || s.RevisionEpoch != epoch {
 		s.View = &v
 		p.weigh(v, v)
@@ -283,7 +294,7 @@ func (p *step) rewound(v View) bool {
 	return true
 }
 
-// regress follows revisions that began anew: every object that bore this one or a higher one is gone.
+// regress follows revisions that began anew: every object that bore a higher one is gone.
 func (p *step) regress(v View, to int, impatient bool) {
 	s := &p.s
 	if s.Key.Kind == DaemonSet {
@@ -292,42 +303,23 @@ func (p *step) regress(v View, to int, impatient bool) {
 		p.catchUp(v, to, true, true)
 		return
 	}
-	r, there := p.highest()
-	if to == s.Last {
-		twin := p.twin(v)
-		if twin == nil && impatient { // no other ReplicaSet: the template was taken for another
-			s.Template = v.Template
-			if s.InFlight() {
-				s.Rollout.Template = v.Template
-			}
-		}
-		if twin == nil {
-			return
-		}
-		r, there = *twin, true
+	if s.Key.Kind != Deployment {
+		return
 	}
-	if impatient && v.blind() && (!there || r.Revision != to) { // objects that went away unseen are still taken for there
+	r, there := p.keeper(v, to)
+	if !there && impatient && !p.corrected(v) { // objects that went away unseen are still taken for there
 		r, there = p.bearer(to)
 	}
-	if !there || r.Revision != to {
+	if !there {
 		return // somebody wrote the annotation; the controller puts it right
 	}
-	s.RevisionEpoch++
-	same := r.Hash == s.Hash || s.Hash == ""
-	if same {
-		s.Last, s.Name = to, r.Name // the same template: a ReplicaSet was deleted by hand
-	} else {
-		s.Last = to - 1
+	s.Pending = slices.DeleteFunc(s.Pending, func(k Pending) bool { return k.WorkloadUID == s.UID && compareVersions(k.Version, v.Version) < 0 })
+	k := pending(r)
+	k.Revision, k.Version = to, v.Version
+	if r.Revision != to { // it took the next one meanwhile
+		k.History = nil
 	}
-	s.Pending = slices.DeleteFunc(s.Pending, func(k Pending) bool { return k.WorkloadUID == s.UID && compareVersions(k.Version, r.Version) < 0 })
-	for _, known := range slices.Clone(s.Revisions) {
-		if known.WorkloadUID == s.UID && compareVersions(known.Version, r.Version) >= 0 {
-			p.pend(known)
-		}
-	}
-	if !same {
-		p.catchUp(v, to, true, true)
-	}
+	p.take(v, []Pending{k}, to, true)
 }
 
 // bearer of the revision that was seen last.
@@ -339,24 +331,6 @@ func (p *step) bearer(revision int) (Revision, bool) {
 		}
 	}
 	return of, of.UID != ""
-}
-
-// twinned says that the view has pods of another template than the one that is accounted for, under the same revision: its ReplicaSet was deleted by
-// hand, and the next one got its number. A ReplicaSet that is used again bears the next number before the Deployment does.
-func (p *step) twinned(v View) bool {
-	s := &p.s
-	return s.Key.Kind == Deployment && v.Revision == s.Last && v.current() && v.Counts.Updated > 0 && s.Hash != "" &&
-		v.Template.known() && s.Template.known() && !v.Template.same(s.Template) && !p.passed(v)
-}
-
-// twin is the ReplicaSet that took the number.
-func (p *step) twin(v View) *Revision {
-	for _, r := range p.s.Revisions {
-		if r.WorkloadUID == p.s.UID && r.Revision == p.s.Last && !r.Deleted && r.Hash != p.s.Hash && compareVersions(r.Version, v.Version) < 0 {
-			return &r
-		}
-	}
-	return nil
 }
 
 // see remembers the view's template, and since when it could take effect.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +69,9 @@ type deployment struct {
 	lingering  bool // pods take their time to terminate
 	late       bool // the progress deadline has passed
 	keep       int  // revisionHistoryLimit
-	epochs     int  // how often revisions began anew
+	epochs     int  // how often a revision was taken that is not above the one before
+	taken      int  // the last one
+	annotated  int  // what the annotation was when it was taken
 	hasStatus  bool
 }
 
@@ -85,7 +88,7 @@ func (d *deployment) create(replicas int, image string) {
 	d.there, d.uid_, d.created = true, d.uid("d"), d.second()
 	d.generation, d.observed, d.replicas, d.revision, d.paused = 1, 0, replicas, 0, false
 	d.tpl, d.written, d.sets, d.status, d.progress = template{image: image}, d.second(), nil, events.Counts{}, events.Condition{}
-	d.hasStatus, d.late, d.epochs = false, false, 0
+	d.hasStatus, d.late, d.epochs, d.taken, d.annotated = false, false, 0, 0, 0
 	d.write()
 }
 
@@ -118,10 +121,15 @@ func (d *deployment) write() {
 	in := d.observation(events.VerbUpserted)
 	d.version = in.Workload.Object.ResourceVersion
 	d.tell(in)
-	c := d.status
-	complete := d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas && c.Available == d.replicas
-	if current := d.newest_(); complete && current != nil && d.revision == current.revision && len(d.truth) > 0 && d.newest().end == "" {
-		d.newest().end = events.FactCompleted
+	if len(d.truth) == 0 || d.newest().hash != d.tpl.hash() || uidOf(d.newest().id) != d.uid_ || d.taken != d.revision {
+		return
+	}
+	c, actual := d.status, d.newest()
+	if d.revision != d.annotated || c.Updated > 0 || strings.Contains(d.progress.Message, `"web-`+actual.hash+`"`) {
+		actual.known = true
+	}
+	if d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas && c.Available == d.replicas && actual.end == "" {
+		actual.end = events.FactCompleted
 	}
 }
 
@@ -201,6 +209,7 @@ func (d *deployment) deleteSet() {
 	if r == nil {
 		return
 	}
+	d.erased[d.uid_] = d.erased[d.uid_] || d.down
 	d.sets = slices.DeleteFunc(d.sets, func(o *replicaSet) bool { return o == r })
 	d.tell(d.set(r, events.VerbDeleted))
 }
@@ -225,47 +234,42 @@ func (d *deployment) step() {
 }
 
 func (d *deployment) sync() {
+	d.pauses()
 	current := d.newest_()
-	oldPods, highest, bumped := 0, 0, false
+	oldPods, highest := 0, 0
 	for _, r := range d.sets {
 		if r != current {
 			oldPods += r.pods() + r.terminating
 			highest = max(highest, r.revision)
 		}
 	}
+	created, bumped := false, false
 	switch {
-	case current != nil && current.revision < highest+1:
+	case current != nil && current.revision <= highest:
 		current.history = append(current.history, current.revision)
 		current.revision = highest + 1
-		d.begin(current)
+		d.take(current)
+		d.writeSet(current)
 		bumped = true // and the Deployment learns of it the next time
 	case current == nil && !d.paused && (d.strategy != "Recreate" || oldPods == 0):
 		hash := d.tpl.hash()
 		current = &replicaSet{name: "web-" + hash, uid: d.uid("rs"), tpl: d.tpl, created: d.second(), revision: highest + 1}
 		d.sets = append(d.sets, current)
-		if n := len(d.truth); n > 0 && d.truth[n-1].hash == hash && uidOf(d.truth[n-1].id) == d.uid_ {
-			d.writeSet(current) // made anew
-		} else {
-			twin := d.revision == current.revision
-			if twin {
-				d.epochs++
-			}
-			d.begin(current)
-			d.newest().known = twin
-		}
+		d.take(current)
+		d.writeSet(current)
+		created = true
 	}
-	if current != nil && d.revision != current.revision && !bumped {
+	if current != nil && !bumped && (created || d.revision != current.revision) {
 		if d.rng.IntN(12) == 0 && d.held {
 			return // the write conflicts, and comes to nothing
 		}
-		if current.revision < d.revision {
-			d.epochs++
-			if d.newest().hash != current.tpl.hash() {
-				d.began(d.id(current), current.revision, current.tpl.hash())
-			}
+		if current.revision < d.taken {
+			d.take(current) // what was deleted by hand was the newest
+		}
+		if created {
+			d.say("True", "NewReplicaSetCreated", `Created new replica set "`+current.name+`"`)
 		}
 		d.revision = current.revision
-		d.newest().known = true
 		d.write()
 	}
 	d.size(current)
@@ -273,9 +277,40 @@ func (d *deployment) sync() {
 	d.cleanUp(current)
 }
 
-func (d *deployment) begin(r *replicaSet) {
-	d.began(d.id(r), r.revision, r.tpl.hash())
-	d.writeSet(r)
+// pauses writes that the Deployment is paused, or is not any more, where its controller says how it gets on.
+func (d *deployment) pauses() {
+	paused := d.progress.Reason == "DeploymentPaused"
+	switch {
+	case d.deadline == nil || d.paused == paused || d.progress.Reason == "ProgressDeadlineExceeded":
+		return
+	case d.paused:
+		d.say("Unknown", "DeploymentPaused", "Deployment is paused")
+	default:
+		d.say("Unknown", "DeploymentResumed", "Deployment is resumed")
+	}
+	d.write()
+}
+
+// say how the rollout gets on, in the condition.
+func (d *deployment) say(status, reason, message string) {
+	if d.deadline == nil || d.progress.Reason == reason && d.progress.Message == message {
+		return
+	}
+	at := d.second()
+	d.progress = events.Condition{Type: "Progressing", Status: status, Reason: reason, Message: message, LastUpdateTime: &at}
+}
+
+// take makes a ReplicaSet the current one. One that is made anew goes on with the rollout of the one that was deleted.
+func (d *deployment) take(r *replicaSet) {
+	hash := r.tpl.hash()
+	anew := len(d.truth) > 0 && d.newest().hash == hash && uidOf(d.newest().id) == d.uid_
+	if r.revision < d.taken || r.revision == d.taken && !anew {
+		d.epochs++
+	}
+	d.taken, d.annotated = r.revision, d.revision
+	if !anew {
+		d.began(d.id(r), r.revision, hash)
+	}
 }
 
 func (d *deployment) id(r *replicaSet) string {
@@ -352,29 +387,22 @@ func (d *deployment) writeStatus(current *replicaSet) {
 	}
 	c.Terminating = &terminating
 	c.Unavailable = max(0, d.replicas-c.Available)
-	progress := d.progress
+	before := d.progress
 	complete := c.Updated == d.replicas && c.Total == d.replicas && c.Available == d.replicas
-	say := func(status, reason, message string) {
-		if progress.Reason == reason && progress.Message == message {
-			return
-		}
-		at := d.second()
-		progress = events.Condition{Type: "Progressing", Status: status, Reason: reason, Message: message, LastUpdateTime: &at}
-	}
-	if d.deadline != nil && current != nil && (c.Updated != c.Total || progress.Reason != "NewReplicaSetAvailable") {
+	if !d.paused && current != nil && (c.Updated != c.Total || d.progress.Reason != "NewReplicaSetAvailable") {
 		switch {
 		case complete:
-			say("True", "NewReplicaSetAvailable", `ReplicaSet "`+current.name+`" has successfully progressed.`)
+			d.say("True", "NewReplicaSetAvailable", `ReplicaSet "`+current.name+`" has successfully progressed.`)
 		case d.late:
-			say("False", "ProgressDeadlineExceeded", `ReplicaSet "`+current.name+`" has timed out progressing.`)
+			d.say("False", "ProgressDeadlineExceeded", `ReplicaSet "`+current.name+`" has timed out progressing.`)
 		default:
-			say("True", "ReplicaSetUpdated", `ReplicaSet "`+current.name+`" is progressing.`)
+			d.say("True", "ReplicaSetUpdated", `ReplicaSet "`+current.name+`" is progressing.`)
 		}
 	}
-	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) && encode(d.t, progress) == encode(d.t, d.progress) {
+	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) && encode(d.t, before) == encode(d.t, d.progress) {
 		return
 	}
-	d.observed, d.status, d.progress, d.hasStatus = d.generation, c, progress, true
+	d.observed, d.status, d.hasStatus = d.generation, c, true
 	d.write()
 }
 

@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -29,11 +30,15 @@ type lab struct {
 	held    bool // told is kept back, to be delivered in another order
 	backlog []rollout.Input
 	log     []rollout.Input // what was delivered
+	agent   int64           // that tells; 7 when it is none
 	state   rollout.State
 	facts   []events.DeployFact
 
 	truth []*truth
-	plays player
+	// erased are objects of which a ReplicaSet was deleted by hand while the watcher was down: the revisions that it had, and those that took its number, may
+	// leave nothing.
+	erased map[string]bool
+	plays  player
 }
 
 // outage of the watcher.
@@ -52,14 +57,14 @@ type truth struct {
 	id       string
 	revision int
 	hash     string
-	known    bool // to the workload itself
+	known    bool // by its number, its pods or its verdict the workload itself shows it
 	end      events.Fact
 }
 
 var epoch = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
 func newLab(t testing.TB, kind string, seed uint64) *lab {
-	l := &lab{t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, rv: 100}
+	l := &lab{t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, rv: 100, erased: map[string]bool{}}
 	l.state = rollout.New(rollout.Key{ClusterUID: "cluster", Namespace: "shop", Kind: kind, Name: "web"})
 	return l
 }
@@ -81,7 +86,7 @@ func (l *lab) meta(name, uid string, created time.Time, verb events.Verb) events
 
 // tell is the watcher, which sees the object now.
 func (l *lab) tell(in rollout.Input) {
-	in.AgentID, in.ObservedAt = 7, l.now
+	in.AgentID, in.ObservedAt = cmp.Or(l.agent, 7), l.now
 	switch {
 	case l.down:
 	case l.held:

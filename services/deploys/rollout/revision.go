@@ -20,8 +20,9 @@ func (p *step) revision(in Input) bool {
 		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Object.Name, UID: r.Object.UID, Hash: r.TemplateHash,
 		Version: r.Object.ResourceVersion, Deleted: r.Object.Verb == events.VerbDeleted || r.Object.DeletedAt != nil,
 		CreatedAt: cleanPointer(r.Object.CreatedAt), SeenAt: clean(in.ObservedAt),
+		Since: r.Object.ResourceVersion, Listed: r.Object.FirstSeen || r.Object.UpdateType == events.UpdateTypeFull,
 	}
-	heard := in.Epoch == p.s.Epoch && (r.Object.FirstSeen || r.Object.UpdateType == events.UpdateTypeFull) && p.awaited(known)
+	heard := in.Epoch == p.s.Epoch && known.Listed && p.awaited(known)
 	if in.Epoch == p.s.Epoch && !p.news(known) {
 		if heard {
 			p.s = p.s.clone()
@@ -36,6 +37,9 @@ func (p *step) revision(in Input) bool {
 	}
 	if in.Epoch > p.s.Epoch {
 		p.restore(in.Epoch)
+	}
+	if before := p.known(known.UID); before != nil && before.Revision == known.Revision {
+		known.Since, known.Listed = before.Since, before.Listed
 	}
 	known.History = history(r, p.former(known))
 	p.note(known)
@@ -56,11 +60,9 @@ func (p *step) concerns(r *events.ObservedWorkloadRevision) bool {
 
 // news says that the observation is above what is known of the object.
 func (p *step) news(r Revision) bool {
-	for _, known := range p.s.Revisions {
-		if known.UID == r.UID {
-			order := compareVersions(r.Version, known.Version)
-			return order > 0 || order == 0 && r.Deleted && !known.Deleted
-		}
+	if known := p.known(r.UID); known != nil {
+		order := compareVersions(r.Version, known.Version)
+		return order > 0 || order == 0 && r.Deleted && !known.Deleted
 	}
 	full := len(p.s.Revisions) >= maxRevisions && r.Revision < p.s.Revisions[0].Revision
 	return !full || r.Revision > p.s.Last
@@ -90,12 +92,19 @@ func (p *step) hear(r Revision) {
 	}
 }
 
+// known is what was told of the object last.
+func (p *step) known(uid string) *Revision {
+	at := slices.IndexFunc(p.s.Revisions, func(r Revision) bool { return r.UID == uid })
+	if at < 0 {
+		return nil
+	}
+	return &p.s.Revisions[at]
+}
+
 // former revisions of the object, as far as they are known.
 func (p *step) former(r Revision) []int {
-	for _, known := range p.s.Revisions {
-		if known.UID == r.UID {
-			return append(slices.Clone(known.History), known.Revision)
-		}
+	if known := p.known(r.UID); known != nil {
+		return append(slices.Clone(known.History), known.Revision)
 	}
 	return nil
 }
@@ -105,9 +114,13 @@ func (p *step) note(r Revision) {
 	s := &p.s
 	revisions := make([]Revision, 0, len(s.Revisions)+1)
 	for _, known := range s.Revisions {
-		if known.UID != r.UID {
-			revisions = append(revisions, known)
+		if known.UID == r.UID {
+			continue
 		}
+		if known.Name == r.Name && compareVersions(known.Version, r.Since) < 0 {
+			known.Deleted = true // or its name would not be free
+		}
+		revisions = append(revisions, known)
 	}
 	revisions = append(revisions, r)
 	s.Revisions = revisions
@@ -120,7 +133,7 @@ func (p *step) note(r Revision) {
 	if r.WorkloadUID == s.UID && s.View != nil {
 		switch {
 		case r.Revision == s.Last && s.Hash == "" && !r.Deleted:
-			s.Name, s.Hash = r.Name, r.Hash
+			s.Name, s.Hash, s.Taken = r.Name, r.Hash, r.Since
 		case s.Unnumbered && r.Name == s.Name && r.Revision >= s.Last && !r.Deleted:
 			s.Last, s.Hash, s.Unnumbered = r.Revision, r.Hash, false
 		}
@@ -142,45 +155,78 @@ func history(r *events.ObservedWorkloadRevision, former []int) []int {
 // pend keeps the revision until the workload speaks of it, whatever becomes of the object meanwhile.
 func (p *step) pend(r Revision) {
 	s := &p.s
-	if r.Deleted || r.Revision == 0 || r.WorkloadUID == s.UID && s.View != nil && r.Revision <= s.Last {
+	if r.Deleted || r.Revision == 0 || p.past(r) {
 		return
 	}
-	if known := p.find(r.WorkloadUID, r.Revision); known != nil {
-		if known.Name != r.Name { // revisions began anew: the object that bore the number is gone
-			*known = pending(r)
+	same := func(k Pending) bool {
+		return k.WorkloadUID == r.WorkloadUID && k.Revision == r.Revision && (k.Name == r.Name && k.Version == r.Since || s.Key.Kind != Deployment)
+	}
+	if at := slices.IndexFunc(s.Pending, same); at >= 0 {
+		if s.Pending[at].Name != r.Name { // the object that bore the number is gone
+			s.Pending[at] = pending(r)
 		}
 		return
 	}
-	s.Pending = append(s.Pending, pending(r))
-	slices.SortFunc(s.Pending, func(a, b Pending) int {
-		return cmp.Or(cmp.Compare(a.WorkloadUID, b.WorkloadUID), cmp.Compare(a.Revision, b.Revision))
-	})
+	after := func(k Pending) bool {
+		switch {
+		case k.WorkloadUID != r.WorkloadUID:
+			return k.WorkloadUID > r.WorkloadUID
+		case (k.Listed || r.Listed) && k.Revision != r.Revision: // nobody knows when they were taken
+			return k.Revision > r.Revision
+		default:
+			return compareVersions(k.Version, r.Since) > 0
+		}
+	}
+	at := slices.IndexFunc(s.Pending, after)
+	if at < 0 {
+		at = len(s.Pending)
+	}
+	revision, name := p.accounted(r.WorkloadUID)
+	if at > 0 && s.Pending[at-1].WorkloadUID == r.WorkloadUID {
+		revision, name = s.Pending[at-1].Revision, s.Pending[at-1].Name
+	}
+	if r.Revision == revision && r.Name == name && s.Key.Kind == Deployment {
+		return // made anew: it goes on where the one that was deleted stopped
+	}
+	s.Pending = slices.Insert(s.Pending, at, pending(r))
 	if over := len(s.Pending) - maxPending; over > 0 {
 		s.Pending = slices.Delete(s.Pending, 0, over)
 	}
 }
 
+// past says that the revision is accounted for. One that is not above the last one is not if another object took it later.
+func (p *step) past(r Revision) bool {
+	s := &p.s
+	if r.WorkloadUID != s.UID || s.View == nil || r.Revision > s.Last {
+		return false
+	}
+	return s.Key.Kind != Deployment || s.Taken == "" || compareVersions(r.Since, s.Taken) <= 0
+}
+
 func pending(r Revision) Pending {
 	return Pending{
 		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, Hash: r.Hash, CreatedAt: r.CreatedAt, SeenAt: r.SeenAt,
-		Version: r.Version, History: r.History,
+		Version: r.Since, Listed: r.Listed, History: r.History,
 	}
 }
 
-// settle forgets what is pending of a UID up to a revision.
-func (p *step) settle(uid string, upTo int) {
-	p.s.Pending = slices.DeleteFunc(p.s.Pending, func(k Pending) bool { return k.WorkloadUID == uid && k.Revision <= upTo })
-	if len(p.s.Pending) == 0 {
-		p.s.Pending = nil
-	}
-}
-
-// highest revision of the workload that is there.
-func (p *step) highest() (Revision, bool) {
-	for _, v := range slices.Backward(p.s.Revisions) {
-		if r := v; r.WorkloadUID == p.s.UID && !r.Deleted {
-			return r, true
+// settle forgets what is pending of a UID up to and including a place, or, where that is -1, a revision.
+func (p *step) settle(uid string, at, upTo int) {
+	if at < 0 {
+		for i, k := range p.s.Pending {
+			if k.WorkloadUID == uid && k.Revision <= upTo {
+				at = i
+			}
 		}
 	}
-	return Revision{}, false
+	rest := make([]Pending, 0, len(p.s.Pending))
+	for i, k := range p.s.Pending {
+		if k.WorkloadUID != uid || i > at {
+			rest = append(rest, k)
+		}
+	}
+	p.s.Pending = rest
+	if len(rest) == 0 {
+		p.s.Pending = nil
+	}
 }

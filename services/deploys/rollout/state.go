@@ -59,6 +59,8 @@ type State struct {
 	Hash       string   `json:"hash,omitempty"`
 	Template   Template `json:"template,omitzero"`
 	Generation int      `json:"generation,omitempty"`
+	// Taken is the version in which a ReplicaSet took that revision, empty where nobody saw it.
+	Taken string `json:"taken,omitempty"`
 	// Unnumbered says that Name is known and its revision is not.
 	Unnumbered bool `json:"unnumbered,omitempty"`
 	// RevisionEpoch grows when revisions began anew under the same UID.
@@ -70,7 +72,7 @@ type State struct {
 	Completed []Finished `json:"completed,omitempty"`
 	// Revisions that are known, the highest last.
 	Revisions []Revision `json:"revisions,omitempty"`
-	// Pending are revisions above Last that are not accounted for, in order.
+	// Pending are revisions that were taken after Last and are not accounted for, in the order in which they were taken.
 	Pending []Pending `json:"pending,omitempty"`
 
 	// Rollout is the newest one told, in flight or over; nil after a silent baseline.
@@ -117,27 +119,32 @@ type Finished struct {
 
 // Revision is a ReplicaSet or a ControllerRevision.
 type Revision struct {
-	WorkloadUID string    `json:"workload_uid"`
-	Revision    int       `json:"revision,omitempty"`
-	Name        string    `json:"name"`
-	UID         string    `json:"uid"`
-	Hash        string    `json:"hash,omitempty"`
-	Version     string    `json:"version"`
-	Deleted     bool      `json:"deleted,omitempty"`
-	CreatedAt   time.Time `json:"created_at,omitzero"`
-	SeenAt      time.Time `json:"seen_at,omitzero"`
-	History     []int     `json:"history,omitempty"`
+	WorkloadUID string `json:"workload_uid"`
+	Revision    int    `json:"revision,omitempty"`
+	Name        string `json:"name"`
+	UID         string `json:"uid"`
+	Hash        string `json:"hash,omitempty"`
+	Version     string `json:"version"`
+	// Since is the version in which it was first seen with this revision; Listed says that a listing told it, so that it may have had it for longer.
+	Since     string    `json:"since"`
+	Listed    bool      `json:"listed,omitempty"`
+	Deleted   bool      `json:"deleted,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	SeenAt    time.Time `json:"seen_at,omitzero"`
+	History   []int     `json:"history,omitempty"`
 }
 
 // Pending is a revision that was seen and not yet accounted for.
 type Pending struct {
-	WorkloadUID string    `json:"workload_uid"`
-	Revision    int       `json:"revision"`
-	Name        string    `json:"name"`
-	Version     string    `json:"version"`
-	Hash        string    `json:"hash,omitempty"`
-	CreatedAt   time.Time `json:"created_at,omitzero"`
-	SeenAt      time.Time `json:"seen_at,omitzero"`
+	WorkloadUID string `json:"workload_uid"`
+	Revision    int    `json:"revision"`
+	Name        string `json:"name"`
+	// Version in which it was taken, or, when Listed, a later one.
+	Version   string    `json:"version"`
+	Listed    bool      `json:"listed,omitempty"`
+	Hash      string    `json:"hash,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	SeenAt    time.Time `json:"seen_at,omitzero"`
 	// History are revisions that the same object bore before, the newest last: it is reused.
 	History []int `json:"history,omitempty"`
 }

@@ -80,6 +80,13 @@ func (c Condition) names(name string) bool {
 	return name != "" && strings.Contains(c.Message, `"`+name+`"`)
 }
 
+// object that the message names first.
+func (c Condition) object() string {
+	_, rest, _ := strings.Cut(c.Message, `"`)
+	name, _, _ := strings.Cut(rest, `"`)
+	return name
+}
+
 // viewOf is pure: what the observation says, whoever it came from.
 func viewOf(in Input) View {
 	w := in.Workload

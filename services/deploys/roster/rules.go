@@ -66,6 +66,16 @@ func (r *Roster) Complete(a *Agent) {
 	a.Complete = &selection
 }
 
+// Release takes in that a cluster goes from one project to another: what was listed of it so far was listed for others, so that whoever lists it next begins with a
+// baseline. Its versions go on.
+func (r *Roster) Release(cluster string) {
+	for _, a := range r.colleagues(cluster) {
+		if a = r.change(a); a.ClusterUID == cluster {
+			a.Open, a.Complete, a.CompleteAt = false, nil, time.Time{}
+		}
+	}
+}
+
 // epoch of the versions of an agent's cluster: the highest that any of its agents knows.
 func (r *Roster) epoch(a *Agent) int {
 	if epoch, there := r.epochs[a.ClusterUID]; there {

@@ -44,7 +44,7 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{t: t, server: natstest.Server(t), next: map[string]int{}}
 	b.js = natstest.JetStream(t, b.server)
-	require.NoError(t, topology.Ensure(t.Context(), b.js, cell, topology.Options{StorageBytes: 1 << 30}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, cell, topology.Options{StorageBytes: 1 << 30}))
 	pool, err := postgres.Connect(t.Context(), postgres.Config{URL: pgtest.Database(t), Schema: "deploys"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)

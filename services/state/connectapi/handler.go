@@ -38,12 +38,15 @@ type Dependencies struct {
 	Interceptors []connect.Interceptor
 }
 
+// maxRequest bounds a message as it is after it was unpacked, in bytes, which happens before it is known who sends it.
+const maxRequest = 4 << 20
+
 // NewHandler serves every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	recent := newRecent()
 	callers := &authentication{directory: d.Directory, recent: recent, now: d.Now}
-	options := connect.WithInterceptors(append(interceptors, libpostgres.Outages(), callers)...)
+	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.Outages(), callers)...), connect.WithReadMaxBytes(maxRequest))
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, recent: recent}, options))

@@ -126,9 +126,10 @@ func failing(a *Applied, e said) error {
 // workloads is the scope of what is observed of workloads whose rollouts are followed.
 const workloads = string(events.ScopeWorkloads)
 
-// ofWorkload tells by its subject alone whether a message of the stream OBSERVED is about a workload whose rollouts are followed.
+// ofWorkload tells by its subject alone whether a message of the stream OBSERVED is for those who follow rollouts: about a workload whose rollouts are followed,
+// or, below no agent, about whose a cluster is.
 func ofWorkload(subject string) bool {
-	const position = 4 // lockstep.<cell>.observed.<agent>.workload.…
+	const position = 3 // lockstep.<cell>.observed.<agent>.workload.…
 	for range position {
 		_, rest, found := strings.Cut(subject, ".")
 		if !found {
@@ -136,7 +137,8 @@ func ofWorkload(subject string) bool {
 		}
 		subject = rest
 	}
-	return strings.HasPrefix(subject, topology.TokenWorkload+".")
+	agent, rest, _ := strings.Cut(subject, ".")
+	return agent == topology.TokenCluster || strings.HasPrefix(rest, topology.TokenWorkload+".")
 }
 
 // decodeObserved reads a message of the stream OBSERVED. Who reads of workloads judges whether what is said of them is well said.

@@ -102,6 +102,7 @@ func TestWhatIsSaidOfWorkloadsIsNotEvenRead(t *testing.T) {
 	a := w.agent(7)
 	a.raw(cell.ObservedWorkload(7, "deployment", "shop", "checkout"), natsgo.Header{}, "no event")
 	a.raw(cell.ObservedWorkload(99, "deployment", "shop", "checkout"), natsgo.Header{}, "of an agent that does not exist")
+	a.raw(cell.ObservedClusterReleased("cluster"), natsgo.Header{}, "of no agent at all")
 	// Elsewhere the word is a name like any other.
 	ide := w.workspace("workload")
 	a.sees(running(ide, 8))

@@ -154,7 +154,7 @@ func TestTheConsumerIsWaitedFor(t *testing.T) {
 	js := natstest.JetStream(t, server)
 	to := newDirectives()
 	control, _ := run(t, server, to)
-	require.NoError(t, topology.Ensure(t.Context(), js, cellName, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), js, cellName, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(t.Context(), js, cellName, agent))
 	receive(t, control.Heard())
 	require.NoError(t, server.Restart())

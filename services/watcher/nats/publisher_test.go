@@ -26,7 +26,7 @@ func newStreams(t *testing.T) (*natsd.Server, jetstream.JetStream) {
 	t.Helper()
 	server := natstest.Server(t)
 	js := natstest.JetStream(t, server)
-	require.NoError(t, topology.Ensure(t.Context(), js, cellName, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.Ensure(natstest.Context(t), js, cellName, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(t.Context(), js, cellName, agent))
 	return server, js
 }

@@ -2,6 +2,7 @@
 package played
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -16,26 +17,35 @@ import (
 // Namespace of all Deployments.
 const Namespace = "shop"
 
-// Watcher is that of agent 1 in one cluster. Its messages are given to Say, whose error ends the telling.
+// Watcher is that of an agent in one cluster. Its messages are given to Say, whose error ends the telling.
 type Watcher struct {
 	Cell topology.Cell
 	Now  time.Time
 	Say  func(*nats.Msg) error
+	// Agent and Cluster default to [AgentID] and the constant [Cluster].
+	Agent   int64
+	Cluster string
+	// Versions that its cluster's store has given out.
+	Versions int
 
-	version, events int
-	resync          string
+	events int
+	resync string
 }
 
-// AgentID of the agent.
+// AgentID of the agent that is told of no other.
 const AgentID = 1
 
-// Cluster is the UID of the cluster.
+// Cluster is the UID of the cluster, likewise.
 const Cluster = "cluster-1"
+
+func (w *Watcher) agent() int64 { return cmp.Or(w.Agent, AgentID) }
+
+func (w *Watcher) cluster() string { return cmp.Or(w.Cluster, Cluster) }
 
 func (w *Watcher) say(subject, kind string, data any) error {
 	w.events++
 	e, err := event.New(event.Attributes{
-		Type: kind, Source: event.AgentSource(string(w.Cell), AgentID, "watcher"), Subject: "s", ID: strconv.Itoa(w.events), Time: w.Now,
+		Type: kind, Source: event.AgentSource(string(w.Cell), w.agent(), "watcher"), Subject: "s", ID: strconv.FormatInt(w.agent(), 10) + "/" + strconv.Itoa(w.events), Time: w.Now,
 	}, data)
 	if err != nil {
 		return fmt.Errorf("played: %w", err)
@@ -48,14 +58,14 @@ func (w *Watcher) say(subject, kind string, data any) error {
 }
 
 func (w *Watcher) next() string {
-	w.version++
-	return strconv.Itoa(100 + w.version)
+	w.Versions++
+	return strconv.Itoa(100 + w.Versions)
 }
 
 // Tick says what time it is, 15 seconds later.
 func (w *Watcher) Tick() error {
 	w.Now = w.Now.Add(15 * time.Second)
-	return w.say(w.Cell.ObservedTick(AgentID), events.TypeObservedTick, events.ObservedTick{ClusterUID: Cluster, ObservedAt: w.Now})
+	return w.say(w.Cell.ObservedTick(w.agent()), events.TypeObservedTick, events.ObservedTick{ClusterUID: w.cluster(), ObservedAt: w.Now})
 }
 
 // List is a full resync with these Deployments.
@@ -64,9 +74,9 @@ func (w *Watcher) List(id string, deployments ...*Deployment) error {
 	defer func() { w.resync = "" }()
 	w.Now = w.Now.Add(time.Second)
 	count := 2 * len(deployments)
-	listed := strconv.Itoa(100 + w.version)
-	err := w.say(w.Cell.ObservedResync(AgentID), events.TypeObservedResyncBegun, map[string]any{
-		"resync_id": id, "cluster_uid": Cluster, "cause": "start", "count": count, "observed_at": w.Now, "scope": "workloads", "selection": "all",
+	listed := strconv.Itoa(100 + w.Versions)
+	err := w.say(w.Cell.ObservedResync(w.agent()), events.TypeObservedResyncBegun, map[string]any{
+		"resync_id": id, "cluster_uid": w.cluster(), "cause": "start", "count": count, "observed_at": w.Now, "scope": "workloads", "selection": "all",
 		"list_versions": []map[string]string{{"kind": "deployment", "resource_version": listed}, {"kind": "replicaset", "resource_version": listed}},
 	})
 	for _, d := range deployments {
@@ -81,9 +91,16 @@ func (w *Watcher) List(id string, deployments ...*Deployment) error {
 		return err
 	}
 	w.Now = w.Now.Add(time.Second)
-	return w.say(w.Cell.ObservedResync(AgentID), events.TypeObservedResyncEnded, map[string]any{
-		"resync_id": id, "cluster_uid": Cluster, "count": count, "observed_at": w.Now, "scope": "workloads",
+	return w.say(w.Cell.ObservedResync(w.agent()), events.TypeObservedResyncEnded, map[string]any{
+		"resync_id": id, "cluster_uid": w.cluster(), "count": count, "observed_at": w.Now, "scope": "workloads",
 	})
+}
+
+// As is the same Deployment as another watcher tells of it: one of the same cluster, or one that says it is.
+func (d *Deployment) As(w *Watcher) *Deployment {
+	same := *d
+	same.w = w
+	return &same
 }
 
 // Deployment is one of three pods.
@@ -109,7 +126,7 @@ func (w *Watcher) Deployment(name string, annotations map[string]string) *Deploy
 
 func (d *Deployment) meta(name, uid, version string, created time.Time) events.ObjectMeta {
 	m := events.ObjectMeta{
-		ClusterUID: Cluster, Namespace: Namespace, Name: name, UID: uid, ResourceVersion: version, Verb: events.VerbUpserted, UpdateType: events.UpdateTypePartial,
+		ClusterUID: d.w.cluster(), Namespace: Namespace, Name: name, UID: uid, ResourceVersion: version, Verb: events.VerbUpserted, UpdateType: events.UpdateTypePartial,
 		ObservedAt: d.w.Now, CreatedAt: &created, Annotations: d.annotations, Labels: map[string]string{"app": d.name},
 	}
 	if d.w.resync != "" {
@@ -128,7 +145,7 @@ func (d *Deployment) Tell() error {
 		reason, message = "NewReplicaSetAvailable", "has successfully progressed"
 	}
 	count, none := replicas, 0
-	return d.w.say(d.w.Cell.ObservedWorkload(AgentID, "deployment", Namespace, d.name), events.TypeObservedWorkload, events.ObservedWorkload{
+	return d.w.say(d.w.Cell.ObservedWorkload(d.w.agent(), "deployment", Namespace, d.name), events.TypeObservedWorkload, events.ObservedWorkload{
 		Object: d.meta(d.name, "uid-"+d.name, d.version, d.w.Now.Add(-time.Hour).Truncate(time.Hour)), Kind: events.WorkloadKindDeployment, Generation: d.revision,
 		ObservedGeneration: d.revision, SpecReplicas: &count, HasStatus: true, Strategy: "RollingUpdate", Revision: d.revision,
 		Replicas: replicas, UpdatedReplicas: d.updated, ReadyReplicas: d.available, AvailableReplicas: d.available, UnavailableReplicas: replicas - d.available,
@@ -142,7 +159,7 @@ func (d *Deployment) Tell() error {
 }
 
 func (d *Deployment) tellSet() error {
-	return d.w.say(d.w.Cell.ObservedWorkload(AgentID, "deployment", Namespace, d.name), events.TypeObservedWorkloadRevision, events.ObservedWorkloadRevision{
+	return d.w.say(d.w.Cell.ObservedWorkload(d.w.agent(), "deployment", Namespace, d.name), events.TypeObservedWorkloadRevision, events.ObservedWorkloadRevision{
 		Object: d.meta(d.name+"-"+d.hash(), "rs-"+d.name+"-"+strconv.Itoa(d.revision), d.set, d.started), Kind: events.WorkloadRevisionKindReplicaset,
 		Workload: d.name, WorkloadUID: "uid-" + d.name, Revision: d.revision, TemplateHash: d.hash(),
 	})

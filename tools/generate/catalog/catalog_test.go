@@ -107,6 +107,7 @@ func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
 		"observed.workload_revision.v1":      cell.ObservedWorkload(7, "deployment", "n", "d"),
 		"deploy.fact.v1":                     cell.Deploy("c", "n", "deployment", "d", "completed"),
 		"observed.tick.v1":                   cell.ObservedTick(7),
+		"observed.cluster_released.v1":       cell.ObservedClusterReleased("c"),
 		"desired.workspace.v1":               cell.Desired(7, "w"),
 		"applied.applied.v1":                 cell.Applied(7, "w"),
 		"applied.apply_failed.v1":            cell.Applied(7, "w"),

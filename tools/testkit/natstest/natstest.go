@@ -4,6 +4,7 @@
 package natstest
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func Start(tb testing.TB, opts natsd.Options) *natsd.Server {
 // Connect connects to the server and closes the connection when the test ends. The connection comes back for ever after outages.
 func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.Conn {
 	tb.Helper()
-	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait)}, options...)
+	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.Timeout(patience)}, options...)
 	conn, err := nats.Connect(server.ClientURL(), options...)
 	if err != nil {
 		tb.Fatalf("connect to the test's NATS server: %v", err)
@@ -59,6 +60,14 @@ func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jets
 		tb.Fatalf("open JetStream on the test's NATS server: %v", err)
 	}
 	return js
+}
+
+// Context is the test's, with a deadline. A request to JetStream without one fails after 5 s, which a server takes to make a stream when the disk is busy.
+func Context(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	tb.Cleanup(cancel)
+	return ctx
 }
 
 // Reconnected waits until the connection has noticed that its server was away, and is back: a request made before may be lost without an

@@ -40,7 +40,7 @@ create table reporters (
     since      bigint not null
 );
 
--- Whose each cluster is: the project whose agent reported it first.
+-- Whose each cluster is: the project whose agent reported it first, until an administrator releases it. Nothing is ever taken out of it: it tells who decided what.
 create table claims (
     -- The last one counts.
     number      bigint generated always as identity primary key,
@@ -49,8 +49,10 @@ create table claims (
     since       bigint not null,
     -- 0 is nobody's: it was released, and is the next one's who reports it.
     project_id  bigint not null,
-    -- That reported it.
+    -- That reported it; 0 where an administrator decided, who was that user, for that reason.
     agent_id    bigint not null,
+    user_id     bigint not null default 0,
+    reason      text   not null default '',
     claimed_at  timestamptz not null default now()
 );
 create index claims_cluster on claims (cluster_uid, number);

@@ -1,0 +1,183 @@
+package connectapi
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
+	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
+)
+
+// Projects knows which projects there are; a [lockstep.internal/libs/directory.Directory].
+type Projects interface {
+	Project(id int64) bool
+}
+
+// Stream is what the API asks of the stream OBSERVED.
+type Stream interface {
+	// Release puts on it that a cluster is taken from the project that it is claimed by, and returns the position; see [lockstep.internal/services/deploys/nats.Releaser].
+	Release(ctx context.Context, claim roster.Claim, toProjectID, userID int64, reason string, at time.Time) (uint64, error)
+	// Position is how far it is read.
+	Position(ctx context.Context) (cursor.Position, error)
+}
+
+const (
+	// maxReason of a release, in bytes.
+	maxReason = 500
+	// releasePatience is how long a call waits until its release takes effect, and releaseInterval how long it is between two looks.
+	releasePatience, releaseInterval = 10 * time.Second, 20 * time.Millisecond
+)
+
+type clusterService struct {
+	deploysv1connect.UnimplementedClusterServiceHandler
+
+	clusters *postgres.Clusters
+	stream   Stream
+	projects Projects
+	logger   *slog.Logger
+	now      func() time.Time
+}
+
+func (s *clusterService) ListClusters(ctx context.Context, _ *connect.Request[deploysv1.ListClustersRequest]) (*connect.Response[deploysv1.ListClustersResponse], error) {
+	if err := access.Administrator(ctx); err != nil {
+		return nil, err
+	}
+	at, err := s.stream.Position(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.clusters.List(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	reporters, err := s.clusters.Reporters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &deploysv1.ListClustersResponse{StreamRestored: at.Epoch > 1}
+	for i := range found {
+		out.Clusters = append(out.Clusters, clusterMessage(&found[i]))
+	}
+	for _, r := range reporters {
+		out.Reporters = append(out.Reporters, &deploysv1.Reporter{AgentId: r.AgentID, ProjectId: r.ProjectID, SinceSequence: r.Since})
+	}
+	return connect.NewResponse(out), nil
+}
+
+func clusterMessage(c *postgres.Cluster) *deploysv1.Cluster {
+	current := c.Claim()
+	out := &deploysv1.Cluster{ClusterUid: current.ClusterUID, ProjectId: current.ProjectID, AgentIds: c.Agents, Workloads: c.Workloads, RunningRollouts: c.Running}
+	for _, claim := range c.Claims {
+		out.Claims = append(out.Claims, &deploysv1.Claim{
+			ProjectId: claim.ProjectID, AgentId: claim.AgentID, UserId: claim.UserID, Reason: claim.Reason, ClaimedAt: timestamppb.New(claim.At), SinceSequence: claim.Since,
+		})
+	}
+	return out
+}
+
+// ReleaseCluster puts the release on the stream, where it takes effect once what is before it is taken in, and waits for that.
+func (s *clusterService) ReleaseCluster(ctx context.Context, r *connect.Request[deploysv1.ReleaseClusterRequest]) (*connect.Response[deploysv1.ReleaseClusterResponse], error) {
+	if err := access.Administrator(ctx); err != nil {
+		return nil, err
+	}
+	cluster, err := s.releasable(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	caller, _ := access.From(ctx)
+	from, to, at := cluster.Claim(), r.Msg.GetToProjectId(), s.now().UTC().Truncate(time.Millisecond)
+	position, err := s.stream.Release(ctx, from, to, caller.UserID, r.Msg.GetReason(), at)
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.Unavailable,
+			"NATS did not confirm the release of cluster %q: see with `lockstep deploys clusters` whose it is, and release it again if that has not changed", from.ClusterUID)
+	}
+	s.logger.InfoContext(ctx, "an administrator releases a cluster", "user", caller.UserID, "cluster_uid", from.ClusterUID, "project", from.ProjectID, "to_project", to,
+		"reason", r.Msg.GetReason(), "sequence", position)
+	out := &deploysv1.ReleaseClusterResponse{FromProjectId: from.ProjectID}
+	if out.Pending, err = s.await(ctx, position); err != nil {
+		return nil, err
+	}
+	if cluster, err = s.find(ctx, from.ClusterUID); err != nil {
+		return nil, err
+	}
+	out.Cluster = clusterMessage(cluster)
+	if out.GetPending() {
+		return connect.NewResponse(out), nil
+	}
+	took := false
+	for _, claim := range cluster.Claims {
+		took = took || claim.Decided() && claim.Since == position
+	}
+	if !took {
+		return nil, fault.New(errcode.Conflict, "cluster %q was released by somebody else at the same time: `lockstep deploys clusters` shows whose it is now", from.ClusterUID)
+	}
+	if out.EndedRollouts, err = s.clusters.Ended(ctx, from.ClusterUID, at); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s *clusterService) find(ctx context.Context, clusterUID string) (*postgres.Cluster, error) {
+	found, err := s.clusters.List(ctx, clusterUID)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fault.New(errcode.NotFound, "no agent has reported cluster %q: `lockstep deploys clusters` lists those that there are", clusterUID)
+	}
+	return &found[0], nil
+}
+
+// releasable finds the cluster that is to be released, if it can be.
+func (s *clusterService) releasable(ctx context.Context, r *deploysv1.ReleaseClusterRequest) (*postgres.Cluster, error) {
+	to := r.GetToProjectId()
+	switch {
+	case r.GetClusterUid() == "":
+		return nil, fault.New(errcode.InvalidArgument, "cluster_uid is empty: `lockstep deploys clusters` lists the clusters that there are").With("field", "cluster_uid")
+	case len(r.GetReason()) > maxReason:
+		return nil, fault.New(errcode.InvalidArgument, "reason has %d bytes, at most %d may be", len(r.GetReason()), maxReason).With("field", "reason")
+	case to < 0 || to > 0 && !s.projects.Project(to):
+		return nil, fault.New(errcode.NotFound, "project %d does not exist", to).With("field", "to_project_id")
+	}
+	cluster, err := s.find(ctx, r.GetClusterUid())
+	if err != nil {
+		return nil, err
+	}
+	switch is := cluster.Claim().ProjectID; {
+	case is == to && to == 0:
+		return nil, fault.New(errcode.FailedPrecondition, "cluster %q is nobody's already: the project whose agent reports it next has it, or name one with --to", r.GetClusterUid())
+	case is == to:
+		return nil, fault.New(errcode.FailedPrecondition, "cluster %q is project %d's already", r.GetClusterUid(), to)
+	default:
+		return cluster, nil
+	}
+}
+
+// await waits until the stream is read up to a position, and says whether it still is not.
+func (s *clusterService) await(ctx context.Context, position uint64) (pending bool, err error) {
+	enough := time.NewTimer(releasePatience)
+	defer enough.Stop()
+	for {
+		at, err := s.stream.Position(ctx)
+		if err != nil || at.Sequence >= position {
+			return false, err
+		}
+		select {
+		case <-time.After(releaseInterval):
+		case <-enough.C:
+			return true, nil
+		case <-ctx.Done():
+			return false, fault.From(ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package connectapi_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/errcode"
+	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	store "lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/roster"
+)
+
+// claim notes whose clusters are, as the reader does.
+func (b *bed) claim(claims ...roster.Claim) {
+	b.t.Helper()
+	reporters := []roster.Reporter{{AgentID: agent, ProjectID: 1, Since: 1}}
+	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error { return (&store.Store{}).Claim(b.t.Context(), tx, reporters, claims) }))
+}
+
+func TestAClusterIsReleased(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent}, roster.Claim{ClusterUID: "other", Since: 2, ProjectID: 3, AgentID: otherAgent})
+	b.save(store.Writing{Agents: []roster.Agent{{ID: agent, ClusterUID: "cluster"}}})
+	b.put(b.rollout(agent))
+	b.stream.set(func() { b.stream.at.Epoch, b.stream.at.Sequence = 1, 50 })
+	api := b.as(admin)
+
+	list, err := api.ListClusters(t.Context(), connect.NewRequest(&deploysv1.ListClustersRequest{}))
+	require.NoError(t, err)
+	require.Len(t, list.Msg.GetClusters(), 2)
+	first := list.Msg.GetClusters()[0]
+	require.EqualValues(t, 1, first.GetProjectId())
+	require.Equal(t, []int64{agent}, first.GetAgentIds())
+	require.EqualValues(t, 1, first.GetRunningRollouts())
+	require.EqualValues(t, agent, first.GetClaims()[0].GetAgentId())
+	require.False(t, list.Msg.GetStreamRestored())
+	require.Len(t, list.Msg.GetReporters(), 1)
+
+	released, err := api.ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2, Reason: "it has moved"}))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, released.Msg.GetFromProjectId())
+	require.False(t, released.Msg.GetPending())
+	c := released.Msg.GetCluster()
+	require.EqualValues(t, 2, c.GetProjectId())
+	require.Empty(t, c.GetAgentIds())
+	require.Len(t, c.GetClaims(), 2)
+	require.EqualValues(t, admin, c.GetClaims()[1].GetUserId(), "who did it is known")
+	require.Equal(t, "it has moved", c.GetClaims()[1].GetReason())
+	require.EqualValues(t, 51, c.GetClaims()[1].GetSinceSequence())
+
+	b.stream.set(func() { b.stream.at.Epoch = 2 })
+	list, err = api.ListClusters(t.Context(), connect.NewRequest(&deploysv1.ListClustersRequest{}))
+	require.NoError(t, err)
+	require.True(t, list.Msg.GetStreamRestored())
+}
+
+func TestWhatCannotBeReleased(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 2, AgentID: agent}, roster.Claim{ClusterUID: "free", Since: 2, UserID: admin})
+	api := b.as(admin)
+	release := func(r *deploysv1.ReleaseClusterRequest) error {
+		_, err := api.ReleaseCluster(t.Context(), connect.NewRequest(r))
+		return err
+	}
+	for says, c := range map[string]struct {
+		request *deploysv1.ReleaseClusterRequest
+		code    errcode.Code
+	}{
+		"cluster_uid is empty":                            {&deploysv1.ReleaseClusterRequest{}, errcode.InvalidArgument},
+		"no agent has reported cluster \"none\"":          {&deploysv1.ReleaseClusterRequest{ClusterUid: "none"}, errcode.NotFound},
+		"project 9 does not exist":                        {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 9}, errcode.NotFound},
+		"project -1 does not exist":                       {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: -1}, errcode.NotFound},
+		"is project 2's already":                          {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}, errcode.FailedPrecondition},
+		"is nobody's already":                             {&deploysv1.ReleaseClusterRequest{ClusterUid: "free"}, errcode.FailedPrecondition},
+		"reason has 501 bytes":                            {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", Reason: strings.Repeat("x", 501)}, errcode.InvalidArgument},
+		"cluster_uid has 5000 bytes, at most 4096 may be": {&deploysv1.ReleaseClusterRequest{ClusterUid: strings.Repeat("x", 5000)}, errcode.InvalidArgument},
+	} {
+		require.Contains(t, refused(t, c.code, release(c.request)).Message, says)
+	}
+	list, err := api.ListClusters(t.Context(), connect.NewRequest(&deploysv1.ListClustersRequest{}))
+	require.NoError(t, err)
+	for _, c := range list.Msg.GetClusters() {
+		require.Len(t, c.GetClaims(), 1)
+	}
+
+	b.stream.set(func() { b.stream.fails = errors.New("no responders") })
+	err = release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"})
+	require.Contains(t, refused(t, errcode.Unavailable, err).Message, "NATS did not confirm")
+	b.stream.set(func() { b.stream.fails, b.stream.faster = nil, true })
+	err = release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"})
+	require.Contains(t, refused(t, errcode.Conflict, err).Message, "was released by somebody else at the same time")
+	b.stream.set(func() { b.stream.faster = false })
+	require.NoError(t, release(&deploysv1.ReleaseClusterRequest{ClusterUid: "free", ToProjectId: 3}))
+	require.NoError(t, release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"}))
+}
+
+func TestAReleaseThatTheReaderHasNotComeTo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
+	b.stream.set(func() { b.stream.held = true })
+	released, err := b.as(admin).ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))
+	require.NoError(t, err)
+	require.True(t, released.Msg.GetPending())
+	require.EqualValues(t, 1, released.Msg.GetCluster().GetProjectId())
+}

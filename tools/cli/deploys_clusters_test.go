@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/detection/played"
+)
+
+// other is the watcher of agent 2, of another project, that begins where the first one is; nothing is told.
+func (b *bed) other(versions int) *played.Watcher {
+	return &played.Watcher{Cell: b.watcher.Cell, Agent: 2, Now: b.watcher.Now, Versions: b.watcher.Versions + versions, Say: b.watcher.Say}
+}
+
+func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.tellDirectory()
+	web := b.watcher.Deployment("web", nil)
+	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Step)
+	forger := b.other(1000)
+	lie := web.As(forger)
+	forger.Now = b.watcher.Now
+	b.play(forger.Tick, func() error { return forger.List("forged") }, func() error { return lie.Roll("evil") }, lie.Finish)
+	b.play(web.Finish, b.watcher.Tick, func() error { return web.Roll("3") }, web.Step)
+	_, note := b.runs("deploys", "clusters", "release", played.Cluster, "--to", "2", "--yes")
+	require.Contains(t, note, "cluster cluster-1 was project 1's and is project 2's; rollouts that ended as unknown: 1")
+	next := b.other(0)
+	theirs := web.As(next)
+	b.play(func() error { return next.List("r2", theirs) }, theirs.Finish, func() error { return theirs.Roll("4") }, theirs.Finish, next.Tick)
+
+	stream, err := b.js.Stream(t.Context(), topology.StreamDeploys)
+	require.NoError(t, err)
+	facts := int(stream.CachedInfo().State.LastSeq)
+	require.Greater(t, facts, 8)
+	alone := append([]string{}, b.flags...)
+	for i := range alone {
+		if alone[i] == "--deploys-server" {
+			alone[i+1] = "http://127.0.0.1:1"
+		}
+	}
+	for name, flags := range map[string][]string{"asked": b.flags, "found out": alone} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, out, note := run(t, append(slices.Clip(flags), "replay", "--through", "deploys")...)
+			require.Zero(t, code, note)
+			require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
+			require.Len(t, strings.Split(strings.TrimSpace(out), "\n"), facts)
+			require.Contains(t, note, `agent 2 of project 2 has told of cluster "cluster-1" of project 1: 5 messages are refused`)
+			require.Equal(t, name == "found out", strings.Contains(note, "whose clusters are is found out from the stream, since the service could not be asked"))
+			require.Contains(t, out, "unknown revision=3")
+
+			// Of one agent alone, with what was decided about its cluster.
+			code, out, note = run(t, append(slices.Clip(flags), "replay", "observed.1.>", "--through", "deploys")...)
+			require.Zero(t, code, note)
+			require.Contains(t, out, "unknown revision=3")
+			require.Contains(t, note, " 0 were published otherwise, 0 were not published")
+			// And of what comes after the lies.
+			code, _, note = run(t, append(slices.Clip(flags), "replay", "--through", "deploys", "--from-seq", "16")...)
+			require.Zero(t, code, note)
+			require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
+			require.NotContains(t, note, "messages are refused")
+		})
+	}
+}
+
+func TestClustersAreListedAndReleased(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	_, note := b.runs("deploys", "clusters")
+	require.Contains(t, note, "nothing found")
+	web := b.watcher.Deployment("web", nil)
+	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
+	out, _ := b.runs("deploys", "clusters")
+	require.Regexp(t, `cluster-1 +1 +\d+s +agent 1 +1 +1 +1`, out)
+
+	code, _, says := b.run("deploys", "clusters", "release", "cluster-1")
+	require.Equal(t, 2, code, "who confirms nothing does nothing")
+	require.Contains(t, says, "not confirmed, nothing is done")
+	code, _, says = b.run("deploys", "clusters", "release", "cluster-2", "--yes")
+	require.Equal(t, 5, code, says)
+	require.Contains(t, says, "`lockstep deploys clusters` lists those that there are")
+	code, _, says = b.run("deploys", "clusters", "release", "cluster-1", "--to", "12", "--yes")
+	require.Equal(t, 5, code, says)
+	require.Contains(t, says, "project 12 does not exist")
+	code, _, says = b.run("deploys", "clusters", "release", "cluster-1", "--to", "1", "--yes")
+	require.Equal(t, 8, code, says)
+
+	out, note = b.runs("deploys", "clusters", "release", "cluster-1", "--yes", "--reason", "sold")
+	require.Regexp(t, `cluster-1 +nobody +\d+s +user 1 +0 +0`, out)
+	require.Contains(t, note, "was project 1's and is nobody's; rollouts that ended as unknown: 1")
+	require.Contains(t, note, "lockstep agent resync AGENT")
+	out, _ = b.runs("deploys", "get", "shop/web")
+	require.Regexp(t, `state +unknown`, out)
+	require.Regexp(t, `message +Released its cluster was taken from its project before it ended`, out)
+	out, _ = b.runs("deploys", "clusters", "-o", "yaml")
+	require.Contains(t, out, "reason: sold")
+
+	other := b.other(0)
+	b.play(func() error { return other.List("r2", web.As(other)) })
+	out, _ = b.runs("deploys", "clusters")
+	require.Regexp(t, `cluster-1 +2 +\d+s +agent 2 +2 +1 +0`, out)
+	_, note = b.runs("rebuild", "deploys", "--check")
+	require.Contains(t, note, "everything is what the streams say")
+}
