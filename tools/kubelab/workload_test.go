@@ -227,6 +227,11 @@ func TestNamespaceIsDeletedWithAllThatIsInIt(t *testing.T) {
 func TestQuotaIsEnforcedAndFreed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
+	// One that comes while the quota is being counted for the first time may be counted only minutes later.
+	eventually(t, "the root certificate is there", func(ctx context.Context) bool {
+		_, err := c.CoreV1().ConfigMaps(c.namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		return err == nil
+	})
 	_, err := c.CoreV1().ResourceQuotas(c.namespace).Create(t.Context(), &v1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "q"},
 		Spec:       v1.ResourceQuotaSpec{Hard: v1.ResourceList{v1.ResourceConfigMaps: resource.MustParse("2")}},
