@@ -295,3 +295,38 @@ func FuzzSession(f *testing.F) {
 		others.Wait()
 	})
 }
+
+func TestADrainedSessionEndsWithItsLastStream(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(near, far *tunnel.Stream){
+		"ended":    func(near, far *tunnel.Stream) { _, _ = near.CloseWrite(), far.CloseWrite() },
+		"given up": func(_, far *tunnel.Stream) { far.Reset(tunnel.Cancelled, "enough") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := connect(t, tunnel.Config{})
+			near, far := e.stream(t)
+			e.accepted.Drain()
+			<-e.dialled.Drained()
+			_, err := e.dialled.Open([]byte("head"))
+			require.ErrorIs(t, err, tunnel.ErrDraining)
+			_, err = e.accepted.Open([]byte("head"))
+			require.ErrorIs(t, err, tunnel.ErrDraining)
+			_, err = far.Write([]byte("still here"))
+			require.NoError(t, err)
+			got := make([]byte, 10)
+			_, err = io.ReadFull(near, got)
+			require.NoError(t, err)
+			end(near, far)
+			<-e.accepted.Done()
+			<-e.dialled.Done()
+		})
+	}
+	t.Run("without streams", func(t *testing.T) {
+		t.Parallel()
+		e := connect(t, tunnel.Config{})
+		e.dialled.Drain()
+		<-e.dialled.Done()
+		<-e.accepted.Done()
+	})
+}
