@@ -64,9 +64,12 @@ type Session struct {
 	next    uint32
 	err     error
 	done    chan struct{}
-	// leaving is that this side takes no more streams; drained is closed when the other side has said so.
+	// leaving is that this side takes no more streams, left that the other side knows; drained is closed when the other side has said so.
 	leaving bool
+	left    bool
 	drained chan struct{}
+	// opening is held while a stream is opened, so that who has been told to leave can answer after the last one.
+	opening sync.RWMutex
 	beat    *time.Timer
 	// silent is for how many beats nothing has come.
 	silent int
@@ -106,6 +109,8 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 	if len(head) > maxHead {
 		return nil, fmt.Errorf("the head of a stream has %d bytes, more than %d", len(head), maxHead)
 	}
+	s.opening.RLock()
+	defer s.opening.RUnlock()
 	s.mu.Lock()
 	if s.err != nil {
 		s.mu.Unlock()
@@ -134,9 +139,7 @@ func (s *Session) Drain() {
 	if again {
 		return
 	}
-	if s.send(header{kind: kindDrain}, nil) == nil {
-		s.leave()
-	}
+	_ = s.send(header{kind: kindDrain}, nil) // the session tells its own end
 }
 
 // Drained is closed when the other side takes no more streams.
@@ -151,10 +154,17 @@ func (s *Session) toldToLeave() bool {
 	}
 }
 
+// answerDrain says that no more streams are opened.
+func (s *Session) answerDrain() {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	_ = s.send(header{kind: kindDrained}, nil) // the session tells its own end
+}
+
 // leave ends a session that is being drained and has no more streams. What waits to be written is written first.
 func (s *Session) leave() {
 	s.mu.Lock()
-	over := s.leaving && len(s.streams) == 0 && s.err == nil
+	over := s.left && len(s.streams) == 0 && s.err == nil
 	s.mu.Unlock()
 	if !over {
 		return
@@ -328,7 +338,14 @@ func (s *Session) take(h header, payload []byte) error {
 	case kindDrain:
 		if !s.toldToLeave() { // only who reads closes it
 			close(s.drained)
+			go s.answerDrain()
 		}
+		return nil
+	case kindDrained:
+		s.mu.Lock()
+		s.left = s.leaving
+		s.mu.Unlock()
+		s.leave()
 		return nil
 	}
 	return fmt.Errorf("the other side sent a frame of kind %d, which this version has not", h.kind)
@@ -370,7 +387,7 @@ func (s *Session) forget(st *Stream) {
 	if st.id&1 != s.next&1 {
 		s.taken--
 	}
-	over := s.leaving && len(s.streams) == 0
+	over := s.left && len(s.streams) == 0
 	s.mu.Unlock()
 	if over {
 		s.leave()
