@@ -64,10 +64,10 @@ type Session struct {
 	next    uint32
 	err     error
 	done    chan struct{}
-	// leaving is that this side takes no more streams, left that the other side knows; drained is closed when the other side has said so.
-	leaving bool
-	left    bool
+	// leaving is closed when this side takes no more streams, drained when the other side has said so; left is that the other side knows.
+	leaving chan struct{}
 	drained chan struct{}
+	left    bool
 	// opening is held while a stream is opened, so that who has been told to leave can answer after the last one.
 	opening sync.RWMutex
 	beat    *time.Timer
@@ -91,7 +91,7 @@ type Session struct {
 func NewSession(conn net.Conn, dialled, secret bool, cfg Config, accept func(*Stream)) *Session {
 	cfg = cfg.withDefaults()
 	s := &Session{
-		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}), drained: make(chan struct{}),
+		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}), leaving: make(chan struct{}), drained: make(chan struct{}),
 		wire: &wire{conn: conn, masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
 	}
 	s.wire.pinged = s.answerPing
@@ -116,7 +116,7 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 		s.mu.Unlock()
 		return nil, s.err
 	}
-	if s.leaving || s.toldToLeave() {
+	if closed(s.leaving) || closed(s.drained) {
 		s.mu.Unlock()
 		return nil, ErrDraining
 	}
@@ -133,21 +133,24 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // Drain says that this side takes no more streams, and opens none. What is open goes on; with the last stream the session ends.
 func (s *Session) Drain() {
 	s.mu.Lock()
-	again := s.leaving || s.err != nil
-	s.leaving = true
-	s.mu.Unlock()
-	if again {
+	if closed(s.leaving) || s.err != nil {
+		s.mu.Unlock()
 		return
 	}
+	close(s.leaving)
+	s.mu.Unlock()
 	_ = s.send(header{kind: kindDrain}, nil) // the session tells its own end
 }
+
+// Leaving is closed when this side takes no more streams.
+func (s *Session) Leaving() <-chan struct{} { return s.leaving }
 
 // Drained is closed when the other side takes no more streams.
 func (s *Session) Drained() <-chan struct{} { return s.drained }
 
-func (s *Session) toldToLeave() bool {
+func closed(ch <-chan struct{}) bool {
 	select {
-	case <-s.drained:
+	case <-ch:
 		return true
 	default:
 		return false
@@ -336,14 +339,14 @@ func (s *Session) take(h header, payload []byte) error {
 		}
 		return nil
 	case kindDrain:
-		if !s.toldToLeave() { // only who reads closes it
+		if !closed(s.drained) { // only who reads closes it
 			close(s.drained)
 			go s.answerDrain()
 		}
 		return nil
 	case kindDrained:
 		s.mu.Lock()
-		s.left = s.leaving
+		s.left = closed(s.leaving)
 		s.mu.Unlock()
 		s.leave()
 		return nil
@@ -360,7 +363,7 @@ func (s *Session) takeOpen(id uint32, head []byte) error {
 		s.mu.Unlock()
 		return fmt.Errorf("the other side opened stream %d twice", id)
 	}
-	if s.leaving {
+	if closed(s.leaving) {
 		s.mu.Unlock()
 		return s.post(header{kind: kindReset, stream: id}, (&ResetError{Reason: Elsewhere, Text: ErrDraining.Error()}).encode())
 	}
