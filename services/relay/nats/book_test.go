@@ -84,7 +84,7 @@ func TestEveryRelayKnowsWhatEachHolds(t *testing.T) {
 	require.Equal(t, "https://a", found.URL)
 	late := start(t, server, "c")
 	late.sees(t, 7, 1)
-	a.Disconnected(connection(7, 1), time.Now(), \"\")
+	a.Disconnected(connection(7, 1), time.Now(), "")
 	b.sees(t, 7)
 	late.sees(t, 7)
 }
@@ -159,7 +159,7 @@ func TestABucketThatIsLostIsFilledAgain(t *testing.T) {
 	b.sees(t, 7, 1)
 	b.sees(t, 8, 2)
 	server.Down()
-	a.Disconnected(connection(8, 2), time.Now(), \"\")
+	a.Disconnected(connection(8, 2), time.Now(), "")
 	a.Connected(connection(9, 3))
 	require.Len(t, b.known.Agent(7), 1, "it goes on to count")
 	require.NoError(t, server.Restart())
