@@ -113,7 +113,7 @@ func TestWhatARelayHeldThatEndsInOrderIsGoneAtOnce(t *testing.T) {
 	b.sees(t, 7, 1)
 	a.end()
 	b.sees(t, 7)
-	require.Empty(t, b.known.Orphans())
+	require.Eventually(t, func() bool { return len(b.known.Orphans()) == 0 }, patience, 10*time.Millisecond)
 }
 
 func TestALeaseOutlivesItsLength(t *testing.T) {
