@@ -69,6 +69,7 @@ type Stream struct {
 	deserted bool   // nobody reads any more
 	window   int    // bytes that may be sent
 	err      error
+	failure  func() // see OnFailure
 
 	readDeadline, writeDeadline deadline
 }
@@ -133,9 +134,30 @@ func (st *Stream) fail(err error) {
 func (st *Stream) fails(err error) {
 	if st.err == nil {
 		st.err = err
+		if st.failure != nil {
+			go st.failure() // who reads the connection must not wait for it
+		}
 	}
 	st.readable.Broadcast()
 	st.writable.Broadcast()
+}
+
+// OnFailure has f called, in a goroutine of its own, when the stream is given up by either side or its session ends, and at once when that has happened. It is for who waits for
+// something else than the stream. Another f takes the place of the one before; nil takes it away.
+func (st *Stream) OnFailure(f func()) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.failure = f
+	if f != nil && st.err != nil {
+		go f()
+	}
+}
+
+// Err is why the stream has failed; nil while it has not.
+func (st *Stream) Err() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.err
 }
 
 // Read reads what has come; [io.EOF] is the other side's end.
