@@ -464,6 +464,10 @@ type DirectoryAgent struct {
 
 	// Its credentials are void.
 	Revoked bool `json:"revoked,omitempty"`
+
+	// SHA-256, in hexadecimal, of the token that it authenticates with; empty when it
+	// is not told.
+	TokenHash string `json:"token_hash,omitempty"`
 }
 
 // A group of projects and groups.

@@ -28,7 +28,7 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
-	made, err := d.RegisterAgent(t.Context(), domain.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X"}, []byte("new"))
+	made, err := d.RegisterAgent(t.Context(), domain.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")})
 	require.NoError(t, err)
 	told := b.outbox()
 	require.Len(t, told, 2, "the directory's entry, and the configuration")
