@@ -94,7 +94,7 @@ func TestTheRelaysPrincipalKeepsABook(t *testing.T) {
 	a.Connected(connection(8, 2))
 	sees(7, 1)
 	sees(8, 1)
-	a.Disconnected(connection(7, 1))
+	a.Disconnected(connection(7, 1), time.Now(), "")
 	sees(7, 0)
 	stop()
 	sees(8, 0)
