@@ -46,6 +46,8 @@ type Book struct {
 	held    map[string][]byte
 	changed map[string]struct{}
 	wake    chan struct{}
+	// retired is that the bucket shall have nothing of this relay any more.
+	retired bool
 }
 
 // NewBook makes a book that is written while Run runs.
@@ -57,18 +59,18 @@ func NewBook(cfg Config) *Book {
 }
 
 // Connected notes a connection of this relay.
-func (b *Book) Connected(c registry.Connection) error {
+func (b *Book) Connected(c registry.Connection) {
 	c.RelayID = b.cfg.Self.ID
 	value, err := json.Marshal(c)
-	if err != nil {
-		return fmt.Errorf("write connection %d of agent %d: %w", c.ID, c.AgentID, err)
+	if err != nil { // of what has come in a header, nothing can be in the way
+		b.cfg.Logger.Error("a connection cannot be written", "agent_id", c.AgentID, "connection_id", c.ID, "error", err)
+		return
 	}
 	b.note(c.Key(), value)
-	return nil
 }
 
 // Disconnected takes it back.
-func (b *Book) Disconnected(c registry.Connection) { b.note(c.Key(), nil) }
+func (b *Book) Disconnected(c registry.Connection, _ time.Time, _ string) { b.note(c.Key(), nil) }
 
 func (b *Book) note(key string, value []byte) {
 	b.mu.Lock()
@@ -85,12 +87,12 @@ func (b *Book) note(key string, value []byte) {
 	}
 }
 
-// Run keeps the bucket until ctx is done, and then takes the lease back. An error is of NATS; it may then be called again. ready is called once all that the bucket has is known.
+// Run keeps the bucket until ctx is done, and then takes back what this relay has in it; see [Book.Retire]. An error is of NATS; it may then be called again. ready is called once all that the bucket has is known.
 func (b *Book) Run(ctx context.Context, ready func()) error {
 	for {
 		again, err := b.session(ctx, ready)
 		if ctx.Err() != nil {
-			return b.leave(context.WithoutCancel(ctx))
+			return b.Retire(context.WithoutCancel(ctx))
 		}
 		if !again {
 			return err
@@ -172,6 +174,9 @@ func (b *Book) open(ctx context.Context) (jetstream.KeyValue, error) {
 
 // refresh writes the lease. It is published as it is: a key that a bucket's own methods write anew never expires.
 func (b *Book) refresh(ctx context.Context) error {
+	if b.isRetired() {
+		return nil
+	}
 	value, err := json.Marshal(b.cfg.Self)
 	if err != nil {
 		return fmt.Errorf("write the lease: %w", err)
@@ -196,6 +201,10 @@ func (b *Book) everything() {
 // flush writes what has changed. What it could not write is still to be written.
 func (b *Book) flush(ctx context.Context, kv jetstream.KeyValue) error {
 	b.mu.Lock()
+	if b.retired {
+		b.mu.Unlock()
+		return nil
+	}
 	changed := make(map[string][]byte, len(b.changed))
 	for key := range b.changed {
 		changed[key] = b.held[key]
@@ -250,24 +259,35 @@ func (b *Book) clean(ctx context.Context, kv jetstream.KeyValue) error {
 	return errors.Join(failed...)
 }
 
-// leave takes the lease back, and with it all that is held.
-func (b *Book) leave(ctx context.Context) error {
+// Retire takes the lease back, and with it all that is held: no other relay sends anything here. What others do is still followed while Run runs.
+func (b *Book) Retire(ctx context.Context) error {
+	b.mu.Lock()
+	again := b.retired
+	b.retired = true
+	keys := []string{b.cfg.Self.Key()}
+	for key := range b.held {
+		keys = append(keys, key)
+	}
+	b.mu.Unlock()
+	if again {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	kv, err := b.cfg.JetStream.KeyValue(ctx, bucket)
 	if err != nil {
 		return fmt.Errorf("open bucket %s: %w", bucket, err)
 	}
-	keys := []string{b.cfg.Self.Key()}
-	b.mu.Lock()
-	for key := range b.held {
-		keys = append(keys, key)
-	}
-	b.mu.Unlock()
 	for _, key := range keys {
 		if err := b.write(ctx, kv, key, nil); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (b *Book) isRetired() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.retired
 }

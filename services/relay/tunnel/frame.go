@@ -18,6 +18,8 @@ const (
 	kindWindow
 	// kindDrain says that this side takes no new streams.
 	kindDrain
+	// kindDrained answers kindDrain: this side opens no more streams. What it has opened before came before.
+	kindDrained
 )
 
 const (

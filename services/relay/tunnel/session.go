@@ -64,9 +64,12 @@ type Session struct {
 	next    uint32
 	err     error
 	done    chan struct{}
-	// leaving is that this side takes no more streams; drained is closed when the other side has said so.
-	leaving bool
+	// leaving is closed when this side takes no more streams, drained when the other side has said so; left is that the other side knows.
+	leaving chan struct{}
 	drained chan struct{}
+	left    bool
+	// opening is held while a stream is opened, so that who has been told to leave can answer after the last one.
+	opening sync.RWMutex
 	beat    *time.Timer
 	// silent is for how many beats nothing has come.
 	silent int
@@ -88,7 +91,7 @@ type Session struct {
 func NewSession(conn net.Conn, dialled, secret bool, cfg Config, accept func(*Stream)) *Session {
 	cfg = cfg.withDefaults()
 	s := &Session{
-		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}), drained: make(chan struct{}),
+		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}), leaving: make(chan struct{}), drained: make(chan struct{}),
 		wire: &wire{conn: conn, masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
 	}
 	s.wire.pinged = s.answerPing
@@ -106,12 +109,14 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 	if len(head) > maxHead {
 		return nil, fmt.Errorf("the head of a stream has %d bytes, more than %d", len(head), maxHead)
 	}
+	s.opening.RLock()
+	defer s.opening.RUnlock()
 	s.mu.Lock()
 	if s.err != nil {
 		s.mu.Unlock()
 		return nil, s.err
 	}
-	if s.leaving || s.toldToLeave() {
+	if closed(s.leaving) || closed(s.drained) {
 		s.mu.Unlock()
 		return nil, ErrDraining
 	}
@@ -128,33 +133,41 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // Drain says that this side takes no more streams, and opens none. What is open goes on; with the last stream the session ends.
 func (s *Session) Drain() {
 	s.mu.Lock()
-	again := s.leaving || s.err != nil
-	s.leaving = true
-	s.mu.Unlock()
-	if again {
+	if closed(s.leaving) || s.err != nil {
+		s.mu.Unlock()
 		return
 	}
-	if s.send(header{kind: kindDrain}, nil) == nil {
-		s.leave()
-	}
+	close(s.leaving)
+	s.mu.Unlock()
+	_ = s.send(header{kind: kindDrain}, nil) // the session tells its own end
 }
+
+// Leaving is closed when this side takes no more streams.
+func (s *Session) Leaving() <-chan struct{} { return s.leaving }
 
 // Drained is closed when the other side takes no more streams.
 func (s *Session) Drained() <-chan struct{} { return s.drained }
 
-func (s *Session) toldToLeave() bool {
+func closed(ch <-chan struct{}) bool {
 	select {
-	case <-s.drained:
+	case <-ch:
 		return true
 	default:
 		return false
 	}
 }
 
+// answerDrain says that no more streams are opened.
+func (s *Session) answerDrain() {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	_ = s.send(header{kind: kindDrained}, nil) // the session tells its own end
+}
+
 // leave ends a session that is being drained and has no more streams. What waits to be written is written first.
 func (s *Session) leave() {
 	s.mu.Lock()
-	over := s.leaving && len(s.streams) == 0 && s.err == nil
+	over := s.left && len(s.streams) == 0 && s.err == nil
 	s.mu.Unlock()
 	if !over {
 		return
@@ -326,9 +339,16 @@ func (s *Session) take(h header, payload []byte) error {
 		}
 		return nil
 	case kindDrain:
-		if !s.toldToLeave() { // only who reads closes it
+		if !closed(s.drained) { // only who reads closes it
 			close(s.drained)
+			go s.answerDrain()
 		}
+		return nil
+	case kindDrained:
+		s.mu.Lock()
+		s.left = closed(s.leaving)
+		s.mu.Unlock()
+		s.leave()
 		return nil
 	}
 	return fmt.Errorf("the other side sent a frame of kind %d, which this version has not", h.kind)
@@ -343,7 +363,7 @@ func (s *Session) takeOpen(id uint32, head []byte) error {
 		s.mu.Unlock()
 		return fmt.Errorf("the other side opened stream %d twice", id)
 	}
-	if s.leaving {
+	if closed(s.leaving) {
 		s.mu.Unlock()
 		return s.post(header{kind: kindReset, stream: id}, (&ResetError{Reason: Elsewhere, Text: ErrDraining.Error()}).encode())
 	}
@@ -370,7 +390,7 @@ func (s *Session) forget(st *Stream) {
 	if st.id&1 != s.next&1 {
 		s.taken--
 	}
-	over := s.leaving && len(s.streams) == 0
+	over := s.left && len(s.streams) == 0
 	s.mu.Unlock()
 	if over {
 		s.leave()

@@ -330,3 +330,41 @@ func TestADrainedSessionEndsWithItsLastStream(t *testing.T) {
 		<-e.accepted.Done()
 	})
 }
+
+// Who opens streams while the other side drains loses none: each is taken, or is for elsewhere.
+func TestNoStreamIsLostInADrain(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		e := connect(t, tunnel.Config{})
+		go func() {
+			for st := range e.streams {
+				go func() {
+					_, _ = io.Copy(st, st)
+					_ = st.Close()
+				}()
+			}
+		}()
+		go e.accepted.Drain()
+		for {
+			st, err := e.dialled.Open([]byte("head"))
+			if errors.Is(err, tunnel.ErrDraining) || errors.Is(err, tunnel.ErrClosed) {
+				break
+			}
+			require.NoError(t, err)
+			_, err = io.WriteString(st, "hello")
+			if err == nil {
+				_ = st.CloseWrite()
+				var back []byte
+				if back, err = io.ReadAll(st); err == nil {
+					require.Equal(t, "hello", string(back))
+					continue
+				}
+			}
+			var reset *tunnel.ResetError
+			require.ErrorAs(t, err, &reset)
+			require.True(t, reset.Untaken())
+		}
+		<-e.accepted.Done()
+		close(e.streams)
+	}
+}
