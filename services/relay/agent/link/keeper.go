@@ -42,7 +42,7 @@ type Config struct {
 	// Dial makes a connection. A [tunnel.RefusedError] may say when to try again.
 	Dial func(ctx context.Context) (Connection, error)
 	// Accept gets each stream that the relay opens, in a goroutine of its own.
-	Accept func(*tunnel.Stream)
+	Accept func(s *tunnel.Session, st *tunnel.Stream)
 	// Attend goes along with each connection, until its context is done: it ends when the connection ends, or is to take nothing new.
 	Attend func(ctx context.Context, s *tunnel.Session)
 	Tunnel tunnel.Config
