@@ -20,6 +20,8 @@ const (
 	kindDrain
 	// kindDrained answers kindDrain: this side opens no more streams. What it has opened before came before.
 	kindDrained
+	// kindTaken says that what the stream was opened for has been reached.
+	kindTaken
 )
 
 const (

@@ -324,6 +324,11 @@ func (s *Session) take(h header, payload []byte) error {
 			st.end()
 		}
 		return nil
+	case kindTaken:
+		if st := s.stream(h.stream); st != nil {
+			st.reached()
+		}
+		return nil
 	case kindReset:
 		if st := s.stream(h.stream); st != nil {
 			st.fail(decodeReset(payload))

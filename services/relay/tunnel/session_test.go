@@ -368,3 +368,29 @@ func TestNoStreamIsLostInADrain(t *testing.T) {
 		close(e.streams)
 	}
 }
+
+func TestWhoOpenedAStreamCanWaitUntilItHasReachedSomething(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		far  func(*tunnel.Stream)
+		want func(*testing.T, error)
+	}{
+		"taken":     {func(s *tunnel.Stream) { _ = s.Take() }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"it speaks": {func(s *tunnel.Stream) { _, _ = io.WriteString(s, "x") }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"it ends":   {func(s *tunnel.Stream) { _ = s.CloseWrite() }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"refused": {func(s *tunnel.Stream) { s.Reset(tunnel.Refused, "no") }, func(t *testing.T, err error) {
+			var reset *tunnel.ResetError
+			require.ErrorAs(t, err, &reset)
+			require.Equal(t, tunnel.Refused, reset.Reason)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			near, far := connect(t, tunnel.Config{}).stream(t)
+			answered := make(chan error, 1)
+			go func() { answered <- near.Taken() }()
+			tc.far(far)
+			tc.want(t, <-answered)
+		})
+	}
+}
