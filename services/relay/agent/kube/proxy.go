@@ -51,7 +51,7 @@ func New(cfg *rest.Config, logger *slog.Logger) (*Proxy, error) {
 	protocols.SetHTTP1(true)
 	p.server = &http.Server{
 		Handler: p.guarded(reverse), Protocols: protocols, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleStream, ErrorLog: log,
-		ConnContext: p.connected,
+		ConnContext: p.connected, DisableGeneralOptionsHandler: true,
 	}
 	return p, nil
 }
