@@ -18,6 +18,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -66,7 +67,7 @@ type Holder interface {
 // Teller is told who comes and goes.
 type Teller interface {
 	Connected(c registry.Connection)
-	Disconnected(c registry.Connection, at time.Time, why string)
+	Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason)
 }
 
 // Configurations are what agents are configured with.
@@ -238,22 +239,23 @@ func (h *Handler) connect(ctx context.Context, c *connection) {
 		t.Connected(c.Connection)
 	}
 	log.InfoContext(ctx, "an agent is connected", slog.String("version", c.Version))
-	why := "the agent has ended it"
+	var why events.DisconnectReason
 	select {
 	case <-c.session.Drained():
+		why = events.DisconnectReasonAgentLeft
 	case <-c.session.Leaving():
-		why = "the relay was drained"
+		why = events.DisconnectReasonRelayLeft
 	case <-c.session.Done():
-		why = "the tunnel was lost"
+		why = events.DisconnectReasonLost
 	}
 	leave()
-	if cut := h.leave(c); cut != nil {
-		why = cut.Error()
+	if h.leave(c) != nil {
+		why = events.DisconnectReasonRevoked
 	}
 	for _, t := range h.cfg.Tellers {
 		t.Disconnected(c.Connection, h.cfg.Now(), why)
 	}
-	log.InfoContext(ctx, "an agent is disconnected", slog.String("reason", why))
+	log.InfoContext(ctx, "an agent is disconnected", slog.String("reason", string(why)))
 }
 
 func (h *Handler) enter(c *connection) bool {

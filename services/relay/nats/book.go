@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/registry"
 )
 
@@ -26,7 +27,7 @@ const (
 	answerTimeout = 5 * time.Second
 )
 
-// Config of a [Book]. All but Lease is required.
+// Config of a [Book]. Required are JetStream, Self, Registry and Logger.
 type Config struct {
 	JetStream jetstream.JetStream
 	Self      registry.Relay
@@ -34,7 +35,9 @@ type Config struct {
 	// Lease defaults to [DefaultLease]; whole seconds.
 	Lease    time.Duration
 	Replicas int
-	Logger   *slog.Logger
+	// Lost is told of connections whose relay has ended without a word, by every relay that notices. Optional.
+	Lost   func(registry.Connection)
+	Logger *slog.Logger
 }
 
 // Book is made by [NewBook].
@@ -70,7 +73,9 @@ func (b *Book) Connected(c registry.Connection) {
 }
 
 // Disconnected takes it back.
-func (b *Book) Disconnected(c registry.Connection, _ time.Time, _ string) { b.note(c.Key(), nil) }
+func (b *Book) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
+	b.note(c.Key(), nil)
+}
 
 func (b *Book) note(key string, value []byte) {
 	b.mu.Lock()
@@ -253,8 +258,12 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 // clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.
 func (b *Book) clean(ctx context.Context, kv jetstream.KeyValue) error {
 	var failed []error
-	for _, key := range b.cfg.Registry.Orphans() {
-		failed = append(failed, b.write(ctx, kv, key, nil))
+	for _, c := range b.cfg.Registry.Orphans() {
+		if err := b.write(ctx, kv, c.Key(), nil); err != nil {
+			failed = append(failed, err)
+		} else if b.cfg.Lost != nil {
+			b.cfg.Lost(c)
+		}
 	}
 	return errors.Join(failed...)
 }
