@@ -156,7 +156,8 @@ func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig st
 	agent.ID = credentials.AgentID
 	watcherErr := s.run(ctx, s.watcher(WatcherOf(name), agent, kubeconfig))
 	dispatcherErr := s.run(ctx, s.dispatcher(DispatcherOf(name), agent, kubeconfig))
-	if err := errors.Join(watcherErr, dispatcherErr); err != nil {
+	relayErr := s.startRelayAgents(ctx, agent, kubeconfig)
+	if err := errors.Join(watcherErr, dispatcherErr, relayErr); err != nil {
 		return Agent{}, fmt.Errorf("agent %s: %w", name, err)
 	}
 	s.mu.Lock()
