@@ -114,7 +114,7 @@ func (k *Keeper) Run(ctx, finish context.Context) {
 	for {
 		s := k.connect(ctx, finish, pause)
 		if before != nil {
-			k.work.Go(before.leave)
+			k.work.Go(func() { before.handOver(ctx) })
 		}
 		if s == nil {
 			return
