@@ -75,6 +75,7 @@ func (l *Log) Release(records int) { l.room.Release(int64(records)) }
 
 // Add takes a record for which there is room.
 func (l *Log) Add(r Record) {
+	r.Path, r.Error = Cut(r.Path, MaxPath), Cut(r.Error, maxError)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, r)
 	full := len(l.waiting) == MaxBatch
@@ -85,6 +86,13 @@ func (l *Log) Add(r Record) {
 		default:
 		}
 	}
+}
+
+// Waiting counts the records that are not published.
+func (l *Log) Waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
 }
 
 // Run publishes until ctx is done, and then what there is, until finish is done.

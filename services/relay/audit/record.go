@@ -38,12 +38,11 @@ type Record struct {
 	Target       string
 	Protocol     Protocol
 	Phase        Phase
-	// Verb as Kubernetes calls it, or the method in lower case.
-	Verb   string
-	Method string
-	// Resource of a Kubernetes request; zero if it is for none.
+	Method       string
+	// Verb and Resource of a request to the Kubernetes API; empty where it is for no resource.
+	Verb     string
 	Resource Resource
-	// Path without query, cut at 1,024 bytes.
+	// Path without query of any other request, cut at [MaxPath].
 	Path string
 	// Status of the answer; 0 where there was none.
 	Status    int
@@ -61,11 +60,20 @@ type Resource struct {
 	Group, Version, Resource, Subresource, Namespace, Name string
 }
 
-// MaxPath of a record, in bytes.
-const MaxPath = 1024
+const (
+	// MaxPath of a record, in bytes.
+	MaxPath = 1024
+	// maxName of a resource's parts, in bytes, as Kubernetes has them.
+	maxName = 253
+	// maxError of a record, in bytes.
+	maxError = 512
+)
+
+// Cut takes from a text what is more than n bytes.
+func Cut(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }
 
 // Describe says what a request to the Kubernetes API does: its verb, and to which resource, as the API server sees it
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/). What is no resource has the method in lower case for its verb.
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/). Both are empty where it is for no resource.
 func Describe(method, path string, watches bool) (verb string, resource Resource) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var r Resource
@@ -75,7 +83,7 @@ func Describe(method, path string, watches bool) (verb string, resource Resource
 	case len(parts) >= 4 && parts[0] == "apis":
 		r.Group, r.Version, parts = parts[1], parts[2], parts[3:]
 	default:
-		return strings.ToLower(method), Resource{}
+		return "", Resource{}
 	}
 	if parts[0] == "watch" && len(parts) > 1 { // the old way to ask for it
 		watches, parts = true, parts[1:]
@@ -92,6 +100,9 @@ func Describe(method, path string, watches bool) (verb string, resource Resource
 	}
 	if len(parts) >= 3 {
 		r.Subresource = parts[2]
+	}
+	for _, part := range []*string{&r.Group, &r.Version, &r.Resource, &r.Subresource, &r.Namespace, &r.Name} {
+		*part = Cut(*part, maxName)
 	}
 	return verbOf(method, r.Name != "", watches), r
 }

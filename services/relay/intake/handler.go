@@ -18,6 +18,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -66,7 +67,7 @@ type Holder interface {
 // Teller is told who comes and goes.
 type Teller interface {
 	Connected(c registry.Connection)
-	Disconnected(c registry.Connection, at time.Time, why string)
+	Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason)
 }
 
 // Configurations are what agents are configured with.
@@ -201,6 +202,13 @@ func newID() int64 {
 	}
 }
 
+// Connections that are held.
+func (h *Handler) Connections() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
 func (h *Handler) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -238,22 +246,23 @@ func (h *Handler) connect(ctx context.Context, c *connection) {
 		t.Connected(c.Connection)
 	}
 	log.InfoContext(ctx, "an agent is connected", slog.String("version", c.Version))
-	why := "the agent has ended it"
+	var why events.DisconnectReason
 	select {
 	case <-c.session.Drained():
+		why = events.DisconnectReasonAgentLeft
 	case <-c.session.Leaving():
-		why = "the relay was drained"
+		why = events.DisconnectReasonRelayLeft
 	case <-c.session.Done():
-		why = "the tunnel was lost"
+		why = events.DisconnectReasonLost
 	}
 	leave()
-	if cut := h.leave(c); cut != nil {
-		why = cut.Error()
+	if h.leave(c) != nil {
+		why = events.DisconnectReasonRevoked
 	}
 	for _, t := range h.cfg.Tellers {
 		t.Disconnected(c.Connection, h.cfg.Now(), why)
 	}
-	log.InfoContext(ctx, "an agent is disconnected", slog.String("reason", why))
+	log.InfoContext(ctx, "an agent is disconnected", slog.String("reason", string(why)))
 }
 
 func (h *Handler) enter(c *connection) bool {
@@ -288,15 +297,16 @@ func (h *Handler) take(c *connection, s *tunnel.Stream) {
 		s.Reset(tunnel.Refused, errAsked.Error())
 		return
 	}
-	c.once.Do(func() { close(c.hello) })
 	defer s.Reset(tunnel.Cancelled, "the configuration is told no more")
 	for {
 		line, changed := h.cfg.Configurations.Configuration(c.AgentID)
-		if len(line) > 0 {
-			if _, err := s.Write(append(line, '\n')); err != nil {
-				return
-			}
+		if len(line) == 0 {
+			line = noConfiguration
 		}
+		if _, err := s.Write(append(line[:len(line):len(line)], '\n')); err != nil {
+			return
+		}
+		c.once.Do(func() { close(c.hello) })
 		select {
 		case <-changed:
 		case <-c.session.Leaving():
@@ -308,6 +318,9 @@ func (h *Handler) take(c *connection, s *tunnel.Stream) {
 		}
 	}
 }
+
+// noConfiguration is what an agent hears that has none yet.
+var noConfiguration = []byte("{}")
 
 // ConfigurationHead is what the stream is opened with on which an agent hears its configuration.
 const ConfigurationHead = `{"stream":"configuration"}`

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/registry"
 )
 
@@ -26,7 +27,7 @@ const (
 	answerTimeout = 5 * time.Second
 )
 
-// Config of a [Book]. All but Lease is required.
+// Config of a [Book]. Required are JetStream, Self, Registry and Logger.
 type Config struct {
 	JetStream jetstream.JetStream
 	Self      registry.Relay
@@ -34,7 +35,11 @@ type Config struct {
 	// Lease defaults to [DefaultLease]; whole seconds.
 	Lease    time.Duration
 	Replicas int
-	Logger   *slog.Logger
+	// Lost is told of connections whose relay has ended without a word, by every relay that notices. Optional.
+	Lost func(registry.Connection)
+	// Gone is told of every connection that the registry has no more. Optional.
+	Gone   func(registry.Connection)
+	Logger *slog.Logger
 }
 
 // Book is made by [NewBook].
@@ -58,6 +63,9 @@ func NewBook(cfg Config) *Book {
 	return &Book{cfg: cfg, held: map[string][]byte{}, changed: map[string]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
+// At says where other relays reach this one. It is called before Run.
+func (b *Book) At(url string) { b.cfg.Self.URL = url }
+
 // Connected notes a connection of this relay.
 func (b *Book) Connected(c registry.Connection) {
 	c.RelayID = b.cfg.Self.ID
@@ -70,7 +78,9 @@ func (b *Book) Connected(c registry.Connection) {
 }
 
 // Disconnected takes it back.
-func (b *Book) Disconnected(c registry.Connection, _ time.Time, _ string) { b.note(c.Key(), nil) }
+func (b *Book) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
+	b.note(c.Key(), nil)
+}
 
 func (b *Book) note(key string, value []byte) {
 	b.mu.Lock()
@@ -242,7 +252,9 @@ func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, val
 
 func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
-		b.cfg.Registry.Delete(entry.Key())
+		if c, was := b.cfg.Registry.Delete(entry.Key()); was && b.cfg.Gone != nil {
+			b.cfg.Gone(c)
+		}
 		return
 	}
 	if err := b.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {
@@ -253,8 +265,12 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 // clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.
 func (b *Book) clean(ctx context.Context, kv jetstream.KeyValue) error {
 	var failed []error
-	for _, key := range b.cfg.Registry.Orphans() {
-		failed = append(failed, b.write(ctx, kv, key, nil))
+	for _, c := range b.cfg.Registry.Orphans() {
+		if err := b.write(ctx, kv, c.Key(), nil); err != nil {
+			failed = append(failed, err)
+		} else if b.cfg.Lost != nil {
+			b.cfg.Lost(c)
+		}
 	}
 	return errors.Join(failed...)
 }

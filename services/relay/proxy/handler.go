@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -17,6 +18,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/policy"
+	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -54,11 +56,15 @@ type Handler struct {
 	count int
 	// lasting are those that last.
 	lasting map[*visit]context.CancelCauseFunc
+	// draining is that they are to end, and idle is closed when there are no more.
+	draining bool
+	idle     chan struct{}
+	ended    sync.Once
 }
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, lasting: map[*visit]context.CancelCauseFunc{}}
+	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, lasting: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{})}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, FlushInterval: -1, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -118,49 +124,99 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(out, r)
 }
 
-// admit knows the caller and what it asks for. What it refuses has no record: nobody knows who asked.
+// May says whether the caller may read the Kubernetes API of an agent.
+func (h *Handler) May(caller policy.Caller, agentID int64) error {
+	_, err := h.authorize(&visit{caller: caller, address: address{Instruction: route.Instruction{AgentID: agentID, Target: route.KubernetesAPI}}, reads: true})
+	return err
+}
+
+// admit knows the caller and what it asks for. What it refuses has no record: nobody knows who asked, or of which agent.
 func (h *Handler) admit(r *http.Request) (*visit, error) {
 	caller, err := h.cfg.Authenticator.Caller(r.Header)
 	if err != nil {
 		return nil, err
 	}
-	v := &visit{caller: caller}
-	if v.address, err = parse(r.URL, r.Header); err != nil {
+	at, err := parse(r.URL, r.Header)
+	if err != nil {
 		return nil, err
 	}
-	agent, found := h.cfg.Directory.Agent(v.Instruction.AgentID)
+	return h.visit(caller, at, r)
+}
+
+func (h *Handler) visit(caller policy.Caller, at address, r *http.Request) (*visit, error) {
+	agent, found := h.cfg.Directory.Agent(at.AgentID)
 	if !found {
-		return nil, fault.New(errcode.NotFound, "agent %d does not exist", v.Instruction.AgentID)
+		return nil, fault.New(errcode.NotFound, "agent %d does not exist", at.AgentID)
 	}
-	v.project, v.way.To = agent.ProjectID, v.Instruction
 	upgrade := r.Header.Get("Upgrade") != ""
-	v.Record = audit.Record{
-		RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: v.Instruction.AgentID, Target: v.Instruction.Target, Protocol: v.protocol,
-		Method: r.Method, Verb: strings.ToLower(r.Method), StartedAt: h.cfg.Now(),
+	v := &visit{
+		caller: caller, address: at, project: agent.ProjectID, way: Way{To: at.Instruction},
+		lasts: upgrade || at.protocol == audit.TCP, reads: !upgrade && (r.Method == http.MethodGet || r.Method == http.MethodHead),
+		Record: audit.Record{
+			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: at.AgentID, Target: at.Target, Protocol: at.protocol,
+			Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, at.prefix), StartedAt: h.cfg.Now(),
+		},
 	}
-	v.lasts = upgrade || v.protocol == audit.TCP
-	v.reads = !upgrade && (r.Method == http.MethodGet || r.Method == http.MethodHead)
-	path := strings.TrimPrefix(r.URL.Path, v.prefix)
-	if v.protocol == audit.Kubernetes {
+	if at.protocol == audit.Kubernetes {
+		for name := range r.Header {
+			if strings.HasPrefix(name, "Impersonate-") {
+				return nil, fault.New(errcode.PermissionDenied, "as whom you appear in the cluster is said by the relay: send no header %s", name)
+			}
+		}
 		query := r.URL.Query()
 		watches := query.Get("watch") == "1" || query.Get("watch") == "true"
 		v.lasts = v.lasts || watches || query.Get("follow") == "true"
-		v.Verb, v.Resource = audit.Describe(r.Method, path, watches)
+		if v.Verb, v.Resource = audit.Describe(r.Method, v.Path, watches); v.Verb != "" {
+			v.Path = ""
+		}
 		v.reads = v.reads && v.Resource.Subresource != "proxy"
 	}
-	v.Path = path[:min(len(path), audit.MaxPath)]
 	return v, nil
+}
+
+// Get asks the Kubernetes API of an agent for something, as the caller, and has the answer read. Where at is not 0 it is that connection of the agent.
+func (h *Handler) Get(ctx context.Context, caller policy.Caller, agentID, at int64, path, accept string, read func(*http.Response) error) error {
+	target := address{Instruction: route.Instruction{AgentID: agentID, ConnectionID: at, Target: route.KubernetesAPI}, protocol: audit.Kubernetes}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+route.KubernetesAPI+path, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("ask agent %d: %w", agentID, err)
+	}
+	request.Header.Set("Accept", accept)
+	v, err := h.visit(caller, target, request)
+	if err != nil {
+		return err
+	}
+	if err := h.cfg.Audit.Reserve(ctx, 1); err != nil {
+		return err //nolint:wrapcheck // a fault
+	}
+	defer h.record(v, audit.Ended)
+	if err := h.enter(v); err != nil {
+		v.Error = fault.From(err).Error()
+		return err
+	}
+	defer h.leave(v)
+	v.as.set(request.Header)
+	response, err := h.cfg.Transport.RoundTrip(request.WithContext(With(ctx, &v.way)))
+	if err != nil {
+		err = reason(ctx, err)
+		v.Error = fault.From(err).Error()
+		return err
+	}
+	v.Status = response.StatusCode
+	response.Body = &receivedBody{response.Body, v}
+	defer response.Body.Close() //nolint:errcheck // it was read, or is not wanted
+	return read(response)
 }
 
 // authorize says whether the caller may do what it asks for, as things are now, and as whom it does it.
 func (h *Handler) authorize(v *visit) (policy.Impersonation, error) {
-	agent, found := h.cfg.Directory.Agent(v.Instruction.AgentID)
-	what := policy.Access{AgentID: v.Instruction.AgentID, ProjectID: agent.ProjectID, Target: v.Instruction.Target, Reads: v.reads}
+	agent, found := h.cfg.Directory.Agent(v.address.AgentID)
+	what := policy.Access{AgentID: v.address.AgentID, ProjectID: agent.ProjectID, Target: v.address.Target, Reads: v.reads}
 	var role directory.Role
 	caller := v.caller
 	switch {
 	case !found:
-		return policy.Impersonation{}, fault.New(errcode.NotFound, "agent %d does not exist", v.Instruction.AgentID)
+		return policy.Impersonation{}, fault.New(errcode.NotFound, "agent %d does not exist", v.address.AgentID)
 	case caller.UserID == 0:
 		if err := policy.Service(caller, h.cfg.Rules, what); err != nil {
 			return policy.Impersonation{}, err //nolint:wrapcheck // a fault
@@ -171,23 +227,24 @@ func (h *Handler) authorize(v *visit) (policy.Impersonation, error) {
 			return policy.Impersonation{}, fault.New(errcode.PermissionDenied, "user %d is blocked or does not exist any more", caller.UserID)
 		}
 		caller.Admin = caller.Admin && user.Admin
-		role = h.cfg.Directory.AgentRole(caller.UserID, v.Instruction.AgentID)
+		role = h.cfg.Directory.AgentRole(caller.UserID, v.address.AgentID)
 		if err := policy.User(caller, role, what); err != nil {
 			return policy.Impersonation{}, err //nolint:wrapcheck // a fault
 		}
 	}
 	if agent.Revoked {
-		return policy.Impersonation{}, fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.Instruction.AgentID)
+		return policy.Impersonation{}, fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.address.AgentID)
 	}
 	return policy.Impersonate(caller, role), nil
 }
 
 // enter lets a request in, and counts it.
 func (h *Handler) enter(v *visit) error {
-	var err error
-	if v.as, err = h.authorize(v); err != nil {
+	as, err := h.authorize(v)
+	if err != nil {
 		return err
 	}
+	v.as = impersonation{as}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -209,12 +266,66 @@ func (h *Handler) leave(v *visit) {
 	if h.under[v.caller]--; h.under[v.caller] == 0 {
 		delete(h.under, v.caller)
 	}
+	if h.draining && h.count == 0 {
+		h.ended.Do(func() { close(h.idle) })
+	}
+}
+
+// Requests counts those that are under way.
+func (h *Handler) Requests() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
+// Drain ends watches, whose clients begin them elsewhere, waits for all other requests, and gives up what is left when finish is done.
+func (h *Handler) Drain(finish context.Context) {
+	h.mu.Lock()
+	if h.draining = true; h.count == 0 {
+		h.mu.Unlock()
+		return
+	}
+	for v, cancel := range h.lasting {
+		if v.Verb == "watch" {
+			cancel(errDrained)
+		}
+	}
+	h.mu.Unlock()
+	select {
+	case <-h.idle:
+	case <-finish.Done():
+		h.mu.Lock()
+		for _, cancel := range h.lasting {
+			cancel(errDrained)
+		}
+		h.mu.Unlock()
+	}
+}
+
+var errDrained = fault.New(errcode.Unavailable, "this relay is being drained: ask another one")
+
+// Before serves what is for agents, and has the rest served by others. Requests that belong to a trace are traced.
+func (h *Handler) Before(traced func(http.Handler) http.Handler, others http.Handler) http.Handler {
+	tracing := traced(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !strings.HasPrefix(r.URL.Path, root):
+			others.ServeHTTP(w, r)
+		case len(r.Header["Traceparent"]) > 0:
+			tracing.ServeHTTP(w, r)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
 }
 
 func (h *Handler) follow(v *visit, cancel context.CancelCauseFunc) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lasting[v] = cancel
+	if h.draining && v.Verb == "watch" {
+		cancel(errDrained)
+	}
 }
 
 // Run gives up requests that last and whose callers may not do them any more, until ctx is done.
@@ -250,13 +361,10 @@ func (h *Handler) record(v *visit, phase audit.Phase) {
 func rewrite(p *httputil.ProxyRequest) {
 	v := visitOf(p.In.Context())
 	v.strip(p.Out.URL)
-	p.Out.URL.Scheme, p.Out.URL.Host = "http", v.Instruction.Target
+	p.Out.URL.Scheme, p.Out.URL.Host = "http", v.address.Target
 	if v.protocol == audit.Kubernetes {
-		p.Out.Host = v.Instruction.Target
-		p.Out.Header["Impersonate-User"] = []string{v.as.User}
-		if len(v.as.Groups) > 0 {
-			p.Out.Header["Impersonate-Group"] = v.as.Groups
-		}
+		p.Out.Host = v.address.Target
+		v.as.set(p.Out.Header)
 		return
 	}
 	p.SetXForwarded()
@@ -264,8 +372,11 @@ func rewrite(p *httputil.ProxyRequest) {
 
 // answered is told of each answer.
 func (h *Handler) answered(response *http.Response) error {
+	v := visitOf(response.Request.Context())
 	if conn, is := response.Body.(*upgraded); is {
-		response.Body = &exchanged{conn, visitOf(response.Request.Context())}
+		response.Body = &exchanged{conn, v}
+	} else if v.Verb == "watch" {
+		response.Body = &watched{response.Body, response.Request.Context()}
 	}
 	return nil
 }

@@ -23,9 +23,20 @@ type visit struct {
 	// lasts is that it may be open for long: it has two records, and is given up when its caller may not do it any more.
 	lasts bool
 	way   Way
-	as    policy.Impersonation
+	as    impersonation
 
 	sent, received atomic.Int64
+}
+
+// impersonation is as whom the caller appears in the cluster.
+type impersonation struct{ policy.Impersonation }
+
+// set says so to the agent (https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation).
+func (i impersonation) set(header http.Header) {
+	header["Impersonate-User"] = []string{i.User}
+	if len(i.Groups) > 0 {
+		header["Impersonate-Group"] = i.Groups
+	}
 }
 
 type visitKey struct{}
@@ -45,6 +56,34 @@ type sentBody struct {
 func (b *sentBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.visit.sent.Add(int64(n))
+	return n, err //nolint:wrapcheck // io.EOF must be as it is
+}
+
+// receivedBody counts what the target sends.
+type receivedBody struct {
+	io.ReadCloser
+
+	visit *visit
+}
+
+func (b *receivedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.visit.received.Add(int64(n))
+	return n, err //nolint:wrapcheck // io.EOF must be as it is
+}
+
+// watched is the body of a watch: when the relay is drained it just ends, as watches do now and then.
+type watched struct {
+	io.ReadCloser
+
+	ctx context.Context //nolint:containedctx // of the request
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	if err != nil && errors.Is(context.Cause(w.ctx), errDrained) {
+		err = io.EOF
+	}
 	return n, err //nolint:wrapcheck // io.EOF must be as it is
 }
 

@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -77,26 +78,28 @@ func (r *Registry) Put(key string, value []byte) error {
 	return fmt.Errorf("%.100q %w", key, errKey)
 }
 
-// Delete takes that an entry was deleted or has expired.
-func (r *Registry) Delete(key string) {
+// Delete takes that an entry was deleted or has expired. It returns the connection that is no more.
+func (r *Registry) Delete(key string) (gone Connection, was bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id, is := strings.CutPrefix(key, relayPrefix); is {
 		delete(r.relays, id)
 	} else if k, err := parseConnectionKey(key); err == nil {
-		r.remove(k)
+		return r.remove(k)
 	}
+	return Connection{}, false
 }
 
-func (r *Registry) remove(k connectionKey) {
+func (r *Registry) remove(k connectionKey) (Connection, bool) {
 	c, known := r.connections[k]
 	if !known {
-		return
+		return c, false
 	}
 	delete(r.connections, k)
 	drop(r.agents, k.agent, k.id)
 	drop(r.projects, c.ProjectID, k)
 	drop(r.held, c.RelayID, k)
+	return c, true
 }
 
 // Doubt begins anew with what is there: all of it counts until [Registry.Dispel].
@@ -171,20 +174,36 @@ func (r *Registry) Relay(id string) (Relay, bool) {
 	return relay, known
 }
 
-// Orphans are the keys of connections whose relay has no lease: what a relay that was killed has left.
-func (r *Registry) Orphans() []string {
+// Connections counts all that there are.
+func (r *Registry) Connections() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var keys []string
+	return len(r.connections)
+}
+
+// Relays are those whose leases are there, by their ids.
+func (r *Registry) Relays() []Relay {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := slices.Collect(maps.Values(r.relays))
+	slices.SortFunc(found, func(a, b Relay) int { return cmp.Compare(a.ID, b.ID) })
+	return found
+}
+
+// Orphans are the connections whose relay has no lease: what a relay that was killed has left.
+func (r *Registry) Orphans() []Connection {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []Connection
 	for relay, connections := range r.held {
 		if !r.has(relay) {
 			for k := range connections {
-				keys = append(keys, k.String())
+				found = append(found, r.connections[k])
 			}
 		}
 	}
-	slices.Sort(keys)
-	return keys
+	slices.SortFunc(found, func(a, b Connection) int { return cmp.Or(cmp.Compare(a.AgentID, b.AgentID), cmp.Compare(a.ID, b.ID)) })
+	return found
 }
 
 // Arrivals returns a channel that receives when a connection of the agent may have come. Who looks at [Registry.Agent] after that misses none. The caller calls stop.
