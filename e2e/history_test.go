@@ -65,7 +65,7 @@ func requireSoundEvents(s *system) {
 		case topology.StreamSinks: // what somebody asked for at a sink
 			require.Empty(t, all)
 			continue
-		case topology.StreamControl, topology.StreamDirectory, topology.StreamDesired:
+		case topology.StreamControl, topology.StreamDirectory, topology.StreamDesired, topology.StreamAgents:
 		case topology.StreamObserved, topology.StreamApplied, topology.StreamDesiredLog, topology.StreamWorkspaces:
 			require.NotEmpty(t, all, "stream %s", stream.Name)
 		default:

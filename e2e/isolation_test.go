@@ -169,7 +169,7 @@ func (s *scene) listen() {
 	require.NoError(s.t, err)
 	s.t.Cleanup(victim.Close)
 	s.ears["the victim's inboxes"] = listen(s.t, victim, natsauth.InboxPrefix(strconv.FormatInt(s.victim.AgentID, 10))+".>")
-	for _, name := range []string{natsauth.PrincipalState, natsauth.PrincipalDeploys, natsauth.PrincipalOperator, natsauth.PrincipalCallout, natsauth.PrincipalSystem} {
+	for _, name := range []string{natsauth.PrincipalState, natsauth.PrincipalDeploys, natsauth.PrincipalRelay, natsauth.PrincipalOperator, natsauth.PrincipalCallout, natsauth.PrincipalSystem} {
 		s.ears["inboxes of "+name] = listen(s.t, s.principal(name), natsauth.InboxPrefix(name)+"."+guessed+".>")
 	}
 }

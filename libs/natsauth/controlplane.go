@@ -14,6 +14,8 @@ const (
 	PrincipalState = "state"
 	// PrincipalDeploys is the deploys service: it reads what watchers see and writes the facts about deploys.
 	PrincipalDeploys = "deploys"
+	// PrincipalRelay is the relay: it holds connections of agents, says which, and who asked what of them.
+	PrincipalRelay = "relay"
 	// PrincipalOperator is a person with the command line: tail, replay, dead letters.
 	PrincipalOperator = "operator"
 	// PrincipalCallout answers authorization requests.
@@ -40,6 +42,7 @@ func ControlPlane(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
 		{PrincipalDeploys, AccountControl, deploysPermissions(cell)},
+		{PrincipalRelay, AccountControl, relayPermissions(cell)},
 		{PrincipalOperator, AccountControl, operatorPermissions(cell)},
 		{PrincipalCallout, AccountAuth, calloutPermissions()},
 		{PrincipalSystem, AccountSystem, systemPermissions()},
@@ -148,17 +151,44 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
+// relayStream holds the bucket in which relays tell each other what they hold.
+const relayStream = "KV_RELAYS"
+
+// relayPermissions: reads DIRECTORY and CONTROL, writes about agents what only it knows, and keeps its bucket, which it makes when it is not there. A key is removed by a message
+// that says so; nothing here empties or deletes a stream.
+func relayPermissions(cell topology.Cell) jwt.Permissions {
+	allow := jwt.StringList{
+		cell.All(topology.FamilyAgent),
+		"$JS.API.INFO",
+		"$KV.RELAYS.>",
+		"$JS.API.STREAM.CREATE." + relayStream,
+		"$JS.API.STREAM.UPDATE." + relayStream,
+		// Its consumers are pushed to: the server asks whether they keep up, and waits for an answer.
+		"$JS.FC." + relayStream + ".>",
+	}
+	allow = append(allow, ReadDirectory()...)
+	allow = append(allow, readStream(topology.StreamControl)...)
+	allow = append(allow, readStream(relayStream)...)
+	return jwt.Permissions{
+		Pub: jwt.Permission{Allow: allow},
+		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(PrincipalRelay) + ".>"}},
+	}
+}
+
 // ReadDirectory are the subjects that a control-plane service publishes to in order to keep its copy of the directory, for its permissions.
-func ReadDirectory() jwt.StringList {
+func ReadDirectory() jwt.StringList { return readStream(topology.StreamDirectory) }
+
+// readStream are the subjects that a control-plane service publishes to in order to read a stream with consumers that last no longer than itself.
+func readStream(stream string) jwt.StringList {
 	return jwt.StringList{
-		"$JS.API.STREAM.INFO." + topology.StreamDirectory,
-		"$JS.API.STREAM.MSG.GET." + topology.StreamDirectory,
-		"$JS.API.DIRECT.GET." + topology.StreamDirectory,
-		"$JS.API.DIRECT.GET." + topology.StreamDirectory + ".>",
-		"$JS.API.CONSUMER.CREATE." + topology.StreamDirectory + ".>",
-		"$JS.API.CONSUMER.INFO." + topology.StreamDirectory + ".*",
-		"$JS.API.CONSUMER.DELETE." + topology.StreamDirectory + ".*",
-		"$JS.API.CONSUMER.MSG.NEXT." + topology.StreamDirectory + ".*",
+		"$JS.API.STREAM.INFO." + stream,
+		"$JS.API.STREAM.MSG.GET." + stream,
+		"$JS.API.DIRECT.GET." + stream,
+		"$JS.API.DIRECT.GET." + stream + ".>",
+		"$JS.API.CONSUMER.CREATE." + stream + ".>",
+		"$JS.API.CONSUMER.INFO." + stream + ".*",
+		"$JS.API.CONSUMER.DELETE." + stream + ".*",
+		"$JS.API.CONSUMER.MSG.NEXT." + stream + ".*",
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only a higher one.
-const Version = 4
+const Version = 5
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
 const MaxMessageSize = 1 << 20
@@ -23,6 +23,7 @@ const (
 	StreamWorkspaces = "WORKSPACES"
 	StreamDeploys    = "DEPLOYS"
 	StreamSinks      = "SINKS"
+	StreamAgents     = "AGENTS"
 	StreamDirectory  = "DIRECTORY"
 	StreamDead       = "DEAD"
 )
@@ -68,7 +69,7 @@ type Stream struct {
 func Streams() []Stream {
 	return []Stream{
 		{
-			Name: StreamObserved, Family: FamilyObserved, Writer: "watcher", MaxAge: 30 * day, Share: 40, Duplicates: time.Second,
+			Name: StreamObserved, Family: FamilyObserved, Writer: "watcher", MaxAge: 30 * day, Share: 36, Duplicates: time.Second,
 			Description: "What watchers see in their clusters: the raw facts that read models are rebuilt from.",
 		},
 		{
@@ -100,6 +101,10 @@ func Streams() []Stream {
 		{
 			Name: StreamSinks, Family: FamilySink, Writer: "deploys", MaxAge: 30 * day, Share: 1, Duplicates: time.Second,
 			Description: "Facts about deploys that one sink shall deliver again, because somebody asked for it.",
+		},
+		{
+			Name: StreamAgents, Family: FamilyAgent, Writer: "relay", MaxAge: 90 * day, Share: 4, Duplicates: 2 * time.Minute,
+			Description: "Which replicas of which agents were connected to a relay, and who asked what of them through it.",
 		},
 		{
 			Name: StreamDirectory, Family: FamilyDirectory, Writer: "state", Share: 3, LastPerSubject: true, DiscardNew: true, Duplicates: 2 * time.Minute,

@@ -25,6 +25,7 @@ const (
 	FamilyDeploy     = "deploy"
 	FamilySink       = "sink"
 	FamilyDeployLive = "deploy_live"
+	FamilyAgent      = "agent"
 	FamilyDirectory  = "directory"
 	FamilyDead       = "dead"
 	FamilySecret     = "secret"
@@ -158,6 +159,20 @@ func (c Cell) deploy(cluster, namespace, kind, name string) string {
 	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + Escape(kind) + "." + Escape(name)
 }
 
+// AgentConnected is the subject of what says that a replica of an agent has connected to a relay.
+func (c Cell) AgentConnected(agent int64) string { return c.agent(FamilyAgent, agent) + ".connected" }
+
+// AgentDisconnected is the subject of what says that it is connected no more.
+func (c Cell) AgentDisconnected(agent int64) string {
+	return c.agent(FamilyAgent, agent) + ".disconnected"
+}
+
+// AgentRequests is the subject of who asked what of an agent through relays.
+func (c Cell) AgentRequests(agent int64) string { return c.agent(FamilyAgent, agent) + ".requests" }
+
+// ControlConfigs matches the configuration of every agent.
+func (c Cell) ControlConfigs() string { return c.Prefix(FamilyControl) + ".*.config" }
+
 // Directory is the subject of one entry of the directory, such as kind "user".
 func (c Cell) Directory(kind, id string) string {
 	return c.Prefix(FamilyDirectory) + "." + Escape(kind) + "." + Escape(id)
@@ -206,11 +221,11 @@ func Parse(subject string) (Subject, error) {
 	return Subject{Cell: Cell(parts[1]), Family: parts[2], Tokens: tokens}, nil
 }
 
-// Agent is the agent whose subject it is: the first key token of observed, desired, applied, control and secret subjects. This token,
+// Agent is the agent whose subject it is: the first key token of observed, desired, applied, control, secret and agent subjects. This token,
 // and nothing a message says, is an agent's identity, since the server lets each agent publish below its own only.
 func (s Subject) Agent() (int64, error) {
 	switch s.Family {
-	case FamilyObserved, FamilyDesired, FamilyDesiredLog, FamilyApplied, FamilyControl, FamilySecret:
+	case FamilyObserved, FamilyDesired, FamilyDesiredLog, FamilyApplied, FamilyControl, FamilySecret, FamilyAgent:
 	default:
 		return 0, fmt.Errorf("family %q: its subjects belong to no agent", s.Family)
 	}

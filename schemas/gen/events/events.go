@@ -34,6 +34,142 @@ type AgentConfig struct {
 	UnschedulablePatienceMs int `json:"unschedulable_patience_ms"`
 }
 
+// A replica of an agent has connected to a relay.
+type AgentConnected struct {
+	// The agent.
+	AgentID int `json:"agent_id"`
+
+	// Commit that it was built from.
+	Commit string `json:"commit,omitempty"`
+
+	// When it connected, UTC, by the clock of the relay.
+	ConnectedAt time.Time `json:"connected_at"`
+
+	// The connection: a random positive number of 63 bits, in decimal.
+	ConnectionID string `json:"connection_id"`
+
+	// Name of the replica's pod; empty when it has none.
+	PodName string `json:"pod_name,omitempty"`
+
+	// Namespace of the replica's pod; empty when it has none.
+	PodNamespace string `json:"pod_namespace,omitempty"`
+
+	// Project that configured the agent then.
+	ProjectID int `json:"project_id"`
+
+	// The relay that holds it; one that was started again is another one.
+	RelayID string `json:"relay_id"`
+
+	// Version of the agent's program.
+	Version string `json:"version,omitempty"`
+}
+
+// A replica of an agent is no longer connected to a relay. Nothing says so for the
+// replicas of a relay that was killed.
+type AgentDisconnected struct {
+	// The agent.
+	AgentID int `json:"agent_id"`
+
+	// Commit that it was built from.
+	Commit string `json:"commit,omitempty"`
+
+	// When it connected, UTC, by the clock of the relay.
+	ConnectedAt time.Time `json:"connected_at"`
+
+	// The connection: a random positive number of 63 bits, in decimal.
+	ConnectionID string `json:"connection_id"`
+
+	// When the connection ended, UTC, by the clock of the relay.
+	DisconnectedAt time.Time `json:"disconnected_at"`
+
+	// Name of the replica's pod; empty when it has none.
+	PodName string `json:"pod_name,omitempty"`
+
+	// Namespace of the replica's pod; empty when it has none.
+	PodNamespace string `json:"pod_namespace,omitempty"`
+
+	// Project that configured the agent then.
+	ProjectID int `json:"project_id"`
+
+	// Why it ended.
+	Reason DisconnectReason `json:"reason"`
+
+	// The relay that holds it; one that was started again is another one.
+	RelayID string `json:"relay_id"`
+
+	// Version of the agent's program.
+	Version string `json:"version,omitempty"`
+}
+
+// One request.
+type AgentRequest struct {
+	// Bytes of bodies or streams from the caller.
+	BytesReceived int `json:"bytes_received,omitempty"`
+
+	// Bytes of bodies or streams to the caller.
+	BytesSent int `json:"bytes_sent,omitempty"`
+
+	// Who asked.
+	Caller RequestCaller `json:"caller"`
+
+	// Connection of the agent that it went through, in decimal; empty when it went
+	// through none.
+	ConnectionID string `json:"connection_id,omitempty"`
+
+	// How long it took, in milliseconds; absent for what has only begun.
+	DurationMs *int `json:"duration_ms,omitempty"`
+
+	// Why it failed, when it did not come to an answer of the target.
+	Error string `json:"error,omitempty"`
+
+	// HTTP method; empty for tcp.
+	Method string `json:"method,omitempty"`
+
+	// Path of the request without its query: of http, and of kubernetes where there
+	// is no resource.
+	Path string `json:"path,omitempty"`
+
+	// Whether it has ended.
+	Phase RequestPhase `json:"phase"`
+
+	// What was spoken.
+	Protocol RequestProtocol `json:"protocol"`
+
+	// The relay that was asked.
+	RelayID string `json:"relay_id"`
+
+	// The request: the same in begun and ended.
+	RequestID string `json:"request_id"`
+
+	// What the request concerns in the Kubernetes API; absent for other requests, and
+	// for paths that are no resource's.
+	Resource *RequestResource `json:"resource,omitempty"`
+
+	// When it came, UTC, by the clock of the relay.
+	StartedAt time.Time `json:"started_at"`
+
+	// HTTP status that the caller got; 0 when there was none.
+	Status int `json:"status,omitempty"`
+
+	// What of the agent's it was for: kubernetes, or the name of a target of its
+	// configuration.
+	Target string `json:"target"`
+
+	// What was wanted of the Kubernetes API, as it names it, such as get, list, watch
+	// or delete; empty for other requests.
+	Verb string `json:"verb,omitempty"`
+}
+
+// Who asked what of an agent through a relay: requests that have ended, and the
+// beginning of those that last. Never with bodies, headers or queries.
+type AgentRequests struct {
+	// The agent.
+	AgentID int `json:"agent_id"`
+
+	// Requests, in the order in which the relay noted them.
+	Requests []AgentRequest `json:"requests"`
+}
+
 // A desired revision is applied completely.
 type Applied struct {
 	// Which attempt succeeded, from 1.
@@ -99,6 +235,11 @@ type ApplyFailed struct {
 	// Workspace (UUIDv7).
 	WorkspaceID string `json:"workspace_id"`
 }
+
+type CallerKind string
+
+const CallerKindService CallerKind = "service"
+const CallerKindUser CallerKind = "user"
 
 type Cause string
 
@@ -418,6 +559,13 @@ type DirectoryUser struct {
 	// The user.
 	UserID int `json:"user_id"`
 }
+
+type DisconnectReason string
+
+const DisconnectReasonAgentLeft DisconnectReason = "agent_left"
+const DisconnectReasonLost DisconnectReason = "lost"
+const DisconnectReasonRelayLeft DisconnectReason = "relay_left"
+const DisconnectReasonRevoked DisconnectReason = "revoked"
 
 // Workloads that make one environment, such as the preview of a pull request.
 type Environment struct {
@@ -968,6 +1116,50 @@ type RejectedReason string
 
 const RejectedReasonMalformed RejectedReason = "malformed"
 const RejectedReasonTooLarge RejectedReason = "too_large"
+
+// A user or a service.
+type RequestCaller struct {
+	// What it is.
+	Kind CallerKind `json:"kind"`
+
+	// The service, as its token names it; empty for a user.
+	Subject string `json:"subject,omitempty"`
+
+	// The user; 0 for a service.
+	UserID int `json:"user_id,omitempty"`
+}
+
+type RequestPhase string
+
+const RequestPhaseBegun RequestPhase = "begun"
+const RequestPhaseEnded RequestPhase = "ended"
+
+type RequestProtocol string
+
+const RequestProtocolHttp RequestProtocol = "http"
+const RequestProtocolKubernetes RequestProtocol = "kubernetes"
+const RequestProtocolTcp RequestProtocol = "tcp"
+
+// What a request to the Kubernetes API concerns.
+type RequestResource struct {
+	// API group; empty for the core group.
+	Group string `json:"group,omitempty"`
+
+	// Name; empty for a collection.
+	Name string `json:"name,omitempty"`
+
+	// Namespace; empty for all, and for what is in none.
+	Namespace string `json:"namespace,omitempty"`
+
+	// Resource, such as pods.
+	Resource string `json:"resource"`
+
+	// Subresource, such as exec.
+	Subresource string `json:"subresource,omitempty"`
+
+	// API version.
+	Version string `json:"version"`
+}
 
 type ResyncCause string
 

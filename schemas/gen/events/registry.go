@@ -4,6 +4,15 @@ package events
 
 // Names of the event types.
 const (
+	// TypeAgentConnected is an event whose data is [AgentConnected], on stream AGENTS at agent.{agent}.connected: A replica of an agent has
+	// connected to a relay.
+	TypeAgentConnected = "dev.lockstep.agent.connected.v1"
+	// TypeAgentDisconnected is an event whose data is [AgentDisconnected], on stream AGENTS at agent.{agent}.disconnected: A replica of an
+	// agent is no longer connected to a relay. Nothing says so for the replicas of a relay that was killed.
+	TypeAgentDisconnected = "dev.lockstep.agent.disconnected.v1"
+	// TypeAgentRequests is an event whose data is [AgentRequests], on stream AGENTS at agent.{agent}.requests: Who asked what of an agent
+	// through a relay: requests that have ended, and the beginning of those that last. Never with bodies, headers or queries.
+	TypeAgentRequests = "dev.lockstep.agent.requests.v1"
 	// TypeApplied is an event whose data is [Applied], on stream APPLIED at applied.{agent}.{workspace}: A desired revision is applied
 	// completely.
 	TypeApplied = "dev.lockstep.applied.applied.v1"
@@ -111,6 +120,18 @@ const (
 // Types returns every event type, sorted by name, a fresh copy at each call.
 func Types() []Type {
 	return []Type{
+		{
+			Name: TypeAgentConnected, Title: "AgentConnected", Stream: "AGENTS", Subject: "agent.{agent}.connected",
+			Description: "A replica of an agent has connected to a relay.",
+		},
+		{
+			Name: TypeAgentDisconnected, Title: "AgentDisconnected", Stream: "AGENTS", Subject: "agent.{agent}.disconnected",
+			Description: "A replica of an agent is no longer connected to a relay. Nothing says so for the replicas of a relay that was killed.",
+		},
+		{
+			Name: TypeAgentRequests, Title: "AgentRequests", Stream: "AGENTS", Subject: "agent.{agent}.requests",
+			Description: "Who asked what of an agent through a relay: requests that have ended, and the beginning of those that last. Never with bodies, headers or queries.",
+		},
 		{
 			Name: TypeApplied, Title: "Applied", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
 			Description: "A desired revision is applied completely.",
@@ -245,6 +266,12 @@ func Types() []Type {
 // New returns a pointer to a new value of the Go type that is the data of an event type, and whether there is one.
 func New(name string) (any, bool) {
 	switch name {
+	case TypeAgentConnected:
+		return new(AgentConnected), true
+	case TypeAgentDisconnected:
+		return new(AgentDisconnected), true
+	case TypeAgentRequests:
+		return new(AgentRequests), true
 	case TypeApplied:
 		return new(Applied), true
 	case TypeApplyFailed:

@@ -197,5 +197,6 @@ func (h *Hub) Follow(from *tunnel.Stream) {
 		from.Reset(tunnel.Elsewhere, fmt.Sprintf("connection %d of agent %d has just gone", i.ConnectionID, i.AgentID))
 		return
 	}
+	to.PassTaken(from)
 	_, _, _ = tunnel.Join(from, to) // both ends know why
 }

@@ -110,6 +110,28 @@ func TestARequestGoesToWhoeverHoldsTheAgent(t *testing.T) {
 	require.Equal(t, "one hello", b.ask("b", 1), "but where one is wanted")
 }
 
+// What an agent says of a stream reaches who opened it, through the other relay, too.
+func TestWhoAsksIsToldThatTheTargetIsReached(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	taken := make(chan *tunnel.Stream, 2)
+	s := b.session(func(s *tunnel.Stream) { taken <- s })
+	c := registry.Connection{AgentID: 7, ID: 1, RelayID: "a"}
+	b.hubs["a"].Hold(c, s)
+	value, err := json.Marshal(c)
+	require.NoError(t, err)
+	require.NoError(t, b.known.Put(c.Key(), value))
+	for _, relay := range []string{"a", "b"} {
+		r, err := b.hubs[relay].Open(t.Context(), &hub.Attempt{}, route.Instruction{AgentID: 7, Target: "shop"})
+		require.NoError(t, err)
+		far := <-taken
+		require.NoError(t, far.Take())
+		require.NoError(t, r.Taken())
+		require.NoError(t, far.CloseWrite())
+		require.NoError(t, r.CloseWrite())
+	}
+}
+
 func TestAConnectionThatIsGoneIsNotTheEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

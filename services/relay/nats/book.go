@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/registry"
 )
 
@@ -26,7 +27,7 @@ const (
 	answerTimeout = 5 * time.Second
 )
 
-// Config of a [Book]. All but Lease is required.
+// Config of a [Book]. Required are JetStream, Self, Registry and Logger.
 type Config struct {
 	JetStream jetstream.JetStream
 	Self      registry.Relay
@@ -34,7 +35,9 @@ type Config struct {
 	// Lease defaults to [DefaultLease]; whole seconds.
 	Lease    time.Duration
 	Replicas int
-	Logger   *slog.Logger
+	// Lost is told of connections whose relay has ended without a word, by every relay that notices. Optional.
+	Lost   func(registry.Connection)
+	Logger *slog.Logger
 }
 
 // Book is made by [NewBook].
@@ -46,6 +49,8 @@ type Book struct {
 	held    map[string][]byte
 	changed map[string]struct{}
 	wake    chan struct{}
+	// retired is that the bucket shall have nothing of this relay any more.
+	retired bool
 }
 
 // NewBook makes a book that is written while Run runs.
@@ -57,18 +62,20 @@ func NewBook(cfg Config) *Book {
 }
 
 // Connected notes a connection of this relay.
-func (b *Book) Connected(c registry.Connection) error {
+func (b *Book) Connected(c registry.Connection) {
 	c.RelayID = b.cfg.Self.ID
 	value, err := json.Marshal(c)
-	if err != nil {
-		return fmt.Errorf("write connection %d of agent %d: %w", c.ID, c.AgentID, err)
+	if err != nil { // of what has come in a header, nothing can be in the way
+		b.cfg.Logger.Error("a connection cannot be written", "agent_id", c.AgentID, "connection_id", c.ID, "error", err)
+		return
 	}
 	b.note(c.Key(), value)
-	return nil
 }
 
 // Disconnected takes it back.
-func (b *Book) Disconnected(c registry.Connection) { b.note(c.Key(), nil) }
+func (b *Book) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
+	b.note(c.Key(), nil)
+}
 
 func (b *Book) note(key string, value []byte) {
 	b.mu.Lock()
@@ -85,12 +92,12 @@ func (b *Book) note(key string, value []byte) {
 	}
 }
 
-// Run keeps the bucket until ctx is done, and then takes the lease back. An error is of NATS; it may then be called again. ready is called once all that the bucket has is known.
+// Run keeps the bucket until ctx is done, and then takes back what this relay has in it; see [Book.Retire]. An error is of NATS; it may then be called again. ready is called once all that the bucket has is known.
 func (b *Book) Run(ctx context.Context, ready func()) error {
 	for {
 		again, err := b.session(ctx, ready)
 		if ctx.Err() != nil {
-			return b.leave(context.WithoutCancel(ctx))
+			return b.Retire(context.WithoutCancel(ctx))
 		}
 		if !again {
 			return err
@@ -172,6 +179,9 @@ func (b *Book) open(ctx context.Context) (jetstream.KeyValue, error) {
 
 // refresh writes the lease. It is published as it is: a key that a bucket's own methods write anew never expires.
 func (b *Book) refresh(ctx context.Context) error {
+	if b.isRetired() {
+		return nil
+	}
 	value, err := json.Marshal(b.cfg.Self)
 	if err != nil {
 		return fmt.Errorf("write the lease: %w", err)
@@ -196,6 +206,10 @@ func (b *Book) everything() {
 // flush writes what has changed. What it could not write is still to be written.
 func (b *Book) flush(ctx context.Context, kv jetstream.KeyValue) error {
 	b.mu.Lock()
+	if b.retired {
+		b.mu.Unlock()
+		return nil
+	}
 	changed := make(map[string][]byte, len(b.changed))
 	for key := range b.changed {
 		changed[key] = b.held[key]
@@ -244,30 +258,45 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 // clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.
 func (b *Book) clean(ctx context.Context, kv jetstream.KeyValue) error {
 	var failed []error
-	for _, key := range b.cfg.Registry.Orphans() {
-		failed = append(failed, b.write(ctx, kv, key, nil))
+	for _, c := range b.cfg.Registry.Orphans() {
+		if err := b.write(ctx, kv, c.Key(), nil); err != nil {
+			failed = append(failed, err)
+		} else if b.cfg.Lost != nil {
+			b.cfg.Lost(c)
+		}
 	}
 	return errors.Join(failed...)
 }
 
-// leave takes the lease back, and with it all that is held.
-func (b *Book) leave(ctx context.Context) error {
+// Retire takes the lease back, and with it all that is held: no other relay sends anything here. What others do is still followed while Run runs.
+func (b *Book) Retire(ctx context.Context) error {
+	b.mu.Lock()
+	again := b.retired
+	b.retired = true
+	keys := []string{b.cfg.Self.Key()}
+	for key := range b.held {
+		keys = append(keys, key)
+	}
+	b.mu.Unlock()
+	if again {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	kv, err := b.cfg.JetStream.KeyValue(ctx, bucket)
 	if err != nil {
 		return fmt.Errorf("open bucket %s: %w", bucket, err)
 	}
-	keys := []string{b.cfg.Self.Key()}
-	b.mu.Lock()
-	for key := range b.held {
-		keys = append(keys, key)
-	}
-	b.mu.Unlock()
 	for _, key := range keys {
 		if err := b.write(ctx, kv, key, nil); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (b *Book) isRetired() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.retired
 }

@@ -58,25 +58,34 @@ type kept struct {
 	again  bool // it has carried one before
 }
 
-type instructionKey struct{}
+// Way of one request.
+type Way struct {
+	// To says where it goes.
+	To route.Instruction
+	// ConnectionID is what it went through last; 0 before it was sent.
+	ConnectionID int64
+}
 
-// With says where the requests of a context go.
-func With(ctx context.Context, to route.Instruction) context.Context {
-	return context.WithValue(ctx, instructionKey{}, to)
+type wayKey struct{}
+
+// With says where the request of a context goes, and hears which way it took.
+func With(ctx context.Context, way *Way) context.Context {
+	return context.WithValue(ctx, wayKey{}, way)
 }
 
 // RoundTrip sends a request where its context says.
 func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	to, is := request.Context().Value(instructionKey{}).(route.Instruction)
+	way, is := request.Context().Value(wayKey{}).(*Way)
 	if !is {
 		return nil, errors.New("the request does not say which agent it is for")
 	}
 	var attempt hub.Attempt
 	for {
-		k, err := t.take(request.Context(), &attempt, to)
+		k, err := t.take(request.Context(), &attempt, way.To)
 		if err != nil {
 			return nil, err
 		}
+		way.ConnectionID = k.Connection.ID
 		response, begun, err := t.exchange(request, k)
 		if err == nil {
 			return response, nil
@@ -141,6 +150,39 @@ func (t *Transport) keep(k *kept) {
 	} else {
 		k.timer.Reset(idleTime)
 	}
+}
+
+// Release gives up what is kept of a connection that is not to be used any more.
+func (t *Transport) Release(connection int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for to, idle := range t.idle {
+		rest := idle[:0:0]
+		for _, k := range idle {
+			if k.Connection.ID != connection {
+				rest = append(rest, k)
+			} else if k.timer.Stop() {
+				k.Reset(tunnel.Cancelled, "the connection is not used any more")
+			}
+		}
+		if len(rest) < len(idle) {
+			t.keepOnly(to, rest)
+		}
+	}
+}
+
+// Close gives up all that is kept.
+func (t *Transport) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, idle := range t.idle {
+		for _, k := range idle {
+			if k.timer.Stop() {
+				k.Reset(tunnel.Cancelled, "the relay ends")
+			}
+		}
+	}
+	clear(t.idle)
 }
 
 func (t *Transport) drop(k *kept) {

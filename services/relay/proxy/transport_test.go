@@ -84,7 +84,7 @@ func (b *bed) Open(_ context.Context, _ *hub.Attempt, to route.Instruction) (*hu
 
 func (b *bed) do(method, path string, body io.Reader) (*http.Response, error) {
 	b.t.Helper()
-	request, err := http.NewRequestWithContext(proxy.With(b.t.Context(), route.Instruction{AgentID: 7, Target: "shop"}), method, "http://shop"+path, body)
+	request, err := http.NewRequestWithContext(proxy.With(b.t.Context(), &proxy.Way{To: route.Instruction{AgentID: 7, Target: "shop"}}), method, "http://shop"+path, body)
 	require.NoError(b.t, err)
 	return b.transport.RoundTrip(request)
 }
@@ -145,7 +145,7 @@ func TestAConnectionThatIsUpgradedIsTheCallers(t *testing.T) {
 		_ = rw.Flush()
 		_, _ = io.Copy(conn, rw)
 	}))
-	request, err := http.NewRequestWithContext(proxy.With(t.Context(), route.Instruction{AgentID: 7, Target: "shop"}), http.MethodGet, "http://shop/", nil)
+	request, err := http.NewRequestWithContext(proxy.With(t.Context(), &proxy.Way{To: route.Instruction{AgentID: 7, Target: "shop"}}), http.MethodGet, "http://shop/", nil)
 	require.NoError(t, err)
 	request.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"echo"}}
 	response, err := b.transport.RoundTrip(request)
@@ -221,7 +221,7 @@ func TestACallerThatLeavesEndsTheRequestAtTheTarget(t *testing.T) {
 		<-r.Context().Done()
 		close(ended)
 	}))
-	ctx, cancel := context.WithCancel(proxy.With(t.Context(), route.Instruction{AgentID: 7, Target: "shop"}))
+	ctx, cancel := context.WithCancel(proxy.With(t.Context(), &proxy.Way{To: route.Instruction{AgentID: 7, Target: "shop"}}))
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://shop/", nil)
 	require.NoError(t, err)
 	failed := make(chan error)

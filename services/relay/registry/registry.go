@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -171,20 +172,29 @@ func (r *Registry) Relay(id string) (Relay, bool) {
 	return relay, known
 }
 
-// Orphans are the keys of connections whose relay has no lease: what a relay that was killed has left.
-func (r *Registry) Orphans() []string {
+// Relays are those whose leases are there, by their ids.
+func (r *Registry) Relays() []Relay {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var keys []string
+	found := slices.Collect(maps.Values(r.relays))
+	slices.SortFunc(found, func(a, b Relay) int { return cmp.Compare(a.ID, b.ID) })
+	return found
+}
+
+// Orphans are the connections whose relay has no lease: what a relay that was killed has left.
+func (r *Registry) Orphans() []Connection {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []Connection
 	for relay, connections := range r.held {
 		if !r.has(relay) {
 			for k := range connections {
-				keys = append(keys, k.String())
+				found = append(found, r.connections[k])
 			}
 		}
 	}
-	slices.Sort(keys)
-	return keys
+	slices.SortFunc(found, func(a, b Connection) int { return cmp.Or(cmp.Compare(a.AgentID, b.AgentID), cmp.Compare(a.ID, b.ID)) })
+	return found
 }
 
 // Arrivals returns a channel that receives when a connection of the agent may have come. Who looks at [Registry.Agent] after that misses none. The caller calls stop.

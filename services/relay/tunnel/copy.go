@@ -123,29 +123,67 @@ type Conn interface {
 	CloseWrite() error
 }
 
-// Join carries bytes between two connections until both directions have ended, and closes both. An error of either ends both at once; it is the first that there was.
+// Join carries bytes between two connections until both directions have ended, and closes both. An error of either ends both at once; it is the first that there was. So does a stream
+// that is given up, even while the other connection neither takes nor sends anything.
 func Join(a, b Conn) (aToB, bToA int64, err error) {
-	var once sync.Once
-	carry := func(to, from Conn) int64 {
-		n, errCopy := io.Copy(to, from)
-		if errCopy == nil {
-			errCopy = to.CloseWrite()
-		}
-		if errCopy != nil {
-			once.Do(func() {
-				err = errCopy
-				give(a, err)
-				give(b, err)
-			})
-		}
-		return n
-	}
+	j := &joint{a: a, b: b}
+	j.watch(a)
+	j.watch(b)
 	var other sync.WaitGroup
-	other.Go(func() { bToA = carry(a, b) })
-	aToB = carry(b, a)
+	other.Go(func() { bToA = j.carry(a, b) })
+	aToB = j.carry(b, a)
 	other.Wait()
-	_, _ = a.Close(), b.Close() // both are over
-	return aToB, bToA, err
+	return aToB, bToA, j.end()
+}
+
+// joint is two connections that are one.
+type joint struct {
+	a, b Conn
+
+	mu   sync.Mutex
+	over bool
+	err  error
+}
+
+func (j *joint) watch(c Conn) {
+	if st, is := c.(*Stream); is {
+		st.OnFailure(func() { j.fail(st.Err()) })
+	}
+}
+
+func (j *joint) carry(to, from Conn) int64 {
+	n, err := io.Copy(to, from)
+	if err == nil {
+		err = to.CloseWrite()
+	}
+	if err != nil {
+		j.fail(err)
+	}
+	return n
+}
+
+func (j *joint) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.over {
+		return
+	}
+	j.over, j.err = true, err
+	give(j.a, err)
+	give(j.b, err)
+}
+
+func (j *joint) end() error {
+	j.mu.Lock()
+	j.over = true
+	j.mu.Unlock()
+	for _, c := range []Conn{j.a, j.b} {
+		if st, is := c.(*Stream); is {
+			st.OnFailure(nil)
+		}
+		_ = c.Close() // it is over
+	}
+	return j.err
 }
 
 // give a connection up, so that the other side of it does not take it for complete, and knows why as far as can be told.

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"io"
 	"net"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -78,4 +80,35 @@ func TestAFailureIsPassedOnAsOne(t *testing.T) {
 	require.ErrorContains(t, err, "reset")
 	require.Error(t, <-errs)
 	require.Error(t, <-errs)
+}
+
+// A target that has stopped reading and sends nothing must not outlive who asked for it.
+func TestWhoLeavesIsNotHeldByWhoIsStuck(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*ends, *tunnel.Stream){
+		"the stream is given up": func(_ *ends, near *tunnel.Stream) { near.Reset(tunnel.Cancelled, "enough") },
+		"the session ends":       func(e *ends, _ *tunnel.Stream) { _ = e.dialled.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := connect(t, tunnel.Config{})
+			near, far := e.stream(t)
+			targets, target := pair(t)
+			joined := make(chan error, 1)
+			go func() {
+				_, _, err := tunnel.Join(far, targets)
+				joined <- err
+			}()
+			require.NoError(t, near.SetWriteDeadline(time.Now().Add(500*time.Millisecond)))
+			var err error
+			for err == nil { // until the target's buffers and the window are full
+				_, err = near.Write(make([]byte, 64<<10))
+			}
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			leave(e, near)
+			require.Error(t, <-joined)
+			_, err = io.Copy(io.Discard, target)
+			require.ErrorContains(t, err, "reset")
+		})
+	}
 }

@@ -18,6 +18,10 @@ const (
 	kindWindow
 	// kindDrain says that this side takes no new streams.
 	kindDrain
+	// kindDrained answers kindDrain: this side opens no more streams. What it has opened before came before.
+	kindDrained
+	// kindTaken says that what the stream was opened for has been reached.
+	kindTaken
 )
 
 const (

@@ -25,22 +25,23 @@ const (
 	maxRefusal = 512
 )
 
-// Upgrade makes a tunnel's connection of a request, and has answered the request when it fails. The caller has authenticated it.
-func Upgrade(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
+// Upgrade makes a tunnel's connection of a request, answering with these headers, and has answered the request when it fails. The caller has authenticated it. secret is
+// that the connection is encrypted.
+func Upgrade(w http.ResponseWriter, r *http.Request, header http.Header) (conn net.Conn, secret bool, err error) {
 	if r.Header.Get("Origin") != "" {
 		http.Error(w, "a tunnel is nothing for a browser", http.StatusForbidden)
-		return nil, errors.New("the request has an Origin, as those of browsers have")
+		return nil, false, errors.New("the request has an Origin, as those of browsers have")
 	}
 	if !strings.Contains(strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ","), Subprotocol) {
 		http.Error(w, "a tunnel needs the WebSocket subprotocol "+Subprotocol, http.StatusBadRequest)
-		return nil, fmt.Errorf("the request does not name the subprotocol %s", Subprotocol)
+		return nil, false, fmt.Errorf("the request does not name the subprotocol %s", Subprotocol)
 	}
 	upgrader := websocket.Upgrader{HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer, Subprotocols: []string{Subprotocol}}
-	conn, err := upgrader.Upgrade(w, r, nil)
+	ws, err := upgrader.Upgrade(w, r, header)
 	if err != nil {
-		return nil, fmt.Errorf("upgrade to a tunnel: %w", err)
+		return nil, false, fmt.Errorf("upgrade to a tunnel: %w", err)
 	}
-	return conn.NetConn(), nil
+	return ws.NetConn(), r.TLS != nil, nil
 }
 
 // RefusedError is how a server answered that did not upgrade.
@@ -59,12 +60,28 @@ func (e *RefusedError) Error() string {
 type Dialer struct {
 	// TLS may be nil.
 	TLS *tls.Config
+	// Direct is that no proxy is used.
+	Direct bool
+}
+
+// Dialled is a connection that has been upgraded.
+type Dialled struct {
+	net.Conn
+
+	// Secret is that it is encrypted.
+	Secret bool
+	// Header is what the server said of itself.
+	Header http.Header
 }
 
 // Dial connects to a relay at a URL of scheme wss or ws, with headers that say who it is. The server must send nothing before it has received something.
-func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (conn net.Conn, secret bool, err error) {
+func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Dialled, error) {
+	proxy := http.ProxyFromEnvironment
+	if d.Direct {
+		proxy = nil
+	}
 	dialer := websocket.Dialer{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
+		Proxy: proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
 		Subprotocols: []string{Subprotocol},
 	}
 	ws, response, err := dialer.DialContext(ctx, url, header)
@@ -75,13 +92,13 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (conn 
 	case errors.Is(err, websocket.ErrBadHandshake) && response != nil:
 		text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // what came of it is told in any case
 		wait, _ := time.ParseDuration(response.Header.Get("Retry-After") + "s")
-		return nil, false, &RefusedError{Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait}
+		return Dialled{}, &RefusedError{Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait}
 	case err != nil:
-		return nil, false, fmt.Errorf("connect to the relay at %s: %w", url, err)
+		return Dialled{}, fmt.Errorf("connect to the relay at %s: %w", url, err)
 	case ws.Subprotocol() != Subprotocol:
 		_ = ws.Close()
-		return nil, false, fmt.Errorf("what answers at %s is no relay: it does not know the subprotocol %s", url, Subprotocol)
+		return Dialled{}, fmt.Errorf("what answers at %s is no relay: it does not know the subprotocol %s", url, Subprotocol)
 	}
-	_, secret = ws.NetConn().(*tls.Conn)
-	return ws.NetConn(), secret, nil
+	_, secret := ws.NetConn().(*tls.Conn)
+	return Dialled{Conn: ws.NetConn(), Secret: secret, Header: response.Header}, nil
 }

@@ -27,11 +27,11 @@ func relay(t *testing.T, start func(*httptest.Server)) *httptest.Server {
 			w.WriteHeader(http.StatusOK)
 			return
 		}
-		conn, err := tunnel.Upgrade(w, r)
+		conn, secret, err := tunnel.Upgrade(w, r, http.Header{"Lockstep-Relay": {"one"}})
 		if err != nil {
 			return
 		}
-		_ = tunnel.NewSession(conn, false, r.TLS != nil, tunnel.Config{}, func(s *tunnel.Stream) {
+		_ = tunnel.NewSession(conn, false, secret, tunnel.Config{}, func(s *tunnel.Stream) {
 			_, _ = io.Copy(s, s)
 			_ = s.Close()
 		}).Serve()
@@ -51,10 +51,11 @@ func TestATunnelIsMadeThroughAnUpgrade(t *testing.T) {
 			if server.TLS != nil {
 				cfg = server.Client().Transport.(*http.Transport).TLSClientConfig
 			}
-			conn, secret, err := tunnel.Dialer{TLS: cfg}.Dial(t.Context(), strings.Replace(server.URL, "http", "ws", 1), nil)
+			conn, err := tunnel.Dialer{TLS: cfg}.Dial(t.Context(), strings.Replace(server.URL, "http", "ws", 1), nil)
 			require.NoError(t, err)
-			require.Equal(t, server.TLS != nil, secret)
-			s := tunnel.NewSession(conn, true, secret, tunnel.Config{}, nil)
+			require.Equal(t, server.TLS != nil, conn.Secret)
+			require.Equal(t, "one", conn.Header.Get("Lockstep-Relay"))
+			s := tunnel.NewSession(conn, true, conn.Secret, tunnel.Config{}, nil)
 			ended := make(chan error, 1)
 			go func() { ended <- s.Serve() }()
 			stream, err := s.Open(nil)
@@ -77,16 +78,16 @@ func TestARefusalSaysWhyAndForHowLong(t *testing.T) {
 	t.Parallel()
 	server := relay(t, (*httptest.Server).Start)
 	url := strings.Replace(server.URL, "http", "ws", 1)
-	_, _, err := tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"busy"}})
+	_, err := tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"busy"}})
 	var refused *tunnel.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, tunnel.RefusedError{Status: http.StatusServiceUnavailable, Text: "too many agents at once", RetryAfter: 7 * time.Second}, *refused)
-	_, _, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"stranger"}})
+	_, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Authorization": {"stranger"}})
 	require.ErrorAs(t, err, &refused)
-	_, _, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Origin": {"https://page.example"}})
+	_, err = tunnel.Dialer{}.Dial(t.Context(), url, http.Header{"Origin": {"https://page.example"}})
 	require.ErrorContains(t, err, "403")
 	server.Close()
-	_, _, err = tunnel.Dialer{}.Dial(t.Context(), url, nil)
+	_, err = tunnel.Dialer{}.Dial(t.Context(), url, nil)
 	require.ErrorContains(t, err, "connect to the relay at "+url)
 }
 

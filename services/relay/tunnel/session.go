@@ -49,6 +49,9 @@ const (
 // ErrClosed is what streams end with when their connection has ended.
 var ErrClosed = errors.New("the tunnel is closed")
 
+// ErrDraining is that a session opens no new streams.
+var ErrDraining = errors.New("the tunnel is being drained")
+
 // Session is one connection between a relay and an agent, and the streams that share it. Both sides may open streams.
 type Session struct {
 	cfg    Config
@@ -59,9 +62,14 @@ type Session struct {
 	streams map[uint32]*Stream
 	taken   int // of streams: opened by the other side
 	next    uint32
-	drained bool // the other side takes no more
 	err     error
 	done    chan struct{}
+	// leaving is closed when this side takes no more streams, drained when the other side has said so; left is that the other side knows.
+	leaving chan struct{}
+	drained chan struct{}
+	left    bool
+	// opening is held while a stream is opened, so that who has been told to leave can answer after the last one.
+	opening sync.RWMutex
 	beat    *time.Timer
 	// silent is for how many beats nothing has come.
 	silent int
@@ -72,6 +80,7 @@ type Session struct {
 	spare    []byte
 	pong     []byte
 	ping     bool
+	last     bool // what waits is the last
 	flushing bool
 	room     sync.Cond
 	broken   error
@@ -82,7 +91,7 @@ type Session struct {
 func NewSession(conn net.Conn, dialled, secret bool, cfg Config, accept func(*Stream)) *Session {
 	cfg = cfg.withDefaults()
 	s := &Session{
-		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}),
+		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}), leaving: make(chan struct{}), drained: make(chan struct{}),
 		wire: &wire{conn: conn, masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
 	}
 	s.wire.pinged = s.answerPing
@@ -100,14 +109,16 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 	if len(head) > maxHead {
 		return nil, fmt.Errorf("the head of a stream has %d bytes, more than %d", len(head), maxHead)
 	}
+	s.opening.RLock()
+	defer s.opening.RUnlock()
 	s.mu.Lock()
 	if s.err != nil {
 		s.mu.Unlock()
 		return nil, s.err
 	}
-	if s.drained {
+	if closed(s.leaving) || closed(s.drained) {
 		s.mu.Unlock()
-		return nil, ErrClosed
+		return nil, ErrDraining
 	}
 	st := newStream(s, s.next, head)
 	s.streams[s.next] = st
@@ -118,6 +129,53 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 
 // Done is closed when the session has ended.
 func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Drain says that this side takes no more streams, and opens none. What is open goes on; with the last stream the session ends.
+func (s *Session) Drain() {
+	s.mu.Lock()
+	if closed(s.leaving) || s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	close(s.leaving)
+	s.mu.Unlock()
+	_ = s.send(header{kind: kindDrain}, nil) // the session tells its own end
+}
+
+// Leaving is closed when this side takes no more streams.
+func (s *Session) Leaving() <-chan struct{} { return s.leaving }
+
+// Drained is closed when the other side takes no more streams.
+func (s *Session) Drained() <-chan struct{} { return s.drained }
+
+func closed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// answerDrain says that no more streams are opened.
+func (s *Session) answerDrain() {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	_ = s.send(header{kind: kindDrained}, nil) // the session tells its own end
+}
+
+// leave ends a session that is being drained and has no more streams. What waits to be written is written first.
+func (s *Session) leave() {
+	s.mu.Lock()
+	over := s.left && len(s.streams) == 0 && s.err == nil
+	s.mu.Unlock()
+	if !over {
+		return
+	}
+	s.out.Lock()
+	s.last = true
+	s.rouse()
+}
 
 // Close ends the session and its streams.
 func (s *Session) Close() error {
@@ -135,6 +193,9 @@ func (s *Session) Serve() error {
 	s.fail(s.read())
 	return s.err
 }
+
+// errLeft is why a session ended that this side has drained.
+var errLeft = errors.New("it was drained")
 
 // check asks for a sign of life.
 func (s *Session) check() {
@@ -263,6 +324,11 @@ func (s *Session) take(h header, payload []byte) error {
 			st.end()
 		}
 		return nil
+	case kindTaken:
+		if st := s.stream(h.stream); st != nil {
+			st.reached()
+		}
+		return nil
 	case kindReset:
 		if st := s.stream(h.stream); st != nil {
 			st.fail(decodeReset(payload))
@@ -278,9 +344,16 @@ func (s *Session) take(h header, payload []byte) error {
 		}
 		return nil
 	case kindDrain:
+		if !closed(s.drained) { // only who reads closes it
+			close(s.drained)
+			go s.answerDrain()
+		}
+		return nil
+	case kindDrained:
 		s.mu.Lock()
-		s.drained = true
+		s.left = closed(s.leaving)
 		s.mu.Unlock()
+		s.leave()
 		return nil
 	}
 	return fmt.Errorf("the other side sent a frame of kind %d, which this version has not", h.kind)
@@ -294,6 +367,10 @@ func (s *Session) takeOpen(id uint32, head []byte) error {
 	if s.streams[id] != nil {
 		s.mu.Unlock()
 		return fmt.Errorf("the other side opened stream %d twice", id)
+	}
+	if closed(s.leaving) {
+		s.mu.Unlock()
+		return s.post(header{kind: kindReset, stream: id}, (&ResetError{Reason: Elsewhere, Text: ErrDraining.Error()}).encode())
 	}
 	if s.taken >= s.cfg.MaxStreams {
 		s.mu.Unlock()
@@ -310,13 +387,18 @@ func (s *Session) takeOpen(id uint32, head []byte) error {
 // forget drops a stream that has ended on both sides.
 func (s *Session) forget(st *Stream) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.streams[st.id] != st {
+		s.mu.Unlock()
 		return
 	}
 	delete(s.streams, st.id)
 	if st.id&1 != s.next&1 {
 		s.taken--
+	}
+	over := s.left && len(s.streams) == 0
+	s.mu.Unlock()
+	if over {
+		s.leave()
 	}
 }
 
@@ -377,8 +459,13 @@ func (s *Session) flush() error {
 	for {
 		batch, pong, ping := s.pending, s.pong, s.ping
 		if len(batch) == 0 && pong == nil && !ping {
-			s.flushing = false
+			last := s.last
+			s.flushing = last
 			s.out.Unlock()
+			if last {
+				_ = s.wire.sendControl(opClose, normalClosure()) // it ends in any case
+				s.fail(errLeft)
+			}
 			return nil
 		}
 		s.pending, s.pong, s.ping = s.spare[:0], nil, false

@@ -295,3 +295,102 @@ func FuzzSession(f *testing.F) {
 		others.Wait()
 	})
 }
+
+func TestADrainedSessionEndsWithItsLastStream(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(near, far *tunnel.Stream){
+		"ended":    func(near, far *tunnel.Stream) { _, _ = near.CloseWrite(), far.CloseWrite() },
+		"given up": func(_, far *tunnel.Stream) { far.Reset(tunnel.Cancelled, "enough") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := connect(t, tunnel.Config{})
+			near, far := e.stream(t)
+			e.accepted.Drain()
+			<-e.dialled.Drained()
+			_, err := e.dialled.Open([]byte("head"))
+			require.ErrorIs(t, err, tunnel.ErrDraining)
+			_, err = e.accepted.Open([]byte("head"))
+			require.ErrorIs(t, err, tunnel.ErrDraining)
+			_, err = far.Write([]byte("still here"))
+			require.NoError(t, err)
+			got := make([]byte, 10)
+			_, err = io.ReadFull(near, got)
+			require.NoError(t, err)
+			end(near, far)
+			<-e.accepted.Done()
+			<-e.dialled.Done()
+		})
+	}
+	t.Run("without streams", func(t *testing.T) {
+		t.Parallel()
+		e := connect(t, tunnel.Config{})
+		e.dialled.Drain()
+		<-e.dialled.Done()
+		<-e.accepted.Done()
+	})
+}
+
+// Who opens streams while the other side drains loses none: each is taken, or is for elsewhere.
+func TestNoStreamIsLostInADrain(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		e := connect(t, tunnel.Config{})
+		go func() {
+			for st := range e.streams {
+				go func() {
+					_, _ = io.Copy(st, st)
+					_ = st.Close()
+				}()
+			}
+		}()
+		go e.accepted.Drain()
+		for {
+			st, err := e.dialled.Open([]byte("head"))
+			if errors.Is(err, tunnel.ErrDraining) || errors.Is(err, tunnel.ErrClosed) {
+				break
+			}
+			require.NoError(t, err)
+			_, err = io.WriteString(st, "hello")
+			if err == nil {
+				_ = st.CloseWrite()
+				var back []byte
+				if back, err = io.ReadAll(st); err == nil {
+					require.Equal(t, "hello", string(back))
+					continue
+				}
+			}
+			var reset *tunnel.ResetError
+			require.ErrorAs(t, err, &reset)
+			require.True(t, reset.Untaken())
+		}
+		<-e.accepted.Done()
+		close(e.streams)
+	}
+}
+
+func TestWhoOpenedAStreamCanWaitUntilItHasReachedSomething(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		far  func(*tunnel.Stream)
+		want func(*testing.T, error)
+	}{
+		"taken":     {func(s *tunnel.Stream) { _ = s.Take() }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"it speaks": {func(s *tunnel.Stream) { _, _ = io.WriteString(s, "x") }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"it ends":   {func(s *tunnel.Stream) { _ = s.CloseWrite() }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"refused": {func(s *tunnel.Stream) { s.Reset(tunnel.Refused, "no") }, func(t *testing.T, err error) {
+			var reset *tunnel.ResetError
+			require.ErrorAs(t, err, &reset)
+			require.Equal(t, tunnel.Refused, reset.Reason)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			near, far := connect(t, tunnel.Config{}).stream(t)
+			answered := make(chan error, 1)
+			go func() { answered <- near.Taken() }()
+			tc.far(far)
+			tc.want(t, <-answered)
+		})
+	}
+}

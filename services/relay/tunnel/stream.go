@@ -60,15 +60,18 @@ type Stream struct {
 	mu       sync.Mutex
 	readable sync.Cond
 	writable sync.Cond
-	in       []byte // what has come and was not read yet
-	at       int    // where it begins
-	unread   int    // bytes that have come and were not read, or not yet written on
-	owed     int    // bytes read that the other side does not know of
-	ended    bool   // the other side has ended its direction
-	closed   bool   // this side has
-	deserted bool   // nobody reads any more
-	window   int    // bytes that may be sent
+	in       []byte  // what has come and was not read yet
+	at       int     // where it begins
+	unread   int     // bytes that have come and were not read, or not yet written on
+	owed     int     // bytes read that the other side does not know of
+	ended    bool    // the other side has ended its direction
+	closed   bool    // this side has
+	deserted bool    // nobody reads any more
+	taken    bool    // the other side has reached what the stream was opened for
+	passes   *Stream // is told so, too
+	window   int     // bytes that may be sent
 	err      error
+	failure  func() // see OnFailure
 
 	readDeadline, writeDeadline deadline
 }
@@ -133,9 +136,78 @@ func (st *Stream) fail(err error) {
 func (st *Stream) fails(err error) {
 	if st.err == nil {
 		st.err = err
+		if st.failure != nil {
+			go st.failure() // who reads the connection must not wait for it
+		}
 	}
 	st.readable.Broadcast()
 	st.writable.Broadcast()
+}
+
+// OnFailure has f called, in a goroutine of its own, when the stream is given up by either side or its session ends, and at once when that has happened. It is for who waits for
+// something else than the stream. Another f takes the place of the one before; nil takes it away.
+func (st *Stream) OnFailure(f func()) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.failure = f
+	if f != nil && st.err != nil {
+		go f()
+	}
+}
+
+// Err is why the stream has failed; nil while it has not.
+func (st *Stream) Err() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.err
+}
+
+// Take says that what the stream was opened for has been reached; see [Stream.Taken].
+func (st *Stream) Take() error {
+	return st.s.send(header{kind: kindTaken, stream: st.id}, nil)
+}
+
+// PassTaken has another stream, which this one carries on, told the same as this one is.
+func (st *Stream) PassTaken(to *Stream) {
+	st.mu.Lock()
+	st.passes = to
+	taken := st.taken
+	st.mu.Unlock()
+	if taken {
+		_ = to.Take() // the stream itself tells what is wrong with it
+	}
+}
+
+func (st *Stream) reached() {
+	st.mu.Lock()
+	st.taken = true
+	to := st.passes
+	st.readable.Broadcast()
+	st.mu.Unlock()
+	if to == nil {
+		return
+	}
+	if err := to.s.post(header{kind: kindTaken, stream: to.id}, nil); err != nil {
+		to.s.fail(err)
+	}
+}
+
+// Taken waits until the other side says that it has reached what the stream was opened for, or sends something. It is called before the stream is read.
+func (st *Stream) Taken() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for !st.taken && st.at == len(st.in) && !st.ended {
+		switch {
+		case st.deserted:
+			return net.ErrClosed
+		case st.err != nil:
+			return st.err
+		case st.readDeadline.passed:
+			return os.ErrDeadlineExceeded
+		}
+		st.readable.Wait()
+	}
+	return nil
 }
 
 // Read reads what has come; [io.EOF] is the other side's end.

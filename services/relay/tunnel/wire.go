@@ -32,6 +32,9 @@ const (
 	maxWireFrame = 1 << 24
 )
 
+// normalClosure is what a close says whose work is done (RFC 6455, section 7.4.1).
+func normalClosure() []byte { return []byte{1000 >> 8, 1000 & 0xff} }
+
 // errClosedByPeer is what reading ends with when the other side has said good-bye.
 var errClosedByPeer = errors.New("closed by the other side")
 

@@ -1,0 +1,149 @@
+package peer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/services/relay/auth"
+	"lockstep.internal/services/relay/peer"
+	"lockstep.internal/services/relay/registry"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var secret = []byte("a secret of more than thirty-two bytes")
+
+func tokens(t *testing.T, secret []byte) (*auth.Signer, *auth.Verifier) {
+	t.Helper()
+	cfg := auth.Config{Issuer: "lockstep-relay", Audience: "lockstep-relay", Secrets: [][]byte{secret}, Lifetime: 5 * time.Second}
+	signer, err := auth.NewSigner(cfg)
+	require.NoError(t, err)
+	verifier, err := auth.NewVerifier(cfg)
+	require.NoError(t, err)
+	return signer, verifier
+}
+
+// relay is one that says its name on every stream, and echoes.
+type relay struct {
+	registry.Relay
+
+	sessions tunnel.Sessions
+}
+
+func start(t *testing.T, id string) *relay {
+	t.Helper()
+	_, verifier := tokens(t, secret)
+	r := &relay{}
+	server := httptest.NewServer(&peer.Handler{
+		Verifier: verifier, Sessions: &r.sessions, Logger: slog.New(slog.DiscardHandler),
+		Follow: func(s *tunnel.Stream) {
+			_, _ = io.WriteString(s, id+" ")
+			_, _ = io.Copy(s, s)
+			_ = s.Close()
+		},
+	})
+	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		r.sessions.Drain(ctx)
+	})
+	r.Relay = registry.Relay{ID: id, URL: strings.Replace(server.URL, "http", "ws", 1)}
+	return r
+}
+
+func pool(t *testing.T, secret []byte) *peer.Pool {
+	t.Helper()
+	signer, _ := tokens(t, secret)
+	p := peer.NewPool(peer.Config{Dialer: tunnel.Dialer{Direct: true}, Token: func() (string, error) { return signer.Sign("a") }, Tunnels: 2})
+	t.Cleanup(p.Close)
+	return p
+}
+
+func ask(t *testing.T, p *peer.Pool, r *relay) string {
+	t.Helper()
+	s, err := p.Session(t.Context(), r.Relay)
+	require.NoError(t, err)
+	st, err := s.Open([]byte("x"))
+	require.NoError(t, err)
+	_, err = io.WriteString(st, "hello")
+	require.NoError(t, err)
+	require.NoError(t, st.CloseWrite())
+	said, err := io.ReadAll(st)
+	require.NoError(t, err)
+	return string(said)
+}
+
+func TestStreamsGoToTheRelayThatIsAsked(t *testing.T) {
+	t.Parallel()
+	p, b, c := pool(t, secret), start(t, "b"), start(t, "c")
+	seen := map[*tunnel.Session]bool{}
+	for range 10 {
+		require.Equal(t, "b hello", ask(t, p, b))
+		require.Equal(t, "c hello", ask(t, p, c))
+		s, err := p.Session(t.Context(), b.Relay)
+		require.NoError(t, err)
+		seen[s] = true
+	}
+	require.Len(t, seen, 2, "two tunnels are kept, and shared")
+}
+
+func TestARelayThatIsDrainedIsLeft(t *testing.T) {
+	t.Parallel()
+	p, b := pool(t, secret), start(t, "b")
+	s, err := p.Session(t.Context(), b.Relay)
+	require.NoError(t, err)
+	st, err := s.Open([]byte("x"))
+	require.NoError(t, err)
+	_, err = io.ReadFull(st, make([]byte, len("b ")))
+	require.NoError(t, err)
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		b.sessions.Drain(t.Context())
+	}()
+	<-s.Drained()
+	require.Eventually(t, func() bool {
+		_, err := p.Session(t.Context(), b.Relay)
+		var refused *tunnel.RefusedError
+		return errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable
+	}, 20*time.Second, time.Millisecond, "no tunnels to one that is going")
+	_, err = io.WriteString(st, "to the end")
+	require.NoError(t, err)
+	require.NoError(t, st.CloseWrite())
+	said, err := io.ReadAll(st)
+	require.NoError(t, err)
+	require.Equal(t, "to the end", string(said))
+	<-drained
+}
+
+func TestAStrangerIsNotLetIn(t *testing.T) {
+	t.Parallel()
+	b := start(t, "b")
+	_, err := pool(t, []byte("another secret of more than thirty-two bytes")).Session(t.Context(), b.Relay)
+	var refused *tunnel.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, http.StatusUnauthorized, refused.Status)
+}
+
+func TestAClosedPoolOpensNothing(t *testing.T) {
+	t.Parallel()
+	p, b := pool(t, secret), start(t, "b")
+	s, err := p.Session(t.Context(), b.Relay)
+	require.NoError(t, err)
+	p.Close()
+	<-s.Done()
+	_, err = p.Session(t.Context(), b.Relay)
+	require.ErrorIs(t, err, tunnel.ErrClosed)
+}
