@@ -3,6 +3,8 @@ package directory
 import (
 	"crypto/ed25519"
 	"time"
+
+	"lockstep.internal/libs/natsauth"
 )
 
 // User as the directory knows it. It has no name there.
@@ -17,6 +19,8 @@ type Agent struct {
 	ID        int64
 	ProjectID int64
 	Revoked   bool
+	// TokenHash is of the token that it authenticates with; zero when it is not known, which is the hash of none.
+	TokenHash natsauth.TokenHash
 }
 
 // Key is one that access tokens are signed with.

@@ -20,6 +20,12 @@ func (f *Fold) Take(cell topology.Cell, subject string, revision int64, data []b
 // Role of the user.
 func (f *Fold) Role(user int64, scope Scope) Role { return f.known.role(user, scope) }
 
+// Agent of the id.
+func (f *Fold) Agent(id int64) (Agent, bool) {
+	agent, known := f.known.agents[id]
+	return agent, known
+}
+
 // AgentRole of the user.
 func (f *Fold) AgentRole(user, agent int64) Role { return f.known.agentRole(user, agent) }
 

@@ -3,10 +3,12 @@ package directory
 import (
 	"crypto/ed25519"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
@@ -128,6 +130,10 @@ func (k *knowledge) user(u events.DirectoryUser) (string, func()) {
 
 func (k *knowledge) agent(a events.DirectoryAgent) (string, func()) {
 	known := Agent{ID: int64(a.AgentID), ProjectID: int64(a.ProjectID), Revoked: a.Revoked}
+	// What is no hash fits no token, but what else the entry says counts.
+	if hash, err := hex.DecodeString(a.TokenHash); err == nil && len(hash) == len(known.TokenHash) {
+		known.TokenHash = natsauth.TokenHash(hash)
+	}
 	return number(a.AgentID), put(k.agents, known.ID, known, a.Deleted)
 }
 

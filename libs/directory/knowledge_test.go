@@ -1,6 +1,7 @@
 package directory_test
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
@@ -170,6 +172,25 @@ func TestWhatIsMalformedOrMislabelledChangesNothing(t *testing.T) {
 		require.Equal(t, c.unknown, directory.Unknown(err), "%s: %v", name, err)
 		require.False(t, news)
 		require.Equal(t, directory.RoleReader, f.AgentRole(10, 7), name)
+	}
+}
+
+func TestAnAgentsTokenIsKnownByItsHash(t *testing.T) {
+	t.Parallel()
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, natsauth.NewToken(natsauth.TokenAgent))
+	require.NoError(t, err)
+	told := hex.EncodeToString(hash[:])
+	for name, c := range map[string]struct {
+		told string
+		want natsauth.TokenHash
+	}{
+		"told": {told, hash}, "by an earlier version": {"", natsauth.TokenHash{}}, "too short": {told[2:], natsauth.TokenHash{}}, "too long": {told + "00", natsauth.TokenHash{}},
+		"no number": {"x" + told[1:], natsauth.TokenHash{}},
+	} {
+		f := fold(t, entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, TokenHash: c.told, Revoked: true}})
+		agent, known := f.Agent(7)
+		require.True(t, known, name)
+		require.Equal(t, directory.Agent{ID: 7, ProjectID: 4, Revoked: true, TokenHash: c.want}, agent, "%s: what else it says counts", name)
 	}
 }
 

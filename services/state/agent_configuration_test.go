@@ -26,7 +26,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 	defaults := &statev1.AgentConfiguration{
 		Revision: 1, FullResyncInterval: durationpb.New(time.Hour), UnschedulablePatience: durationpb.New(5 * time.Minute), StopPatience: durationpb.New(5 * time.Minute),
 		MaxWorkspaces: proto.Int32(-1), MaxWorkspacesPerUser: proto.Int32(-1), StopAfterRunning: durationpb.New(0), TerminateAfterStopped: durationpb.New(0),
-		MaxAge: durationpb.New(0), ExpiryWarning: durationpb.New(15 * time.Minute),
+		MaxAge: durationpb.New(0), ExpiryWarning: durationpb.New(15 * time.Minute), RelayTargets: &statev1.RelayTargets{},
 	}
 	equal := func(want, got proto.Message) {
 		t.Helper()
@@ -50,6 +50,13 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 	_, err := admin.agents.ConfigureAgent(t.Context(), connect.NewRequest(configure(&statev1.AgentConfiguration{MaxWorkspaces: proto.Int32(-2), FullResyncInterval: durationpb.New(0)})))
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 	require.Len(t, fault.From(err).Details, 2, "all of it is told: %v", err)
+	targets := &statev1.RelayTargets{Targets: []*statev1.RelayTarget{{Name: "db", Address: "db.apps.svc:5432"}, {Name: "shop", Address: "shop.apps.svc:80"}}}
+	for i, c := range []struct{ given, want *statev1.RelayTargets }{{targets, targets}, {nil, targets}, {&statev1.RelayTargets{}, &statev1.RelayTargets{}}} {
+		got := call(t, admin.agents.ConfigureAgent, configure(&statev1.AgentConfiguration{RelayTargets: c.given, MaxWorkspaces: proto.Int32(int32(50 + i))}))
+		equal(c.want, got.GetAgent().GetConfiguration().GetRelayTargets())
+	}
+	call(t, admin.agents.ConfigureAgent, configure(&statev1.AgentConfiguration{MaxWorkspaces: proto.Int32(-1)}))
+	refused(t, errcode.InvalidArgument, admin.agents.ConfigureAgent, configure(&statev1.AgentConfiguration{RelayTargets: &statev1.RelayTargets{Targets: []*statev1.RelayTarget{{Name: "kubernetes", Address: "a:1"}}}}))
 	refused(t, errcode.InvalidArgument, admin.agents.ConfigureAgent, configure(&statev1.AgentConfiguration{MaxAge: &durationpb.Duration{Seconds: 1, Nanos: -1}}))
 	refused(t, errcode.NotFound, admin.agents.ConfigureAgent, &statev1.ConfigureAgentRequest{Id: 999})
 

@@ -27,7 +27,10 @@ func (p *process) parts() []service.Part {
 			return topology.Ensure(ctx, p.agents.Streams, p.agents.Cell, topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)})
 		}},
 		{Name: "bootstrap", After: []string{"database"}, Run: func(ctx context.Context, _ *service.Self) error {
-			return bootstrap(ctx, p.cfg, p.directory)
+			if err := bootstrap(ctx, p.cfg, p.directory); err != nil {
+				return err
+			}
+			return p.directory.TellAgentsAnew(ctx)
 		}},
 		{Name: "agents", After: []string{"bootstrap", "streams"}, Run: p.admitAgents},
 		{Name: "outbox", After: []string{"database", "streams"}, Run: ready(p.publisher.Run), Check: p.publisher.Check},

@@ -1,12 +1,15 @@
 package state_test
 
 import (
+	"context"
+	"encoding/hex"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -80,6 +83,36 @@ func TestARestoredNATSIsToldTheTruthAgain(t *testing.T) {
 	require.Eventually(t, wanted(first), time.Minute, 10*time.Millisecond)
 	require.Eventually(t, configured, time.Minute, 10*time.Millisecond)
 	require.True(t, b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", "1")))
+}
+
+func TestAnUpgradedServiceTellsTheHashesOfAgentsTokens(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	stop := b.start(t)
+	_, agent := b.as(t, b.admin).project()
+	id := agent.GetAgent().GetId()
+	told := func(token string) func() bool {
+		hash, err := natsauth.HashToken(natsauth.TokenAgent, token)
+		require.NoError(t, err)
+		return func() bool {
+			entry := b.last(t, topology.StreamDirectory, topology.Cell("local").Directory("agent", strconv.FormatInt(id, 10)))
+			return strings.Contains(entry, `"token_hash":"`+hex.EncodeToString(hash[:])+`"`)
+		}
+	}
+	require.Eventually(t, told(agent.GetToken()), time.Minute, 10*time.Millisecond)
+	stop()
+	// Registered by an earlier version, which told nobody the hash.
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, token)
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
+	require.NoError(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // it is over
+	_, err = conn.Exec(t.Context(), `update state.agents set token_hash = $2, entry_form = 0 where id = $1`, id, hash[:])
+	require.NoError(t, err)
+	require.False(t, told(token)())
+	b.start(t)
+	require.Eventually(t, told(token), time.Minute, 10*time.Millisecond)
 }
 
 // consumes says whether an agent's dispatcher has the consumer that it reads with.

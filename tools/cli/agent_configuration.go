@@ -24,7 +24,11 @@ const resyncPoll = 250 * time.Millisecond
 type configurationFlags struct {
 	durations map[string]*time.Duration
 	limits    map[string]*int32
+	targets   []string
+	noTargets bool
 }
+
+const relayTargetFlag, noRelayTargetsFlag = "relay-target", "no-relay-targets"
 
 func (f *configurationFlags) add(c *cobra.Command) {
 	f.durations, f.limits = map[string]*time.Duration{}, map[string]*int32{}
@@ -41,10 +45,12 @@ func (f *configurationFlags) add(c *cobra.Command) {
 	}
 	f.limits["max-workspaces"] = c.Flags().Int32("max-workspaces", 0, "how many workspaces, terminated ones aside, the agent may have")
 	f.limits["max-workspaces-per-user"] = c.Flags().Int32("max-workspaces-per-user", 0, "how many of them one user may have")
+	c.Flags().StringArrayVar(&f.targets, relayTargetFlag, nil, "NAME=HOST:PORT in the agent's network that may be reached through the relay; repeated, it replaces all that were set")
+	c.Flags().BoolVar(&f.noTargets, noRelayTargetsFlag, false, "nothing but the Kubernetes API may be reached through the relay")
 }
 
 // change is what was given on the command line; false when that is nothing.
-func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfiguration, bool) {
+func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfiguration, bool, error) {
 	out, given := &statev1.AgentConfiguration{}, false
 	for flag, to := range map[string]**durationpb.Duration{
 		"full-resync-interval": &out.FullResyncInterval, "unschedulable-patience": &out.UnschedulablePatience, "stop-patience": &out.StopPatience,
@@ -59,7 +65,29 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 			*to, given = f.limits[flag], true
 		}
 	}
-	return out, given
+	if f.noTargets || c.Flags().Changed(relayTargetFlag) {
+		targets, err := f.relayTargets()
+		if err != nil {
+			return nil, false, err
+		}
+		out.RelayTargets, given = targets, true
+	}
+	return out, given, nil
+}
+
+func (f *configurationFlags) relayTargets() (*statev1.RelayTargets, error) {
+	if f.noTargets && len(f.targets) > 0 {
+		return nil, fault.New(errcode.InvalidArgument, "--%s and --%s exclude each other", relayTargetFlag, noRelayTargetsFlag)
+	}
+	out := &statev1.RelayTargets{}
+	for _, target := range f.targets {
+		name, address, both := strings.Cut(target, "=")
+		if !both {
+			return nil, fault.New(errcode.InvalidArgument, "--%s %q is not NAME=HOST:PORT, such as shop=shop.apps.svc:80", relayTargetFlag, target)
+		}
+		out.Targets = append(out.Targets, &statev1.RelayTarget{Name: name, Address: address})
+	}
+	return out, nil
 }
 
 func (a *app) agentConfigure() *cobra.Command {
@@ -68,15 +96,20 @@ func (a *app) agentConfigure() *cobra.Command {
 		Use: "configure AGENT", Short: "Set what holds for an agent and its workspaces; it follows at once", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
 		Long: `Set what holds for an agent and its workspaces. What is not given stays as it is. Durations are such as 90s, 8h or 720h, where 0 means never; limits are
 numbers, where -1 means unlimited. A workspace's user is warned of an end by a policy as long before it as --expiry-warning says, and the end never comes sooner
-after the warning: that holds also for workspaces that are over the time already when a policy is made.`,
+after the warning: that holds also for workspaces that are over the time already when a policy is made. Relay targets are what may be reached through the relay in the
+agent's network, besides its Kubernetes API; the relay agent allows those of them that its own settings allow.`,
 		Example: `  lockstep agent configure local --max-workspaces-per-user 3
+  lockstep agent configure local --relay-target shop=shop.apps.svc:80 --relay-target db=db.apps.svc:5432
   lockstep agent configure local --stop-after-running 10h --terminate-after-stopped 720h --expiry-warning 30m`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
 				return err
 			}
-			change, given := flags.change(c)
+			change, given, err := flags.change(c)
+			if err != nil {
+				return err
+			}
 			if !given {
 				return fault.New(errcode.InvalidArgument, "nothing to set is given: see `%s --help`, or show what holds with `lockstep agent get`", c.CommandPath())
 			}
@@ -198,8 +231,20 @@ func agentFields(g *statev1.Agent) table {
 		{"terminate after stopped", orNever(c.GetTerminateAfterStopped())},
 		{"max age", orNever(c.GetMaxAge())},
 		{"expiry warning", orNever(c.GetExpiryWarning())},
+		{"relay targets", relayTargets(c.GetRelayTargets().GetTargets())},
 		{"configuration revision", strconv.FormatInt(c.GetRevision(), 10)},
 	}}
+}
+
+func relayTargets(targets []*statev1.RelayTarget) string {
+	if len(targets) == 0 {
+		return "none"
+	}
+	texts := make([]string, len(targets))
+	for i, t := range targets {
+		texts[i] = t.GetName() + "=" + t.GetAddress()
+	}
+	return strings.Join(texts, ", ")
 }
 
 func orNever(d *durationpb.Duration) string {

@@ -27,13 +27,16 @@ func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
 			[]string{
 				"--full-resync-interval", "1h", "--unschedulable-patience", "2m", "--stop-patience", "3m", "--max-workspaces", "-1", "--max-workspaces-per-user", "5",
 				"--stop-after-running", "8h", "--terminate-after-stopped", "720h", "--max-age", "1000h", "--expiry-warning", "15m",
+				"--relay-target", "shop=shop.apps.svc:80", "--relay-target=db=[fd00::7]:5432",
 			},
 			&statev1.AgentConfiguration{
 				FullResyncInterval: durationpb.New(time.Hour), UnschedulablePatience: durationpb.New(2 * time.Minute), StopPatience: durationpb.New(3 * time.Minute),
 				MaxWorkspaces: proto.Int32(-1), MaxWorkspacesPerUser: proto.Int32(5), StopAfterRunning: durationpb.New(8 * time.Hour),
 				TerminateAfterStopped: durationpb.New(720 * time.Hour), MaxAge: durationpb.New(1000 * time.Hour), ExpiryWarning: durationpb.New(15 * time.Minute),
+				RelayTargets: &statev1.RelayTargets{Targets: []*statev1.RelayTarget{{Name: "shop", Address: "shop.apps.svc:80"}, {Name: "db", Address: "[fd00::7]:5432"}}},
 			},
 		},
+		"no targets": {[]string{"--no-relay-targets"}, &statev1.AgentConfiguration{RelayTargets: &statev1.RelayTargets{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,13 +45,32 @@ func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
 			c.PersistentFlags().String("other", "", "")
 			flags.add(c)
 			require.NoError(t, c.ParseFlags(append(test.args, "--other", "x")))
-			got, given := flags.change(c)
+			got, given, err := flags.change(c)
+			require.NoError(t, err)
 			require.Equal(t, test.want != nil, given)
 			if given {
 				require.True(t, proto.Equal(test.want, got), "%v", got)
 			}
 		})
 	}
+}
+
+func TestRelayTargetsThatAreNoneAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		`"shop.apps.svc:80" is not NAME=HOST:PORT`: {"--relay-target", "shop.apps.svc:80"},
+		"exclude each other":                       {"--relay-target", "shop=shop.apps.svc:80", "--no-relay-targets"},
+	} {
+		var flags configurationFlags
+		c := &cobra.Command{}
+		flags.add(c)
+		require.NoError(t, c.ParseFlags(args))
+		_, _, err := flags.change(c)
+		require.True(t, fault.Is(err, errcode.InvalidArgument))
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, "none", relayTargets(nil))
+	require.Equal(t, "db=db:1, shop=shop:80", relayTargets([]*statev1.RelayTarget{{Name: "db", Address: "db:1"}, {Name: "shop", Address: "shop:80"}}))
 }
 
 func TestAnAgentIsFoundByItsName(t *testing.T) {

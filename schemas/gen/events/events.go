@@ -17,13 +17,19 @@ const ActualStateTerminated ActualState = "terminated"
 const ActualStateTerminating ActualState = "terminating"
 const ActualStateUnknown ActualState = "unknown"
 
-// Configuration of one agent, followed live by its watcher and dispatcher.
+// Configuration of one agent, followed live by its watcher, its dispatcher and the
+// relays.
 type AgentConfig struct {
 	// Grows with every change.
 	ConfigRevision int `json:"config_revision"`
 
 	// Time between full resyncs, in milliseconds. Default 3600000 (1 h).
 	FullResyncIntervalMs int `json:"full_resync_interval_ms"`
+
+	// What may be reached through the relay in the agent's network, besides its
+	// Kubernetes API, in the order of their names; none when absent. The agent itself
+	// decides which addresses it allows.
+	RelayTargets []RelayTarget `json:"relay_targets,omitempty"`
 
 	// How long a stop may take before its workspace is failed, in milliseconds.
 	// Default 300000 (5 min).
@@ -464,6 +470,10 @@ type DirectoryAgent struct {
 
 	// Its credentials are void.
 	Revoked bool `json:"revoked,omitempty"`
+
+	// SHA-256, in hexadecimal, of the token that it authenticates with; empty when it
+	// is not told.
+	TokenHash string `json:"token_hash,omitempty"`
 }
 
 // A group of projects and groups.
@@ -1116,6 +1126,15 @@ type RejectedReason string
 
 const RejectedReasonMalformed RejectedReason = "malformed"
 const RejectedReasonTooLarge RejectedReason = "too_large"
+
+// One address that may be reached through the relay.
+type RelayTarget struct {
+	// Where the agent connects to: host:port.
+	Address string `json:"address"`
+
+	// Name that callers give; unique. Never kubernetes, which is the Kubernetes API.
+	Name string `json:"name"`
+}
 
 // A user or a service.
 type RequestCaller struct {

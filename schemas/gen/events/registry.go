@@ -26,7 +26,7 @@ const (
 	// objects has begun.
 	TypeTerminating = "dev.lockstep.applied.terminating.v1"
 	// TypeAgentConfig is an event whose data is [AgentConfig], on stream CONTROL at control.{agent}.config: Configuration of one agent,
-	// followed live by its watcher and dispatcher.
+	// followed live by its watcher, its dispatcher and the relays.
 	TypeAgentConfig = "dev.lockstep.control.config.v1"
 	// TypeResyncRequested is an event whose data is [ResyncRequested], on stream CONTROL at control.{agent}.resync: Asks an agent's watcher for
 	// a full resync.
@@ -150,7 +150,7 @@ func Types() []Type {
 		},
 		{
 			Name: TypeAgentConfig, Title: "AgentConfig", Stream: "CONTROL", Subject: "control.{agent}.config",
-			Description: "Configuration of one agent, followed live by its watcher and dispatcher.",
+			Description: "Configuration of one agent, followed live by its watcher, its dispatcher and the relays.",
 		},
 		{
 			Name: TypeResyncRequested, Title: "ResyncRequested", Stream: "CONTROL", Subject: "control.{agent}.resync",

@@ -88,6 +88,13 @@ func (l *Log) Add(r Record) {
 	}
 }
 
+// Waiting counts the records that are not published.
+func (l *Log) Waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
 // Run publishes until ctx is done, and then what there is, until finish is done.
 func (l *Log) Run(ctx, finish context.Context) error {
 	tick := time.NewTicker(linger)

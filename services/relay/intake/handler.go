@@ -202,6 +202,13 @@ func newID() int64 {
 	}
 }
 
+// Connections that are held.
+func (h *Handler) Connections() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
 func (h *Handler) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -61,6 +61,9 @@ func NewBook(cfg Config) *Book {
 	return &Book{cfg: cfg, held: map[string][]byte{}, changed: map[string]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
+// At says where other relays reach this one. It is called before Run.
+func (b *Book) At(url string) { b.cfg.Self.URL = url }
+
 // Connected notes a connection of this relay.
 func (b *Book) Connected(c registry.Connection) {
 	c.RelayID = b.cfg.Self.ID

@@ -62,6 +62,11 @@ func (t *Teller) Disconnected(c registry.Connection, at time.Time, why events.Di
 	})
 }
 
+// Lost tells of a connection whose relay has ended without a word.
+func (t *Teller) Lost(c registry.Connection) {
+	t.Disconnected(c, time.Now(), events.DisconnectReasonLost)
+}
+
 func (t *Teller) tell(subject string, a event.Attributes, data any) {
 	msg, err := t.message(subject, a, data)
 	if err != nil { // of what is known of a connection, nothing can be in the way

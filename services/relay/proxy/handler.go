@@ -56,11 +56,15 @@ type Handler struct {
 	count int
 	// lasting are those that last.
 	lasting map[*visit]context.CancelCauseFunc
+	// draining is that they are to end, and idle is closed when there are no more.
+	draining bool
+	idle     chan struct{}
+	ended    sync.Once
 }
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, lasting: map[*visit]context.CancelCauseFunc{}}
+	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, lasting: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{})}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, FlushInterval: -1, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -262,12 +266,66 @@ func (h *Handler) leave(v *visit) {
 	if h.under[v.caller]--; h.under[v.caller] == 0 {
 		delete(h.under, v.caller)
 	}
+	if h.draining && h.count == 0 {
+		h.ended.Do(func() { close(h.idle) })
+	}
+}
+
+// Requests counts those that are under way.
+func (h *Handler) Requests() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
+// Drain ends watches, whose clients begin them elsewhere, waits for all other requests, and gives up what is left when finish is done.
+func (h *Handler) Drain(finish context.Context) {
+	h.mu.Lock()
+	if h.draining = true; h.count == 0 {
+		h.mu.Unlock()
+		return
+	}
+	for v, cancel := range h.lasting {
+		if v.Verb == "watch" {
+			cancel(errDrained)
+		}
+	}
+	h.mu.Unlock()
+	select {
+	case <-h.idle:
+	case <-finish.Done():
+		h.mu.Lock()
+		for _, cancel := range h.lasting {
+			cancel(errDrained)
+		}
+		h.mu.Unlock()
+	}
+}
+
+var errDrained = fault.New(errcode.Unavailable, "this relay is being drained: ask another one")
+
+// Before serves what is for agents, and has the rest served by others. Requests that belong to a trace are traced.
+func (h *Handler) Before(traced func(http.Handler) http.Handler, others http.Handler) http.Handler {
+	tracing := traced(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !strings.HasPrefix(r.URL.Path, root):
+			others.ServeHTTP(w, r)
+		case len(r.Header["Traceparent"]) > 0:
+			tracing.ServeHTTP(w, r)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
 }
 
 func (h *Handler) follow(v *visit, cancel context.CancelCauseFunc) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lasting[v] = cancel
+	if h.draining && v.Verb == "watch" {
+		cancel(errDrained)
+	}
 }
 
 // Run gives up requests that last and whose callers may not do them any more, until ctx is done.
@@ -314,8 +372,11 @@ func rewrite(p *httputil.ProxyRequest) {
 
 // answered is told of each answer.
 func (h *Handler) answered(response *http.Response) error {
+	v := visitOf(response.Request.Context())
 	if conn, is := response.Body.(*upgraded); is {
-		response.Body = &exchanged{conn, visitOf(response.Request.Context())}
+		response.Body = &exchanged{conn, v}
+	} else if v.Verb == "watch" {
+		response.Body = &watched{response.Body, response.Request.Context()}
 	}
 	return nil
 }

@@ -72,6 +72,21 @@ func (b *receivedBody) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // io.EOF must be as it is
 }
 
+// watched is the body of a watch: when the relay is drained it just ends, as watches do now and then.
+type watched struct {
+	io.ReadCloser
+
+	ctx context.Context //nolint:containedctx // of the request
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	if err != nil && errors.Is(context.Cause(w.ctx), errDrained) {
+		err = io.EOF
+	}
+	return n, err //nolint:wrapcheck // io.EOF must be as it is
+}
+
 const (
 	// stallTimeout is how long a caller may read nothing of an answer.
 	stallTimeout = 2 * time.Minute

@@ -172,6 +172,13 @@ func (r *Registry) Relay(id string) (Relay, bool) {
 	return relay, known
 }
 
+// Connections counts all that there are.
+func (r *Registry) Connections() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.connections)
+}
+
 // Relays are those whose leases are there, by their ids.
 func (r *Registry) Relays() []Relay {
 	r.mu.Lock()

@@ -79,6 +79,9 @@ func configuration(c domain.AgentConfiguration, revision int64) *statev1.AgentCo
 		MaxWorkspaces: &workspaces, MaxWorkspacesPerUser: &perUser,
 		StopAfterRunning: durationpb.New(c.StopAfterRunning), TerminateAfterStopped: durationpb.New(c.TerminateAfterStopped),
 		MaxAge: durationpb.New(c.MaxAge), ExpiryWarning: durationpb.New(c.ExpiryWarning),
+		RelayTargets: &statev1.RelayTargets{Targets: each(c.RelayTargets, func(t domain.RelayTarget) *statev1.RelayTarget {
+			return &statev1.RelayTarget{Name: t.Name, Address: t.Address}
+		})},
 	}
 }
 
@@ -116,6 +119,12 @@ func settings(c *statev1.AgentConfiguration) (domain.AgentSettings, error) {
 	if c != nil && c.MaxWorkspacesPerUser != nil {
 		n := int(c.GetMaxWorkspacesPerUser())
 		s.MaxWorkspacesPerUser = &n
+	}
+	if c.GetRelayTargets() != nil {
+		targets := each(c.GetRelayTargets().GetTargets(), func(t *statev1.RelayTarget) domain.RelayTarget {
+			return domain.RelayTarget{Name: t.GetName(), Address: t.GetAddress()}
+		})
+		s.RelayTargets = &targets
 	}
 	return s, nil
 }

@@ -68,7 +68,9 @@ func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[sta
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.Internal, "make a token")
 	}
-	a, err := s.directory.RegisterAgent(ctx, domain.Agent{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), CurvePublicKey: r.Msg.GetCurvePublicKey()}, hash[:])
+	a, err := s.directory.RegisterAgent(ctx, domain.Agent{
+		ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), CurvePublicKey: r.Msg.GetCurvePublicKey(), TokenHash: hash[:],
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package domain
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -37,7 +38,12 @@ type AgentConfiguration struct {
 	TerminateAfterStopped time.Duration
 	MaxAge                time.Duration
 	ExpiryWarning         time.Duration
+	// RelayTargets are what may be reached through the relay, in the order of their names; nil for none.
+	RelayTargets []RelayTarget
 }
+
+// Equal says whether both are the same.
+func (c AgentConfiguration) Equal(other AgentConfiguration) bool { return reflect.DeepEqual(c, other) }
 
 // DefaultAgentConfiguration holds where nothing is set.
 func DefaultAgentConfiguration() AgentConfiguration {
@@ -76,6 +82,7 @@ func (c AgentConfiguration) Validate() error {
 			f.addf(l.path, "%d is neither %d, for no limit, nor a number of workspaces", l.value, Unlimited)
 		}
 	}
+	validateRelayTargets(&f, c.RelayTargets)
 	return f.err("the agent's configuration")
 }
 
@@ -100,6 +107,8 @@ type AgentSettings struct {
 	TerminateAfterStopped *Milliseconds `json:"terminate_after_stopped_ms,omitempty"`
 	MaxAge                *Milliseconds `json:"max_age_ms,omitempty"`
 	ExpiryWarning         *Milliseconds `json:"expiry_warning_ms,omitempty"`
+	// RelayTargets are replaced as a whole, also by none.
+	RelayTargets *[]RelayTarget `json:"relay_targets,omitempty"`
 }
 
 // Merge is the settings after a change of those that the change has.
@@ -113,6 +122,7 @@ func (s AgentSettings) Merge(change AgentSettings) AgentSettings {
 	replace(&s.TerminateAfterStopped, change.TerminateAfterStopped)
 	replace(&s.MaxAge, change.MaxAge)
 	replace(&s.ExpiryWarning, change.ExpiryWarning)
+	replace(&s.RelayTargets, change.RelayTargets)
 	return s
 }
 
@@ -146,6 +156,9 @@ func (s AgentSettings) Configuration() AgentConfiguration {
 	}
 	if s.MaxWorkspacesPerUser != nil {
 		c.MaxWorkspacesPerUser = *s.MaxWorkspacesPerUser
+	}
+	if s.RelayTargets != nil {
+		c.RelayTargets = sortedTargets(*s.RelayTargets)
 	}
 	return c
 }

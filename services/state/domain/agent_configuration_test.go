@@ -21,6 +21,7 @@ func everything() domain.AgentSettings {
 		StopPatience: new(domain.Milliseconds(0)), MaxWorkspaces: new(0), MaxWorkspacesPerUser: new(3),
 		StopAfterRunning: new(domain.Milliseconds(8 * time.Hour)), TerminateAfterStopped: new(domain.Milliseconds(720 * time.Hour)),
 		MaxAge: new(domain.Milliseconds(9000 * time.Hour)), ExpiryWarning: new(domain.Milliseconds(1500 * time.Millisecond)),
+		RelayTargets: &[]domain.RelayTarget{{Name: "shop", Address: "shop.apps.svc:80"}, {Name: "db", Address: "10.0.0.7:5432"}},
 	}
 }
 
@@ -41,6 +42,7 @@ func TestEverySettingHolds(t *testing.T) {
 	require.Equal(t, domain.AgentConfiguration{
 		FullResyncInterval: time.Minute, UnschedulablePatience: 2 * time.Minute, StopPatience: 0, MaxWorkspaces: 0, MaxWorkspacesPerUser: 3,
 		StopAfterRunning: 8 * time.Hour, TerminateAfterStopped: 720 * time.Hour, MaxAge: 9000 * time.Hour, ExpiryWarning: 1500 * time.Millisecond,
+		RelayTargets: []domain.RelayTarget{{Name: "db", Address: "10.0.0.7:5432"}, {Name: "shop", Address: "shop.apps.svc:80"}},
 	}, c)
 	require.Equal(t, domain.AgePolicies{StopAfterRunning: 8 * time.Hour, TerminateAfterStopped: 720 * time.Hour, MaxAge: 9000 * time.Hour, Warning: 1500 * time.Millisecond}, c.AgePolicies())
 	require.True(t, c.Limited())

@@ -58,6 +58,8 @@ type Agent struct {
 	LastSeenAt     time.Time
 	ClusterUID     string
 	Revoked        bool
+	// TokenHash is the SHA-256 of the token that it authenticates with.
+	TokenHash []byte
 	// Configuration as of its revision, which grows with every change.
 	Configuration         AgentConfiguration
 	ConfigurationRevision int64

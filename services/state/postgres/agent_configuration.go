@@ -31,7 +31,7 @@ func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change domain.
 			return err
 		}
 		grows := 0
-		if after.Configuration() != before.Configuration() {
+		if !after.Configuration().Equal(before.Configuration()) {
 			grows = 1
 		}
 		rows, err := tx.Query(ctx, `update agents set configuration = $2, configuration_revision = configuration_revision + $3 where id = $1 returning `+agentColumns, id, after, grows)
@@ -117,7 +117,7 @@ func (d *Directory) tellConfiguration(ctx context.Context, tx pgx.Tx, a domain.A
 		Type: events.TypeAgentConfig, Subject: fmt.Sprintf("agent/%d", a.ID), ID: fmt.Sprintf("agent/%d/configuration/%d", a.ID, a.ConfigurationRevision), Time: d.Now(),
 	}, d.Cell.ControlConfig(a.ID), events.AgentConfig{
 		ConfigRevision: int(a.ConfigurationRevision), FullResyncIntervalMs: int(c.FullResyncInterval.Milliseconds()),
-		UnschedulablePatienceMs: int(c.UnschedulablePatience.Milliseconds()), StopPatienceMs: int(c.StopPatience.Milliseconds()),
+		UnschedulablePatienceMs: int(c.UnschedulablePatience.Milliseconds()), StopPatienceMs: int(c.StopPatience.Milliseconds()), RelayTargets: relayTargets(c.RelayTargets),
 	})
 	if err != nil {
 		return err
@@ -126,4 +126,12 @@ func (d *Directory) tellConfiguration(ctx context.Context, tx pgx.Tx, a domain.A
 		return fmt.Errorf("tell agent %d its configuration: %w", a.ID, err)
 	}
 	return nil
+}
+
+func relayTargets(targets []domain.RelayTarget) []events.RelayTarget {
+	var told []events.RelayTarget
+	for _, t := range targets {
+		told = append(told, events.RelayTarget{Name: t.Name, Address: t.Address})
+	}
+	return told
 }

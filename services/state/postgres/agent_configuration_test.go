@@ -28,7 +28,7 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
-	made, err := d.RegisterAgent(t.Context(), domain.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X"}, []byte("new"))
+	made, err := d.RegisterAgent(t.Context(), domain.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")})
 	require.NoError(t, err)
 	told := b.outbox()
 	require.Len(t, told, 2, "the directory's entry, and the configuration")
@@ -92,6 +92,35 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	for _, m := range b.outbox() {
 		require.NotEqual(t, control, m.Subject, "who is revoked is told nothing more")
 	}
+}
+
+func TestWhoFollowsAnAgentsConfigurationIsToldItsRelayTargets(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.directory()
+	configure := func(targets ...domain.RelayTarget) (domain.Agent, []message) {
+		t.Helper()
+		a, err := d.ConfigureAgent(t.Context(), 7, domain.AgentSettings{RelayTargets: &targets})
+		require.NoError(t, err)
+		return a, b.outbox()
+	}
+	shop, db := domain.RelayTarget{Name: "shop", Address: "shop.apps.svc:80"}, domain.RelayTarget{Name: "db", Address: "db.apps.svc:5432"}
+	a, told := configure(shop, db)
+	require.Equal(t, []domain.RelayTarget{db, shop}, a.Configuration.RelayTargets)
+	require.Len(t, told, 1)
+	require.Equal(t, []any{map[string]any{"name": "db", "address": "db.apps.svc:5432"}, map[string]any{"name": "shop", "address": "shop.apps.svc:80"}}, told[0].Data["relay_targets"])
+	same, told := configure(db, shop)
+	require.Equal(t, a.ConfigurationRevision, same.ConfigurationRevision)
+	require.Empty(t, told, "the order is no change")
+	other, err := d.ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: new(3)})
+	require.NoError(t, err)
+	require.Equal(t, a.Configuration.RelayTargets, other.Configuration.RelayTargets, "what is not given stays")
+	require.Len(t, b.outbox()[0].Data["relay_targets"], 2)
+	none, told := configure()
+	require.Empty(t, none.Configuration.RelayTargets)
+	require.Len(t, told, 1)
+	require.NotContains(t, told[0].Data, "relay_targets")
+	require.Greater(t, none.ConfigurationRevision, other.ConfigurationRevision)
 }
 
 func TestTwoOperatorsChangesBothHold(t *testing.T) {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -251,12 +252,12 @@ func (d *Directory) tellMembership(ctx context.Context, tx pgx.Tx, m domain.Memb
 	})
 }
 
-// RegisterAgent makes an agent in a project, that authenticates with the token of this hash.
-func (d *Directory) RegisterAgent(ctx context.Context, a domain.Agent, hash []byte) (domain.Agent, error) {
+// RegisterAgent makes an agent in a project.
+func (d *Directory) RegisterAgent(ctx context.Context, a domain.Agent) (domain.Agent, error) {
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `
-			insert into agents (project_id, name, token_hash, curve_public_key, created_at) values ($1, $2, $3, $4, $5) returning id, created_at, configuration_revision`,
-			a.ProjectID, a.Name, hash, a.CurvePublicKey, d.Now()).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
+			insert into agents (project_id, name, token_hash, curve_public_key, created_at, entry_form) values ($1, $2, $3, $4, $5, $6) returning id, created_at, configuration_revision`,
+			a.ProjectID, a.Name, a.TokenHash, a.CurvePublicKey, d.Now(), agentEntryForm).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
 		if err != nil {
 			return asFault(err, fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID), fmt.Sprintf("project %d", a.ProjectID))
 		}
@@ -286,7 +287,9 @@ func (d *Directory) RevokeAgent(ctx context.Context, id int64) (domain.Agent, er
 }
 
 func (d *Directory) tellAgent(ctx context.Context, tx pgx.Tx, a domain.Agent) error {
-	return d.tell(ctx, tx, "agent", key(a.ID), events.DirectoryAgent{AgentID: int(a.ID), ProjectID: int(a.ProjectID), CurvePublicKey: a.CurvePublicKey, Revoked: a.Revoked})
+	return d.tell(ctx, tx, "agent", key(a.ID), events.DirectoryAgent{
+		AgentID: int(a.ID), ProjectID: int(a.ProjectID), CurvePublicKey: a.CurvePublicKey, TokenHash: hex.EncodeToString(a.TokenHash), Revoked: a.Revoked,
+	})
 }
 
 // idsPerCell is how many ids one cell may give out: 2^40.

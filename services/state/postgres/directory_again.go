@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/signing"
@@ -72,6 +73,27 @@ func (d *Directory) TellAgain(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	return nil
+}
+
+// agentEntryForm numbers the forms that agents' entries have had: 0 has no token_hash. Raise it when what is told of agents that are there has more than before.
+const agentEntryForm = 1
+
+// TellAgentsAnew tells of every agent whose entry an earlier version of the service told in an earlier form, once.
+func (d *Directory) TellAgentsAnew(ctx context.Context) error {
+	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
+		var told []int64
+		err := again(ctx, tx, fmt.Sprintf(`select %s from agents where entry_form < %d order by id for no key update`, agentColumns, agentEntryForm), scanAgent, func(a domain.Agent) error {
+			told = append(told, a.ID)
+			return d.tellAgent(ctx, tx, a)
+		})
+		if err != nil || len(told) == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `update agents set entry_form = $2 where id = any($1)`, told, agentEntryForm); err != nil {
+			return fmt.Errorf("remember which agents were told of: %w", err)
+		}
+		return nil
+	})
 }
 
 func again[T any](ctx context.Context, tx pgx.Tx, query string, scan pgx.RowToFunc[T], tell func(T) error) error {

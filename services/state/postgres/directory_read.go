@@ -34,13 +34,13 @@ func one[T any](ctx context.Context, d *Directory, missing string, scan pgx.RowT
 	return out, asFault(err, "", missing)
 }
 
-const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''), revoked_at is not null, configuration, configuration_revision`
+const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''), revoked_at is not null, token_hash, configuration, configuration_revision`
 
 func scanAgent(row pgx.CollectableRow) (domain.Agent, error) {
 	var a domain.Agent
 	var lastSeen *time.Time
 	var settings domain.AgentSettings
-	err := row.Scan(&a.ID, &a.ProjectID, &a.Name, &a.CurvePublicKey, &a.CreatedAt, &lastSeen, &a.ClusterUID, &a.Revoked, &settings, &a.ConfigurationRevision)
+	err := row.Scan(&a.ID, &a.ProjectID, &a.Name, &a.CurvePublicKey, &a.CreatedAt, &lastSeen, &a.ClusterUID, &a.Revoked, &a.TokenHash, &settings, &a.ConfigurationRevision)
 	a.Configuration = settings.Configuration()
 	if lastSeen != nil {
 		a.LastSeenAt = *lastSeen

@@ -159,6 +159,8 @@ type AgentConfiguration struct {
 	MaxAge *durationpb.Duration `protobuf:"bytes,9,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
 	// How long before one of these its user is warned. Default 15 min.
 	ExpiryWarning *durationpb.Duration `protobuf:"bytes,10,opt,name=expiry_warning,json=expiryWarning,proto3" json:"expiry_warning,omitempty"`
+	// What may be reached through the relay in the agent's network, besides its Kubernetes API. Default none. Replaces all that were set; absent in a request, these stay.
+	RelayTargets  *RelayTargets `protobuf:"bytes,11,opt,name=relay_targets,json=relayTargets,proto3" json:"relay_targets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +265,114 @@ func (x *AgentConfiguration) GetExpiryWarning() *durationpb.Duration {
 	return nil
 }
 
+func (x *AgentConfiguration) GetRelayTargets() *RelayTargets {
+	if x != nil {
+		return x.RelayTargets
+	}
+	return nil
+}
+
+// RelayTargets may be none.
+type RelayTargets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 100; the service returns them in the order of their names.
+	Targets       []*RelayTarget `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayTargets) Reset() {
+	*x = RelayTargets{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayTargets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayTargets) ProtoMessage() {}
+
+func (x *RelayTargets) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayTargets.ProtoReflect.Descriptor instead.
+func (*RelayTargets) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RelayTargets) GetTargets() []*RelayTarget {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+// RelayTarget is one address. The agent itself decides which addresses it allows.
+type RelayTarget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What callers name it: lower-case letters, digits and dashes, at most 63, unique; kubernetes is the agent's Kubernetes API and cannot be set.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Where the agent connects to: host:port, the host a name in lower case or an IP address.
+	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayTarget) Reset() {
+	*x = RelayTarget{}
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayTarget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayTarget) ProtoMessage() {}
+
+func (x *RelayTarget) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayTarget.ProtoReflect.Descriptor instead.
+func (*RelayTarget) Descriptor() ([]byte, []int) {
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RelayTarget) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RelayTarget) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 // Resync is one full report of what a cluster has.
 type Resync struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -283,7 +393,7 @@ type Resync struct {
 
 func (x *Resync) Reset() {
 	*x = Resync{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -295,7 +405,7 @@ func (x *Resync) String() string {
 func (*Resync) ProtoMessage() {}
 
 func (x *Resync) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[2]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -308,7 +418,7 @@ func (x *Resync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resync.ProtoReflect.Descriptor instead.
 func (*Resync) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Resync) GetId() string {
@@ -372,7 +482,7 @@ type RegisterAgentRequest struct {
 
 func (x *RegisterAgentRequest) Reset() {
 	*x = RegisterAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +494,7 @@ func (x *RegisterAgentRequest) String() string {
 func (*RegisterAgentRequest) ProtoMessage() {}
 
 func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[3]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +507,7 @@ func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RegisterAgentRequest) GetName() string {
@@ -439,7 +549,7 @@ type RegisterAgentResponse struct {
 
 func (x *RegisterAgentResponse) Reset() {
 	*x = RegisterAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +561,7 @@ func (x *RegisterAgentResponse) String() string {
 func (*RegisterAgentResponse) ProtoMessage() {}
 
 func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[4]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +574,7 @@ func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*RegisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RegisterAgentResponse) GetAgent() *Agent {
@@ -518,7 +628,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +640,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[5]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +653,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetAgentRequest) GetId() int64 {
@@ -562,7 +672,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +684,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[6]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +697,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -609,7 +719,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +731,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[7]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +744,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListAgentsRequest) GetProjectId() int64 {
@@ -668,7 +778,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +790,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[8]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +803,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -719,7 +829,7 @@ type RevokeAgentRequest struct {
 
 func (x *RevokeAgentRequest) Reset() {
 	*x = RevokeAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +841,7 @@ func (x *RevokeAgentRequest) String() string {
 func (*RevokeAgentRequest) ProtoMessage() {}
 
 func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[9]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +854,7 @@ func (x *RevokeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RevokeAgentRequest) GetId() int64 {
@@ -763,7 +873,7 @@ type RevokeAgentResponse struct {
 
 func (x *RevokeAgentResponse) Reset() {
 	*x = RevokeAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +885,7 @@ func (x *RevokeAgentResponse) String() string {
 func (*RevokeAgentResponse) ProtoMessage() {}
 
 func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[10]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +898,7 @@ func (x *RevokeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAgentResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RevokeAgentResponse) GetAgent() *Agent {
@@ -808,7 +918,7 @@ type ConfigureAgentRequest struct {
 
 func (x *ConfigureAgentRequest) Reset() {
 	*x = ConfigureAgentRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +930,7 @@ func (x *ConfigureAgentRequest) String() string {
 func (*ConfigureAgentRequest) ProtoMessage() {}
 
 func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[11]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +943,7 @@ func (x *ConfigureAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ConfigureAgentRequest) GetId() int64 {
@@ -859,7 +969,7 @@ type ConfigureAgentResponse struct {
 
 func (x *ConfigureAgentResponse) Reset() {
 	*x = ConfigureAgentResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +981,7 @@ func (x *ConfigureAgentResponse) String() string {
 func (*ConfigureAgentResponse) ProtoMessage() {}
 
 func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[12]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +994,7 @@ func (x *ConfigureAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureAgentResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureAgentResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConfigureAgentResponse) GetAgent() *Agent {
@@ -903,7 +1013,7 @@ type RequestResyncRequest struct {
 
 func (x *RequestResyncRequest) Reset() {
 	*x = RequestResyncRequest{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1025,7 @@ func (x *RequestResyncRequest) String() string {
 func (*RequestResyncRequest) ProtoMessage() {}
 
 func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[13]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1038,7 @@ func (x *RequestResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncRequest.ProtoReflect.Descriptor instead.
 func (*RequestResyncRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RequestResyncRequest) GetId() int64 {
@@ -948,7 +1058,7 @@ type RequestResyncResponse struct {
 
 func (x *RequestResyncResponse) Reset() {
 	*x = RequestResyncResponse{}
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1070,7 @@ func (x *RequestResyncResponse) String() string {
 func (*RequestResyncResponse) ProtoMessage() {}
 
 func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_state_v1_agent_proto_msgTypes[14]
+	mi := &file_lockstep_state_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1083,7 @@ func (x *RequestResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestResyncResponse.ProtoReflect.Descriptor instead.
 func (*RequestResyncResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_state_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RequestResyncResponse) GetNonce() string {
@@ -1002,7 +1112,7 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\arevoked\x18\a \x01(\bR\arevoked\x12K\n" +
 	"\rconfiguration\x18\b \x01(\v2%.lockstep.state.v1.AgentConfigurationR\rconfiguration\x12:\n" +
 	"\vlast_resync\x18\t \x01(\v2\x19.lockstep.state.v1.ResyncR\n" +
-	"lastResync\"\xb8\x05\n" +
+	"lastResync\"\xfe\x05\n" +
 	"\x12AgentConfiguration\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12K\n" +
 	"\x14full_resync_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x12fullResyncInterval\x12P\n" +
@@ -1014,9 +1124,15 @@ const file_lockstep_state_v1_agent_proto_rawDesc = "" +
 	"\x17terminate_after_stopped\x18\b \x01(\v2\x19.google.protobuf.DurationR\x15terminateAfterStopped\x122\n" +
 	"\amax_age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\x12@\n" +
 	"\x0eexpiry_warning\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\rexpiryWarningB\x11\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\rexpiryWarning\x12D\n" +
+	"\rrelay_targets\x18\v \x01(\v2\x1f.lockstep.state.v1.RelayTargetsR\frelayTargetsB\x11\n" +
 	"\x0f_max_workspacesB\x1a\n" +
-	"\x18_max_workspaces_per_user\"\xe2\x01\n" +
+	"\x18_max_workspaces_per_user\"H\n" +
+	"\fRelayTargets\x128\n" +
+	"\atargets\x18\x01 \x03(\v2\x1e.lockstep.state.v1.RelayTargetR\atargets\";\n" +
+	"\vRelayTarget\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xe2\x01\n" +
 	"\x06Resync\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x14\n" +
@@ -1084,63 +1200,67 @@ func file_lockstep_state_v1_agent_proto_rawDescGZIP() []byte {
 	return file_lockstep_state_v1_agent_proto_rawDescData
 }
 
-var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_lockstep_state_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_lockstep_state_v1_agent_proto_goTypes = []any{
 	(*Agent)(nil),                  // 0: lockstep.state.v1.Agent
 	(*AgentConfiguration)(nil),     // 1: lockstep.state.v1.AgentConfiguration
-	(*Resync)(nil),                 // 2: lockstep.state.v1.Resync
-	(*RegisterAgentRequest)(nil),   // 3: lockstep.state.v1.RegisterAgentRequest
-	(*RegisterAgentResponse)(nil),  // 4: lockstep.state.v1.RegisterAgentResponse
-	(*GetAgentRequest)(nil),        // 5: lockstep.state.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),       // 6: lockstep.state.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),      // 7: lockstep.state.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),     // 8: lockstep.state.v1.ListAgentsResponse
-	(*RevokeAgentRequest)(nil),     // 9: lockstep.state.v1.RevokeAgentRequest
-	(*RevokeAgentResponse)(nil),    // 10: lockstep.state.v1.RevokeAgentResponse
-	(*ConfigureAgentRequest)(nil),  // 11: lockstep.state.v1.ConfigureAgentRequest
-	(*ConfigureAgentResponse)(nil), // 12: lockstep.state.v1.ConfigureAgentResponse
-	(*RequestResyncRequest)(nil),   // 13: lockstep.state.v1.RequestResyncRequest
-	(*RequestResyncResponse)(nil),  // 14: lockstep.state.v1.RequestResyncResponse
-	(*timestamppb.Timestamp)(nil),  // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 16: google.protobuf.Duration
+	(*RelayTargets)(nil),           // 2: lockstep.state.v1.RelayTargets
+	(*RelayTarget)(nil),            // 3: lockstep.state.v1.RelayTarget
+	(*Resync)(nil),                 // 4: lockstep.state.v1.Resync
+	(*RegisterAgentRequest)(nil),   // 5: lockstep.state.v1.RegisterAgentRequest
+	(*RegisterAgentResponse)(nil),  // 6: lockstep.state.v1.RegisterAgentResponse
+	(*GetAgentRequest)(nil),        // 7: lockstep.state.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),       // 8: lockstep.state.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),      // 9: lockstep.state.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),     // 10: lockstep.state.v1.ListAgentsResponse
+	(*RevokeAgentRequest)(nil),     // 11: lockstep.state.v1.RevokeAgentRequest
+	(*RevokeAgentResponse)(nil),    // 12: lockstep.state.v1.RevokeAgentResponse
+	(*ConfigureAgentRequest)(nil),  // 13: lockstep.state.v1.ConfigureAgentRequest
+	(*ConfigureAgentResponse)(nil), // 14: lockstep.state.v1.ConfigureAgentResponse
+	(*RequestResyncRequest)(nil),   // 15: lockstep.state.v1.RequestResyncRequest
+	(*RequestResyncResponse)(nil),  // 16: lockstep.state.v1.RequestResyncResponse
+	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 18: google.protobuf.Duration
 }
 var file_lockstep_state_v1_agent_proto_depIdxs = []int32{
-	15, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	15, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
+	17, // 0: lockstep.state.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	17, // 1: lockstep.state.v1.Agent.last_seen_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: lockstep.state.v1.Agent.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	2,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
-	16, // 4: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
-	16, // 5: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
-	16, // 6: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
-	16, // 7: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
-	16, // 8: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
-	16, // 9: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
-	16, // 10: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
-	15, // 11: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
-	15, // 12: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 13: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 14: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	0,  // 15: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
-	0,  // 16: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	1,  // 17: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
-	0,  // 18: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
-	3,  // 19: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
-	5,  // 20: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
-	7,  // 21: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
-	9,  // 22: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
-	11, // 23: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
-	13, // 24: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
-	4,  // 25: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
-	6,  // 26: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
-	8,  // 27: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
-	10, // 28: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
-	12, // 29: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
-	14, // 30: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
-	25, // [25:31] is the sub-list for method output_type
-	19, // [19:25] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	4,  // 3: lockstep.state.v1.Agent.last_resync:type_name -> lockstep.state.v1.Resync
+	18, // 4: lockstep.state.v1.AgentConfiguration.full_resync_interval:type_name -> google.protobuf.Duration
+	18, // 5: lockstep.state.v1.AgentConfiguration.unschedulable_patience:type_name -> google.protobuf.Duration
+	18, // 6: lockstep.state.v1.AgentConfiguration.stop_patience:type_name -> google.protobuf.Duration
+	18, // 7: lockstep.state.v1.AgentConfiguration.stop_after_running:type_name -> google.protobuf.Duration
+	18, // 8: lockstep.state.v1.AgentConfiguration.terminate_after_stopped:type_name -> google.protobuf.Duration
+	18, // 9: lockstep.state.v1.AgentConfiguration.max_age:type_name -> google.protobuf.Duration
+	18, // 10: lockstep.state.v1.AgentConfiguration.expiry_warning:type_name -> google.protobuf.Duration
+	2,  // 11: lockstep.state.v1.AgentConfiguration.relay_targets:type_name -> lockstep.state.v1.RelayTargets
+	3,  // 12: lockstep.state.v1.RelayTargets.targets:type_name -> lockstep.state.v1.RelayTarget
+	17, // 13: lockstep.state.v1.Resync.begun_at:type_name -> google.protobuf.Timestamp
+	17, // 14: lockstep.state.v1.Resync.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 15: lockstep.state.v1.RegisterAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 16: lockstep.state.v1.GetAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	0,  // 17: lockstep.state.v1.ListAgentsResponse.agents:type_name -> lockstep.state.v1.Agent
+	0,  // 18: lockstep.state.v1.RevokeAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	1,  // 19: lockstep.state.v1.ConfigureAgentRequest.configuration:type_name -> lockstep.state.v1.AgentConfiguration
+	0,  // 20: lockstep.state.v1.ConfigureAgentResponse.agent:type_name -> lockstep.state.v1.Agent
+	5,  // 21: lockstep.state.v1.AgentService.RegisterAgent:input_type -> lockstep.state.v1.RegisterAgentRequest
+	7,  // 22: lockstep.state.v1.AgentService.GetAgent:input_type -> lockstep.state.v1.GetAgentRequest
+	9,  // 23: lockstep.state.v1.AgentService.ListAgents:input_type -> lockstep.state.v1.ListAgentsRequest
+	11, // 24: lockstep.state.v1.AgentService.RevokeAgent:input_type -> lockstep.state.v1.RevokeAgentRequest
+	13, // 25: lockstep.state.v1.AgentService.ConfigureAgent:input_type -> lockstep.state.v1.ConfigureAgentRequest
+	15, // 26: lockstep.state.v1.AgentService.RequestResync:input_type -> lockstep.state.v1.RequestResyncRequest
+	6,  // 27: lockstep.state.v1.AgentService.RegisterAgent:output_type -> lockstep.state.v1.RegisterAgentResponse
+	8,  // 28: lockstep.state.v1.AgentService.GetAgent:output_type -> lockstep.state.v1.GetAgentResponse
+	10, // 29: lockstep.state.v1.AgentService.ListAgents:output_type -> lockstep.state.v1.ListAgentsResponse
+	12, // 30: lockstep.state.v1.AgentService.RevokeAgent:output_type -> lockstep.state.v1.RevokeAgentResponse
+	14, // 31: lockstep.state.v1.AgentService.ConfigureAgent:output_type -> lockstep.state.v1.ConfigureAgentResponse
+	16, // 32: lockstep.state.v1.AgentService.RequestResync:output_type -> lockstep.state.v1.RequestResyncResponse
+	27, // [27:33] is the sub-list for method output_type
+	21, // [21:27] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_state_v1_agent_proto_init() }
@@ -1155,7 +1275,7 @@ func file_lockstep_state_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_state_v1_agent_proto_rawDesc), len(file_lockstep_state_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

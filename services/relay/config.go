@@ -1,0 +1,192 @@
+package relay
+
+import (
+	"net/url"
+	"time"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/natsconn"
+	"lockstep.internal/libs/service"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/relay/auth"
+	"lockstep.internal/services/relay/hub"
+	"lockstep.internal/services/relay/nats"
+	"lockstep.internal/services/relay/policy"
+	"lockstep.internal/services/relay/proxy"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// Config of the relay.
+type Config struct {
+	service.Config `yaml:",inline"`
+
+	Telemetry telemetry.Config `yaml:"telemetry"`
+	Cell      CellConfig       `yaml:"cell"`
+	NATS      natsconn.Config  `yaml:"nats"`
+	Agents    AgentsConfig     `yaml:"agents"`
+	External  ExternalConfig   `yaml:"external"`
+	Internal  InternalConfig   `yaml:"internal"`
+	Registry  RegistryConfig   `yaml:"registry"`
+	Tunnel    TunnelConfig     `yaml:"tunnel"`
+}
+
+// CellConfig says which cell this is.
+type CellConfig struct {
+	Name string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
+}
+
+// AgentsConfig is the listener that agents dial.
+type AgentsConfig struct {
+	service.Listener `yaml:",inline"`
+
+	MaxConnections int `yaml:"max_connections" help:"connections of agents that may be held at a time"`
+}
+
+// ExternalConfig is the listener for callers.
+type ExternalConfig struct {
+	service.Listener `yaml:",inline"`
+
+	Issuer               string        `yaml:"issuer" help:"issuer that the tokens of services must name"`
+	Audience             string        `yaml:"audience" help:"audience that the tokens of services must name"`
+	SecretFile           config.Secret `yaml:"secret_file" help:"file with the secret that services sign their tokens with (HS256 or better); none = users only"`
+	OtherSecretFile      config.Secret `yaml:"other_secret_file" help:"file with another secret that is accepted, while one takes the place of the other"`
+	CallersFile          string        `yaml:"callers_file" help:"YAML file that says which service may reach which agents; without it none may"`
+	Patience             time.Duration `yaml:"patience" help:"how long a request waits for an agent that is not connected, unless its caller gives up before"`
+	MaxRequests          int           `yaml:"max_requests" help:"requests that may be under way at a time"`
+	MaxRequestsPerCaller int           `yaml:"max_requests_per_caller" help:"requests of one user or service that may be under way at a time"`
+}
+
+// InternalConfig is the listener for other relays.
+type InternalConfig struct {
+	service.Listener `yaml:",inline"`
+
+	URL             string        `yaml:"url" help:"where other relays reach this one, ws://host:port or wss://host:port; empty = the address that it listens on"`
+	SecretFile      config.Secret `yaml:"secret_file" help:"file with the secret that all relays share, and nobody else has; required"`
+	OtherSecretFile config.Secret `yaml:"other_secret_file" help:"file with another secret that is accepted, while one takes the place of the other"`
+	CAFile          string        `yaml:"ca_file" help:"PEM file with the authorities of other relays' certificates; empty = those of the system"`
+}
+
+// RegistryConfig is about what relays know of each other.
+type RegistryConfig struct {
+	Lease    time.Duration `yaml:"lease" help:"how long a relay is believed to be there after its last sign of life; whole seconds"`
+	Replicas int           `yaml:"replicas" help:"on how many NATS servers the registry is kept"`
+}
+
+// TunnelConfig bounds what a tunnel takes.
+type TunnelConfig struct {
+	Window       config.Bytes  `yaml:"window" help:"how much of one stream is taken before it is read; what a stream may cost in memory"`
+	MaxStreams   int           `yaml:"max_streams" help:"streams that another relay may have open in one tunnel"`
+	PingInterval time.Duration `yaml:"ping_interval" help:"how often the other side is asked for a sign of life; without any for two of them a tunnel is given up"`
+	WriteTimeout time.Duration `yaml:"write_timeout" help:"how long a tunnel may take nothing before it is given up"`
+}
+
+func (c TunnelConfig) tunnel() tunnel.Config {
+	return tunnel.Config{Window: int(c.Window), MaxStreams: c.MaxStreams, PingInterval: c.PingInterval, WriteTimeout: c.WriteTimeout}
+}
+
+// DefaultConfig is for one machine; keys and secrets have to be given.
+func DefaultConfig() Config {
+	listener := func(address string) service.Listener {
+		l := service.DefaultListener(address)
+		l.MaxBody = 0 // bodies are not kept
+		return l
+	}
+	return Config{
+		Config:    service.DefaultConfig("127.0.0.1:8088"),
+		Telemetry: telemetry.DefaultConfig(),
+		Cell:      CellConfig{Name: "local"},
+		NATS:      natsconn.DefaultConfig(),
+		Agents:    AgentsConfig{Listener: listener("127.0.0.1:8090"), MaxConnections: 20_000},
+		External: ExternalConfig{
+			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName, Patience: hub.DefaultPatience, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
+		},
+		Internal: InternalConfig{Listener: listener("127.0.0.1:8087")},
+		Registry: RegistryConfig{Lease: nats.DefaultLease, Replicas: 1},
+		Tunnel:   TunnelConfig{Window: 256 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second},
+	}
+}
+
+// Validate checks what the parts do not.
+func (c Config) Validate() []error {
+	var errs []error
+	fault := func(wrong bool, key, format string, args ...any) {
+		if wrong {
+			errs = append(errs, config.Invalid(key, format, args...))
+		}
+	}
+	if err := topology.ValidateCell(c.Cell.Name); err != nil {
+		fault(true, "cell.name", "%v", err)
+	}
+	fault(c.Agents.MaxConnections < 1, "agents.max_connections", "%d is less than 1", c.Agents.MaxConnections)
+	fault(c.External.Patience <= 0, "external.patience", "%s is not positive", c.External.Patience)
+	fault(c.External.MaxRequests < 1, "external.max_requests", "%d is less than 1", c.External.MaxRequests)
+	fault(c.External.MaxRequestsPerCaller < 1, "external.max_requests_per_caller", "%d is less than 1", c.External.MaxRequestsPerCaller)
+	fault(c.External.OtherSecretFile.IsSet() && !c.External.SecretFile.IsSet(), "external.other_secret_file", "has no effect without external.secret_file")
+	fault(!c.Internal.SecretFile.IsSet(), "internal.secret_file", "is required: make one with: openssl rand -base64 48")
+	if c.Internal.URL != "" {
+		u, err := url.Parse(c.Internal.URL)
+		fault(err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss", "internal.url", "%q is not such as wss://10.0.0.7:8087", c.Internal.URL)
+	}
+	fault(c.Registry.Lease < 3*time.Second || c.Registry.Lease%time.Second != 0, "registry.lease", "%s is not whole seconds, at least 3", c.Registry.Lease)
+	fault(c.Registry.Replicas < 1, "registry.replicas", "%d is less than 1", c.Registry.Replicas)
+	fault(c.Tunnel.Window < 16*config.KiB || c.Tunnel.Window > 64*config.MiB, "tunnel.window", "%s is not from 16KiB to 64MiB", c.Tunnel.Window)
+	fault(c.Tunnel.MaxStreams < 1, "tunnel.max_streams", "%d is less than 1", c.Tunnel.MaxStreams)
+	fault(c.Tunnel.PingInterval <= 0, "tunnel.ping_interval", "%s is not positive", c.Tunnel.PingInterval)
+	fault(c.Tunnel.WriteTimeout <= 0, "tunnel.write_timeout", "%s is not positive", c.Tunnel.WriteTimeout)
+	if _, err := c.internalTokens(); c.Internal.SecretFile.IsSet() && err != nil {
+		fault(true, "internal.secret_file", "%v", err)
+	}
+	if _, err := c.services(); err != nil {
+		fault(true, "external.secret_file", "%v", err)
+	}
+	if _, err := c.rules(); err != nil {
+		fault(true, "external.callers_file", "%v", err)
+	}
+	return errs
+}
+
+// internalAudience is issuer and audience of what relays say to each other, and internalLifetime how long it counts.
+const (
+	internalAudience = "lockstep-relay"
+	internalLifetime = 5 * time.Second
+)
+
+func (c Config) internalTokens() (auth.Config, error) {
+	found, err := secrets(c.Internal.SecretFile, c.Internal.OtherSecretFile)
+	return auth.Config{Issuer: internalAudience, Audience: internalAudience, Secrets: found, Lifetime: internalLifetime}, err
+}
+
+// services is who verifies their tokens; nil where they have none.
+func (c Config) services() (*auth.Verifier, error) {
+	if !c.External.SecretFile.IsSet() {
+		return nil, nil //nolint:nilnil // says that there are none
+	}
+	found, err := secrets(c.External.SecretFile, c.External.OtherSecretFile)
+	if err != nil {
+		return nil, err
+	}
+	return auth.NewVerifier(auth.Config{Issuer: c.External.Issuer, Audience: c.External.Audience, Secrets: found}) //nolint:wrapcheck // it says what is wrong
+}
+
+func (c Config) rules() ([]policy.Rule, error) {
+	if c.External.CallersFile == "" {
+		return nil, nil
+	}
+	return proxy.ReadRules(c.External.CallersFile) //nolint:wrapcheck // it says what is wrong
+}
+
+func secrets(files ...config.Secret) ([][]byte, error) {
+	var found [][]byte
+	for _, file := range files {
+		if !file.IsSet() {
+			continue
+		}
+		value, err := file.Read()
+		if err != nil {
+			return nil, err //nolint:wrapcheck // it says what is wrong
+		}
+		found = append(found, []byte(value))
+	}
+	return found, nil
+}

@@ -1,0 +1,81 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+
+	"lockstep.internal/libs/service"
+)
+
+// parts of the service: what begins when, and what is waited for.
+func (p *process) parts() []service.Part {
+	p.cfg.OnListen = p.listening(p.cfg.OnListen)
+	connection := p.conn.Part()
+	connection.Name = "nats"
+	users := p.directory.Part()
+	users.After = []string{"nats"}
+	p.agents.Uses = []string{"registry", "events"}
+	p.agents.After = []string{"directory", "configurations"}
+	p.internal.Uses = []string{"registry"}
+	p.external.Uses = []string{"registry", "directory", "trail"}
+	return []service.Part{
+		connection, users,
+		{Name: "configurations", After: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error { return p.configurations.Run(ctx, self.Ready) }},
+		{Name: "registry", After: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error { return p.book.Run(ctx, self.Ready) }},
+		{Name: "events", Uses: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error {
+			self.Ready()
+			return p.teller.Run(ctx, self.Finish())
+		}},
+		{Name: "trail", Uses: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error {
+			self.Ready()
+			return p.trail.Run(ctx, self.Finish())
+		}},
+		service.Func("agents' access", func(ctx context.Context) error {
+			p.intake.Run(ctx)
+			return nil
+		}),
+		service.Func("callers' access", func(ctx context.Context) error {
+			p.proxy.Run(ctx)
+			return nil
+		}),
+		{Name: "tunnels", Uses: []string{"registry", "events"}, Run: p.holdTunnels},
+		{Name: "requests", Uses: []string{"registry", "trail"}, Run: p.awaitRequests},
+		p.agents, p.internal, p.external,
+	}
+}
+
+// listening tells the registry where this relay listens for others.
+func (p *process) listening(then func(map[string]string)) func(map[string]string) {
+	return func(addresses map[string]string) {
+		if p.cfg.Internal.URL == "" {
+			url, err := internalURL(addresses["internal"], p.cfg.Internal.TLS.Enabled())
+			if err != nil {
+				p.tel.Logger.Error("other relays cannot reach this one", "error", err)
+			}
+			p.book.At(url)
+		}
+		if then != nil {
+			then(addresses)
+		}
+	}
+}
+
+// holdTunnels until the relay is drained: then nobody is sent here any more, agents connect elsewhere, and what is open goes on to its end.
+func (p *process) holdTunnels(ctx context.Context, self *service.Self) error {
+	self.Ready()
+	<-ctx.Done()
+	err := p.book.Retire(self.Finish())
+	p.tunnels.Drain(self.Finish())
+	if err != nil {
+		return fmt.Errorf("retire from the registry: %w", err)
+	}
+	return nil
+}
+
+// awaitRequests that the server of callers does not wait for, since their connections are not its own any more.
+func (p *process) awaitRequests(ctx context.Context, self *service.Self) error {
+	self.Ready()
+	<-ctx.Done()
+	p.proxy.Drain(self.Finish())
+	return nil
+}
