@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strconv"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/service"
+	"lockstep.internal/services/relay/agent/link"
+	"lockstep.internal/services/relay/intake"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// load reads the files.
+func (t TLS) load() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the authorities of relays: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", t.CAFile)
+		}
+	}
+	if t.CertFile != "" && t.KeyFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot load the certificate for relays: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// dialer connects to relays as an agent.
+type dialer struct {
+	agent       int64
+	credentials string // file
+	pod         string
+	tls         TLS
+}
+
+// dial reads credentials and certificates anew, so that those that were replaced need no restart.
+func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
+	credentials, err := natsauth.ReadAgentCredentials(d.credentials)
+	if err != nil {
+		return link.Connection{}, err
+	}
+	if credentials.AgentID != d.agent {
+		return link.Connection{}, fmt.Errorf("%s holds credentials of agent %d now: restart to be that one instead of agent %d", d.credentials, credentials.AgentID, d.agent)
+	}
+	secure, err := d.tls.load()
+	if err != nil {
+		return link.Connection{}, err
+	}
+	header := http.Header{}
+	header.Set("Authorization", "Bearer "+credentials.Token)
+	header.Set(intake.HeaderAgent, strconv.FormatInt(d.agent, 10))
+	header.Set(intake.HeaderVersion, service.Version())
+	header.Set(intake.HeaderCommit, commit())
+	if d.pod != "" {
+		header.Set(intake.HeaderPod, d.pod)
+	}
+	c, err := tunnel.Dialer{TLS: secure}.Dial(ctx, url, header)
+	if err != nil {
+		return link.Connection{}, err
+	}
+	return link.Connection{Conn: c.Conn, Secret: c.Secret, RelayID: c.Header.Get(intake.HeaderRelay), ID: c.Header.Get(intake.HeaderConnection)}, nil
+}
+
+// commit that the program was built from, as the Go tool recorded it.
+func commit() string {
+	info, known := debug.ReadBuildInfo()
+	if !known {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,127 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
+)
+
+// LoadConfig reads how to reach the cluster: from the kubeconfig file, or from the pod the program runs in where none is named.
+func LoadConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no kubeconfig is given and this is no pod of a cluster: %w", err)
+		}
+		return cfg, nil
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return cfg, nil
+}
+
+const (
+	// connectTimeout of TCP, and of TLS.
+	connectTimeout = 10 * time.Second
+	// idleConnection is how long a connection without requests is kept.
+	idleConnection = 90 * time.Second
+	// received of one answer and not yet passed on: a caller that does not read costs no more than that.
+	received = 256 << 10
+	// A connection of HTTP/2 that is dead is noticed.
+	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
+)
+
+// client asks the API server with the agent's own credentials.
+type client struct {
+	base *url.URL
+	// plain carries requests, many over one connection; upgrades those that take a connection over.
+	plain, upgrades http.RoundTripper
+	idle            []*http.Transport
+}
+
+func newClient(cfg *rest.Config) (*client, error) {
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("address of the API server: %w", err)
+	}
+	described, err := cfg.TransportConfig()
+	if err != nil {
+		return nil, fmt.Errorf("connection to the API server: %w", err)
+	}
+	c := &client{base: base}
+	for protocol, into := range map[string]*http.RoundTripper{"h2": &c.plain, "http/1.1": &c.upgrades} {
+		one, err := newTransport(described, protocol == "h2")
+		if err != nil {
+			return nil, err
+		}
+		c.idle = append(c.idle, one)
+		// Tokens are read again when they change.
+		if *into, err = transport.HTTPWrappersForConfig(described, one); err != nil {
+			return nil, fmt.Errorf("credentials for the API server: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func newTransport(described *transport.Config, multiplexed bool) (*http.Transport, error) {
+	secure, err := transport.TLSConfigFor(described)
+	if err != nil {
+		return nil, fmt.Errorf("TLS with the API server: %w", err)
+	}
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: pingAfter}
+	t := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: secure, TLSHandshakeTimeout: connectTimeout,
+		IdleConnTimeout: idleConnection, MaxIdleConnsPerHost: 32, ExpectContinueTimeout: time.Second,
+		// Whether an answer is compressed is between the caller and the API server.
+		DisableCompression: true,
+		Protocols:          new(http.Protocols),
+		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: received, SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+	if described.Proxy != nil {
+		t.Proxy = described.Proxy
+	}
+	if described.DialHolder != nil {
+		t.DialContext = described.DialHolder.Dial
+	}
+	t.Protocols.SetHTTP1(true)
+	t.Protocols.SetHTTP2(multiplexed)
+	return t, nil
+}
+
+// close lets go of connections that are not in use.
+func (c *client) close() {
+	for _, t := range c.idle {
+		t.CloseIdleConnections()
+	}
+}
+
+// check says why the API server cannot be used, nil when it can.
+func (c *client) check(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath("readyz").String(), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("ask the API server: %w", err)
+	}
+	response, err := c.plain.RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("the cluster's API server does not answer: %w", err)
+	}
+	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, received))
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return fmt.Errorf("the cluster's API server does not answer: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the cluster's API server is not ready: %s", response.Status)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of the agent.
+type metrics struct {
+	connects *prometheus.CounterVec
+	streams  *prometheus.CounterVec
+	bytes    *prometheus.CounterVec
+}
+
+func newMetrics(a *agent, registerer prometheus.Registerer) (*metrics, error) {
+	options := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "lockstep", Subsystem: "relay_agent", Name: name, Help: help}
+	}
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts(options(name, help)), []string{label})
+	}
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(options(name, help)), value)
+	}
+	m := &metrics{
+		connects: counters("connections_total", "Connections with relays that were made, refused, failed or have ended.", "outcome"),
+		streams:  counters("streams_total", "Streams that relays opened, by what became of them.", "outcome"),
+		bytes:    counters("target_bytes_total", "Bytes of streams to targets other than the Kubernetes API that have ended.", "direction"),
+	}
+	for _, collector := range []prometheus.Collector{
+		m.connects, m.streams, m.bytes,
+		gauge("connections", "Connections with relays that are open.", func() float64 { return float64(a.connected()) }),
+		gauge("streams", "Streams that are open.", func() float64 { return float64(a.streams.count()) }),
+		gauge("config_revision", "Revision of the agent's configuration that counts; 0 before there is one.", func() float64 { return float64(a.book.Summary().Revision) }),
+		gauge("targets", "Targets of the agent's configuration, beside the Kubernetes API.", func() float64 { return float64(a.book.Summary().Targets) }),
+	} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}

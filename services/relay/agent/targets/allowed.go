@@ -1,0 +1,112 @@
+package targets
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Address is where a target is: a host's name or IP address, in lower case, and a port.
+type Address struct {
+	Host string
+	Port uint16
+}
+
+// String is host:port.
+func (a Address) String() string { return net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port))) }
+
+// hostName has labels of letters, digits, dashes and underscores.
+var hostName = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*$`)
+
+// maxHost is the longest name that DNS has.
+const maxHost = 253
+
+// ParseAddress reads host:port. The dot that may end a full name is left out.
+func ParseAddress(text string) (Address, error) {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return Address{}, fmt.Errorf("%.300q is not host:port", text)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || number == 0 {
+		return Address{}, fmt.Errorf("%.300q has no port from 1 to 65535", text)
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() == "" {
+		return Address{Host: ip.Unmap().String(), Port: uint16(number)}, nil
+	}
+	if len(host) > maxHost || !hostName.MatchString(host) {
+		return Address{}, fmt.Errorf("%.300q has no host that is a name or an IP address", text)
+	}
+	return Address{Host: host, Port: uint16(number)}, nil
+}
+
+// Allowed are patterns of addresses. It is made by [ParseAllowed]; the zero value allows nothing.
+type Allowed []pattern
+
+// pattern of addresses; port 0 is any.
+type pattern struct {
+	host string
+	port uint16
+}
+
+var hostPattern = regexp.MustCompile(`^[-a-z0-9_.*:]+$`)
+
+// ParseAllowed reads patterns host:port. In the host a * stands for any characters, dots too; the port is a number, or * for any.
+func ParseAllowed(texts []string) (Allowed, error) {
+	allowed := make(Allowed, 0, len(texts))
+	for _, text := range texts {
+		host, port, err := net.SplitHostPort(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not host:port, such as *.svc:* or 10.0.0.1:5432", text)
+		}
+		p := pattern{host: strings.ToLower(strings.TrimSuffix(host, "."))}
+		if !hostPattern.MatchString(p.host) {
+			return nil, fmt.Errorf("%q: a host's name has letters, digits, dots, dashes, and * for any of them", text)
+		}
+		if ip, err := netip.ParseAddr(p.host); err == nil {
+			p.host = ip.Unmap().String()
+		}
+		if port != "*" {
+			number, err := strconv.ParseUint(port, 10, 16)
+			if err != nil || number == 0 {
+				return nil, fmt.Errorf("%q: the port is a number from 1 to 65535, or * for any", text)
+			}
+			p.port = uint16(number)
+		}
+		allowed = append(allowed, p)
+	}
+	return allowed, nil
+}
+
+// Allows says whether a pattern matches the address.
+func (a Allowed) Allows(address Address) bool {
+	for _, p := range a {
+		if (p.port == 0 || p.port == address.Port) && match(p.host, address.Host) {
+			return true
+		}
+	}
+	return false
+}
+
+// match looks for the parts between the asterisks, each as far left as it is found after the one before.
+func match(pattern, text string) bool {
+	first, rest, wild := strings.Cut(pattern, "*")
+	text, found := strings.CutPrefix(text, first)
+	if !found || !wild {
+		return found && text == ""
+	}
+	parts := strings.Split(rest, "*")
+	last := parts[len(parts)-1]
+	for _, part := range parts[:len(parts)-1] {
+		at := strings.Index(text, part)
+		if at < 0 {
+			return false
+		}
+		text = text[at+len(part):]
+	}
+	return strings.HasSuffix(text, last)
+}

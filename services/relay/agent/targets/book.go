@@ -1,0 +1,111 @@
+package targets
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Book is what relays report, and what of it counts. It may be used by many goroutines.
+type Book struct {
+	allowed Allowed
+
+	mu       sync.Mutex
+	reported map[*Reporter]Configuration
+	current  *Configuration
+}
+
+// NewBook makes a book without a configuration.
+func NewBook(allowed Allowed) *Book {
+	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}}
+}
+
+// Reporter is one connection to a relay.
+type Reporter struct{ book *Book }
+
+// Reporter makes one; it counts from its first report on.
+func (b *Book) Reporter() *Reporter { return &Reporter{book: b} }
+
+// Report takes the place of the reporter's report before. It returns whether another configuration counts now.
+func (r *Reporter) Report(c Configuration) bool {
+	b := r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reported[r] = c
+	return b.choose()
+}
+
+// Leave forgets what it reported, unless nobody else has reported anything.
+func (r *Reporter) Leave() {
+	b := r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.reported, r)
+	b.choose()
+}
+
+func (b *Book) choose() bool {
+	highest := b.current
+	if len(b.reported) > 0 {
+		highest = nil
+	}
+	for c := range maps.Values(b.reported) {
+		if highest == nil || c.Revision > highest.Revision {
+			highest = &c
+		}
+	}
+	before := b.current
+	b.current = highest
+	return highest != nil && (before == nil || before.Revision != highest.Revision || !maps.Equal(before.Addresses, highest.Addresses))
+}
+
+// UnknownError is why a stream to a target is refused.
+type UnknownError struct{ Text string }
+
+func (e *UnknownError) Error() string { return e.Text }
+
+// Find returns where a target is. Its error is an [UnknownError], for who asked.
+func (b *Book) Find(name string) (Address, error) {
+	b.mu.Lock()
+	current := b.current
+	b.mu.Unlock()
+	if current == nil {
+		return Address{}, &UnknownError{"the agent has not been told its targets yet"}
+	}
+	address, known := current.Addresses[name]
+	switch {
+	case !known:
+		return Address{}, &UnknownError{fmt.Sprintf("the agent's configuration (revision %d) has no target %q", current.Revision, name)}
+	case !b.allowed.Allows(address):
+		return Address{}, &UnknownError{fmt.Sprintf("target %q is at %s, which targets.allowed_addresses of the agent in its cluster does not allow", name, address)}
+	}
+	return address, nil
+}
+
+// Summary of what counts.
+type Summary struct {
+	// Known says whether there is a configuration at all.
+	Known    bool
+	Revision int64
+	Targets  int
+	// Forbidden are the names of targets whose addresses are not allowed, in order.
+	Forbidden []string
+}
+
+// Summary says what counts now.
+func (b *Book) Summary() Summary {
+	b.mu.Lock()
+	current := b.current
+	b.mu.Unlock()
+	if current == nil {
+		return Summary{}
+	}
+	s := Summary{Known: true, Revision: current.Revision, Targets: len(current.Addresses)}
+	for _, name := range slices.Sorted(maps.Keys(current.Addresses)) {
+		if !b.allowed.Allows(current.Addresses[name]) {
+			s.Forbidden = append(s.Forbidden, name)
+		}
+	}
+	return s
+}
