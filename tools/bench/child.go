@@ -19,6 +19,8 @@ import (
 
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/deploys"
+	"lockstep.internal/services/relay"
+	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
 )
@@ -114,6 +116,14 @@ func serve(name string, agents *fleetOfAgents, signals <-chan os.Signal, ready f
 		defaults := deploys.DefaultConfig()
 		defaults.OnReady = ready
 		return service.Execute(process, deploys.Program(), defaults, deploys.Main)
+	case childRelay:
+		defaults := relay.DefaultConfig()
+		defaults.OnReady = ready
+		return service.Execute(process, relay.Program(), defaults, relay.Main)
+	case childAgent:
+		defaults := agent.DefaultConfig()
+		defaults.OnReady = ready
+		return service.Execute(process, agent.Program(), defaults, agent.Main)
 	}
 	if err := serveBare(name, os.Args[1], agents, signals, ready); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -129,10 +139,6 @@ func serveBare(name, argument string, agents *fleetOfAgents, signals <-chan os.S
 		return watchBare(argument, signals, func() { ready(nil) })
 	case childTarget:
 		return configured(argument, signals, ready, serveTarget)
-	case childRelay:
-		return configured(argument, signals, ready, serveRelay)
-	case childAgent:
-		return configured(argument, signals, ready, serveAgent)
 	case childPeerRelay:
 		return configured(argument, signals, ready, servePeerRelay)
 	case childPeerAgent:
@@ -296,6 +302,20 @@ func (c *child) stop() error {
 		}
 	})
 	return err
+}
+
+// abandon ends the child at once, whatever it is doing.
+func (c *child) abandon() {
+	c.once.Do(func() {
+		_ = c.cmd.Process.Kill() // or it has ended
+		for {
+			select {
+			case <-c.replies: // that nobody waits for
+			case <-c.ended:
+				return
+			}
+		}
+	})
 }
 
 // tail is the end of its log.

@@ -11,9 +11,15 @@ import (
 )
 
 // fleet starts a process for many agents of these relays.
-func (b *relayBed) fleet(ctx context.Context, r *relays) (*child, error) {
+func (b *relayBed) fleet(ctx context.Context, r *relays, n int) (*child, error) {
+	if r.enter != nil {
+		if err := r.enter(ctx, fleetAgent, n); err != nil {
+			return nil, err
+		}
+	}
 	return b.start(ctx, childFleet, fleetConfig{
-		certified: b.certified, Peer: r.name == peerName, URL: r.agents(), First: fleetAgent, HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream],
+		certified: b.certified, Peer: r.name == peerName, URL: r.address() + r.path, Token: r.token, First: fleetAgent,
+		Targets: map[string]string{httpName: b.target.addrs[targetHTTP], streamName: b.target.addrs[targetStream]},
 	})
 }
 
@@ -28,8 +34,8 @@ func onRelayBed(ctx context.Context, size Size, secure bool, fn func(*relayBed) 
 	return fn(b)
 }
 
-// both are relays of Lockstep and of the peer, each with a process for agents that are not connected yet.
-func (b *relayBed) both(ctx context.Context) (ours, peer *relays, fleets [2]*child, err error) {
+// both are relays of Lockstep and of the peer, each with a process for n agents that are not connected yet.
+func (b *relayBed) both(ctx context.Context, n int) (ours, peer *relays, fleets [2]*child, err error) {
 	if ours, err = b.lockstep(ctx, 1); err != nil {
 		return nil, nil, fleets, err
 	}
@@ -37,7 +43,7 @@ func (b *relayBed) both(ctx context.Context) (ours, peer *relays, fleets [2]*chi
 		return nil, nil, fleets, err
 	}
 	for i, r := range []*relays{ours, peer} {
-		if fleets[i], err = b.fleet(ctx, r); err != nil {
+		if fleets[i], err = b.fleet(ctx, r, n); err != nil {
 			return nil, nil, fleets, err
 		}
 	}
@@ -46,7 +52,7 @@ func (b *relayBed) both(ctx context.Context) (ours, peer *relays, fleets [2]*chi
 
 func measureWait(ctx context.Context, measured Measured, size Size) error {
 	return onRelayBed(ctx, size, false, func(b *relayBed) error {
-		ours, peer, fleets, err := b.both(ctx)
+		ours, peer, fleets, err := b.both(ctx, 1)
 		if err != nil {
 			return err
 		}
@@ -169,7 +175,7 @@ func measureHeld(secure bool) func(context.Context, Measured, Size) error {
 	return func(ctx context.Context, measured Measured, size Size) error {
 		return onRelayBed(ctx, size, secure, func(b *relayBed) error {
 			n := size.of(manyAgents)
-			ours, peer, fleets, err := b.both(ctx)
+			ours, peer, fleets, err := b.both(ctx, n)
 			if err != nil {
 				return err
 			}
@@ -246,7 +252,7 @@ func (b *relayBed) openAll(ctx context.Context, n int, to func(agent int64) way)
 func measureReconnect(ctx context.Context, measured Measured, size Size) error {
 	return onRelayBed(ctx, size, false, func(b *relayBed) error {
 		n := size.of(manyAgents)
-		ours, peer, fleets, err := b.both(ctx)
+		ours, peer, fleets, err := b.both(ctx, n)
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
@@ -62,8 +63,13 @@ func (b *relayBed) start(ctx context.Context, kind string, cfg any) (*child, err
 	if err != nil {
 		return nil, fmt.Errorf("write the configuration of the %s: %w", kind, err)
 	}
+	return b.parts.start(ctx, b.dir, b.named(kind), string(raw))
+}
+
+// named makes a name for a child.
+func (b *relayBed) named(kind string) string {
 	b.serial++
-	return b.parts.start(ctx, b.dir, fmt.Sprintf("%s.%d", kind, b.serial), string(raw))
+	return fmt.Sprintf("%s.%d", kind, b.serial)
 }
 
 // direct is the way without any relay.
@@ -84,15 +90,8 @@ func (b *relayBed) ways(ctx context.Context, hops int) ([]way, error) {
 	if err != nil {
 		return nil, err
 	}
-	agents := []struct {
-		kind string
-		cfg  any
-	}{
-		{childAgent, agentChildConfig{certified: b.certified, URL: ours.agents(), HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream]}},
-		{childPeerAgent, peerAgent{certified: b.certified, URL: peer.agents(), Agent: fmt.Sprint(bedAgent)}},
-	}
-	for _, a := range agents {
-		if _, err := b.start(ctx, a.kind, a.cfg); err != nil {
+	for _, r := range []*relays{ours, peer} {
+		if err := r.agent(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -101,24 +100,29 @@ func (b *relayBed) ways(ctx context.Context, hops int) ([]way, error) {
 
 // relays of one kind, one or two, in which callers come to the first and agents to the last.
 type relays struct {
-	name   string
-	bed    *relayBed
-	first  *child
-	last   *child
+	name  string
+	bed   *relayBed
+	first *child
+	last  *child
+	// header lines of callers.
 	header string
-	// scheme and path of where agents connect.
-	path string
-	// restart starts the last one again where it was.
-	restart func(ctx context.Context) error
+	// path of where agents connect, and the token that they have.
+	path, token string
+	// start starts one that listens for agents at an address, agent the agent that leads to the target.
+	start func(ctx context.Context, address string) (*child, error)
+	agent func(ctx context.Context, r *relays) error
+	// enter makes agents known; nil where they need not be.
+	enter func(ctx context.Context, first int64, n int) error
 }
 
-// agents is where agents connect.
-func (r *relays) agents() string {
-	scheme := "ws"
-	if r.bed.tls != nil {
-		scheme = "wss"
+// address is where agents connect, without its path.
+func (r *relays) address() string { return r.bed.scheme() + r.last.addrs[relayAgents] }
+
+func (b *relayBed) scheme() string {
+	if b.tls != nil {
+		return "wss://"
 	}
-	return scheme + "://" + r.last.addrs[relayAgents] + r.path
+	return "ws://"
 }
 
 // way to the target behind an agent.
@@ -127,68 +131,47 @@ func (r *relays) way(agent int64) way {
 	return way{name: r.name, http: external, stream: external, path: agentPath(agent), tls: r.bed.tls, header: r.header}
 }
 
-const tunnelPath = "/tunnel"
-
-func (b *relayBed) lockstep(ctx context.Context, hops int) (*relays, error) {
-	r := &relays{name: "Lockstep", bed: b, path: tunnelPath}
-	cfg := relayChildConfig{certified: b.certified, ID: "b", Agents: loopback}
-	var err error
-	if r.last, err = b.start(ctx, childRelay, cfg); err != nil {
-		return nil, err
-	}
-	cfg.Agents = r.last.addrs[relayAgents]
-	r.restart = func(ctx context.Context) error {
-		if err := r.last.stop(); err != nil {
-			return err
-		}
-		r.last, err = b.start(ctx, childRelay, cfg)
-		r.first = r.last
+// restart stops the only relay and starts one where it was.
+func (r *relays) restart(ctx context.Context) error {
+	address := r.last.addrs[relayAgents]
+	if err := r.last.stop(); err != nil {
 		return err
 	}
-	if r.first = r.last; hops == 1 {
-		return r, nil
-	}
-	scheme := "ws://"
-	if b.tls != nil {
-		scheme = "wss://"
-	}
-	r.first, err = b.start(ctx, childRelay, relayChildConfig{certified: b.certified, ID: "a", Agents: loopback, Other: "b", OtherURL: scheme + r.last.addrs[relayInternal] + tunnelPath})
-	return r, err
+	var err error
+	r.last, err = r.start(ctx, address)
+	r.first = r.last
+	return err
 }
 
 func (b *relayBed) remotedialer(ctx context.Context, hops int) (*relays, error) {
-	r := &relays{name: "remotedialer", bed: b}
 	cfg := peerRelay{
-		certified: b.certified, ID: "b", Agents: loopback, HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream], Agent: fmt.Sprint(bedAgent),
+		certified: b.certified, ID: "b", HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream], Agent: strconv.FormatInt(bedAgent, 10),
 	}
+	r := &relays{name: peerName, bed: b}
+	r.start = func(ctx context.Context, address string) (*child, error) {
+		cfg.Agents = address
+		return b.start(ctx, childPeerRelay, cfg)
+	}
+	r.agent = func(ctx context.Context, r *relays) error {
+		_, err := b.start(ctx, childPeerAgent, peerAgent{certified: b.certified, URL: r.address(), Agent: cfg.Agent})
+		return err
+	}
+	address := loopback
 	var err error
-	if hops == 2 {
+	if hops > 1 {
 		// The one that has the agent connects to the other one and tells of it. Each must know the other, so the address of the later one is set first.
-		if cfg.Agents, err = freeAddress(ctx); err != nil {
+		if address, err = freeAddress(ctx); err != nil {
 			return nil, err
 		}
-		scheme := "ws://"
-		if b.tls != nil {
-			scheme = "wss://"
-		}
 		first := cfg
-		first.ID, first.PeerID, first.PeerURL, first.Agents = "a", "b", scheme+cfg.Agents, loopback
+		first.ID, first.PeerID, first.PeerURL, first.Agents = "a", cfg.ID, b.scheme()+address, loopback
 		if r.first, err = b.start(ctx, childPeerRelay, first); err != nil {
 			return nil, err
 		}
-		cfg.PeerID, cfg.PeerURL = "a", scheme+r.first.addrs[relayAgents]
+		cfg.PeerID, cfg.PeerURL = first.ID, b.scheme()+r.first.addrs[relayAgents]
 	}
-	if r.last, err = b.start(ctx, childPeerRelay, cfg); err != nil {
+	if r.last, err = r.start(ctx, address); err != nil {
 		return nil, err
-	}
-	cfg.Agents = r.last.addrs[relayAgents]
-	r.restart = func(ctx context.Context) error {
-		if err := r.last.stop(); err != nil {
-			return err
-		}
-		r.last, err = b.start(ctx, childPeerRelay, cfg)
-		r.first = r.last
-		return err
 	}
 	if hops == 1 {
 		r.first = r.last

@@ -1,18 +1,25 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
-	"math"
-	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"sync"
 	"time"
+
+	"lockstep.internal/services/relay/agent"
+	"lockstep.internal/services/relay/agent/link"
+	"lockstep.internal/services/relay/intake"
+	"lockstep.internal/services/relay/route"
+	"lockstep.internal/services/relay/tunnel"
 )
 
-// Questions to a fleet of agents, each followed by numbers.
+// Questions to a fleet of agents, with numbers.
 const (
 	askConnect = "connect %d"  // have so many agents connected, and connect again when they are cut off; answered when all are
 	askTimes   = "times %d %d" // answered when so many agents have connected so often
@@ -25,13 +32,15 @@ type fleetConfig struct {
 
 	// Peer is that they are agents of remotedialer.
 	Peer bool
-	URL  string
+	// URL of the relay, and the token that all have.
+	URL, Token string
 	// First is the id of the first agent; the others follow.
-	First        int64
-	HTTP, Stream string
+	First int64
+	// Targets that they lead to, by name.
+	Targets map[string]string
 }
 
-// fleetOfAgents is many agents in one process: what is measured is how relays bear them.
+// fleetOfAgents is many agents in one process: what is measured is how relays bear them. Those of Lockstep keep their connections as its agent does.
 type fleetOfAgents struct {
 	cfg fleetConfig
 	tls *tls.Config
@@ -40,8 +49,9 @@ type fleetOfAgents struct {
 	times   []int // that each agent has connected
 	last    time.Time
 	changed chan struct{} // closed and replaced at each
-	leave   context.CancelFunc
+
 	ctx     context.Context //nolint:containedctx // of those that are connected
+	leave   context.CancelFunc
 	running sync.WaitGroup
 }
 
@@ -89,9 +99,15 @@ func scans(question, format string, into ...any) bool {
 func (f *fleetOfAgents) connect(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	ctx := f.ctx
 	for i := len(f.times); i < n; i++ {
 		f.times = append(f.times, 0)
-		f.running.Go(func() { f.stay(i) })
+		id := f.cfg.First + int64(i)
+		if f.cfg.Peer {
+			f.running.Go(func() { f.stayPeer(ctx, i, id) })
+		} else {
+			f.running.Go(func() { f.keeper(ctx, i, id).Run(ctx, ctx) })
+		}
 	}
 }
 
@@ -128,7 +144,10 @@ func (f *fleetOfAgents) connected(i int) {
 }
 
 func (f *fleetOfAgents) disconnect() {
-	f.leave()
+	f.mu.Lock()
+	leave := f.leave
+	f.mu.Unlock()
+	leave()
 	f.running.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,46 +155,72 @@ func (f *fleetOfAgents) disconnect() {
 	f.ctx, f.leave = context.WithCancel(context.Background())
 }
 
-// stay connected, as an agent of either does.
-func (f *fleetOfAgents) stay(i int) {
-	agent := f.cfg.First + int64(i)
-	for failures := 0; f.ctx.Err() == nil; {
-		pause := peerPause
-		if f.cfg.Peer {
-			_ = connectPeer(f.ctx, f.cfg.URL, strconv.FormatInt(agent, 10), f.tls, func() { f.connected(i) }) // tried again
-		} else if f.session(i, agent) {
-			failures = 0
-			pause = again(failures)
-		} else {
-			failures++
-			pause = again(failures)
-		}
-		select {
-		case <-time.After(pause):
-		case <-f.ctx.Done():
-		}
+// keeper keeps the connection of an agent as the program does that runs in clusters.
+func (f *fleetOfAgents) keeper(living context.Context, i int, id int64) *link.Keeper {
+	relay := agent.DefaultConfig().Relay
+	return link.NewKeeper(link.Config{
+		Relay: f.cfg.URL,
+		Dial: func(ctx context.Context) (link.Connection, error) {
+			header := http.Header{}
+			header.Set("Authorization", "Bearer "+f.cfg.Token)
+			header.Set(intake.HeaderAgent, strconv.FormatInt(id, 10))
+			c, err := tunnel.Dialer{TLS: f.tls}.Dial(ctx, f.cfg.URL, header)
+			return link.Connection{Conn: c.Conn, Secret: c.Secret}, err //nolint:wrapcheck // the keeper looks at it
+		},
+		Accept: func(_ *tunnel.Session, st *tunnel.Stream) { f.join(living, st) },
+		Attend: follow,
+		Pauses: link.Pauses{Min: relay.RetryMin, Max: relay.RetryMax}, Age: relay.MaxAge, Linger: relay.Linger, Logger: quiet(),
+		Changed: func(o link.Outcome) {
+			if o == link.Connected {
+				f.connected(i)
+			}
+		},
+	})
+}
+
+// follow hears the configuration, and does nothing with it.
+func follow(ctx context.Context, s *tunnel.Session) {
+	st, err := s.Open([]byte(intake.ConfigurationHead))
+	if err != nil {
+		return // the session has ended
+	}
+	over := func() { st.Reset(tunnel.Cancelled, "the configuration is followed no more") }
+	defer context.AfterFunc(ctx, over)()
+	for lines := bufio.NewScanner(st); lines.Scan(); {
+		continue
 	}
 }
 
-// session is one connection, until it ends; false when there was none.
-func (f *fleetOfAgents) session(i int, agent int64) bool {
-	s, err := connectAgent(f.ctx, f.cfg.URL, agent, f.tls, map[string]string{httpName: f.cfg.HTTP, streamName: f.cfg.Stream})
+func (f *fleetOfAgents) join(ctx context.Context, st *tunnel.Stream) {
+	i, err := route.Decode(st.Head())
 	if err != nil {
-		return false // tried again
+		st.Reset(tunnel.Refused, err.Error())
+		return
 	}
-	f.connected(i)
-	select {
-	case <-s.Done():
-	case <-f.ctx.Done():
-		_ = s.Close()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", f.cfg.Targets[i.Target])
+	if err != nil {
+		st.Reset(tunnel.Unreachable, err.Error())
+		return
 	}
-	return true
+	to, halves := conn.(tunnel.Conn)
+	if !halves || st.Take() != nil {
+		_ = conn.Close() // nobody has used it
+		return
+	}
+	_, _, _ = tunnel.Join(st, to) // both ends know why it ended
 }
 
 // peerPause is that of remotedialer's ClientConnect.
 const peerPause = 5 * time.Second
 
-// again is the pause before the next attempt.
-func again(failures int) time.Duration {
-	return time.Duration(rand.Float64() * min(20, math.Pow(1.6, float64(failures))) * float64(time.Second))
+// stayPeer keeps the connection of an agent of remotedialer, as its client does.
+func (f *fleetOfAgents) stayPeer(ctx context.Context, i int, id int64) {
+	for {
+		_ = connectPeer(ctx, f.cfg.URL, strconv.FormatInt(id, 10), f.tls, func() { f.connected(i) }) // tried again
+		select {
+		case <-time.After(peerPause):
+		case <-ctx.Done():
+			return
+		}
+	}
 }

@@ -2,190 +2,173 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
+	"encoding/hex"
 	"errors"
-	"net"
-	"net/http"
-	"net/http/httputil"
-	"net/url"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
-	"lockstep.internal/services/relay/hub"
-	"lockstep.internal/services/relay/proxy"
-	"lockstep.internal/services/relay/registry"
-	"lockstep.internal/services/relay/route"
-	"lockstep.internal/services/relay/tunnel"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/relay/auth"
+	"lockstep.internal/tools/testkit/natsd"
 )
 
-// relayChildConfig is what a relay is started with.
-type relayChildConfig struct {
-	certified
+const (
+	// relaySecret is shared by relays, and by them and the service that calls them.
+	relaySecret = "relays and the caller that measures them" //nolint:gosec // of relays that only this machine reaches, for minutes
+	// callerSubject is who calls.
+	callerSubject = "bench"
+	callerIssuer  = "lockstep"
+	callerFor     = "relay"
+	// callerLifetime is longer than any run.
+	callerLifetime = 24 * time.Hour
+)
 
-	ID string
-	// Agents is the address to listen on for agents.
-	Agents string
-	// Other is the relay that has the agent, and where it listens for relays.
-	Other, OtherURL string
+// lockstepBed is what Lockstep's relays stand on: NATS, with what is known of agents, and files.
+type lockstepBed struct {
+	*relayBed
+
+	nats   string
+	js     jetstream.JetStream
+	token  string // of all agents
+	hash   natsauth.TokenHash
+	secret string // file
+	rules  string // file
 }
 
-const onlyConnection = 1
+func (b *relayBed) lockstep(ctx context.Context, hops int) (*relays, error) {
+	l, err := b.newLockstepBed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := auth.NewSigner(auth.Config{Issuer: callerIssuer, Audience: callerFor, Secrets: [][]byte{[]byte(relaySecret)}, Lifetime: callerLifetime})
+	if err != nil {
+		return nil, fmt.Errorf("sign a token: %w", err)
+	}
+	token, err := signer.Sign(callerSubject)
+	if err != nil {
+		return nil, fmt.Errorf("sign a token: %w", err)
+	}
+	r := &relays{name: "Lockstep", bed: b, path: "/tunnel", header: "Authorization: Bearer " + token + "\r\n", token: l.token, enter: l.enter}
+	r.start = func(ctx context.Context, address string) (*child, error) { return l.relay(ctx, address) }
+	r.agent = l.agent
+	if r.last, err = r.start(ctx, loopback); err != nil {
+		return nil, err
+	}
+	r.first = r.last
+	if hops > 1 {
+		r.first, err = r.start(ctx, loopback)
+	}
+	return r, err
+}
 
-func serveRelay(cfg relayChildConfig, signals <-chan os.Signal, ready func(map[string]string)) error {
-	secure, err := cfg.client()
+func (b *relayBed) newLockstepBed(ctx context.Context) (*lockstepBed, error) {
+	server, err := natsd.Start(natsd.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("start NATS: %w", err)
+	}
+	b.parts.onClose(func(context.Context) error { return server.Stop() })
+	conn, err := b.parts.connect(server.ClientURL())
+	if err != nil {
+		return nil, err
+	}
+	l := &lockstepBed{
+		relayBed: b, nats: server.ClientURL(), token: natsauth.NewToken(natsauth.TokenAgent), secret: filepath.Join(b.dir, "secret"), rules: filepath.Join(b.dir, "callers.yaml"),
+	}
+	if l.hash, err = natsauth.HashToken(natsauth.TokenAgent, l.token); err != nil {
+		return nil, fmt.Errorf("make a token: %w", err)
+	}
+	if l.js, err = b.parts.streams(ctx, conn); err != nil {
+		return nil, err
+	}
+	if err := l.enter(ctx, bedAgent, 1); err != nil {
+		return nil, err
+	}
+	rules := fmt.Sprintf("callers: [{subject: %s, all_agents: true, targets: [%s, %s]}]\n", callerSubject, httpName, streamName)
+	return l, errors.Join(l.configure(ctx), os.WriteFile(l.secret, []byte(relaySecret), 0o600), os.WriteFile(l.rules, []byte(rules), 0o600))
+}
+
+// enter puts agents into the directory.
+func (l *lockstepBed) enter(ctx context.Context, first int64, n int) error {
+	for i := range n {
+		if err := enterAgent(ctx, l.js, events.DirectoryAgent{AgentID: int(first) + i, ProjectID: benchProject, TokenHash: hex.EncodeToString(l.hash[:])}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// configure lets the agent lead to the target.
+func (l *lockstepBed) configure(ctx context.Context) error {
+	subject := "agent/" + strconv.FormatInt(bedAgent, 10)
+	e, err := event.New(event.Attributes{
+		Type: events.TypeAgentConfig, Source: event.ServiceSource(string(benchCell), "state"), Subject: subject, ID: subject + "/1", Time: time.Now(),
+	}, events.AgentConfig{
+		ConfigRevision: 1, FullResyncIntervalMs: int(time.Hour.Milliseconds()), UnschedulablePatienceMs: int(time.Minute.Milliseconds()),
+		RelayTargets: []events.RelayTarget{{Name: httpName, Address: l.target.addrs[targetHTTP]}, {Name: streamName, Address: l.target.addrs[targetStream]}},
+	})
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	m, err := event.Encode(e, benchCell.ControlConfig(bedAgent))
+	if err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	if _, err := l.js.PublishMsg(ctx, m); err != nil {
+		return fmt.Errorf("configure the agent: %w", err)
+	}
+	return nil
+}
+
+// relay starts the service, which listens for agents at an address.
+func (l *lockstepBed) relay(ctx context.Context, address string) (*child, error) {
+	args := []string{
+		"--cell-name=" + string(benchCell), "--nats-url=" + l.nats, "--agents-listen=" + address, "--external-listen=" + loopback, "--internal-listen=" + loopback, "--ops-listen=" + loopback,
+		"--external-secret-file=" + l.secret, "--external-callers-file=" + l.rules, "--external-issuer=" + callerIssuer, "--external-audience=" + callerFor, "--internal-secret-file=" + l.secret,
+	}
+	if l.tls != nil {
+		args = append(args, "--internal-ca-file="+l.CAFile)
+		for _, listener := range []string{relayAgents, relayExternal, relayInternal} {
+			args = append(args, "--"+listener+"-tls-cert-file="+l.CertFile, "--"+listener+"-tls-key-file="+l.KeyFile)
+		}
+	}
+	return l.parts.start(ctx, l.dir, l.named(childRelay), args...)
+}
+
+// agent starts the program that runs in clusters.
+func (l *lockstepBed) agent(ctx context.Context, r *relays) error {
+	curve, err := nkeys.CreateCurveKeys()
+	if err != nil {
+		return fmt.Errorf("make a key: %w", err)
+	}
+	seed, errSeed := curve.Seed()
+	public, errPublic := curve.PublicKey()
+	credentials := filepath.Join(l.dir, "credentials.json")
+	if err := errors.Join(errSeed, errPublic, natsauth.WriteAgentCredentials(credentials, natsauth.AgentCredentials{
+		ServerURLs: []string{l.nats}, Cell: benchCell, AgentID: bedAgent, Token: l.token, CurveSeed: string(seed), SealerKey: public,
+	})); err != nil {
+		return fmt.Errorf("write the credentials of the agent: %w", err)
+	}
+	args := []string{
+		"--credentials-file=" + credentials, "--relay-urls=" + r.address(), "--kubernetes-enabled=false", "--targets-allowed-addresses=127.0.0.1:*", "--ops-listen=" + loopback,
+	}
+	if l.tls != nil {
+		args = append(args, "--relay-tls-ca-file="+l.CAFile)
+	}
+	agent, err := l.parts.start(ctx, l.dir, l.named(childAgent), args...)
 	if err != nil {
 		return err
 	}
-	known := registry.New()
-	h := hub.New(hub.Config{Self: cfg.ID, Registry: known, Peer: (&peers{url: cfg.OtherURL, tls: secure}).session})
-	if cfg.Other != "" {
-		c := registry.Connection{AgentID: bedAgent, ID: onlyConnection}
-		if err := errors.Join(known.Put("relay."+cfg.Other, []byte(`{}`)), known.Put(c.Key(), []byte(`{"relay_id":"`+cfg.Other+`"}`))); err != nil {
-			return err
-		}
-	}
-	addrs := map[string]string{}
-	failed := make(chan error, 3)
-	for name, handler := range map[string]http.Handler{relayAgents: agentsOf(h), relayExternal: callersOf(h), relayInternal: peersOf(h)} {
-		address := loopback
-		if name == relayAgents {
-			address = cfg.Agents
-		}
-		l, err := cfg.listen(address)
-		if err != nil {
-			return err
-		}
-		addrs[name] = l.Addr().String()
-		go func() { failed <- (&http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}).Serve(l) }()
-	}
-	ready(addrs)
-	select {
-	case err := <-failed:
-		return err
-	case <-signals:
+	l.parts.onClose(func(context.Context) error {
+		agent.abandon() // what it would wait for is what relays keep for the next request
 		return nil
-	}
-}
-
-type peers struct {
-	url string
-	tls *tls.Config
-	s   *tunnel.Session
-}
-
-func (p *peers) session(ctx context.Context, _ registry.Relay) (*tunnel.Session, error) {
-	if p.s != nil {
-		return p.s, nil
-	}
-	conn, secret, err := tunnel.Dialer{TLS: p.tls}.Dial(ctx, p.url, nil)
-	if err != nil {
-		return nil, err
-	}
-	p.s = tunnel.NewSession(conn, true, secret, tunnel.Config{}, nil)
-	go p.s.Serve()
-	return p.s, nil
-}
-
-func agentsOf(h *hub.Hub) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		agent, _ := strconv.ParseInt(r.Header.Get("Lockstep-Agent"), 10, 64)
-		conn, err := tunnel.Upgrade(w, r)
-		if err != nil {
-			return
-		}
-		s := tunnel.NewSession(conn, false, r.TLS != nil, tunnel.Config{}, nil)
-		defer h.Hold(registry.Connection{AgentID: agent, ID: onlyConnection}, s)()
-		_ = s.Serve()
 	})
-}
-
-func peersOf(h *hub.Hub) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, err := tunnel.Upgrade(w, r)
-		if err != nil {
-			return
-		}
-		_ = tunnel.NewSession(conn, false, r.TLS != nil, tunnel.Config{}, h.Follow).Serve()
-	})
-}
-
-func callersOf(h *hub.Hub) http.Handler {
-	mux := http.NewServeMux()
-	instruction := func(r *http.Request) route.Instruction {
-		agent, _ := strconv.ParseInt(r.PathValue("agent"), 10, 64)
-		return route.Instruction{AgentID: agent, Target: r.PathValue("target")}
-	}
-	reverse := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Path = "/" + r.In.PathValue("path")
-			r.SetURL(&url.URL{Scheme: "http", Host: "target"})
-		},
-		BufferPool: &buffers{},
-		Transport:  proxy.NewTransport(h),
-	}
-	mux.HandleFunc("/agents/{agent}/http/{target}/{path...}", func(w http.ResponseWriter, r *http.Request) {
-		in := r.WithContext(proxy.With(r.Context(), instruction(r)))
-		reverse.ServeHTTP(w, in)
-	})
-	mux.HandleFunc("/agents/{agent}/tcp/{target}", func(w http.ResponseWriter, r *http.Request) {
-		to, err := h.Open(r.Context(), &hub.Attempt{}, instruction(r))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-			return
-		}
-		conn, _, err := hijacked(w)
-		if err != nil {
-			return
-		}
-		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"))
-		_, _, _ = tunnel.Join(conn.(tunnel.Conn), to)
-	})
-	return mux
-}
-
-// agentChildConfig is what an agent is started with.
-type agentChildConfig struct {
-	certified
-
-	URL, HTTP, Stream string
-}
-
-func serveAgent(cfg agentChildConfig, signals <-chan os.Signal, ready func(map[string]string)) error {
-	secure, err := cfg.client()
-	if err != nil {
-		return err
-	}
-	s, err := connectAgent(context.Background(), cfg.URL, bedAgent, secure, map[string]string{httpName: cfg.HTTP, streamName: cfg.Stream})
-	if err != nil {
-		return err
-	}
-	ready(nil)
-	<-signals
-	return s.Close()
-}
-
-// connectAgent is one connection of an agent that leads to targets.
-func connectAgent(ctx context.Context, relay string, agent int64, secure *tls.Config, targets map[string]string) (*tunnel.Session, error) {
-	header := http.Header{"Lockstep-Agent": {strconv.FormatInt(agent, 10)}}
-	conn, secret, err := tunnel.Dialer{TLS: secure}.Dial(ctx, relay, header)
-	if err != nil {
-		return nil, err
-	}
-	s := tunnel.NewSession(conn, true, secret, tunnel.Config{}, func(st *tunnel.Stream) {
-		i, err := route.Decode(st.Head())
-		if err != nil {
-			st.Reset(tunnel.Refused, err.Error())
-			return
-		}
-		var dialer net.Dialer
-		to, err := dialer.DialContext(context.Background(), "tcp", targets[i.Target])
-		if err != nil {
-			st.Reset(tunnel.Unreachable, err.Error())
-			return
-		}
-		_, _, _ = tunnel.Join(st, to.(tunnel.Conn))
-	})
-	go s.Serve()
-	return s, nil
+	return nil
 }
