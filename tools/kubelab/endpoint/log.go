@@ -10,7 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 )
 
 // stampFormat is how kubelets write the time of a line.
@@ -20,7 +20,8 @@ var errEnough = errors.New("the limit of bytes is reached")
 
 func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	var options v1.PodLogOptions
-	if err := scheme.ParameterCodec.DecodeParameters(r.URL.Query(), v1.SchemeGroupVersion, &options); err != nil {
+	query := r.URL.Query()
+	if err := conversion.Convert_url_Values_To_v1_PodLogOptions(&query, &options, nil); err != nil {
 		http.Error(w, "read the options: "+err.Error(), http.StatusBadRequest)
 		return
 	}
