@@ -24,6 +24,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/connectapi"
@@ -125,7 +126,8 @@ func (p *process) openRegistry(context.Context) error {
 	p.teller = nats.NewTeller(p.js, p.cell, p.self.ID, p.tel.Logger)
 	p.trail = audit.NewLog(audit.Config{Publish: p.teller.Publish, Logger: p.tel.Logger})
 	p.book = nats.NewBook(nats.Config{
-		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Replicas: p.cfg.Registry.Replicas, Lost: p.teller.Lost, Logger: p.tel.Logger,
+		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Replicas: p.cfg.Registry.Replicas,
+		Lost: p.teller.Lost, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
 }
@@ -215,7 +217,7 @@ func (p *process) openExternal(context.Context) error {
 
 func (p *process) openAgents(context.Context) error {
 	p.intake = intake.New(intake.Config{
-		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{p.book, p.teller}, Configurations: p.configurations,
+		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book, p.teller}, Configurations: p.configurations,
 		Sessions: &p.tunnels, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, Logger: p.tel.Logger, Now: time.Now,
 	})
 	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake)
@@ -255,6 +257,17 @@ type agents struct{ *directory.Directory }
 func (a agents) Agent(id int64) (intake.Credential, bool) {
 	found, known := a.Directory.Agent(id)
 	return intake.Credential{ProjectID: found.ProjectID, TokenHash: found.TokenHash, Revoked: found.Revoked}, known
+}
+
+// releaser has nothing kept of connections that are no more.
+type releaser struct{ *proxy.Transport }
+
+// Connected is nothing to it.
+func (releaser) Connected(registry.Connection) {}
+
+// Disconnected releases what is kept.
+func (r releaser) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
+	r.Release(c.ID)
 }
 
 var errNoAddress = errors.New("internal.url is needed: the address that relays listen on for each other is no address to reach this one at")

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -52,14 +53,18 @@ func (a *agent) take(session *tunnel.Session, s *tunnel.Stream) {
 
 // join carries a stream's bytes to a target and back until both directions have ended. An error is that the target is none.
 func (a *agent) join(s *tunnel.Stream, target string) error {
-	address, err := a.book.Find(target)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.Targets.DialTimeout)
+	defer cancel()
+	s.OnFailure(cancel)
+	conn, err := a.reach(ctx, target)
+	s.OnFailure(nil)
+	var unknown *targets.UnknownError
+	if errors.As(err, &unknown) {
 		return err
 	}
-	conn, err := a.reach(s, address)
 	if err != nil {
 		a.metrics.streams.WithLabelValues(streamUnreachable).Inc()
-		a.logger.Warn("a target cannot be reached", slog.String("target", target), slog.String("address", address.String()), slog.String("error", err.Error()))
+		a.logger.Warn("a target cannot be reached", slog.String("target", target), slog.String("error", err.Error()))
 		s.Reset(tunnel.Unreachable, fmt.Sprintf("target %s cannot be reached from the agent's cluster: %v", target, err))
 		return nil
 	}
@@ -74,12 +79,16 @@ func (a *agent) join(s *tunnel.Stream, target string) error {
 	return nil
 }
 
-// reach connects to a target, unless the stream is given up meanwhile.
-func (a *agent) reach(s *tunnel.Stream, address targets.Address) (tunnel.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.Targets.DialTimeout)
-	defer cancel()
-	s.OnFailure(cancel)
-	defer s.OnFailure(nil)
+// reach connects to a target. The first streams may come before the agent has been told its configuration.
+func (a *agent) reach(ctx context.Context, target string) (tunnel.Conn, error) {
+	select {
+	case <-a.book.Known():
+	case <-ctx.Done():
+	}
+	address, err := a.book.Find(target)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // for who asked
+	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address.String())
 	if err != nil {
 		return nil, err //nolint:wrapcheck // says what was dialled

@@ -36,7 +36,9 @@ type Config struct {
 	Lease    time.Duration
 	Replicas int
 	// Lost is told of connections whose relay has ended without a word, by every relay that notices. Optional.
-	Lost   func(registry.Connection)
+	Lost func(registry.Connection)
+	// Gone is told of every connection that the registry has no more. Optional.
+	Gone   func(registry.Connection)
 	Logger *slog.Logger
 }
 
@@ -250,7 +252,9 @@ func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, val
 
 func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
-		b.cfg.Registry.Delete(entry.Key())
+		if c, was := b.cfg.Registry.Delete(entry.Key()); was && b.cfg.Gone != nil {
+			b.cfg.Gone(c)
+		}
 		return
 	}
 	if err := b.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {

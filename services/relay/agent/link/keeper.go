@@ -113,8 +113,8 @@ func (k *Keeper) Run(ctx, finish context.Context) {
 	var pause time.Duration
 	for {
 		s := k.connect(ctx, finish, pause)
-		if before != nil {
-			k.work.Go(before.leave)
+		if replaced := before; replaced != nil {
+			k.work.Go(func() { replaced.handOver(ctx) })
 		}
 		if s == nil {
 			return
