@@ -6,7 +6,6 @@ replace (
 	lockstep.internal/libs => ../libs
 	lockstep.internal/schemas/gen => ../schemas/gen
 	lockstep.internal/services/dispatcher => ../services/dispatcher
-	lockstep.internal/services/relay => ../services/relay
 	lockstep.internal/services/state => ../services/state
 	lockstep.internal/services/watcher => ../services/watcher
 	lockstep.internal/tools/testkit => ./testkit
@@ -31,7 +30,7 @@ require (
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
-	lockstep.internal/services/relay v0.0.0-00010101000000-000000000000
+	lockstep.internal/services/relay v0.0.0
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/tools/testkit v0.0.0
@@ -165,7 +164,6 @@ require (
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
 	lockstep.internal/services/deploys v0.0.0-00010101000000-000000000000
-	lockstep.internal/services/relay v0.0.0
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
