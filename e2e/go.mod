@@ -69,6 +69,7 @@ require (
 	golang.org/x/xerrors v0.0.0-20240903120638-7835f813f4da // indirect
 	google.golang.org/api v0.288.0 // indirect
 	google.golang.org/genproto v0.0.0-20260715232425-e75dac1f907d // indirect
+	lockstep.internal/services/relay v0.0.0 // indirect
 )
 
 require (
@@ -166,3 +167,5 @@ require (
 )
 
 replace lockstep.internal/services/deploys => ../services/deploys
+
+replace lockstep.internal/services/relay => ../services/relay

@@ -1,8 +1,6 @@
 package stack
 
 import (
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -53,23 +51,6 @@ func sealSeed() (string, error) {
 		return "", fmt.Errorf("make a key: %w", err)
 	}
 	return seed.Reveal(), nil
-}
-
-// InitRelay makes the secret that relays share, where it is missing in a folder, readable by its owner only, and says whether it did. It never replaces one.
-func InitRelay(dir string) (file string, made bool, err error) {
-	file = filepath.Join(dir, "relay.secret")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return file, false, fmt.Errorf("make the folder of keys: %w", err)
-	}
-	made, err = writeOnce(file, func() (string, error) {
-		var secret [48]byte
-		rand.Read(secret[:]) // never fails
-		return base64.StdEncoding.EncodeToString(secret[:]), nil
-	})
-	if err != nil {
-		return file, false, fmt.Errorf("make %s: %w", file, err)
-	}
-	return file, made, nil
 }
 
 // writeOnce creates the file whole, or leaves one that is there.

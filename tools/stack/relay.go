@@ -13,6 +13,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/natsauth"
+	libservice "lockstep.internal/libs/service"
 	"lockstep.internal/services/relay"
 	"lockstep.internal/services/relay/agent"
 )
@@ -30,15 +31,20 @@ func RelayAgentOf(agent string) string { return RelayAgent + "-" + agent }
 // RelayOf is the name of the nth relay, from 1 on.
 func RelayOf(n int) string { return replicaName(Relay, n) }
 
+// RelayCAFile holds the authority of the relays' certificate.
+func (s *Stack) RelayCAFile() string { return s.relayKeys.CertFile }
+
 // RelayURL is where the first relay listens for callers; empty without relays.
 func (s *Stack) RelayURL() string { return s.RelayURLOf(Relay) }
 
 // RelayURLOf is where a relay listens for callers; empty for one that there is not.
-func (s *Stack) RelayURLOf(name string) string { return s.listensAt("http://", name, ListenerExternal) }
+func (s *Stack) RelayURLOf(name string) string {
+	return s.listensAt("https://", name, ListenerExternal)
+}
 
 // RelayAgentsURLOf is where a relay listens for agents; empty for one that there is not.
 func (s *Stack) RelayAgentsURLOf(name string) string {
-	return s.listensAt("ws://", name, ListenerAgents)
+	return s.listensAt("wss://", name, ListenerAgents)
 }
 
 func (s *Stack) listensAt(scheme, name, listener string) string {
@@ -77,17 +83,19 @@ func (s *Stack) relay(name, listen string) *service {
 		cfg.Ops.Listen = anyPort
 		for _, l := range []struct {
 			name, first string
-			to          *string
-		}{{ListenerExternal, listen, &cfg.External.Listen}, {ListenerAgents, anyPort, &cfg.Agents.Listen}, {ListenerInternal, anyPort, &cfg.Internal.Listen}} {
-			if *l.to = l.first; before[l.name] != "" {
-				*l.to = before[l.name]
+			to          *libservice.Listener
+		}{{ListenerExternal, listen, &cfg.External.Listener}, {ListenerAgents, anyPort, &cfg.Agents.Listener}, {ListenerInternal, anyPort, &cfg.Internal.Listener}} {
+			l.to.TLS.CertFile, l.to.TLS.KeyFile = s.relayKeys.CertFile, s.relayKeys.KeyFile
+			if l.to.Listen = l.first; before[l.name] != "" {
+				l.to.Listen = before[l.name]
 			}
 		}
 		cfg.Telemetry = s.telemetry()
 		cfg.Cell.Name = string(Cell)
 		cfg.NATS.URL = config.URL(s.nats.ClientURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalRelay))
-		cfg.Internal.SecretFile = config.SecretFile(s.relaySecretFile)
+		cfg.Internal.SecretFile = config.SecretFile(s.relayKeys.SecretFile)
+		cfg.Internal.CAFile = s.relayKeys.CertFile
 		s.opts.Configure(Relay, &cfg)
 		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return relay.Main(ctx, cfg) }}
 	}
@@ -121,6 +129,7 @@ func (s *Stack) relayAgent(name string, of Agent, kubeconfig string) *service {
 		cfg.CredentialsFile = of.CredentialsFile
 		cfg.Kubernetes.Kubeconfig = kubeconfig
 		cfg.Relay.URLs = s.relayAgentsURLs()
+		cfg.Relay.TLS.CAFile = s.relayKeys.CertFile
 		s.opts.Configure(RelayAgent, &cfg)
 		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return agent.Main(ctx, cfg) }}
 	}

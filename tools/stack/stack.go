@@ -44,8 +44,7 @@ type Stack struct {
 	progress  *progress
 	log       *os.File
 	keys      Keys
-	// relaySecretFile holds what relays share.
-	relaySecretFile string
+	relayKeys RelayKeys
 
 	database   *pg.Server
 	nats       *natsd.Server
@@ -129,7 +128,7 @@ func (s *Stack) openDir() error {
 	if s.keys, _, err = InitKeys(filepath.Join(s.dir, "keys")); err != nil {
 		return err
 	}
-	if s.relaySecretFile, _, err = InitRelay(filepath.Join(s.dir, "keys")); err != nil {
+	if s.relayKeys, _, err = InitRelay(filepath.Join(s.dir, "keys")); err != nil {
 		return err
 	}
 	s.log, err = os.OpenFile(s.LogFile(), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
