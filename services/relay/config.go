@@ -103,7 +103,7 @@ func DefaultConfig() Config {
 		},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087")},
 		Registry: RegistryConfig{Lease: nats.DefaultLease, Replicas: 1},
-		Tunnel:   TunnelConfig{Window: 256 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second},
+		Tunnel:   TunnelConfig{Window: 512 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second},
 	}
 }
 
@@ -130,7 +130,7 @@ func (c Config) Validate() []error {
 	}
 	fault(c.Registry.Lease < 3*time.Second || c.Registry.Lease%time.Second != 0, "registry.lease", "%s is not whole seconds, at least 3", c.Registry.Lease)
 	fault(c.Registry.Replicas < 1, "registry.replicas", "%d is less than 1", c.Registry.Replicas)
-	fault(c.Tunnel.Window < 16*config.KiB || c.Tunnel.Window > 64*config.MiB, "tunnel.window", "%s is not from 16KiB to 64MiB", c.Tunnel.Window)
+	fault(c.Tunnel.Window < 64*config.KiB || c.Tunnel.Window > 64*config.MiB, "tunnel.window", "%s is not from 64KiB to 64MiB", c.Tunnel.Window)
 	fault(c.Tunnel.MaxStreams < 1, "tunnel.max_streams", "%d is less than 1", c.Tunnel.MaxStreams)
 	fault(c.Tunnel.PingInterval <= 0, "tunnel.ping_interval", "%s is not positive", c.Tunnel.PingInterval)
 	fault(c.Tunnel.WriteTimeout <= 0, "tunnel.write_timeout", "%s is not positive", c.Tunnel.WriteTimeout)

@@ -225,10 +225,7 @@ func (p *process) openAgents(context.Context) error {
 }
 
 func (p *process) listener(name string, cfg service.Listener, handler http.Handler) service.Part {
-	if name != "external" { // what lasts is not timed
-		return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger})
-	}
-	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics})
+	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Below: tunnel.Gather})
 }
 
 // measure registers what can be seen of the relay.
