@@ -33,6 +33,7 @@ require (
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
+	lockstep.internal/services/relay v0.0.0
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/tools v0.0.0-00010101000000-000000000000
@@ -69,7 +70,6 @@ require (
 	golang.org/x/xerrors v0.0.0-20240903120638-7835f813f4da // indirect
 	google.golang.org/api v0.288.0 // indirect
 	google.golang.org/genproto v0.0.0-20260715232425-e75dac1f907d // indirect
-	lockstep.internal/services/relay v0.0.0 // indirect
 )
 
 require (

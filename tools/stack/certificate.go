@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -49,6 +50,21 @@ func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) 
 		made[each.path] = created
 	}
 	return keys, made, nil
+}
+
+// PublishCA writes the certificate, which is no secret, to a file in another folder, for those who are to trust it, and says whether there was none.
+func (k RelayKeys) PublishCA(file string) (bool, error) {
+	made, err := writeOnce(file, func() (string, error) {
+		raw, err := os.ReadFile(k.CertFile)
+		return strings.TrimSuffix(string(raw), "\n"), err
+	})
+	if err != nil {
+		return false, fmt.Errorf("make %s: %w", file, err)
+	}
+	if err := os.Chmod(file, 0o644); err != nil { //nolint:gosec // it is for everybody
+		return made, fmt.Errorf("make %s: %w", file, err)
+	}
+	return made, nil
 }
 
 func relaySecret() (string, error) {
