@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"connectrpc.com/connect"
@@ -48,8 +49,14 @@ func Program() config.Program {
 
 const serviceName = "relay"
 
+// gcPercent lets the heap grow to five times what is in use before it is swept, unless GOGC says something else: little is in use, and much is thrown away.
+const gcPercent = 400
+
 // Main runs the service until ctx is done.
 func Main(ctx context.Context, cfg Config) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: serviceName, Version: service.Version()})
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
