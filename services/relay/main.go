@@ -133,7 +133,7 @@ func (p *process) openRegistry(context.Context) error {
 	p.teller = nats.NewTeller(p.js, p.cell, p.self.ID, p.tel.Logger)
 	p.trail = audit.NewLog(audit.Config{Publish: p.teller.Publish, Logger: p.tel.Logger})
 	p.book = nats.NewBook(nats.Config{
-		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Replicas: p.cfg.Registry.Replicas,
+		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease,
 		Lost: p.teller.Lost, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
