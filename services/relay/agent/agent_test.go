@@ -54,7 +54,7 @@ func start(t *testing.T, cfg agent.Config) *process {
 	go func() { ended <- agent.Main(ctx, cfg) }()
 	p.stop = sync.OnceFunc(func() {
 		cancel()
-		require.NoError(t, <-ended)
+		assert.NoError(t, <-ended)
 	})
 	t.Cleanup(p.stop)
 	select {
