@@ -6,6 +6,7 @@ replace (
 	lockstep.internal/libs => ../libs
 	lockstep.internal/schemas/gen => ../schemas/gen
 	lockstep.internal/services/dispatcher => ../services/dispatcher
+	lockstep.internal/services/relay => ../services/relay
 	lockstep.internal/services/state => ../services/state
 	lockstep.internal/services/watcher => ../services/watcher
 	lockstep.internal/tools/testkit => ./testkit
@@ -14,8 +15,11 @@ replace (
 require (
 	connectrpc.com/connect v1.21.1
 	github.com/google/uuid v1.6.0
+	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/nats-io/nats.go v1.55.0
+	github.com/rancher/remotedialer v0.6.1
+	github.com/sirupsen/logrus v1.9.4
 	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
@@ -27,6 +31,7 @@ require (
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
+	lockstep.internal/services/relay v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/tools/testkit v0.0.0
@@ -52,9 +57,9 @@ require (
 	github.com/google/s2a-go v0.1.9 // indirect
 	github.com/googleapis/enterprise-certificate-proxy v0.3.17 // indirect
 	github.com/googleapis/gax-go/v2 v2.26.2 // indirect
-	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/klauspost/cpuid/v2 v2.2.5 // indirect
 	github.com/pierrec/lz4/v4 v4.1.18 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
 	github.com/slack-go/slack v0.35.0 // indirect
 	github.com/standard-webhooks/standard-webhooks/libraries v0.0.1 // indirect
 	github.com/zeebo/xxh3 v1.0.2 // indirect
@@ -118,7 +123,7 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nats-server/v2 v2.15.2 // indirect
-	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nkeys v0.4.16
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect

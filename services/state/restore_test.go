@@ -107,7 +107,7 @@ func TestAnUpgradedServiceTellsTheHashesOfAgentsTokens(t *testing.T) {
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
 	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // it is over
+	defer conn.Close(context.WithoutCancel(t.Context()))
 	_, err = conn.Exec(t.Context(), `update state.agents set token_hash = $2, entry_form = 0 where id = $1`, id, hash[:])
 	require.NoError(t, err)
 	require.False(t, told(token)())

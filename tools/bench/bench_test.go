@@ -150,7 +150,7 @@ func TestFiguresSayWhatTheyAreBeside(t *testing.T) {
 		{Name: "y", Unit: "ms", Aim: Aim{Of: ofValue, Below: 25}},
 		{Name: "z", Unit: "MB"},
 	}}
-	measured := Measured{"z": {Value: 3}, "y": {Value: 25, Note: "n"}, "x": beside(6.99999, 10)}
+	measured := Measured{"z": {Value: 3, Peers: map[string]float64{"v": 2.00004, "u": 1}}, "y": {Value: 25, Note: "n"}, "x": beside(6.99999, 10)}
 	figures, err := f.figures(measured, Size{})
 	require.NoError(t, err)
 	var out bytes.Buffer
@@ -159,16 +159,16 @@ func TestFiguresSayWhatTheyAreBeside(t *testing.T) {
 	require.Len(t, lines, 3)
 	require.JSONEq(t, `{"name":"a.x","value":7,"unit":"1/s","baseline":10,"ratio":0.7,"aim":"ratio >= 0.7","met":true}`, string(lines[0]))
 	require.JSONEq(t, `{"name":"a.y","value":25,"unit":"ms","baseline":null,"ratio":null,"aim":"value < 25","met":false,"note":"n"}`, string(lines[1]))
-	require.JSONEq(t, `{"name":"a.z","value":3,"unit":"MB","baseline":null,"ratio":null}`, string(lines[2]))
+	require.JSONEq(t, `{"name":"a.z","value":3,"unit":"MB","baseline":null,"ratio":null,"peers":{"u":1,"v":2}}`, string(lines[2]))
 	for _, line := range lines {
 		require.True(t, json.Valid(line))
 	}
 
 	out.Reset()
 	require.NoError(t, writeTable(&out, figures))
-	require.Regexp(t, `a\.x +7\.00 +1/s +10\.0 +0\.700 +ratio >= 0\.7 +yes`, out.String())
-	require.Regexp(t, `a\.y +25\.0 +ms +- +- +value < 25 +NO +n`, out.String())
-	require.Regexp(t, `a\.z +3\.00 +MB +- +- +- +-`, out.String())
+	require.Regexp(t, `a\.x +7\.00 +1/s +10\.0 +0\.700 +- +ratio >= 0\.7 +yes`, out.String())
+	require.Regexp(t, `a\.y +25\.0 +ms +- +- +- +value < 25 +NO +n`, out.String())
+	require.Regexp(t, `a\.z +3\.00 +MB +- +- +u 1\.00, v 2\.00 +- +-`, out.String())
 
 	figures, err = f.figures(measured, Size{Figures: []string{"y"}})
 	require.NoError(t, err)

@@ -19,6 +19,8 @@ import (
 
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/deploys"
+	"lockstep.internal/services/relay"
+	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
 )
@@ -38,11 +40,19 @@ const (
 	childWatcher  = "watcher"
 	childDeploys  = "deploys"
 	childInformer = "informer" // bare, what the watcher is measured beside
+
+	childTarget    = "target"     // what relays lead to
+	childRelay     = "relay"      // Lockstep's
+	childAgent     = "agent"      // of a relay
+	childPeerRelay = "peer-relay" // remotedialer's, beside which they are measured
+	childPeerAgent = "peer-agent"
+	childFleet     = "fleet" // many agents, of either
 )
 
 // Questions to a child.
 const (
 	askHeap = "heap" // bytes after a garbage collection
+	askHeld = "held" // the same, with the stacks of goroutines
 	askPeak = "peak" // most memory that it has held, in bytes
 )
 
@@ -50,7 +60,10 @@ const (
 type reply struct {
 	Ready map[string]string `json:"ready,omitempty"`
 	Bytes uint64            `json:"bytes,omitempty"`
-	Error string            `json:"error,omitempty"`
+	// Began and Ended are when a fleet began to do what it was asked for, and when all of it had.
+	Began time.Time `json:"began,omitzero"`
+	Ended time.Time `json:"ended,omitzero"`
+	Error string    `json:"error,omitempty"`
 }
 
 // serveAsChild runs what this process is started as; false when it is no child.
@@ -68,7 +81,8 @@ func serveAsChild() bool {
 		}
 	}
 	signals := make(chan os.Signal, 1)
-	go answer(os.Stdin, say, func() { signals <- syscall.SIGTERM })
+	agents := newFleetOfAgents()
+	go answer(os.Stdin, say, agents.answer, func() { signals <- syscall.SIGTERM })
 	ready := func(addrs map[string]string) {
 		if addrs == nil {
 			addrs = map[string]string{"": ""}
@@ -77,7 +91,7 @@ func serveAsChild() bool {
 	}
 	status := 0
 	if err := profiled(os.Getenv(profileVariable), func() error {
-		status = serve(name, signals, ready)
+		status = serve(name, agents, signals, ready)
 		return nil
 	}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -87,7 +101,7 @@ func serveAsChild() bool {
 }
 
 // serve returns the status to end with.
-func serve(name string, signals <-chan os.Signal, ready func(addrs map[string]string)) int {
+func serve(name string, agents *fleetOfAgents, signals <-chan os.Signal, ready func(addrs map[string]string)) int {
 	process := service.Process{Args: os.Args[1:], Environ: os.Environ(), Stdout: os.Stderr, Stderr: os.Stderr, Signals: signals, Exit: os.Exit}
 	switch name {
 	case childState:
@@ -102,28 +116,65 @@ func serve(name string, signals <-chan os.Signal, ready func(addrs map[string]st
 		defaults := deploys.DefaultConfig()
 		defaults.OnReady = ready
 		return service.Execute(process, deploys.Program(), defaults, deploys.Main)
-	default:
-		if err := watchBare(os.Args[1], signals, func() { ready(nil) }); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return 0
+	case childRelay:
+		defaults := relay.DefaultConfig()
+		defaults.OnReady = ready
+		return service.Execute(process, relay.Program(), defaults, relay.Main)
+	case childAgent:
+		defaults := agent.DefaultConfig()
+		defaults.OnReady = ready
+		return service.Execute(process, agent.Program(), defaults, agent.Main)
 	}
+	if err := serveBare(name, os.Args[1], agents, signals, ready); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// serveBare runs what is no service; its argument is what the service's configuration would be.
+func serveBare(name, argument string, agents *fleetOfAgents, signals <-chan os.Signal, ready func(addrs map[string]string)) error {
+	switch name {
+	case childInformer:
+		return watchBare(argument, signals, func() { ready(nil) })
+	case childTarget:
+		return configured(argument, signals, ready, serveTarget)
+	case childPeerRelay:
+		return configured(argument, signals, ready, servePeerRelay)
+	case childPeerAgent:
+		return configured(argument, signals, ready, servePeerAgent)
+	case childFleet:
+		return configured(argument, signals, ready, agents.serve)
+	}
+	return fmt.Errorf("there is no child %q", name)
+}
+
+// configured runs what is configured by an argument in JSON.
+func configured[T any](argument string, signals <-chan os.Signal, ready func(map[string]string), serve func(T, <-chan os.Signal, func(map[string]string)) error) error {
+	var cfg T
+	if err := json.Unmarshal([]byte(argument), &cfg); err != nil {
+		return fmt.Errorf("read the argument: %w", err)
+	}
+	return serve(cfg, signals, ready)
 }
 
 // answer answers questions until there are no more.
-func answer(in io.Reader, say func(reply), end func()) {
+func answer(in io.Reader, say func(reply), others func(question string) reply, end func()) {
 	defer end()
 	questions := bufio.NewScanner(in)
 	for questions.Scan() {
 		switch questions.Text() {
-		case askHeap:
+		case askHeap, askHeld:
 			// Twice: what has a finalizer is freed by the second.
 			runtime.GC()
 			debug.FreeOSMemory()
 			var memory runtime.MemStats
 			runtime.ReadMemStats(&memory)
-			say(reply{Bytes: memory.HeapAlloc})
+			held := memory.HeapAlloc
+			if questions.Text() == askHeld {
+				held += memory.StackInuse
+			}
+			say(reply{Bytes: held})
 		case askPeak:
 			peak, err := peakMemory()
 			r := reply{Bytes: peak}
@@ -132,7 +183,7 @@ func answer(in io.Reader, say func(reply), end func()) {
 			}
 			say(r)
 		default:
-			say(reply{Error: "no such question"})
+			go func(question string) { say(others(question)) }(questions.Text()) // who asks may end before it is answered
 		}
 	}
 }
@@ -152,7 +203,7 @@ type child struct {
 
 const childPatience = 30 * time.Second
 
-// start starts a child with its arguments, and returns when it is ready. It ends with the bed, if not earlier.
+// start starts a child with its arguments, and returns when it is ready. It ends with the bed, if not earlier. What of its name follows a dot only tells it from others.
 func (b *bed) start(ctx context.Context, dir, name string, args ...string) (*child, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -164,7 +215,8 @@ func (b *bed) start(ctx context.Context, dir, name string, args ...string) (*chi
 		return nil, fmt.Errorf("open the log of the %s: %w", name, err)
 	}
 	defer log.Close() //nolint:errcheck // the child has its own
-	c.cmd.Env = append(os.Environ(), childVariable+"="+name)
+	kind, _, _ := strings.Cut(name, ".")
+	c.cmd.Env = append(os.Environ(), childVariable+"="+kind)
 	if b.profile != "" {
 		c.cmd.Env = append(c.cmd.Env, profileVariable+"="+b.profile+"."+name)
 	}
@@ -217,11 +269,15 @@ func (c *child) hear(ctx context.Context) (reply, error) {
 
 // ask asks for a number of bytes.
 func (c *child) ask(ctx context.Context, question string) (float64, error) {
-	if _, err := io.WriteString(c.stdin, question+"\n"); err != nil {
-		return 0, fmt.Errorf("%s: ask for its %s: %w", c.name, question, err)
-	}
-	r, err := c.hear(ctx)
+	r, err := c.question(ctx, question)
 	return float64(r.Bytes), err
+}
+
+func (c *child) question(ctx context.Context, question string) (reply, error) {
+	if _, err := io.WriteString(c.stdin, question+"\n"); err != nil {
+		return reply{}, fmt.Errorf("%s: ask for its %s: %w", c.name, question, err)
+	}
+	return c.hear(ctx)
 }
 
 // stop ends the child and waits for it. It may be called again.
@@ -246,6 +302,20 @@ func (c *child) stop() error {
 		}
 	})
 	return err
+}
+
+// abandon ends the child at once, whatever it is doing.
+func (c *child) abandon() {
+	c.once.Do(func() {
+		_ = c.cmd.Process.Kill() // or it has ended
+		for {
+			select {
+			case <-c.replies: // that nobody waits for
+			case <-c.ended:
+				return
+			}
+		}
+	})
 }
 
 // tail is the end of its log.

@@ -97,21 +97,26 @@ func deploysHeap(ctx context.Context, n int) (heap, stored float64, err error) {
 // benchProject is whose agents are.
 const benchProject = 4
 
-// enter puts the agent that is played into the directory, as the state service does.
+// enter puts the agent that is played into the directory.
 func enter(ctx context.Context, js jetstream.JetStream) error {
-	subject := "agent/" + strconv.Itoa(played.AgentID)
+	return enterAgent(ctx, js, events.DirectoryAgent{AgentID: played.AgentID, ProjectID: benchProject})
+}
+
+// enterAgent puts an agent into the directory, as the state service does.
+func enterAgent(ctx context.Context, js jetstream.JetStream, a events.DirectoryAgent) error {
+	subject := "agent/" + strconv.Itoa(a.AgentID)
 	e, err := event.New(event.Attributes{
 		Type: events.TypeDirectoryAgent, Source: event.ServiceSource(string(benchCell), "state"), Subject: subject, ID: subject, Time: time.Now(),
-	}, events.DirectoryAgent{AgentID: played.AgentID, ProjectID: benchProject})
+	}, a)
 	if err != nil {
-		return fmt.Errorf("enter the agent: %w", err)
+		return fmt.Errorf("enter agent %d: %w", a.AgentID, err)
 	}
-	m, err := event.Encode(e, benchCell.Directory("agent", strconv.Itoa(played.AgentID)))
+	m, err := event.Encode(e, benchCell.Directory("agent", strconv.Itoa(a.AgentID)))
 	if err != nil {
-		return fmt.Errorf("enter the agent: %w", err)
+		return fmt.Errorf("enter agent %d: %w", a.AgentID, err)
 	}
 	if _, err := js.PublishMsg(ctx, m); err != nil {
-		return fmt.Errorf("enter the agent: %w", err)
+		return fmt.Errorf("enter agent %d: %w", a.AgentID, err)
 	}
 	return nil
 }

@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -17,6 +20,8 @@ type Figure struct {
 	// Baseline is null when there is none, and so is Ratio, which is value / baseline.
 	Baseline *float64 `json:"baseline"`
 	Ratio    *float64 `json:"ratio"`
+	// Peers is what others that do the same measured in the same run, by their names.
+	Peers map[string]float64 `json:"peers,omitempty"`
 	// Aim is a sentence such as "ratio >= 0.7"; Met whether it holds, null when nothing is aimed at.
 	Aim  string `json:"aim,omitempty"`
 	Met  *bool  `json:"met,omitempty"`
@@ -72,6 +77,12 @@ func newFigure(family string, spec Spec, m Measurement) Figure {
 		baseline, ratio := rounded(*m.Baseline), rounded(m.Value/(*m.Baseline))
 		f.Baseline, f.Ratio = &baseline, &ratio
 	}
+	if len(m.Peers) > 0 {
+		f.Peers = make(map[string]float64, len(m.Peers))
+		for peer, value := range m.Peers {
+			f.Peers[peer] = rounded(value)
+		}
+	}
 	f.Met = spec.Aim.holds(f.Value, f.Baseline)
 	return f
 }
@@ -102,7 +113,7 @@ func writeLines(out io.Writer, figures []Figure) error {
 // writeTable writes the figures for people.
 func writeTable(out io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "figure\tvalue\tunit\tbaseline\tratio\taim\tmet\tnote")
+	_, _ = fmt.Fprintln(table, "figure\tvalue\tunit\tbaseline\tratio\tpeers\taim\tmet\tnote")
 	for _, f := range figures {
 		met := "-"
 		if f.Met != nil {
@@ -112,7 +123,15 @@ func writeTable(out io.Writer, figures []Figure) error {
 		if aim == "" {
 			aim = "-"
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, short(&f.Value), f.Unit, short(f.Baseline), short(f.Ratio), aim, met, f.Note)
+		peers := make([]string, 0, len(f.Peers))
+		for _, name := range slices.Sorted(maps.Keys(f.Peers)) {
+			value := f.Peers[name]
+			peers = append(peers, name+" "+short(&value))
+		}
+		if len(peers) == 0 {
+			peers = append(peers, "-")
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, short(&f.Value), f.Unit, short(f.Baseline), short(f.Ratio), strings.Join(peers, ", "), aim, met, f.Note)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print: %w", err)

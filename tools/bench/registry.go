@@ -63,6 +63,8 @@ type Measurement struct {
 	Value float64
 	// Baseline is nil when there is none.
 	Baseline *float64
+	// Peers is what others measured, by their names.
+	Peers map[string]float64
 	// Note says what a reader has to know about this one run.
 	Note string
 }
@@ -73,7 +75,7 @@ func beside(value, baseline float64) Measurement {
 
 // families in the order in which they run.
 func families() []Family {
-	return []Family{ingestFamily(), dispatchFamily(), resyncFamily(), watchFamily(), outboxFamily(), deploysFamily(), replayFamily()}
+	return []Family{ingestFamily(), dispatchFamily(), resyncFamily(), watchFamily(), outboxFamily(), deploysFamily(), replayFamily(), relayFamily(), relay2Family()}
 }
 
 // figures puts what was measured into the order and words of the specs, as far as it is wanted.
@@ -131,8 +133,8 @@ const usage = `bench measures Lockstep beside the bare technology it stands on, 
   go run ./tools/bench list                     print the names
   go run ./tools/bench run [flags] [NAME…]      run families (ingest) or single figures (ingest.rows_per_s), all without a name
 
-Each figure is a JSON line {"name","value","unit","baseline","ratio","aim","met","note"}: baseline and ratio (value / baseline) are null where there is
-nothing to compare with, aim and met where nothing is aimed at. Values are medians. A family takes about a minute on two idle cores.
+Each figure is a JSON line {"name","value","unit","baseline","ratio","peers","aim","met","note"}: baseline and ratio (value / baseline) are null where there is
+nothing to compare with; peers, what others measured that do the same, and aim and met are absent where there are none. Values are medians. A family takes about a minute on two idle cores.
 
 Flags
   --for D       how long the turns of one comparison may take together, at least three being taken (default %s)

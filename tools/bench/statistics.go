@@ -27,30 +27,39 @@ const leastTurns = 3
 // turn measures one thing once.
 type turn func(ctx context.Context, round int) (float64, error)
 
-// takeTurns measures ours and bare one after the other, again and again for a while, so that both see the same machine. Who begins
-// changes: what the one leaves to be done by the machine burdens the other as often.
+// takeTurns measures ours and bare one after the other, again and again for a while, so that both see the same machine.
 func takeTurns(ctx context.Context, duration time.Duration, ours, bare turn) (our, their []float64, err error) {
+	into := func(values *[]float64, t turn) func(context.Context, int) error {
+		return func(ctx context.Context, round int) error {
+			value, err := t(ctx, round)
+			*values = append(*values, value)
+			return err
+		}
+	}
+	if err := rotate(ctx, duration, into(&our, ours), into(&their, bare)); err != nil {
+		return nil, nil, err
+	}
+	return our, their, nil
+}
+
+// rotate does one after the other, again and again for a while. Who begins changes: what the one leaves to be done by the machine burdens the others as often.
+func rotate(ctx context.Context, duration time.Duration, takes ...func(ctx context.Context, round int) error) error {
 	began := time.Now()
 	for round := 0; round < leastTurns || time.Since(began) < duration; round++ {
-		order := []struct {
-			take turn
-			into *[]float64
-		}{{ours, &our}, {bare, &their}}
+		order := slices.Clone(takes)
 		if round%2 == 1 {
 			slices.Reverse(order)
 		}
-		for _, t := range order {
+		for _, take := range order {
 			if ctx.Err() != nil {
-				return nil, nil, fmt.Errorf("take turns: %w", context.Cause(ctx))
+				return fmt.Errorf("take turns: %w", context.Cause(ctx))
 			}
-			value, err := t.take(ctx, round)
-			if err != nil {
-				return nil, nil, err
+			if err := take(ctx, round); err != nil {
+				return err
 			}
-			*t.into = append(*t.into, value)
 		}
 	}
-	return our, their, nil
+	return nil
 }
 
 // milliseconds of a duration, with its fraction.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 
-	"lockstep.internal/services/relay/agent/targets"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -71,13 +70,9 @@ func (e *unreachableError) Unwrap() error { return e.err }
 
 // join carries a stream's bytes to a target and back until both directions have ended. An error is that there is nothing to be joined with.
 func (a *agent) join(s *tunnel.Stream, target string) error {
-	address, err := a.book.Find(target)
+	conn, err := a.reach(s, target)
 	if err != nil {
 		return err
-	}
-	conn, err := a.reach(s, address)
-	if err != nil {
-		return &unreachableError{target, err}
 	}
 	a.metrics.streams.WithLabelValues(streamTaken).Inc()
 	_ = s.Take()                              // joining shows what is wrong with it
@@ -88,19 +83,27 @@ func (a *agent) join(s *tunnel.Stream, target string) error {
 }
 
 // reach connects to a target, unless the stream is given up meanwhile.
-func (a *agent) reach(s *tunnel.Stream, address targets.Address) (tunnel.Conn, error) {
+func (a *agent) reach(s *tunnel.Stream, target string) (tunnel.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.Targets.DialTimeout)
 	defer cancel()
 	s.OnFailure(cancel)
 	defer s.OnFailure(nil)
+	select {
+	case <-a.book.Known(): // the first streams may come before the agent has read its configuration
+	case <-ctx.Done():
+	}
+	address, err := a.book.Find(target)
+	if err != nil {
+		return nil, err
+	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address.String())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what was dialled
+		return nil, &unreachableError{target, err}
 	}
 	joined, is := conn.(tunnel.Conn)
 	if !is {
 		_ = conn.Close() // nobody has used it
-		return nil, fmt.Errorf("a %T has no directions that end separately", conn)
+		return nil, &unreachableError{target, fmt.Errorf("a %T has no directions that end separately", conn)}
 	}
 	return joined, nil
 }

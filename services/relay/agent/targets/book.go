@@ -15,12 +15,16 @@ type Book struct {
 	mu       sync.Mutex
 	reported map[*Reporter]Configuration
 	current  *Configuration
+	known    chan struct{} // closed when there is a first one
 }
 
 // NewBook makes a book without a configuration.
 func NewBook(allowed Allowed) *Book {
-	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}}
+	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}, known: make(chan struct{})}
 }
+
+// Known is closed once there is a configuration.
+func (b *Book) Known() <-chan struct{} { return b.known }
 
 // Reporter is one connection to a relay.
 type Reporter struct{ book *Book }
@@ -57,6 +61,9 @@ func (b *Book) choose() bool {
 		}
 	}
 	before := b.current
+	if before == nil && highest != nil {
+		close(b.known)
+	}
 	b.current = highest
 	return highest != nil && (before == nil || before.Revision != highest.Revision || !maps.Equal(before.Addresses, highest.Addresses))
 }
