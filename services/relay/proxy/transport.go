@@ -104,6 +104,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		case errors.Is(err, tunnel.ErrClosed) && repeatable(request):
 			attempt.Failed(k.Route, err)
 		case k.again && errors.Is(err, errNoAnswer):
+		case k.again && reset != nil && reset.Reason == tunnel.Broken && repeatable(request): // it was let go of while the request was on its way
 		default:
 			return nil, err
 		}
