@@ -69,10 +69,15 @@ func serve(t *testing.T) *kubelets {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	cert, key := link.ClientCert()
+	certPath, keyPath := link.ClientCert()
+	// Not by path: client-go would watch the files for ever.
+	cert, err := os.ReadFile(certPath)
+	require.NoError(t, err)
+	key, err := os.ReadFile(keyPath)
+	require.NoError(t, err)
 	k.config = &rest.Config{
 		Host:            "https://" + listener.Addr().String(),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: link.CA(), CertFile: cert, KeyFile: key},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: link.CA(), CertData: cert, KeyData: key},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -101,6 +106,12 @@ func (k *kubelets) url(t *testing.T, path string, query url.Values) *url.URL {
 // exec runs a command over SPDY, as the API server does.
 func (k *kubelets) exec(t *testing.T, options remotecommand.StreamOptions, command ...string) error {
 	t.Helper()
+	return await(t, k.begin(t, options, command...))
+}
+
+// begin starts a command; how it ends is sent.
+func (k *kubelets) begin(t *testing.T, options remotecommand.StreamOptions, command ...string) <-chan error {
+	t.Helper()
 	query := url.Values{"command": command, "output": {"1"}}
 	if options.Stdin != nil {
 		query.Set("input", "1")
@@ -110,7 +121,9 @@ func (k *kubelets) exec(t *testing.T, options remotecommand.StreamOptions, comma
 	}
 	executor, err := remotecommand.NewSPDYExecutor(k.config, http.MethodPost, k.url(t, "/exec/ns/p/c", query))
 	require.NoError(t, err)
-	return executor.StreamWithContext(t.Context(), options)
+	ended := make(chan error, 1)
+	go func() { ended <- executor.StreamWithContext(t.Context(), options) }()
+	return ended
 }
 
 // get asks for a log and returns an answer that the caller closes.
@@ -189,11 +202,7 @@ func TestExecOnATerminal(t *testing.T) {
 			screen, out := io.Pipe()
 			resize := make(sizes, 1)
 			resize <- remotecommand.TerminalSize{Width: 80, Height: 24}
-			result := make(chan error, 1)
-			go func() {
-				result <- k.exec(t, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: resize}, "bash")
-				_ = out.Close()
-			}()
+			result := k.begin(t, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: resize}, "bash")
 			lines := bufio.NewReader(screen)
 			for _, want := range []string{"bash\r\n", "terminal 80x24\r\n"} {
 				line, err := lines.ReadString('\n')
@@ -202,10 +211,13 @@ func TestExecOnATerminal(t *testing.T) {
 			}
 			_, err := io.WriteString(keys, test.last)
 			require.NoError(t, err)
-			rest, err := io.ReadAll(lines)
+			rest := make([]byte, 3)
+			_, err = io.ReadFull(lines, rest)
 			require.NoError(t, err)
 			require.Equal(t, "bye", string(rest))
-			test.check(t, <-result)
+			go func() { _, _ = io.Copy(io.Discard, lines) }()
+			test.check(t, await(t, result))
+			_ = out.Close()
 			close(resize)
 			_ = keys.Close()
 		})
@@ -217,11 +229,7 @@ func talk(t *testing.T, k *kubelets) (result <-chan error) {
 	t.Helper()
 	in, keys := io.Pipe()
 	screen, out := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- k.exec(t, remotecommand.StreamOptions{Stdin: in, Stdout: out}, "cat")
-		_ = out.Close()
-	}()
+	ended := k.begin(t, remotecommand.StreamOptions{Stdin: in, Stdout: out}, "cat")
 	_, err := io.WriteString(keys, "hello\n")
 	require.NoError(t, err)
 	lines := bufio.NewReader(screen)
