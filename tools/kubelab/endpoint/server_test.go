@@ -140,6 +140,21 @@ func (k *kubelets) get(t *testing.T, query url.Values) *http.Response {
 	return response
 }
 
+// awaitWitness returns when the pod and the node of a stream are watched: unlike
+// an API server, the stand-in forgets what happens between a list and its watch.
+func (k *kubelets) awaitWitness(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		watched := map[string]bool{}
+		for _, action := range k.client.Actions() {
+			if action.GetVerb() == "watch" {
+				watched[action.GetResource().Resource] = true
+			}
+		}
+		return watched["pods"] && watched["nodes"]
+	}, patience, tick)
+}
+
 // setStatus replaces the state of the pod's container.
 func (k *kubelets) setStatus(t *testing.T, state, last v1.ContainerState) {
 	t.Helper()
@@ -263,6 +278,7 @@ func TestExecEndsWithItsContainer(t *testing.T) {
 			t.Parallel()
 			k := serve(t)
 			ended := talk(t, k)
+			k.awaitWitness(t)
 			test.end(k, t)
 			test.check(t, await(t, ended))
 		})
@@ -347,6 +363,7 @@ func TestLogsFollowToTheEnd(t *testing.T) {
 	k := serve(t)
 	lines := bufio.NewReader(k.get(t, url.Values{"follow": {"true"}, "tailLines": {"1"}}).Body)
 	require.Equal(t, "line 2\n", readLine(t, lines))
+	k.awaitWitness(t)
 	require.Eventually(t, k.clock.HasWaiters, patience, tick)
 	k.clock.Step(time.Second)
 	require.Equal(t, "line 3\n", readLine(t, lines))
@@ -413,6 +430,7 @@ func TestPortsEchoUntilThePodIsGone(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.ReadFull(open, make([]byte, 1))
 	require.NoError(t, err)
+	k.awaitWitness(t)
 	k.deletePod(t)
 	_, _ = io.ReadAll(open) // returns when it is cut
 	close(stop)
@@ -442,7 +460,7 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 			_, err = conn.Read(make([]byte, 1))
 		}
 		require.ErrorContains(t, err, "certificate", name)
-		require.NoError(t, conn.Close())
+		_ = conn.Close()
 	}
 	require.FileExists(t, k.link.CA())
 	info, err := os.Stat(filepath.Dir(k.link.CA()))
