@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -119,9 +120,7 @@ type caller struct {
 
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(proxy.With(r.Context(), &proxy.Way{To: route.Instruction{AgentID: agentID, Target: route.KubernetesAPI}}))
-	for key, values := range c.header {
-		r.Header[key] = values
-	}
+	maps.Copy(r.Header, c.header)
 	return c.cluster.transport.RoundTrip(r)
 }
 

@@ -96,9 +96,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.record(v, audit.Ended)
 		return
 	}
-	ctx, cancel := context.WithCancelCause(context.WithValue(With(r.Context(), &v.way), visitKey{}, v))
-	defer cancel(nil)
+	ctx := context.WithValue(With(r.Context(), &v.way), visitKey{}, v)
 	if v.lasts {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
 		h.record(v, audit.Begun)
 		h.follow(v, cancel)
 	}
@@ -122,6 +124,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = &sentBody{r.Body, v}
 	}
 	h.proxy.ServeHTTP(out, r)
+	out.end()
 }
 
 // May says whether the caller may read the Kubernetes API of an agent.
@@ -373,6 +376,7 @@ func rewrite(p *httputil.ProxyRequest) {
 // answered is told of each answer.
 func (h *Handler) answered(response *http.Response) error {
 	v := visitOf(response.Request.Context())
+	v.flows = response.ContentLength < 0 || response.ContentLength > stallSize
 	if conn, is := response.Body.(*upgraded); is {
 		response.Body = &exchanged{conn, v}
 	} else if v.Verb == "watch" {

@@ -37,7 +37,7 @@ type Opener interface {
 // Transport carries HTTP/1.1 requests over streams to agents, and keeps the streams for the next ones. It is made by [NewTransport].
 //
 // What it promises beyond [http.RoundTripper]: a request of which nothing was taken is tried elsewhere, if its body was not begun to be sent; one that met a stream which the other
-// side has just let go of is sent once more, if it has no body.
+// side has just let go of is sent once more, if it has no body; so is one that only reads and whose tunnel is lost before there is an answer.
 type Transport struct {
 	hub Opener
 
@@ -100,12 +100,24 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		case request.Context().Err() != nil || begun:
 			return nil, err
 		case errors.As(err, &reset) && reset.Untaken():
-			attempt.Failed(k.Route)
+			attempt.Failed(k.Route, err)
+		case errors.Is(err, tunnel.ErrClosed) && repeatable(request):
+			attempt.Failed(k.Route, err)
 		case k.again && errors.Is(err, errNoAnswer):
+		case k.again && reset != nil && reset.Reason == tunnel.Broken && repeatable(request): // it was let go of while the request was on its way
 		default:
 			return nil, err
 		}
 	}
+}
+
+// repeatable is that a request may reach its target twice (RFC 9110, section 9.2.2): nobody has seen an answer to it.
+func repeatable(request *http.Request) bool {
+	switch request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return request.Header.Get("Upgrade") == ""
+	}
+	return false
 }
 
 // take a stream that is kept, or a new one.

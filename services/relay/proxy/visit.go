@@ -22,6 +22,8 @@ type visit struct {
 	reads   bool
 	// lasts is that it may be open for long: it has two records, and is given up when its caller may not do it any more.
 	lasts bool
+	// flows is that the answer is larger than what a connection takes without being read.
+	flows bool
 	way   Way
 	as    impersonation
 
@@ -90,6 +92,8 @@ func (w *watched) Read(p []byte) (int, error) {
 const (
 	// stallTimeout is how long a caller may read nothing of an answer.
 	stallTimeout = 2 * time.Minute
+	// stallSize is how much of an answer a connection takes in any case, in bytes.
+	stallSize = 16 << 10
 	// stallCheck is how often the time-out is set anew while there is something to write.
 	stallCheck = 10 * time.Second
 )
@@ -114,15 +118,24 @@ func (a *answer) WriteHeader(status int) {
 }
 
 func (a *answer) Write(p []byte) (int, error) {
-	if now := a.now(); now.Sub(a.set) > stallCheck {
-		a.set = now
-		if err := http.NewResponseController(a.ResponseWriter).SetWriteDeadline(now.Add(stallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return 0, err //nolint:wrapcheck // the connection is gone
+	if a.visit.flows {
+		if now := a.now(); now.Sub(a.set) > stallCheck {
+			a.set = now
+			if err := http.NewResponseController(a.ResponseWriter).SetWriteDeadline(now.Add(stallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				return 0, err //nolint:wrapcheck // the connection is gone
+			}
 		}
 	}
 	n, err := a.ResponseWriter.Write(p)
 	a.visit.received.Add(int64(n))
 	return n, err //nolint:wrapcheck // the proxy looks at it
+}
+
+// end leaves the connection as it was, for the next request on it.
+func (a *answer) end() {
+	if !a.set.IsZero() {
+		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Time{}) // a connection that is gone has no next one
+	}
 }
 
 // exchanged counts what passes in both directions of a connection that switched protocols.

@@ -66,7 +66,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.C
 	select {
 	case <-ctx.Done():
 		_ = server.Close()
-		<-ended
+		_ = <-ended
 	case err = <-ended:
 		err = fmt.Errorf("serve the kubelets' endpoint: %w", err)
 	}

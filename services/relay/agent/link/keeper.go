@@ -156,8 +156,7 @@ func (k *Keeper) connect(ctx, finish context.Context, pause time.Duration) *sess
 			return nil
 		}
 		outcome, after := Failed, time.Duration(0)
-		var refused *tunnel.RefusedError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok {
 			outcome, after = Refused, refused.RetryAfter
 		}
 		pause = k.pause(after)
