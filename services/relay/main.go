@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"connectrpc.com/connect"
@@ -48,8 +49,14 @@ func Program() config.Program {
 
 const serviceName = "relay"
 
+// gcPercent lets the heap grow to five times what is in use before it is swept, unless GOGC says something else: little is in use, and much is thrown away.
+const gcPercent = 400
+
 // Main runs the service until ctx is done.
 func Main(ctx context.Context, cfg Config) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: serviceName, Version: service.Version()})
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
@@ -126,7 +133,7 @@ func (p *process) openRegistry(context.Context) error {
 	p.teller = nats.NewTeller(p.js, p.cell, p.self.ID, p.tel.Logger)
 	p.trail = audit.NewLog(audit.Config{Publish: p.teller.Publish, Logger: p.tel.Logger})
 	p.book = nats.NewBook(nats.Config{
-		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Replicas: p.cfg.Registry.Replicas,
+		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease,
 		Lost: p.teller.Lost, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
@@ -225,10 +232,7 @@ func (p *process) openAgents(context.Context) error {
 }
 
 func (p *process) listener(name string, cfg service.Listener, handler http.Handler) service.Part {
-	if name != "external" { // what lasts is not timed
-		return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger})
-	}
-	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics})
+	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Below: tunnel.Gather})
 }
 
 // measure registers what can be seen of the relay.

@@ -35,11 +35,11 @@ func onRelayBed(ctx context.Context, size Size, secure bool, fn func(*relayBed) 
 }
 
 // both are relays of Lockstep and of the peer, each with a process for n agents that are not connected yet.
-func (b *relayBed) both(ctx context.Context, n int) (ours, peer *relays, fleets [2]*child, err error) {
-	if ours, err = b.lockstep(ctx, 1); err != nil {
+func (b *relayBed) both(ctx context.Context, hops, n int) (ours, peer *relays, fleets [2]*child, err error) {
+	if ours, err = b.lockstep(ctx, hops); err != nil {
 		return nil, nil, fleets, err
 	}
-	if peer, err = b.remotedialer(ctx, 1); err != nil {
+	if peer, err = b.remotedialer(ctx, hops); err != nil {
 		return nil, nil, fleets, err
 	}
 	for i, r := range []*relays{ours, peer} {
@@ -50,29 +50,31 @@ func (b *relayBed) both(ctx context.Context, n int) (ours, peer *relays, fleets 
 	return ours, peer, fleets, nil
 }
 
-func measureWait(ctx context.Context, measured Measured, size Size) error {
-	return onRelayBed(ctx, size, false, func(b *relayBed) error {
-		ours, peer, fleets, err := b.both(ctx, 1)
-		if err != nil {
-			return err
-		}
-		var waited, known, asked []float64
-		into := func(values *[]float64, measure func(context.Context, way, *child) (float64, error), r *relays, fleet *child) func(context.Context, int) error {
-			return func(ctx context.Context, _ int) error {
-				value, err := measure(ctx, r.way(fleetAgent), fleet)
-				*values = append(*values, value)
+func measureWait(hops int) func(context.Context, Measured, Size) error {
+	return func(ctx context.Context, measured Measured, size Size) error {
+		return onRelayBed(ctx, size, false, func(b *relayBed) error {
+			ours, peer, fleets, err := b.both(ctx, hops, 1)
+			if err != nil {
 				return err
 			}
-		}
-		if err := rotate(ctx, size.For/2, into(&waited, waitForAgent, ours, fleets[0]), into(&known, askAgent, ours, fleets[0]), into(&asked, waitForAgent, peer, fleets[1])); err != nil {
-			return err
-		}
-		m := beside(median(waited), median(known))
-		m.Peers = map[string]float64{peerName: median(asked)}
-		m.Note = fmt.Sprintf("%d times", len(waited))
-		measured["wait_ms"] = m
-		return nil
-	})
+			var waited, known, asked []float64
+			into := func(values *[]float64, measure func(context.Context, way, *child) (float64, error), r *relays, fleet *child) func(context.Context, int) error {
+				return func(ctx context.Context, _ int) error {
+					value, err := measure(ctx, r.way(fleetAgent), fleet)
+					*values = append(*values, value)
+					return err
+				}
+			}
+			if err := rotate(ctx, size.For/2, into(&waited, waitForAgent, ours, fleets[0]), into(&known, askAgent, ours, fleets[0]), into(&asked, waitForAgent, peer, fleets[1])); err != nil {
+				return err
+			}
+			m := beside(median(waited), median(known))
+			m.Peers = map[string]float64{peerName: median(asked)}
+			m.Note = fmt.Sprintf("%d times", len(waited))
+			measured["wait_ms"] = m
+			return nil
+		})
+	}
 }
 
 // settled is how long what was begun or ended before takes to be so for everybody: an agent that left is no more known, a request waits.
@@ -175,7 +177,7 @@ func measureHeld(secure bool) func(context.Context, Measured, Size) error {
 	return func(ctx context.Context, measured Measured, size Size) error {
 		return onRelayBed(ctx, size, secure, func(b *relayBed) error {
 			n := size.of(manyAgents)
-			ours, peer, fleets, err := b.both(ctx, n)
+			ours, peer, fleets, err := b.both(ctx, 1, n)
 			if err != nil {
 				return err
 			}
@@ -252,7 +254,7 @@ func (b *relayBed) openAll(ctx context.Context, n int, to func(agent int64) way)
 func measureReconnect(ctx context.Context, measured Measured, size Size) error {
 	return onRelayBed(ctx, size, false, func(b *relayBed) error {
 		n := size.of(manyAgents)
-		ours, peer, fleets, err := b.both(ctx, n)
+		ours, peer, fleets, err := b.both(ctx, 1, n)
 		if err != nil {
 			return err
 		}
@@ -266,10 +268,10 @@ func measureReconnect(ctx context.Context, measured Measured, size Size) error {
 			if i == 0 {
 				first = connected.Ended.Sub(connected.Began)
 			}
-			if err := r.restart(ctx); err != nil {
+			began, err := r.restart(ctx)
+			if err != nil {
 				return fmt.Errorf("start %s again: %w", r.name, err)
 			}
-			began := time.Now()
 			back, err := fleets[i].question(ctx, fmt.Sprintf(askTimes, 2, n))
 			if err != nil {
 				return err

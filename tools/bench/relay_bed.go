@@ -131,21 +131,22 @@ func (r *relays) way(agent int64) way {
 	return way{name: r.name, http: external, stream: external, path: agentPath(agent), tls: r.bed.tls, header: r.header}
 }
 
-// restart stops the only relay and starts one where it was.
-func (r *relays) restart(ctx context.Context) error {
+// restart stops the only relay and starts one where it was, and returns when that was started.
+func (r *relays) restart(ctx context.Context) (time.Time, error) {
 	address := r.last.addrs[relayAgents]
 	if err := r.last.stop(); err != nil {
-		return err
+		return time.Time{}, err
 	}
+	began := time.Now()
 	var err error
 	r.last, err = r.start(ctx, address)
 	r.first = r.last
-	return err
+	return began, err
 }
 
 func (b *relayBed) remotedialer(ctx context.Context, hops int) (*relays, error) {
 	cfg := peerRelay{
-		certified: b.certified, ID: "b", HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream], Agent: strconv.FormatInt(bedAgent, 10),
+		certified: b.certified, ID: "b", HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream],
 	}
 	r := &relays{name: peerName, bed: b}
 	r.start = func(ctx context.Context, address string) (*child, error) {
@@ -153,7 +154,7 @@ func (b *relayBed) remotedialer(ctx context.Context, hops int) (*relays, error) 
 		return b.start(ctx, childPeerRelay, cfg)
 	}
 	r.agent = func(ctx context.Context, r *relays) error {
-		_, err := b.start(ctx, childPeerAgent, peerAgent{certified: b.certified, URL: r.address(), Agent: cfg.Agent})
+		_, err := b.start(ctx, childPeerAgent, peerAgent{certified: b.certified, URL: r.address(), Agent: strconv.FormatInt(bedAgent, 10)})
 		return err
 	}
 	address := loopback

@@ -11,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +34,6 @@ type peerRelay struct {
 	PeerURL string
 	// HTTP and Stream are addresses as the agent sees them.
 	HTTP, Stream string
-	Agent        string
 }
 
 const (
@@ -89,14 +89,16 @@ func servePeerRelay(cfg peerRelay, signals <-chan os.Signal, ready func(map[stri
 // peerProxy leads callers to agents.
 func peerProxy(cfg peerRelay, server *remotedialer.Server) http.Handler {
 	mux := http.NewServeMux()
-	target := &url.URL{Scheme: "http", Host: cfg.HTTP}
 	mux.Handle("/agents/{agent}/http/{target}/{path...}", &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Path = "/" + r.In.PathValue("path")
-			r.SetURL(target)
+			r.SetURL(&url.URL{Scheme: "http", Host: r.In.PathValue("agent")}) // so that each agent has its kept connections
 		},
 		BufferPool: &buffers{},
-		Transport:  &http.Transport{DialContext: server.Dialer(cfg.Agent), MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections},
+		Transport: &http.Transport{DialContext: func(ctx context.Context, network, agent string) (net.Conn, error) {
+			agent, _, _ = strings.Cut(agent, ":")
+			return server.Dialer(agent)(ctx, network, cfg.HTTP)
+		}, MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections},
 	})
 	mux.HandleFunc("/agents/{agent}/tcp/{target}", func(w http.ResponseWriter, r *http.Request) {
 		to, err := server.Dialer(r.PathValue("agent"))(r.Context(), "tcp", cfg.Stream)

@@ -64,6 +64,15 @@ type Dialer struct {
 	Direct bool
 }
 
+// dial is for what is below TLS.
+func (d Dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil || d.TLS == nil {
+		return conn, err //nolint:wrapcheck // says what was dialled
+	}
+	return Gather(conn), nil
+}
+
 // Dialled is a connection that has been upgraded.
 type Dialled struct {
 	net.Conn
@@ -81,7 +90,8 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Diall
 		proxy = nil
 	}
 	dialer := websocket.Dialer{
-		Proxy: proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
+		NetDialContext: d.dial,
+		Proxy:          proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
 		Subprotocols: []string{Subprotocol},
 	}
 	ws, response, err := dialer.DialContext(ctx, url, header)
