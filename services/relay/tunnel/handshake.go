@@ -64,11 +64,11 @@ type Dialer struct {
 	Direct bool
 }
 
-// dial is for what is below TLS.
-func (d Dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// dialGathering is for what is below TLS.
+func dialGathering(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err != nil || d.TLS == nil {
-		return conn, err //nolint:wrapcheck // says what was dialled
+	if err != nil {
+		return nil, err //nolint:wrapcheck // says what was dialled
 	}
 	return Gather(conn), nil
 }
@@ -90,9 +90,11 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Diall
 		proxy = nil
 	}
 	dialer := websocket.Dialer{
-		NetDialContext: d.dial,
-		Proxy:          proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
+		Proxy: proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
 		Subprotocols: []string{Subprotocol},
+	}
+	if strings.HasPrefix(url, "wss:") {
+		dialer.NetDialContext = dialGathering
 	}
 	ws, response, err := dialer.DialContext(ctx, url, header)
 	if response != nil {

@@ -80,8 +80,11 @@ type Session struct {
 	told   bool // the other side has told its settings
 
 	// What waits to be written, and who writes it.
-	out      sync.Mutex
-	pending  []byte
+	out     sync.Mutex
+	pending []byte
+	frames  int // in pending
+	// crowded is that several wrote at the time of the last write.
+	crowded  bool
 	spare    []byte
 	pong     []byte
 	ping     bool
@@ -452,8 +455,11 @@ func (s *Session) send(h header, payload []byte) error {
 		return nil
 	}
 	s.flushing = true
+	crowded := s.crowded
 	s.out.Unlock()
-	runtime.Gosched() // who is ready to write goes along
+	if crowded {
+		runtime.Gosched() // who is ready to write goes along
+	}
 	return s.flush()
 }
 
@@ -481,6 +487,7 @@ func (s *Session) rouse() {
 // add puts a frame to what waits. The first leaves space for the header of a message.
 func (s *Session) add(h header, payload []byte) {
 	h.length = len(payload)
+	s.frames++
 	if len(s.pending) == 0 {
 		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
 	}
@@ -503,6 +510,7 @@ func (s *Session) flush() error {
 			return nil
 		}
 		s.pending, s.pong, s.ping = s.spare[:0], nil, false
+		s.crowded, s.frames = s.frames > 1, 0
 		s.room.Broadcast()
 		s.out.Unlock()
 		err := s.write(batch, pong, ping)
