@@ -45,6 +45,7 @@ func TestRelay(t *testing.T) {
 	}})
 	s.together(
 		promise{"kubectl's clients are in the cluster who they are in the project", kubectlGoesThroughTheRelay},
+		promise{"kubectl itself reads, watches, executes and forwards", kubectlDoesAllOfIt},
 		promise{"a target's bytes are carried, each direction to its end", bytesAreCarriedToTheirEnd},
 		promise{"a request waits for an agent that is not there yet", aRequestWaitsForItsAgent},
 		promise{"an agent that is revoked is cut, and reached no more", aRevokedAgentIsCut},
@@ -54,14 +55,7 @@ func TestRelay(t *testing.T) {
 			require.Empty(t, history.Events(stack.Cell, stream, told(s.records(stream.Family))))
 		}
 	}
-	for _, stream := range topology.Streams() {
-		for _, r := range s.records(stream.Family) {
-			require.Empty(t, s.secrets.findIn(r.data), "sequence %d of %s", r.sequence, stream.Name)
-		}
-	}
-	log, err := os.ReadFile(s.LogFile())
-	require.NoError(t, err)
-	require.Empty(t, s.secrets.findIn(log))
+	s.secrets.requireKeptOnStreams(t, s)
 }
 
 // member is a new user with a role in a project, and the command line that is set up for it. Without a role it is a stranger.

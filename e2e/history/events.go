@@ -87,7 +87,7 @@ func subjectPattern(cell topology.Cell, subject, family string) *regexp.Regexp {
 	return regexp.MustCompile("^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(pattern, `[^.]+`) + "$")
 }
 
-// writerOf is who may write on a subject: what is said in an agent's name is said by it, what passes through relays by these, all else by state.
+// writerOf is who may write on a subject: what is said in an agent's name is said by it, what relays see of agents by them, all else by state.
 func writerOf(cell topology.Cell, subject string) (string, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {

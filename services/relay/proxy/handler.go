@@ -235,9 +235,6 @@ func (h *Handler) authorize(v *visit) (policy.Impersonation, error) {
 			return policy.Impersonation{}, err //nolint:wrapcheck // a fault
 		}
 	}
-	if agent.Revoked {
-		return policy.Impersonation{}, fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.address.AgentID)
-	}
 	return policy.Impersonate(caller, role), nil
 }
 
@@ -246,6 +243,9 @@ func (h *Handler) enter(v *visit) error {
 	as, err := h.authorize(v)
 	if err != nil {
 		return err
+	}
+	if agent, _ := h.cfg.Directory.Agent(v.address.AgentID); agent.Revoked {
+		return fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.address.AgentID)
 	}
 	v.as = impersonation{as}
 	h.mu.Lock()

@@ -16,7 +16,7 @@ var gatherings = sync.Pool{New: func() any { return new([gathered]byte) }}
 // written at once. While nothing is under way it holds no memory.
 func Gather(conn net.Conn) net.Conn { return &gathering{Conn: conn} }
 
-// gathering is used as a connection is: one goroutine reads and one writes at a time.
+// gathering is used as a connection is: one goroutine reads and one writes at a time. TLS may write from a read, too, such as its answer to a new key of the other side.
 type gathering struct {
 	net.Conn
 
@@ -26,6 +26,8 @@ type gathering struct {
 	// busy is that the last read was as large as it could be.
 	busy bool
 
+	// mu guards what follows, and keeps what is written in order.
+	mu   sync.Mutex
 	held bool
 	out  *[gathered]byte
 	n    int
@@ -55,6 +57,8 @@ func (g *gathering) Read(p []byte) (int, error) {
 }
 
 func (g *gathering) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if !g.held {
 		return g.Conn.Write(p) //nolint:wrapcheck // the connection's own
 	}
@@ -76,6 +80,22 @@ func (g *gathering) Write(p []byte) (int, error) {
 	return written, nil
 }
 
+// hold what is written from now on.
+func (g *gathering) hold() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = true
+}
+
+// release writes what is held, and what comes after it as it comes.
+func (g *gathering) release() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = false
+	return g.flush()
+}
+
+// flush is called with g.mu held.
 func (g *gathering) flush() error {
 	if g.out == nil {
 		return nil
@@ -102,10 +122,9 @@ type gatheringWriter struct {
 }
 
 func (w *gatheringWriter) Write(p []byte) (int, error) {
-	w.below.held = true
+	w.below.hold()
 	n, err := w.conn.Write(p)
-	w.below.held = false
-	if errFlush := w.below.flush(); err == nil && errFlush != nil {
+	if errFlush := w.below.release(); err == nil && errFlush != nil {
 		return 0, errFlush
 	}
 	return n, err //nolint:wrapcheck // the connection's own
