@@ -28,10 +28,10 @@ const (
 
 // relayBed is a target, and what leads to it. All of it speaks TLS, or none; what is behind an agent never does, as within a cluster.
 type relayBed struct {
-	parts *bed
-	dir   string
 	certified
 
+	parts  *bed
+	dir    string
 	tls    *tls.Config
 	target *child
 	serial int

@@ -22,7 +22,7 @@ import (
 
 const (
 	// relaySecret is shared by relays, and by them and the service that calls them.
-	relaySecret = "relays and the caller that measures them" //nolint:gosec // of relays that only this machine reaches, for minutes
+	relaySecret = "relays and the caller that measures them"
 	// callerSubject is who calls.
 	callerSubject = "bench"
 	callerIssuer  = "lockstep"
