@@ -9,8 +9,7 @@ export PATH := $(BIN):$(PATH)
 # Modules of the workspace, and those that stay out of it since their dependencies must not reach the others.
 MODULES = $(patsubst ./%,%,$(shell go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p'))
 ALONE := tools/generate tools/kubelab
-SERVICES := $(notdir $(patsubst %/go.mod,%,$(wildcard services/*/go.mod)))
-PROGRAMS := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./tools/lockstep
+PROGRAMS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go)) ./tools/lockstep
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)

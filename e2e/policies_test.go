@@ -172,6 +172,10 @@ func configurationIsFollowed(s *system) {
 	require.Equal(t, revision, same.GetRevision(), "what changes nothing is no change")
 	cli.ok("agent", "configure", "configured", "--full-resync-interval", "1h")
 	w.mend()
+	shown = cli.ok("agent", "configure", "configured", "--relay-target", "shop=shop.apps.svc:80", "--relay-target", "db=db.apps.svc:5432")
+	require.Regexp(t, `(?m)^relay targets +db=db.apps.svc:5432, shop=shop.apps.svc:80$`, shown)
+	require.Contains(t, cli.fails(2, "agent", "configure", "configured", "--relay-target", "kubernetes=a:1"), "relay_targets.kubernetes: is the name of the agent's Kubernetes API")
+	require.Regexp(t, `(?m)^relay targets +none$`, cli.ok("agent", "configure", "configured", "--no-relay-targets"))
 	require.Contains(t, cli.fails(2, "agent", "configure", "configured"), "nothing to set is given")
 	wrong := cli.fails(2, "agent", "configure", "configured", "--max-age", "1ms", "--max-workspaces", "-2", "--full-resync-interval", "0")
 	for _, field := range []string{"max_age", "max_workspaces", "full_resync_interval"} {

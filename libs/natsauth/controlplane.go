@@ -151,24 +151,18 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// relayStream holds the bucket in which relays tell each other what they hold.
-const relayStream = "KV_RELAYS"
-
-// relayPermissions: reads DIRECTORY and CONTROL, writes about agents what only it knows, and keeps its bucket, which it makes when it is not there. A key is removed by a message
-// that says so; nothing here empties or deletes a stream.
+// relayPermissions: reads DIRECTORY and CONTROL, writes about agents what only it knows, and has entries in the bucket of relays, where a key is removed by a message that says so.
+// It can neither make, change nor empty a stream.
 func relayPermissions(cell topology.Cell) jwt.Permissions {
 	allow := jwt.StringList{
 		cell.All(topology.FamilyAgent),
-		"$JS.API.INFO",
-		"$KV.RELAYS.>",
-		"$JS.API.STREAM.CREATE." + relayStream,
-		"$JS.API.STREAM.UPDATE." + relayStream,
-		// Its consumers are pushed to: the server asks whether they keep up, and waits for an answer.
-		"$JS.FC." + relayStream + ".>",
+		"$KV." + topology.BucketRelays + ".>",
+		// Consumers of a bucket are pushed to: the server asks whether they keep up, and waits for an answer.
+		"$JS.FC." + topology.StreamRelays + ".>",
 	}
 	allow = append(allow, ReadDirectory()...)
 	allow = append(allow, readStream(topology.StreamControl)...)
-	allow = append(allow, readStream(relayStream)...)
+	allow = append(allow, readStream(topology.StreamRelays)...)
 	return jwt.Permissions{
 		Pub: jwt.Permission{Allow: allow},
 		Sub: jwt.Permission{Allow: jwt.StringList{InboxPrefix(PrincipalRelay) + ".>"}},

@@ -70,7 +70,7 @@ func TestStaticPrincipalsAreHeldToTheirs(t *testing.T) {
 		natsauth.PrincipalRelay: {
 			publish: []string{
 				"lockstep.local.observed.18.x", "lockstep.local.desired.18.w", "lockstep.local.control.18.config", "lockstep.local.directory.agent.18", "lockstep.other.agent.18.connected",
-				"lockstep.local.secret.18.w", "lockstep.local.dead.relay.x", "$KV.OTHERS.x", "$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.UPDATE.CONTROL", "$JS.API.STREAM.PURGE.KV_RELAYS",
+				"lockstep.local.secret.18.w", "lockstep.local.dead.relay.x", "$KV.OTHERS.x", "$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.CREATE.KV_RELAYS", "$JS.API.STREAM.UPDATE.KV_RELAYS", "$JS.API.STREAM.UPDATE.CONTROL", "$JS.API.STREAM.PURGE.KV_RELAYS",
 				"$JS.API.STREAM.DELETE.KV_RELAYS", "$JS.API.STREAM.MSG.DELETE.KV_RELAYS", "$JS.API.STREAM.MSG.GET.DESIRED", "$JS.API.STREAM.INFO.AGENTS", "$JS.API.DIRECT.GET.OBSERVED",
 				"$JS.API.CONSUMER.CREATE.DESIRED.evil", "$JS.API.CONSUMER.RESET.CONTROL.dispatcher-18", "$JS.API.CONSUMER.PAUSE.CONTROL.dispatcher-18", "$JS.ACK.CONTROL.dispatcher-18.1.1.1.1.1",
 			},

@@ -19,6 +19,8 @@ type HTTPOptions struct {
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer // counts and times requests; optional
 	Uses    []string              // parts that the handler works with: they are stopped after it
+	// Below puts something between a connection and the TLS on it. Optional.
+	Below func(net.Conn) net.Conn
 }
 
 // HTTPServer is the part that serves handler on a listener: HTTP/1.1 and HTTP/2, in clear (h2c) or over
@@ -62,10 +64,28 @@ func (s *httpServer) listen(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)
 	}
+	if secure != nil && s.options.Below != nil {
+		listener = &wrapped{listener, s.options.Below}
+	}
 	if secure != nil {
 		return tls.NewListener(listener, secure), nil
 	}
 	return listener, nil
+}
+
+// wrapped is a listener with something around each connection.
+type wrapped struct {
+	net.Listener
+
+	wrap func(net.Conn) net.Conn
+}
+
+func (w *wrapped) Accept() (net.Conn, error) {
+	conn, err := w.Listener.Accept()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the listener's own
+	}
+	return w.wrap(conn), nil
 }
 
 func (s *httpServer) run(ctx context.Context, self *Self) error {

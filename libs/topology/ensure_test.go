@@ -74,6 +74,36 @@ func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 	require.Equal(t, uint64(1), log.CachedInfo().State.Msgs, "what was said before")
 }
 
+func TestTheBucketOfRelaysIsMadeWhereItIsMissing(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	js := natstest.JetStream(t, server)
+	for range 2 {
+		require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, options()))
+		kv, err := js.KeyValue(t.Context(), topology.BucketRelays)
+		require.NoError(t, err)
+		// It is all that a relay asks of a bucket: what it says expires, what is removed leaves nothing behind.
+		_, err = js.Publish(t.Context(), "$KV.RELAYS.relay.a", nil, jetstream.WithMsgTTL(time.Second))
+		require.NoError(t, err)
+		_, err = kv.Put(t.Context(), "connection.7.1", nil)
+		require.NoError(t, err)
+		require.NoError(t, kv.Purge(t.Context(), "connection.7.1", jetstream.PurgeTTL(time.Second)))
+		watcher, err := kv.WatchAll(t.Context())
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			select {
+			case entry := <-watcher.Updates():
+				return entry != nil && entry.Key() == "relay.a" && entry.Operation() != jetstream.KeyValuePut
+			default:
+				return false
+			}
+		}, patience, time.Millisecond, "it is told that a lease has expired")
+		require.NoError(t, watcher.Stop())
+		require.NoError(t, topology.EnsureRelays(natstest.Context(t), js, options()), "what is there stays")
+		require.NoError(t, js.DeleteKeyValue(t.Context(), topology.BucketRelays))
+	}
+}
+
 func TestAnOldReplicaDoesNotRevertANewOne(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))

@@ -69,8 +69,7 @@ type InternalConfig struct {
 
 // RegistryConfig is about what relays know of each other.
 type RegistryConfig struct {
-	Lease    time.Duration `yaml:"lease" help:"how long a relay is believed to be there after its last sign of life; whole seconds"`
-	Replicas int           `yaml:"replicas" help:"on how many NATS servers the registry is kept"`
+	Lease time.Duration `yaml:"lease" help:"how long a relay is believed to be there after its last sign of life; whole seconds"`
 }
 
 // TunnelConfig bounds what a tunnel takes.
@@ -102,8 +101,8 @@ func DefaultConfig() Config {
 			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName, Patience: hub.DefaultPatience, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
 		},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087")},
-		Registry: RegistryConfig{Lease: nats.DefaultLease, Replicas: 1},
-		Tunnel:   TunnelConfig{Window: 256 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second},
+		Registry: RegistryConfig{Lease: nats.DefaultLease},
+		Tunnel:   TunnelConfig{Window: 512 * config.KiB, MaxStreams: 10_000, PingInterval: 20 * time.Second, WriteTimeout: 30 * time.Second},
 	}
 }
 
@@ -129,8 +128,7 @@ func (c Config) Validate() []error {
 		fault(err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss", "internal.url", "%q is not such as wss://10.0.0.7:8087", c.Internal.URL)
 	}
 	fault(c.Registry.Lease < 3*time.Second || c.Registry.Lease%time.Second != 0, "registry.lease", "%s is not whole seconds, at least 3", c.Registry.Lease)
-	fault(c.Registry.Replicas < 1, "registry.replicas", "%d is less than 1", c.Registry.Replicas)
-	fault(c.Tunnel.Window < 16*config.KiB || c.Tunnel.Window > 64*config.MiB, "tunnel.window", "%s is not from 16KiB to 64MiB", c.Tunnel.Window)
+	fault(c.Tunnel.Window < 64*config.KiB || c.Tunnel.Window > 64*config.MiB, "tunnel.window", "%s is not from 64KiB to 64MiB", c.Tunnel.Window)
 	fault(c.Tunnel.MaxStreams < 1, "tunnel.max_streams", "%d is less than 1", c.Tunnel.MaxStreams)
 	fault(c.Tunnel.PingInterval <= 0, "tunnel.ping_interval", "%s is not positive", c.Tunnel.PingInterval)
 	fault(c.Tunnel.WriteTimeout <= 0, "tunnel.write_timeout", "%s is not positive", c.Tunnel.WriteTimeout)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"connectrpc.com/connect"
@@ -24,6 +25,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/connectapi"
@@ -47,8 +49,14 @@ func Program() config.Program {
 
 const serviceName = "relay"
 
+// gcPercent lets the heap grow to five times what is in use before it is swept, unless GOGC says something else: little is in use, and much is thrown away.
+const gcPercent = 400
+
 // Main runs the service until ctx is done.
 func Main(ctx context.Context, cfg Config) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: serviceName, Version: service.Version()})
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
@@ -125,7 +133,8 @@ func (p *process) openRegistry(context.Context) error {
 	p.teller = nats.NewTeller(p.js, p.cell, p.self.ID, p.tel.Logger)
 	p.trail = audit.NewLog(audit.Config{Publish: p.teller.Publish, Logger: p.tel.Logger})
 	p.book = nats.NewBook(nats.Config{
-		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Replicas: p.cfg.Registry.Replicas, Lost: p.teller.Lost, Logger: p.tel.Logger,
+		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease,
+		Lost: p.teller.Lost, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
 }
@@ -215,7 +224,7 @@ func (p *process) openExternal(context.Context) error {
 
 func (p *process) openAgents(context.Context) error {
 	p.intake = intake.New(intake.Config{
-		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{p.book, p.teller}, Configurations: p.configurations,
+		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book, p.teller}, Configurations: p.configurations,
 		Sessions: &p.tunnels, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, Logger: p.tel.Logger, Now: time.Now,
 	})
 	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake)
@@ -223,10 +232,7 @@ func (p *process) openAgents(context.Context) error {
 }
 
 func (p *process) listener(name string, cfg service.Listener, handler http.Handler) service.Part {
-	if name != "external" { // what lasts is not timed
-		return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger})
-	}
-	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics})
+	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Below: tunnel.Gather})
 }
 
 // measure registers what can be seen of the relay.
@@ -255,6 +261,17 @@ type agents struct{ *directory.Directory }
 func (a agents) Agent(id int64) (intake.Credential, bool) {
 	found, known := a.Directory.Agent(id)
 	return intake.Credential{ProjectID: found.ProjectID, TokenHash: found.TokenHash, Revoked: found.Revoked}, known
+}
+
+// releaser has nothing kept of connections that are no more.
+type releaser struct{ *proxy.Transport }
+
+// Connected is nothing to it.
+func (releaser) Connected(registry.Connection) {}
+
+// Disconnected releases what is kept.
+func (r releaser) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
+	r.Release(c.ID)
 }
 
 var errNoAddress = errors.New("internal.url is needed: the address that relays listen on for each other is no address to reach this one at")

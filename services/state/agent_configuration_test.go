@@ -52,7 +52,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 	require.Len(t, fault.From(err).Details, 2, "all of it is told: %v", err)
 	targets := &statev1.RelayTargets{Targets: []*statev1.RelayTarget{{Name: "db", Address: "db.apps.svc:5432"}, {Name: "shop", Address: "shop.apps.svc:80"}}}
 	for i, c := range []struct{ given, want *statev1.RelayTargets }{{targets, targets}, {nil, targets}, {&statev1.RelayTargets{}, &statev1.RelayTargets{}}} {
-		got := call(t, admin.agents.ConfigureAgent, configure(&statev1.AgentConfiguration{RelayTargets: c.given, MaxWorkspaces: proto.Int32(int32(50 + i))}))
+		got := call(t, admin.agents.ConfigureAgent, configure(&statev1.AgentConfiguration{RelayTargets: c.given, MaxWorkspaces: new(int32(50 + i))}))
 		equal(c.want, got.GetAgent().GetConfiguration().GetRelayTargets())
 	}
 	call(t, admin.agents.ConfigureAgent, configure(&statev1.AgentConfiguration{MaxWorkspaces: proto.Int32(-1)}))

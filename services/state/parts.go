@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	natsgo "github.com/nats-io/nats.go"
+
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
@@ -23,9 +25,7 @@ func (p *process) parts() []service.Part {
 		named("nats-callout", p.callout.Part()),
 		named("nats-system", p.system.Part()),
 		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
-		{Name: "streams", After: []string{"nats"}, Run: func(ctx context.Context, _ *service.Self) error {
-			return topology.Ensure(ctx, p.agents.Streams, p.agents.Cell, topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)})
-		}},
+		{Name: "streams", After: []string{"nats"}, Run: p.keepStreams},
 		{Name: "bootstrap", After: []string{"database"}, Run: func(ctx context.Context, _ *service.Self) error {
 			if err := bootstrap(ctx, p.cfg, p.directory); err != nil {
 				return err
@@ -74,6 +74,30 @@ func (p *process) migrate(ctx context.Context, _ *service.Self) error {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
+}
+
+// keepStreams makes the streams, and what relays keep in the memory of NATS again whenever NATS may have been started again.
+func (p *process) keepStreams(ctx context.Context, self *service.Self) error {
+	connected := p.conn.StatusChanged(natsgo.CONNECTED)
+	defer p.conn.RemoveStatusListener(connected)
+	options := topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)}
+	if err := topology.Ensure(ctx, p.agents.Streams, p.agents.Cell, options); err != nil {
+		return fmt.Errorf("make the streams: %w", err)
+	}
+	self.Ready()
+	for {
+		select {
+		case _, open := <-connected:
+			if !open {
+				return nil
+			}
+			if err := topology.EnsureRelays(ctx, p.agents.Streams, options); err != nil {
+				return fmt.Errorf("make again what NATS has lost: %w", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // admitAgents makes sure of the consumers of every agent and subscriber, which a restored NATS may lack, and one that was away when an agent was registered: when the service begins, and

@@ -18,6 +18,7 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // holds says whether a stream has a message on a subject, as an operator sees it.
@@ -107,7 +108,7 @@ func TestAnUpgradedServiceTellsTheHashesOfAgentsTokens(t *testing.T) {
 	require.NoError(t, err)
 	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
 	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // it is over
+	defer conn.Close(context.WithoutCancel(t.Context()))
 	_, err = conn.Exec(t.Context(), `update state.agents set token_hash = $2, entry_form = 0 where id = $1`, id, hash[:])
 	require.NoError(t, err)
 	require.False(t, told(token)())
@@ -148,6 +149,27 @@ func TestAnAgentThatARestoredNATSHasForgottenIsLetInAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return b.holds(t, topology.StreamDirectory, directory) }, time.Minute, 10*time.Millisecond)
 	require.NoError(t, b.nats.Restore(copied))
 	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond)
+}
+
+// Relays may not make what they keep in the memory of NATS.
+func TestWhatNATSLosesWhenItIsStartedAgainIsThereAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.start(t)
+	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalRelay))
+	require.NoError(t, err)
+	js := natstest.JetStream(t, b.nats, option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalRelay)))
+	put := func() error {
+		kv, err := js.KeyValue(t.Context(), topology.BucketRelays)
+		if err == nil {
+			_, err = kv.Put(t.Context(), "relay.a", nil)
+		}
+		return err
+	}
+	require.NoError(t, put())
+	b.nats.Down()
+	require.NoError(t, b.nats.Restart())
+	require.Eventually(t, func() bool { return put() == nil }, time.Minute, 10*time.Millisecond)
 }
 
 func TestAnAgentRegisteredWhileNATSIsAwayIsLetInLater(t *testing.T) {

@@ -44,7 +44,7 @@ containers and no root, and never touches a kubeconfig that it did not write.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newUpCommand(), newNodeCommand())
+	root.AddCommand(newUpCommand(), newNodeCommand(), newKubectlCommand())
 	return root
 }
 

@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"lockstep.internal/tools/kubelab/kubelet"
 )
 
 const (
@@ -47,7 +49,8 @@ func runTests(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	program = filepath.Join(dir, "kubelab")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, ".")
+	ldflags := fmt.Sprintf("-s -w -X k8s.io/component-base/version.gitVersion=%[1]s -X k8s.io/client-go/pkg/version.gitVersion=%[1]s", kubelet.Version)
+	build := exec.Command("go", "build", "-tags=kustomize_disable_go_plugin_support", "-ldflags="+ldflags, "-o", program, ".")
 	build.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build kubelab: %s\n%s", err, out)

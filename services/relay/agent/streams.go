@@ -2,11 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 
-	"lockstep.internal/services/relay/agent/targets"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -32,42 +32,50 @@ func (a *agent) take(session *tunnel.Session, s *tunnel.Stream) {
 	case i.AgentID != a.id:
 		err = fmt.Errorf("this is agent %d, not %d", a.id, i.AgentID)
 	case i.Target == route.KubernetesAPI && a.kube == nil:
-		err = &targets.UnknownError{Text: "the Kubernetes API cannot be reached through this agent: kubernetes.enabled is false there"}
+		err = errNoKubernetes
 	case i.Target == route.KubernetesAPI:
 		a.metrics.streams.WithLabelValues(streamTaken).Inc()
-		if s.Take() == nil {
-			a.kube.Take(s, session.Leaving(), a.streams.leave)
-			return
-		}
+		_ = s.Take()                                       // who serves it learns what is wrong with it
+		a.kube.Take(s, session.Leaving(), a.streams.leave) // which is when it ends
+		return
 	default:
 		err = a.join(s, i.Target)
 	}
-	if err != nil {
-		a.metrics.streams.WithLabelValues(streamRefused).Inc()
-		a.logger.Warn("a stream was refused", slog.String("target", i.Target), slog.String("error", err.Error()))
-		s.Reset(tunnel.Refused, err.Error())
-	}
 	a.streams.leave()
+	if err == nil || s.Err() != nil { // nobody waits for it any more
+		return
+	}
+	outcome, reason := streamRefused, tunnel.Refused
+	if _, is := errors.AsType[*unreachableError](err); is {
+		outcome, reason = streamUnreachable, tunnel.Unreachable
+	}
+	a.metrics.streams.WithLabelValues(outcome).Inc()
+	a.logger.Warn("a stream is not joined with what it was opened for", slog.String("target", i.Target), slog.String("error", err.Error()))
+	s.Reset(reason, err.Error())
 }
 
-// join carries a stream's bytes to a target and back until both directions have ended. An error is that the target is none.
+var errNoKubernetes = errors.New("the Kubernetes API cannot be reached through this agent: kubernetes.enabled is false there")
+
+// unreachableError is that a target is one, and does not answer.
+type unreachableError struct {
+	target string
+	err    error
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("target %s cannot be reached from the agent's cluster: %v", e.target, e.err)
+}
+
+func (e *unreachableError) Unwrap() error { return e.err }
+
+// join carries a stream's bytes to a target and back until both directions have ended. An error is that there is nothing to be joined with.
 func (a *agent) join(s *tunnel.Stream, target string) error {
-	address, err := a.book.Find(target)
+	conn, err := a.reach(s, target)
 	if err != nil {
 		return err
 	}
-	conn, err := a.reach(s, address)
-	if err != nil {
-		a.metrics.streams.WithLabelValues(streamUnreachable).Inc()
-		a.logger.Warn("a target cannot be reached", slog.String("target", target), slog.String("address", address.String()), slog.String("error", err.Error()))
-		s.Reset(tunnel.Unreachable, fmt.Sprintf("target %s cannot be reached from the agent's cluster: %v", target, err))
-		return nil
-	}
 	a.metrics.streams.WithLabelValues(streamTaken).Inc()
-	if s.Take() != nil {
-		_ = conn.Close() // nobody has used it
-		return nil
-	}
+	_ = s.Take()                              // joining shows what is wrong with it
 	sent, received, _ := tunnel.Join(s, conn) // both ends know why it ended
 	a.metrics.bytes.WithLabelValues("to_target").Add(float64(sent))
 	a.metrics.bytes.WithLabelValues("from_target").Add(float64(received))
@@ -75,19 +83,27 @@ func (a *agent) join(s *tunnel.Stream, target string) error {
 }
 
 // reach connects to a target, unless the stream is given up meanwhile.
-func (a *agent) reach(s *tunnel.Stream, address targets.Address) (tunnel.Conn, error) {
+func (a *agent) reach(s *tunnel.Stream, target string) (tunnel.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.Targets.DialTimeout)
 	defer cancel()
 	s.OnFailure(cancel)
 	defer s.OnFailure(nil)
+	select {
+	case <-a.book.Known(): // the first streams may come before the agent has read its configuration
+	case <-ctx.Done():
+	}
+	address, err := a.book.Find(target)
+	if err != nil {
+		return nil, err
+	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address.String())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what was dialled
+		return nil, &unreachableError{target, err}
 	}
 	joined, is := conn.(tunnel.Conn)
 	if !is {
 		_ = conn.Close() // nobody has used it
-		return nil, fmt.Errorf("a %T has no directions that end separately", conn)
+		return nil, &unreachableError{target, fmt.Errorf("a %T has no directions that end separately", conn)}
 	}
 	return joined, nil
 }

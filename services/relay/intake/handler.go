@@ -297,15 +297,16 @@ func (h *Handler) take(c *connection, s *tunnel.Stream) {
 		s.Reset(tunnel.Refused, errAsked.Error())
 		return
 	}
-	c.once.Do(func() { close(c.hello) })
 	defer s.Reset(tunnel.Cancelled, "the configuration is told no more")
 	for {
 		line, changed := h.cfg.Configurations.Configuration(c.AgentID)
-		if len(line) > 0 {
-			if _, err := s.Write(append(line, '\n')); err != nil {
-				return
-			}
+		if len(line) == 0 {
+			line = noConfiguration
 		}
+		if _, err := s.Write(append(line[:len(line):len(line)], '\n')); err != nil {
+			return
+		}
+		c.once.Do(func() { close(c.hello) })
 		select {
 		case <-changed:
 		case <-c.session.Leaving():
@@ -317,6 +318,9 @@ func (h *Handler) take(c *connection, s *tunnel.Stream) {
 		}
 	}
 }
+
+// noConfiguration is what an agent hears that has none yet.
+var noConfiguration = []byte("{}")
 
 // ConfigurationHead is what the stream is opened with on which an agent hears its configuration.
 const ConfigurationHead = `{"stream":"configuration"}`

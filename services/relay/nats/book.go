@@ -12,19 +12,22 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/registry"
 )
 
 const (
 	// bucket of the registry.
-	bucket = "RELAYS"
+	bucket = topology.BucketRelays
 	// DefaultLease is how long a relay is believed to be there after its last sign of life.
 	DefaultLease = 15 * time.Second
 	// refreshes of the lease within its length.
 	refreshes = 3
 	// answerTimeout bounds one request to NATS.
 	answerTimeout = 5 * time.Second
+	// openEvery is how often a bucket is looked for that is not there.
+	openEvery = 200 * time.Millisecond
 )
 
 // Config of a [Book]. Required are JetStream, Self, Registry and Logger.
@@ -33,10 +36,11 @@ type Config struct {
 	Self      registry.Relay
 	Registry  *registry.Registry
 	// Lease defaults to [DefaultLease]; whole seconds.
-	Lease    time.Duration
-	Replicas int
+	Lease time.Duration
 	// Lost is told of connections whose relay has ended without a word, by every relay that notices. Optional.
-	Lost   func(registry.Connection)
+	Lost func(registry.Connection)
+	// Gone is told of every connection that the registry has no more. Optional.
+	Gone   func(registry.Connection)
 	Logger *slog.Logger
 }
 
@@ -167,17 +171,26 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 	}
 }
 
+// open waits a moment for a bucket that is not there: when NATS has lost it, the state service makes it again.
 func (b *Book) open(ctx context.Context) (jetstream.KeyValue, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	kv, err := b.cfg.JetStream.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: bucket, Description: "Which relay holds a connection to which agent.", History: 1, Storage: jetstream.MemoryStorage, Replicas: max(1, b.cfg.Replicas),
-		LimitMarkerTTL: b.cfg.Lease, MaxValueSize: 4 << 10,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open bucket %s: %w", bucket, err)
+	again := time.NewTicker(openEvery)
+	defer again.Stop()
+	for {
+		kv, err := b.cfg.JetStream.KeyValue(ctx, bucket)
+		switch {
+		case err == nil:
+			return kv, nil
+		case !errors.Is(err, jetstream.ErrBucketNotFound):
+			return nil, fmt.Errorf("open bucket %s: %w", bucket, err)
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("open bucket %s: it is not there: the service state makes it", bucket)
+		}
 	}
-	return kv, nil
 }
 
 // refresh writes the lease. It is published as it is: a key that a bucket's own methods write anew never expires.
@@ -250,7 +263,9 @@ func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, val
 
 func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
-		b.cfg.Registry.Delete(entry.Key())
+		if c, was := b.cfg.Registry.Delete(entry.Key()); was && b.cfg.Gone != nil {
+			b.cfg.Gone(c)
+		}
 		return
 	}
 	if err := b.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/tools/testkit/natsd"
@@ -32,6 +33,7 @@ type relay struct {
 func start(t *testing.T, server *natsd.Server, id string) *relay {
 	t.Helper()
 	r := &relay{known: registry.New(), js: natstest.JetStream(t, server)}
+	require.NoError(t, topology.EnsureRelays(natstest.Context(t), r.js, topology.Options{}))
 	r.Book = nats.NewBook(nats.Config{
 		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -163,6 +165,7 @@ func TestABucketThatIsLostIsFilledAgain(t *testing.T) {
 	a.Connected(connection(9, 3))
 	require.Len(t, b.known.Agent(7), 1, "it goes on to count")
 	require.NoError(t, server.Restart())
+	require.NoError(t, topology.EnsureRelays(natstest.Context(t), natstest.JetStream(t, server), topology.Options{}))
 	b.sees(t, 9, 3)
 	b.sees(t, 8)
 	b.sees(t, 7, 1)

@@ -1,6 +1,6 @@
 // Package nats keeps the registry of connections in a key-value bucket in the memory of NATS: [Book] writes what this relay holds, and follows what all relays hold.
 //
-// It promises: what this relay holds is in the bucket within moments of its connection to NATS, however often the bucket is lost; nothing here waits for NATS but [Book.Run]. The
+// It promises: what this relay holds is in the bucket within moments of its connection to NATS, however often the bucket is lost, which the state service then makes anew; nothing here waits for NATS but [Book.Run]. The
 // lease is one key that is refreshed, and expires by itself with whoever is killed; an orderly end removes it at once, which voids all that the relay held. While NATS is away,
 // what was known goes on to count, and is doubted afterwards for the length of a lease, in which the other relays come back, too.
 package nats

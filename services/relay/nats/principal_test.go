@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,55 +52,43 @@ func (s *system) as(t *testing.T, name string) jetstream.JetStream {
 	}))
 }
 
-// run keeps a book until the test ends or stop is called, and returns once it knows all that there is.
-func (s *system) run(t *testing.T, id string) (book *relaynats.Book, known *registry.Registry, stop func()) {
+// run keeps a book until the test ends, or its end is called, and returns once it knows all that there is.
+func (s *system) run(t *testing.T, id string) *relay {
 	t.Helper()
-	known = registry.New()
-	book = relaynats.NewBook(relaynats.Config{
-		JetStream: s.as(t, natsauth.PrincipalRelay), Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: known, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	r := &relay{known: registry.New(), js: s.as(t, natsauth.PrincipalRelay)}
+	r.Book = relaynats.NewBook(relaynats.Config{
+		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 1), make(chan error, 1)
-	go func() { ended <- book.Run(ctx, func() { close(ready) }) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
+	go func() { ended <- r.Run(ctx, func() { ready <- struct{}{} }) }()
+	r.end = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-ended)
-	}
-	t.Cleanup(stop)
+	})
+	t.Cleanup(r.end)
 	select {
 	case <-ready:
-	case err := <-ended:
-		stopped = true
-		require.NoError(t, err)
 	case <-time.After(patience):
 		require.Fail(t, "the book is not read", "within %s", patience)
 	}
-	return book, known, stop
+	return r
 }
 
 func TestTheRelaysPrincipalKeepsABook(t *testing.T) {
 	t.Parallel()
 	s := startSystem(t)
-	a, _, stop := s.run(t, "a")
-	_, known, _ := s.run(t, "b")
-	sees := func(agent int64, want int) {
-		require.Eventually(t, func() bool { return len(known.Agent(agent)) == want }, patience, 10*time.Millisecond, "connections of agent %d", agent)
-	}
+	a, b := s.run(t, "a"), s.run(t, "b")
 	a.Connected(connection(7, 1))
 	a.Connected(connection(8, 2))
-	sees(7, 1)
-	sees(8, 1)
+	b.sees(t, 7, 1)
+	b.sees(t, 8, 2)
 	a.Disconnected(connection(7, 1), time.Now(), "")
-	sees(7, 0)
-	stop()
-	sees(8, 0)
-	require.Eventually(t, func() bool { return len(known.Orphans()) == 0 }, patience, 10*time.Millisecond, "an orderly end takes everything back")
-	kv, err := s.as(t, natsauth.PrincipalRelay).KeyValue(t.Context(), "RELAYS")
+	b.sees(t, 7)
+	a.end()
+	b.sees(t, 8)
+	require.Eventually(t, func() bool { return len(b.known.Orphans()) == 0 }, patience, 10*time.Millisecond, "an orderly end takes everything back")
+	kv, err := b.js.KeyValue(t.Context(), "RELAYS")
 	require.NoError(t, err)
 	_, err = kv.Get(t.Context(), "relay.b")
 	require.NoError(t, err)
@@ -122,8 +111,8 @@ func TestTheRelaysPrincipalReadsALargeBook(t *testing.T) {
 	case <-time.After(patience):
 		require.Fail(t, "not everything was written")
 	}
-	_, late, _ := s.run(t, "late")
-	require.Len(t, late.Agent(7), connections)
+	late := s.run(t, "late")
+	require.Len(t, late.known.Agent(7), connections)
 }
 
 func TestTheRelaysPrincipalReadsWhatItDecidesByAndTellsOfAgents(t *testing.T) {

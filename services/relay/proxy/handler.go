@@ -66,7 +66,7 @@ type Handler struct {
 func NewHandler(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, lasting: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{})}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: cfg.Transport, FlushInterval: -1, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
+		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	return h

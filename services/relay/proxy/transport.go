@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ import (
 const (
 	// idleTime is how long a stream is kept for a next request.
 	idleTime = 30 * time.Second
+	// rememberReleased is for how long it is known that a connection is not used any more.
+	rememberReleased = 10 * time.Minute
 	// maxIdle streams that are kept for one target of one agent.
 	maxIdle = 256
 	// streamBuffer is what requests and responses are read and written through.
@@ -40,11 +43,13 @@ type Transport struct {
 
 	mu   sync.Mutex
 	idle map[route.Instruction][]*kept
+	// released are connections that are not used any more, and until when that has to be known: streams through them may still be in use.
+	released map[int64]time.Time
 }
 
 // NewTransport makes one.
 func NewTransport(opener Opener) *Transport {
-	return &Transport{hub: opener, idle: map[route.Instruction][]*kept{}}
+	return &Transport{hub: opener, idle: map[route.Instruction][]*kept{}, released: map[int64]time.Time{}}
 }
 
 // kept is a stream that carries one request after the other.
@@ -140,7 +145,7 @@ func (t *Transport) keepOnly(to route.Instruction, idle []*kept) {
 func (t *Transport) keep(k *kept) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.idle[k.to]) >= maxIdle {
+	if _, released := t.released[k.Connection.ID]; released || len(t.idle[k.to]) >= maxIdle {
 		k.Reset(tunnel.Cancelled, "not needed any more")
 		return
 	}
@@ -156,6 +161,9 @@ func (t *Transport) keep(k *kept) {
 func (t *Transport) Release(connection int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(t.released, func(_ int64, until time.Time) bool { return now.After(until) })
+	t.released[connection] = now.Add(rememberReleased)
 	for to, idle := range t.idle {
 		rest := idle[:0:0]
 		for _, k := range idle {

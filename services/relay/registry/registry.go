@@ -78,26 +78,28 @@ func (r *Registry) Put(key string, value []byte) error {
 	return fmt.Errorf("%.100q %w", key, errKey)
 }
 
-// Delete takes that an entry was deleted or has expired.
-func (r *Registry) Delete(key string) {
+// Delete takes that an entry was deleted or has expired. It returns the connection that is no more.
+func (r *Registry) Delete(key string) (gone Connection, was bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id, is := strings.CutPrefix(key, relayPrefix); is {
 		delete(r.relays, id)
 	} else if k, err := parseConnectionKey(key); err == nil {
-		r.remove(k)
+		return r.remove(k)
 	}
+	return Connection{}, false
 }
 
-func (r *Registry) remove(k connectionKey) {
+func (r *Registry) remove(k connectionKey) (Connection, bool) {
 	c, known := r.connections[k]
 	if !known {
-		return
+		return c, false
 	}
 	delete(r.connections, k)
 	drop(r.agents, k.agent, k.id)
 	drop(r.projects, c.ProjectID, k)
 	drop(r.held, c.RelayID, k)
+	return c, true
 }
 
 // Doubt begins anew with what is there: all of it counts until [Registry.Dispel].

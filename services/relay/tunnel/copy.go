@@ -16,39 +16,46 @@ var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
 // WriteTo writes what comes to w until the other side ends. While nothing comes it holds no memory.
 func (st *Stream) WriteTo(w io.Writer) (int64, error) {
+	w = writer(w)
 	var written int64
-	var spare []byte
+	var data, spare []byte
+	defer func() { shrink(spare) }()
 	for {
-		data, err := st.takeAll(spare)
-		if errors.Is(err, io.EOF) {
-			return written, nil
-		}
+		at := 0
+		var err error
+		data, at, err = st.takeAll(spare)
 		if err != nil {
+			spare = nil
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
 			return written, err
 		}
-		n, err := w.Write(data)
+		n, err := w.Write(data[at:])
 		written += int64(n)
+		spare = data
 		if err != nil {
 			return written, err //nolint:wrapcheck // the writer's own
 		}
 		st.read(n)
-		spare = data
 	}
 }
 
-// takeAll waits until something has come and takes all of it, leaving spare in its place.
-func (st *Stream) takeAll(spare []byte) ([]byte, error) {
+// takeAll waits until something has come and takes all of it, leaving spare in its place. While it waits it keeps nothing large.
+func (st *Stream) takeAll(spare []byte) (data []byte, at int, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if st.at == len(st.in) {
+		spare = shrink(spare)
+		st.in, st.at = shrink(st.in), 0
+	}
 	if err := st.await(); err != nil {
-		return nil, err
+		shrink(spare)
+		return nil, 0, err
 	}
-	data := st.in[st.at:]
-	if len(data) > copyBuffer { // large ones are not kept
-		spare = nil
-	}
+	data, at = st.in, st.at
 	st.in, st.at = spare[:0], 0
-	return data, nil
+	return data, at, nil
 }
 
 // ReadFrom sends what r has until it ends. While a connection has nothing, no memory is held.

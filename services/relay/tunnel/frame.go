@@ -22,6 +22,8 @@ const (
 	kindDrained
 	// kindTaken says that what the stream was opened for has been reached.
 	kindTaken
+	// kindSettings says how much of a stream this side takes before it is read (4 bytes). It is the first frame of each side; until it comes, that is [minWindow].
+	kindSettings
 )
 
 const (
@@ -32,6 +34,10 @@ const (
 	// maxHead is the largest head of a stream, maxReason the longest reason of a reset.
 	maxHead   = 16 << 10
 	maxReason = 256
+	// minWindow is how much of a stream every side takes.
+	minWindow = 64 << 10
+	// maxWindow is the largest that a side may announce.
+	maxWindow = 64 << 20
 )
 
 type header struct {

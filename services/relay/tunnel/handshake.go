@@ -64,6 +64,15 @@ type Dialer struct {
 	Direct bool
 }
 
+// dialGathering is for what is below TLS.
+func dialGathering(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // says what was dialled
+	}
+	return Gather(conn), nil
+}
+
 // Dialled is a connection that has been upgraded.
 type Dialled struct {
 	net.Conn
@@ -83,6 +92,9 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Diall
 	dialer := websocket.Dialer{
 		Proxy: proxy, TLSClientConfig: d.TLS, HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
 		Subprotocols: []string{Subprotocol},
+	}
+	if strings.HasPrefix(url, "wss:") {
+		dialer.NetDialContext = dialGathering
 	}
 	ws, response, err := dialer.DialContext(ctx, url, header)
 	if response != nil {

@@ -4,15 +4,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
 
 // Config of a session. The zero value has every default.
 type Config struct {
-	// Window is how many bytes a stream's other side may send before they are read. Defaults to 256 KiB.
+	// Window is how many bytes a stream's other side may send before they are read; from 64 KiB to 64 MiB. Defaults to 512 KiB.
 	Window int
 	// MaxStreams that the other side may have open at a time. Defaults to 1,000.
 	MaxStreams int
@@ -24,8 +26,9 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	if c.Window == 0 {
-		c.Window = 256 << 10
+		c.Window = 512 << 10
 	}
+	c.Window = min(max(c.Window, minWindow), maxWindow)
 	if c.MaxStreams == 0 {
 		c.MaxStreams = 1000
 	}
@@ -60,6 +63,7 @@ type Session struct {
 
 	mu      sync.Mutex
 	streams map[uint32]*Stream
+	window  int // of the other side
 	taken   int // of streams: opened by the other side
 	next    uint32
 	err     error
@@ -73,10 +77,14 @@ type Session struct {
 	beat    *time.Timer
 	// silent is for how many beats nothing has come.
 	silent int
+	told   bool // the other side has told its settings
 
 	// What waits to be written, and who writes it.
-	out      sync.Mutex
-	pending  []byte
+	out     sync.Mutex
+	pending []byte
+	frames  int // in pending
+	// crowded is that several wrote at the time of the last write.
+	crowded  bool
 	spare    []byte
 	pong     []byte
 	ping     bool
@@ -91,8 +99,8 @@ type Session struct {
 func NewSession(conn net.Conn, dialled, secret bool, cfg Config, accept func(*Stream)) *Session {
 	cfg = cfg.withDefaults()
 	s := &Session{
-		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, done: make(chan struct{}), leaving: make(chan struct{}), drained: make(chan struct{}),
-		wire: &wire{conn: conn, masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
+		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, window: minWindow, done: make(chan struct{}), leaving: make(chan struct{}), drained: make(chan struct{}),
+		wire: &wire{conn: conn, out: writer(conn), masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
 	}
 	s.wire.pinged = s.answerPing
 	s.room.L = &s.out
@@ -190,12 +198,34 @@ func (s *Session) Serve() error {
 		s.beat = time.AfterFunc(s.cfg.PingInterval, s.check)
 	}
 	s.mu.Unlock()
+	if s.wire.masks { // who was dialled says nothing first
+		s.tellWindow()
+	}
 	s.fail(s.read())
 	return s.err
 }
 
 // errLeft is why a session ended that this side has drained.
 var errLeft = errors.New("it was drained")
+
+func (s *Session) tellWindow() {
+	_ = s.post(header{kind: kindSettings}, binary.BigEndian.AppendUint32(nil, uint32(s.cfg.Window))) // there is room for a first frame
+}
+
+// takeWindow of the other side: streams that are open may send more, or less, by the difference.
+func (s *Session) takeWindow(n int) {
+	s.mu.Lock()
+	more := n - s.window
+	s.window = n
+	streams := slices.Collect(maps.Values(s.streams))
+	s.mu.Unlock()
+	for _, st := range streams {
+		st.credit(more)
+	}
+	if !s.wire.masks {
+		s.tellWindow()
+	}
+}
 
 // check asks for a sign of life.
 func (s *Session) check() {
@@ -324,6 +354,13 @@ func (s *Session) take(h header, payload []byte) error {
 			st.end()
 		}
 		return nil
+	case kindSettings:
+		if len(payload) != 4 || binary.BigEndian.Uint32(payload) < minWindow || binary.BigEndian.Uint32(payload) > maxWindow || s.told {
+			return fmt.Errorf("the other side sent settings that are none: % x", payload)
+		}
+		s.told = true
+		s.takeWindow(int(binary.BigEndian.Uint32(payload)))
+		return nil
 	case kindTaken:
 		if st := s.stream(h.stream); st != nil {
 			st.reached()
@@ -418,8 +455,11 @@ func (s *Session) send(h header, payload []byte) error {
 		return nil
 	}
 	s.flushing = true
+	crowded := s.crowded
 	s.out.Unlock()
-	runtime.Gosched() // who is ready to write goes along
+	if crowded {
+		runtime.Gosched() // who is ready to write goes along
+	}
 	return s.flush()
 }
 
@@ -447,6 +487,7 @@ func (s *Session) rouse() {
 // add puts a frame to what waits. The first leaves space for the header of a message.
 func (s *Session) add(h header, payload []byte) {
 	h.length = len(payload)
+	s.frames++
 	if len(s.pending) == 0 {
 		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
 	}
@@ -469,6 +510,7 @@ func (s *Session) flush() error {
 			return nil
 		}
 		s.pending, s.pong, s.ping = s.spare[:0], nil, false
+		s.crowded, s.frames = s.frames > 1, 0
 		s.room.Broadcast()
 		s.out.Unlock()
 		err := s.write(batch, pong, ping)

@@ -77,7 +77,7 @@ type Stream struct {
 }
 
 func newStream(s *Session, id uint32, head []byte) *Stream {
-	st := &Stream{id: id, s: s, head: head, window: s.cfg.Window}
+	st := &Stream{id: id, s: s, head: head, window: s.window}
 	st.readable.L, st.writable.L = &st.mu, &st.mu
 	return st
 }
@@ -99,10 +99,7 @@ func (st *Stream) deliver(data []byte) error {
 		st.s.forget(st)
 		return st.s.post(header{kind: kindReset, stream: st.id}, nobodyReads().encode())
 	}
-	if st.at > 0 && len(st.in)+len(data) > cap(st.in) {
-		st.in = st.in[:copy(st.in, st.in[st.at:])]
-		st.at = 0
-	}
+	st.in, st.at = grow(st.in, st.at, len(data))
 	st.in = append(st.in, data...)
 	st.unread += len(data)
 	st.readable.Signal()
@@ -220,7 +217,7 @@ func (st *Stream) Read(p []byte) (int, error) {
 	n := copy(p, st.in[st.at:])
 	st.at += n
 	if st.at == len(st.in) {
-		st.in, st.at = st.in[:0], 0
+		st.in, st.at = shrink(st.in), 0
 	}
 	st.mu.Unlock()
 	st.read(n)

@@ -44,6 +44,8 @@ var errClosedByPeer = errors.New("closed by the other side")
 // One goroutine may read and one may write at a time.
 type wire struct {
 	conn net.Conn
+	// out writes to it.
+	out io.Writer
 	// masks is true on the side that dialled, which RFC 6455 wants to mask. Over TLS the mask is zero: what it protects from, a
 	// middlebox that takes the payload for HTTP, cannot see the payload there.
 	masks, secret bool
@@ -223,7 +225,7 @@ func (w *wire) put(b []byte) error {
 	if err := w.conn.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
 		return err //nolint:wrapcheck // who writes says to whom
 	}
-	_, err := w.conn.Write(b)
+	_, err := w.out.Write(b)
 	return err //nolint:wrapcheck // who writes says to whom
 }
 

@@ -23,7 +23,9 @@ func TestRelayTargetsThatCanBeSet(t *testing.T) {
 		many[i] = domain.RelayTarget{Name: fmt.Sprint("t", i), Address: "shop.apps.svc:80"}
 	}
 	for _, targets := range [][]domain.RelayTarget{
-		nil, {}, many,
+		nil,
+		{},
+		many,
 		{{Name: "a", Address: "a:1"}, {Name: strings.Repeat("a", 63), Address: "xn--bcher-kva.example:65535"}, {Name: "0-9", Address: "10.0.0.7:80"}, {Name: "six", Address: "[fd00::7]:80"}},
 	} {
 		c := configured(targets...)

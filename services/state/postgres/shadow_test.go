@@ -19,7 +19,7 @@ func everyColumn() map[string]map[string]bool {
 	return map[string]map[string]bool{
 		"agents": {
 			"id": wanted, "project_id": wanted, "name": wanted, "token_hash": wanted, "curve_public_key": wanted, "created_at": wanted, "revoked_at": wanted,
-			"configuration": wanted, "configuration_revision": wanted, "considered_revision": wanted,
+			"configuration": wanted, "configuration_revision": wanted, "considered_revision": wanted, "entry_form": wanted,
 			"last_seen_at": derived, "ticked_at": derived, "cluster_uid": derived, "epoch": derived,
 		},
 		"observed_objects": {

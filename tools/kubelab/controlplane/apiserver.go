@@ -25,6 +25,8 @@ func ServiceIP() net.IP { return net.ParseIP(serviceIP) }
 // APIServer says how to run kube-apiserver.
 type APIServer struct {
 	Bundle pki.Bundle
+	// Link is how the API server and the kubelets know each other.
+	Link pki.Link
 	// EtcdURL is where etcd serves.
 	EtcdURL string
 	// Listener accepts connections; the API server closes it.
@@ -39,6 +41,7 @@ func StartAPIServer(ctx context.Context, a APIServer) (*Part, error) {
 	}
 	cert, key := a.Bundle.ServerCert()
 	private, public := a.Bundle.ServiceAccountKey()
+	kubeletCert, kubeletKey := a.Link.ClientCert()
 	opts := options.NewServerRunOptions()
 	fs := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, set := range opts.Flags().FlagSets {
@@ -54,6 +57,11 @@ func StartAPIServer(ctx context.Context, a APIServer) (*Part, error) {
 		"--tls-private-key-file=" + key,
 		"--client-ca-file=" + a.Bundle.CA(),
 		"--anonymous-auth=false",
+		"--kubelet-certificate-authority=" + a.Link.CA(),
+		"--kubelet-client-certificate=" + kubeletCert,
+		"--kubelet-client-key=" + kubeletKey,
+		// The internal addresses of nodes lead nowhere.
+		"--kubelet-preferred-address-types=ExternalIP",
 		"--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + public,

@@ -9,5 +9,6 @@
 //
 // Faults are asked for per pod by annotation or per container by image name;
 // see Fault. A pod without one runs at its first step. No image is pulled, no
-// process runs, and nothing listens on a pod's address.
+// process runs, and nothing listens on a pod's address; what kubectl logs, exec,
+// attach and port-forward meet is in package endpoint.
 package kubelet

@@ -49,9 +49,9 @@ func SetNodeState(ctx context.Context, client kubernetes.Interface, node, state 
 
 var errNotReady = errors.New("not ready")
 
-// CheckNodes returns nil when every running node is ready and free of the taints
-// that new and lost nodes carry.
-func CheckNodes(ctx context.Context, client kubernetes.Interface) error {
+// CheckNodes returns nil when every running node is ready, free of the taints
+// that new and lost nodes carry, and known to be reached on port.
+func CheckNodes(ctx context.Context, client kubernetes.Interface, port int32) error {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: StateLabel + "=" + StateRunning})
 	if err != nil {
 		return fmt.Errorf("list the nodes: %w", err)
@@ -67,7 +67,7 @@ func CheckNodes(ctx context.Context, client kubernetes.Interface) error {
 		for _, c := range node.Status.Conditions {
 			ready = ready || (c.Type == v1.NodeReady && c.Status == v1.ConditionTrue)
 		}
-		if !ready {
+		if !ready || node.Status.DaemonEndpoints.KubeletEndpoint.Port != port {
 			return fmt.Errorf("%s: %w", node.Name, errNotReady)
 		}
 	}

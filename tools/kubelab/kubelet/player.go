@@ -37,6 +37,8 @@ type Player struct {
 	// Holder is the holder of the node leases: the same for every run of a lab,
 	// so that a restarted one need not wait for its own leases to expire.
 	Holder string
+	// Port is where the API server reaches the kubelets on 127.0.0.1.
+	Port int32
 	// Log receives what kwok logs.
 	Log io.Writer
 }
@@ -66,14 +68,14 @@ func (p Player) Run(ctx context.Context) error {
 		ManageNodesWithLabelSelector: StateLabel + "=" + StateRunning,
 		CIDR:                         "10.128.0.0/9",
 		NodeIP:                       "127.0.0.1",
-		LocalStages:                  Stages(),
+		LocalStages:                  Stages(p.Port),
 		PodPlayStageParallelism:      8,
 		NodePlayStageParallelism:     2,
 		PodsOnNodeSyncParallelism:    2,
 		NodeLeaseDurationSeconds:     leaseSeconds,
 		NodeLeaseParallelism:         2,
 		ID:                           p.Holder,
-		FuncMap:                      functions(time.Now),
+		FuncMap:                      functions(p.Port, time.Now),
 	})
 	if err != nil {
 		return fmt.Errorf("make the kubelets: %w", err)

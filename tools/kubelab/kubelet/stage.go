@@ -52,8 +52,14 @@ const jqStepDelay = jqSeconds + `
 // jqStuck finds deleted pods that are meant to stay.
 const jqStuck = `((` + jqFault + `) == "stuck-terminating" or any(.spec.containers[]; .image | test("stuck-terminating[^/]*$")))`
 
-// Stages returns the pod and node stages that play a lab's kubelets.
-func Stages() map[internalversion.StageResourceRef][]*internalversion.Stage {
+// jqNeedsStatus finds the nodes that are not ready, and those whose kubelet is
+// said to be elsewhere: %d is its port.
+const jqNeedsStatus = `(any(.status.conditions[]?; .type == "Ready" and .status == "True") | not)
+	or .status.daemonEndpoints.kubeletEndpoint.Port != %d`
+
+// Stages returns the pod and node stages that play a lab's kubelets, which are
+// reached on port.
+func Stages(port int32) map[internalversion.StageResourceRef][]*internalversion.Stage {
 	pod := internalversion.StageResourceRef{APIGroup: "v1", Kind: "Pod"}
 	node := internalversion.StageResourceRef{APIGroup: "v1", Kind: "Node"}
 	return map[internalversion.StageResourceRef][]*internalversion.Stage{
@@ -65,7 +71,7 @@ func Stages() map[internalversion.StageResourceRef][]*internalversion.Stage {
 				internalversion.StageStep{Delete: true}),
 		},
 		node: {
-			stage("node-ready", node, `any(.status.conditions[]?; .type == "Ready" and .status == "True") | not`, "", statusStep("NodeStatus")),
+			stage("node-ready", node, fmt.Sprintf(jqNeedsStatus, port), "", statusStep("NodeStatus")),
 		},
 	}
 }
@@ -77,7 +83,7 @@ func Stages() map[internalversion.StageResourceRef][]*internalversion.Stage {
 // while it does. Whoever plays stages calls this first, once: afterwards the
 // caches are only read.
 func CheckStages(ctx context.Context) error {
-	for ref, stages := range Stages() {
+	for ref, stages := range Stages(0) {
 		compiled, err := lifecycle.NewLifecycle(stages)
 		if err != nil {
 			return fmt.Errorf("compile the stages of %s: %w", ref.Kind, err)
@@ -123,7 +129,7 @@ func statusStep(function string) internalversion.StageStep {
 }
 
 // functions are what the stages' templates call.
-func functions(now func() time.Time) template.FuncMap {
+func functions(port int32, now func() time.Time) template.FuncMap {
 	return template.FuncMap{
 		"PodStatus": func(object any) (string, error) {
 			var pod v1.Pod
@@ -137,7 +143,7 @@ func functions(now func() time.Time) template.FuncMap {
 			if err := convert(object, &node); err != nil {
 				return "", err
 			}
-			return encode(NodeStatus(&node, now()))
+			return encode(NodeStatus(&node, port, now()))
 		},
 	}
 }

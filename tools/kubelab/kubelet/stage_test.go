@@ -13,10 +13,13 @@ import (
 	"lockstep.internal/tools/kubelab/kubelet"
 )
 
+// port is where the kubelets serve.
+const port = 10250
+
 // next returns the stage that kwok would play on the object, and after how long.
 func next(t *testing.T, kind string, object metav1.Object) (string, time.Duration) {
 	t.Helper()
-	stages, err := lifecycle.NewLifecycle(kubelet.Stages()[internalversion.StageResourceRef{APIGroup: "v1", Kind: kind}])
+	stages, err := lifecycle.NewLifecycle(kubelet.Stages(port)[internalversion.StageResourceRef{APIGroup: "v1", Kind: kind}])
 	require.NoError(t, err)
 	event := &lifecycle.Event{Labels: object.GetLabels(), Annotations: object.GetAnnotations(), Data: object}
 	possible, err := stages.ListAllPossible(t.Context(), event)
@@ -109,7 +112,11 @@ func TestNodeStages(t *testing.T) {
 	stage, delay := next(t, "Node", node)
 	require.Equal(t, "node-ready", stage)
 	require.Zero(t, delay)
-	node.Status = kubelet.NodeStatus(node, epoch())
+	node.Status = kubelet.NodeStatus(node, port, epoch())
 	stage, _ = next(t, "Node", node)
 	require.Empty(t, stage)
+	// A lab that comes back listens elsewhere.
+	node.Status = kubelet.NodeStatus(node, port+1, epoch())
+	stage, _ = next(t, "Node", node)
+	require.Equal(t, "node-ready", stage)
 }

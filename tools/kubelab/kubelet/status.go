@@ -173,8 +173,9 @@ func addressOf(pod *v1.Pod, hostIP string) string {
 	return netip.AddrFrom4([4]byte{10, 128 | byte(n>>16)&0x7f, byte(n >> 8), byte(n)}).String()
 }
 
-// NodeStatus describes a healthy node of the lab.
-func NodeStatus(node *v1.Node, now time.Time) v1.NodeStatus {
+// NodeStatus describes a healthy node of the lab whose kubelet is reached on
+// port of 127.0.0.1.
+func NodeStatus(node *v1.Node, port int32, now time.Time) v1.NodeStatus {
 	stamp := wholeSecond(now)
 	conditions := []v1.NodeCondition{
 		{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
@@ -202,8 +203,10 @@ func NodeStatus(node *v1.Node, now time.Time) v1.NodeStatus {
 		Allocatable: resources,
 		Addresses: []v1.NodeAddress{
 			{Type: v1.NodeInternalIP, Address: hostAddress(node.Name)},
+			{Type: v1.NodeExternalIP, Address: "127.0.0.1"},
 			{Type: v1.NodeHostName, Address: node.Name},
 		},
+		DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: port}},
 		NodeInfo: v1.NodeSystemInfo{
 			OperatingSystem: "linux", Architecture: "amd64", KubeletVersion: Version,
 			ContainerRuntimeVersion: "containerd://2.1.0", OSImage: "kubelab", KernelVersion: "6.12.0",

@@ -80,6 +80,7 @@ func (f *folder) close() error {
 func (f *folder) etcd() string       { return filepath.Join(f.data, "etcd") }
 func (f *folder) components() string { return filepath.Join(f.data, "components") }
 func (f *folder) pki() string        { return filepath.Join(f.data, "pki") }
+func (f *folder) link() string       { return filepath.Join(f.run, "kubelets") }
 func (f *folder) log() string        { return filepath.Join(f.data, "kubelab.log") }
 func (f *folder) kubeconfig() string { return filepath.Join(f.data, "kubeconfig") }
 

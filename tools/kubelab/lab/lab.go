@@ -16,8 +16,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
 
 	"lockstep.internal/tools/kubelab/controlplane"
+	"lockstep.internal/tools/kubelab/endpoint"
 	"lockstep.internal/tools/kubelab/kubelet"
 	"lockstep.internal/tools/kubelab/pki"
 	"lockstep.internal/tools/kubelab/volume"
@@ -116,7 +118,10 @@ type lab struct {
 	log      *os.File
 	progress progress
 	bundle   pki.Bundle
+	link     pki.Link
 	server   string
+	// kubelets is the port at which the kubelets are reached.
+	kubelets int32
 	client   kubernetes.Interface
 	parts    []*controlplane.Part
 }
@@ -156,6 +161,9 @@ func (l *lab) start(ctx, live context.Context) (err error) {
 	if l.bundle, err = pki.Ensure(l.files.pki(), controlplane.ServiceIP(), time.Now()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	if l.link, err = pki.NewLink(l.files.link(), time.Now()); err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	etcd := controlplane.Etcd{
 		DataDir: l.files.etcd(), SocketDir: l.files.run, Durable: !l.files.temporary, Log: l.log,
 	}
@@ -167,7 +175,9 @@ func (l *lab) start(ctx, live context.Context) (err error) {
 	l.parts = append(l.parts, part)
 	readyEtcd()
 
-	part, err = controlplane.StartAPIServer(live, controlplane.APIServer{Bundle: l.bundle, EtcdURL: etcd.URL(), Listener: listener})
+	part, err = controlplane.StartAPIServer(live, controlplane.APIServer{
+		Bundle: l.bundle, Link: l.link, EtcdURL: etcd.URL(), Listener: listener,
+	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -184,16 +194,44 @@ func (l *lab) start(ctx, live context.Context) (err error) {
 	if err := kubelet.RegisterNodes(ctx, l.client, l.config.Nodes); err != nil {
 		return err
 	}
+	if err := l.startEndpoint(ctx, live); err != nil {
+		return err
+	}
 	if err := l.startRest(live); err != nil {
 		return err
 	}
 	if err := l.await(ctx, "kube-controller-manager", l.checkControllers); err != nil {
 		return err
 	}
-	if err := l.await(ctx, "nodes", func(ctx context.Context) error { return kubelet.CheckNodes(ctx, l.client) }); err != nil {
+	if err := l.await(ctx, "nodes", func(ctx context.Context) error { return kubelet.CheckNodes(ctx, l.client, l.kubelets) }); err != nil {
 		return err
 	}
 	return l.writeKubeconfig(pki.Admin, l.kubeconfigPath())
+}
+
+// startEndpoint launches what the API server reaches as the kubelets.
+func (l *lab) startEndpoint(ctx, live context.Context) error {
+	config, err := l.link.ServerTLS()
+	if err != nil {
+		return err
+	}
+	client, err := l.newClient(pki.Kubelets)
+	if err != nil {
+		return err
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for the kubelets: %w", err)
+	}
+	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
+		l.kubelets = int32(tcp.Port)
+	}
+	server := &endpoint.Server{Client: client, Clock: clock.RealClock{}, Log: l.log}
+	l.parts = append(l.parts, controlplane.Go(live, "kubelets' endpoint", func(ctx context.Context) error {
+		return server.Serve(ctx, listener, config)
+	}))
+	return nil
 }
 
 // startRest launches what works through the API.
@@ -225,7 +263,7 @@ func (l *lab) startRest(live context.Context) error {
 	if err != nil {
 		return err
 	}
-	player := kubelet.Player{Config: config, Holder: "kubelab", Log: l.log}
+	player := kubelet.Player{Config: config, Holder: "kubelab", Port: l.kubelets, Log: l.log}
 	l.parts = append(l.parts, controlplane.Go(live, "kubelets", player.Run))
 
 	provisioner, err := volume.NewProvisioner(l.client)

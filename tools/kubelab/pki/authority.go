@@ -15,7 +15,7 @@ import (
 
 const validity = 10 * 365 * 24 * time.Hour
 
-// authority signs the certificates of one lab.
+// authority signs certificates of one lab.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -25,7 +25,7 @@ type authority struct {
 // pair is a certificate and its key, both PEM.
 type pair struct{ cert, key []byte }
 
-func newAuthority(now time.Time) (*authority, pair, error) {
+func newAuthority(name string, now time.Time) (*authority, pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, pair{}, fmt.Errorf("generate the authority's key: %w", err)
@@ -36,7 +36,7 @@ func newAuthority(now time.Time) (*authority, pair, error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "kubelab-ca"},
+		Subject:               pkix.Name{CommonName: name},
 		NotBefore:             now.Add(-time.Hour),
 		NotAfter:              now.Add(validity),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
@@ -66,10 +66,10 @@ func (a *authority) client(user string, groups ...string) (pair, error) {
 	})
 }
 
-// server issues the API server's serving certificate.
-func (a *authority) server(names []string, ips []net.IP) (pair, error) {
+// server issues a serving certificate.
+func (a *authority) server(name string, names []string, ips []net.IP) (pair, error) {
 	return a.issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		Subject:     pkix.Name{CommonName: name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames:    names,
 		IPAddresses: ips,

@@ -55,12 +55,13 @@ func Ensure(dir string, serviceIP net.IP, now time.Time) (Bundle, error) {
 }
 
 func generate(serviceIP net.IP, now time.Time) (map[string][]byte, error) {
-	ca, caPair, err := newAuthority(now)
+	ca, caPair, err := newAuthority("kubelab-ca", now)
 	if err != nil {
 		return nil, err
 	}
 	files := map[string][]byte{"ca.crt": caPair.cert, "ca.key": caPair.key}
 	server, err := ca.server(
+		"kube-apiserver",
 		[]string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
 		[]net.IP{net.IPv4(127, 0, 0, 1), serviceIP},
 	)

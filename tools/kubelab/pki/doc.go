@@ -8,4 +8,7 @@
 // in one rename; a process killed in the middle leaves no half of it. All files
 // are readable by their owner only. Certificates are valid for ten years, on
 // 127.0.0.1 and the names that pods would use.
+//
+// A Link is made anew for each run of a lab: an authority apart from the lab's,
+// by which the API server and the kubelets know each other and nobody else.
 package pki

@@ -14,6 +14,10 @@ import (
 // reportInterval is how often a build says how far it is.
 const reportInterval = 5 * time.Second
 
+// tags keeps Go plugins out of kubectl: the linker would have to keep all that a
+// plugin might call, a third of the program.
+const tags = "kustomize_disable_go_plugin_support"
+
 // build is one run of go build.
 type build struct {
 	dir, output string
@@ -28,7 +32,12 @@ func (b build) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-ldflags=-s -w", "-o", b.output, ".") //nolint:gosec // a path of the repository
+	version, err := b.version(ctx)
+	if err != nil {
+		return err
+	}
+	ldflags := fmt.Sprintf("-s -w -X k8s.io/component-base/version.gitVersion=%[1]s -X k8s.io/client-go/pkg/version.gitVersion=%[1]s", version)
+	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-tags="+tags, "-ldflags="+ldflags, "-o", b.output, ".") //nolint:gosec // a path of the repository
 	cmd.Dir, cmd.Env = b.dir, buildEnvironment()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -87,6 +96,19 @@ func (b build) count(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("list kubelab's packages in %s: %w\n%s", b.dir, err, &complaints)
 	}
 	return bytes.Count(out, []byte("\n")), nil
+}
+
+// version returns the version of Kubernetes, which its own build would write into the program.
+func (b build) version(ctx context.Context) (string, error) {
+	var complaints lastLines
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-e", "-f", "{{.Version}}", "k8s.io/kubernetes")
+	cmd.Dir, cmd.Env = b.dir, buildEnvironment()
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("ask for the version of Kubernetes in %s: %w\n%s", b.dir, err, &complaints)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 func (b build) sayf(format string, args ...any) {

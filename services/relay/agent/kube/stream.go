@@ -25,7 +25,7 @@ func (s *stream) Close() error {
 		s.cancel()
 		s.over()
 	})
-	return err //nolint:wrapcheck // the stream's own
+	return err
 }
 
 // streams is the listener that the server has them from.

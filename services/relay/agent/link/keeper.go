@@ -113,8 +113,8 @@ func (k *Keeper) Run(ctx, finish context.Context) {
 	var pause time.Duration
 	for {
 		s := k.connect(ctx, finish, pause)
-		if before != nil {
-			k.work.Go(before.leave)
+		if replaced := before; replaced != nil {
+			k.work.Go(func() { replaced.handOver(ctx) })
 		}
 		if s == nil {
 			return
@@ -156,8 +156,7 @@ func (k *Keeper) connect(ctx, finish context.Context, pause time.Duration) *sess
 			return nil
 		}
 		outcome, after := Failed, time.Duration(0)
-		var refused *tunnel.RefusedError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok {
 			outcome, after = Refused, refused.RetryAfter
 		}
 		pause = k.pause(after)

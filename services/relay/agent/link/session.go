@@ -8,6 +8,9 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
+// overlap is how long a connection and the one that takes its place both take streams.
+const overlap = time.Second
+
 // session is one connection at work.
 type session struct {
 	*tunnel.Session
@@ -52,6 +55,18 @@ func (k *Keeper) unlessOthers(err error) error {
 		return nil
 	}
 	return err
+}
+
+// handOver leaves the session once relays had time to learn of the one that takes its place.
+func (s *session) handOver(ctx context.Context) {
+	timer := time.NewTimer(overlap)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.Done():
+	case <-ctx.Done():
+	}
+	s.leave()
 }
 
 // leave drains the session and returns when it has ended, which it has to after a while.

@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,12 +15,16 @@ type Book struct {
 	mu       sync.Mutex
 	reported map[*Reporter]Configuration
 	current  *Configuration
+	known    chan struct{} // closed when there is a first one
 }
 
 // NewBook makes a book without a configuration.
 func NewBook(allowed Allowed) *Book {
-	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}}
+	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}, known: make(chan struct{})}
 }
+
+// Known is closed once there is a configuration.
+func (b *Book) Known() <-chan struct{} { return b.known }
 
 // Reporter is one connection to a relay.
 type Reporter struct{ book *Book }
@@ -56,29 +61,27 @@ func (b *Book) choose() bool {
 		}
 	}
 	before := b.current
+	if before == nil && highest != nil {
+		close(b.known)
+	}
 	b.current = highest
 	return highest != nil && (before == nil || before.Revision != highest.Revision || !maps.Equal(before.Addresses, highest.Addresses))
 }
 
-// UnknownError is why a stream to a target is refused.
-type UnknownError struct{ Text string }
-
-func (e *UnknownError) Error() string { return e.Text }
-
-// Find returns where a target is. Its error is an [UnknownError], for who asked.
+// Find returns where a target is. Its error is for who asked.
 func (b *Book) Find(name string) (Address, error) {
 	b.mu.Lock()
 	current := b.current
 	b.mu.Unlock()
 	if current == nil {
-		return Address{}, &UnknownError{"the agent has not been told its targets yet"}
+		return Address{}, errors.New("the agent has not been told its targets yet")
 	}
 	address, known := current.Addresses[name]
 	switch {
 	case !known:
-		return Address{}, &UnknownError{fmt.Sprintf("the agent's configuration (revision %d) has no target %q", current.Revision, name)}
+		return Address{}, fmt.Errorf("the agent's configuration (revision %d) has no target %q", current.Revision, name)
 	case !b.allowed.Allows(address):
-		return Address{}, &UnknownError{fmt.Sprintf("target %q is at %s, which targets.allowed_addresses of the agent in its cluster does not allow", name, address)}
+		return Address{}, fmt.Errorf("target %q is at %s, which targets.allowed_addresses of the agent in its cluster does not allow", name, address)
 	}
 	return address, nil
 }

@@ -1,0 +1,309 @@
+package agent_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/services/relay/agent"
+	"lockstep.internal/services/relay/hub"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// process is a relay agent in this process.
+type process struct {
+	t    *testing.T
+	cfg  agent.Config
+	ops  string
+	stop func()
+}
+
+// config of an agent of these relays, without the Kubernetes API.
+func config(t *testing.T, token string, relays ...*relay) agent.Config {
+	t.Helper()
+	cfg := agent.DefaultConfig()
+	cfg.Ops.Listen = "127.0.0.1:0"
+	cfg.CredentialsFile = credentials(t, "", token)
+	cfg.Kubernetes.Enabled = false
+	cfg.Relay.URLs = nil
+	for _, r := range relays {
+		cfg.Relay.URLs = append(cfg.Relay.URLs, r.url())
+	}
+	cfg.Relay.RetryMin, cfg.Relay.RetryMax = 10*time.Millisecond, 50*time.Millisecond
+	cfg.Targets.AllowedAddresses = []string{"127.0.0.1:*"}
+	cfg.Telemetry.LogFormat = "text"
+	return cfg
+}
+
+// start runs an agent until it is stopped, at the latest with the test. It returns when it listens.
+func start(t *testing.T, cfg agent.Config) *process {
+	t.Helper()
+	p := &process{t: t, cfg: cfg}
+	cfg.Telemetry.Out = t.Output()
+	listening := make(chan string, 1)
+	cfg.OnListen = func(addrs map[string]string) { listening <- addrs["ops"] }
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Main(ctx, cfg) }()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		assert.NoError(t, <-ended)
+	})
+	t.Cleanup(p.stop)
+	select {
+	case p.ops = <-listening:
+	case err := <-ended:
+		ended <- nil
+		require.NoError(t, err, "the agent ended at once")
+	}
+	return p
+}
+
+// get asks the ops listener.
+func (p *process) get(path string) (int, string) {
+	p.t.Helper()
+	response, err := http.Get("http://" + p.ops + path)
+	require.NoError(p.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(p.t, err)
+	return response.StatusCode, string(body)
+}
+
+// says waits until a page of the ops listener has this.
+func (p *process) says(path string, status int, text string) {
+	p.t.Helper()
+	require.EventuallyWithT(p.t, func(c *assert.CollectT) {
+		code, body := p.get(path)
+		require.Equal(c, status, code, body)
+		require.Contains(c, body, text)
+	}, patience, tick)
+}
+
+func TestTargetsAreReachedAsConfiguredAndAllowed(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	cfg := config(t, token, r)
+	cfg.Pod = "apps/agent-0"
+	p := start(t, cfg)
+	require.Equal(t, `the agent's configuration (revision 0) has no target "echo"`, r.refused("echo").Text)
+	r.configure(echo.configuration(3))
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 3")
+
+	s := r.stream("echo")
+	require.NoError(t, s.Taken())
+	echoes(t, s)
+	require.NoError(t, s.CloseWrite())
+	rest, err := io.ReadAll(s)
+	require.NoError(t, err)
+	require.Equal(t, "bye", string(rest), "directions end separately")
+
+	reset := r.refused("nothing")
+	require.Equal(t, tunnel.Refused, reset.Reason)
+	require.Equal(t, `the agent's configuration (revision 3) has no target "nothing"`, reset.Text)
+	reset = r.refused("outside")
+	require.Equal(t, tunnel.Refused, reset.Reason)
+	require.Contains(t, reset.Text, "outside.example:80")
+	reset = r.refused("closed")
+	require.Equal(t, tunnel.Unreachable, reset.Reason)
+	require.Contains(t, reset.Text, "target closed cannot be reached from the agent's cluster: dial tcp 127.0.0.1:1")
+	reset = r.refused("kubernetes")
+	require.Equal(t, tunnel.Refused, reset.Reason)
+	require.Contains(t, reset.Text, "kubernetes.enabled is false")
+
+	r.configure(`{"config_revision":4}`)
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 4")
+	require.Equal(t, tunnel.Refused, r.refused("echo").Reason)
+	_, metrics := p.get("/metrics")
+	require.Contains(t, metrics, `lockstep_relay_agent_streams_total{outcome="unreachable"} 1`)
+	require.Contains(t, metrics, `lockstep_relay_agent_target_bytes_total{direction="to_target"} 160000`)
+	made := r.connections()
+	require.Len(t, made, 1)
+	require.Equal(t, "apps", made[0].PodNamespace)
+	require.Equal(t, "agent-0", made[0].PodName)
+	require.NotEmpty(t, made[0].Version)
+}
+
+// A relay that is killed says nothing; what it had opened must not stay open at the targets.
+func TestARelayThatIsKilledIsSurvived(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	one, two, echo := newRelay(t, token), newRelay(t, token), newTarget(t)
+	one.configure(echo.configuration(3))
+	two.configure(echo.configuration(3))
+	p := start(t, config(t, token, one, two))
+	p.says("/readyz", http.StatusOK, "[ok] relays")
+	before, other := one.stream("echo"), two.stream("echo")
+	echoes(t, before)
+	echoes(t, other)
+
+	one.kill()
+	_, err := before.Read(make([]byte, 1))
+	require.ErrorIs(t, err, tunnel.ErrClosed)
+	echo.left(t, 1)
+	echoes(t, other)
+	p.says("/readyz", http.StatusOK, "[ok] relays")
+	two.kill()
+	echo.left(t, 0)
+	p.says("/readyz", http.StatusServiceUnavailable, "no connection with a relay")
+
+	one.open(nil)
+	echoes(t, one.stream("echo"))
+	p.says("/readyz", http.StatusOK, "[ok] relays")
+}
+
+// The program ends without a word: nothing of it stays, neither at the relay nor at the target.
+func TestAnAgentThatIsKilledLeavesNothing(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	r.configure(echo.configuration(1))
+	child := program(t, config(t, token, r))
+	session := r.session(1)
+	var s *hub.Route
+	require.Eventually(t, func() bool {
+		s = r.stream("echo")
+		return s.Taken() == nil
+	}, patience, tick)
+	echoes(t, s)
+	require.NoError(t, child.Process.Kill())
+	<-session.Done()
+	_, err := s.Read(make([]byte, 1))
+	require.ErrorIs(t, err, tunnel.ErrClosed)
+	echo.left(t, 0)
+}
+
+func TestARelayThatLeavesIsLeftWithoutAFailure(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	r.configure(echo.configuration(1))
+	p := start(t, config(t, token, r))
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	first := r.session(1)
+	before := r.stream("echo")
+	echoes(t, before)
+	first.Drain()
+	r.session(2)
+	after := r.stream("echo")
+	echoes(t, after)
+	echoes(t, before)
+	require.NoError(t, before.CloseWrite())
+	_, err := io.ReadAll(before)
+	require.NoError(t, err)
+	<-first.Done()
+	echoes(t, after)
+}
+
+func TestAnAgentThatIsStoppedFinishesWhatIsOpen(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	r.configure(echo.configuration(1))
+	p := start(t, config(t, token, r))
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	s := r.stream("echo")
+	echoes(t, s)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		p.stop()
+	}()
+	<-r.session(1).Drained()
+	echoes(t, s)
+	require.NoError(t, s.CloseWrite())
+	_, err := io.ReadAll(s)
+	require.NoError(t, err)
+	<-stopped
+	require.Len(t, r.connections(), 1, "it does not come again")
+}
+
+func TestWhatDoesNotFinishIsCut(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	r.configure(echo.configuration(1))
+	cfg := config(t, token, r)
+	cfg.DrainTimeout = 100 * time.Millisecond
+	listening := make(chan string, 1)
+	cfg.OnListen = func(map[string]string) { close(listening) }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Main(ctx, cfg) }()
+	<-listening
+	var s *hub.Route
+	require.Eventually(t, func() bool {
+		s = r.stream("echo")
+		return s.Taken() == nil
+	}, patience, tick)
+	cancel()
+	require.ErrorContains(t, <-ended, "not drained within 100ms: relays")
+	_, err := io.ReadAll(s)
+	require.Error(t, err)
+	echo.left(t, 0)
+}
+
+func TestACallerThatLeavesEndsTheConnectionToTheTarget(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	r.configure(echo.configuration(1))
+	p := start(t, config(t, token, r))
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	s := r.stream("echo")
+	echoes(t, s)
+	s.Reset(tunnel.Cancelled, "enough")
+	echo.left(t, 0)
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_streams 0")
+}
+
+func TestThereAreOnlySoManyStreams(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo := newRelay(t, token), newTarget(t)
+	r.configure(echo.configuration(1))
+	cfg := config(t, token, r, r) // the limit is over all connections
+	cfg.MaxStreams = 2
+	p := start(t, cfg)
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_connections 2")
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 1")
+	echoes(t, r.stream("echo"))
+	second := r.stream("echo")
+	echoes(t, second)
+	reset := r.refused("echo")
+	require.True(t, reset.Untaken())
+	second.Reset(tunnel.Cancelled, "enough")
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_streams 1")
+	echoes(t, r.stream("echo"))
+}
+
+func TestCredentialsThatWereReplacedNeedNoRestart(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r := newRelay(t, token)
+	cfg := config(t, natsauth.NewToken(natsauth.TokenAgent), r)
+	p := start(t, cfg)
+	p.says("/readyz", http.StatusServiceUnavailable, "the relay answered 401")
+	credentials(t, cfg.CredentialsFile, token)
+	p.says("/readyz", http.StatusOK, "[ok] relays")
+}
+
+func TestConnectionsAreReplacedWhenTheyAreOld(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r := newRelay(t, token)
+	cfg := config(t, token, r)
+	cfg.Relay.MaxAge = 300 * time.Millisecond
+	start(t, cfg)
+	first := r.session(1)
+	<-first.Drained()
+	require.Greater(t, len(r.connections()), 1, "the next one is made before")
+}

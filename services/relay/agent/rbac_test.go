@@ -1,0 +1,249 @@
+package agent_test
+
+import (
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/services/relay/agent"
+	"lockstep.internal/services/relay/proxy"
+	"lockstep.internal/services/relay/route"
+)
+
+// clusters are a relay and an agent with the rights that the manifest gives, in a namespace of their own.
+type cluster struct {
+	t         *testing.T
+	relay     *relay
+	admin     *kubernetes.Clientset
+	namespace string
+	account   string
+	transport *proxy.Transport
+	agent     *process
+}
+
+var installations atomic.Int64
+
+// newCluster has an agent that acts with an account's token, or with the administrator's credentials.
+func newCluster(t *testing.T, asAccount bool) *cluster {
+	t.Helper()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	c := &cluster{t: t, relay: newRelay(t, token)}
+	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	require.NoError(t, err)
+	admin.QPS = -1
+	c.admin, err = kubernetes.NewForConfig(admin)
+	require.NoError(t, err)
+	id := "agent-" + strconv.FormatInt(installations.Add(1), 10)
+	c.namespace = "lockstep-" + id
+	c.install("relay-agent.yaml", id)
+	c.install(filepath.Join("relay-agent-roles", "project-roles.yaml"), id)
+
+	cfg := config(t, token, c.relay)
+	cfg.Kubernetes = agent.Kubernetes{Enabled: true, Kubeconfig: kubeconfig}
+	if asAccount {
+		cfg.Kubernetes.Kubeconfig = c.asAccount()
+	}
+	c.agent = start(t, cfg)
+	c.relay.session(1)
+	c.transport = proxy.NewTransport(c.relay.hub)
+	t.Cleanup(c.transport.Close)
+	return c
+}
+
+// install makes the objects of a manifest.
+func (c *cluster) install(file, id string) {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "rbac", file))
+	require.NoError(c.t, err)
+	ctx, options := c.t.Context(), metav1.CreateOptions{}
+	for document := range strings.SplitSeq(strings.ReplaceAll(string(text), "agent-1", id), "\n---\n") {
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
+		require.NoError(c.t, err)
+		switch o := object.(type) {
+		case *corev1.Namespace:
+			_, err = c.admin.CoreV1().Namespaces().Create(ctx, o, options)
+		case *corev1.ServiceAccount:
+			c.account = o.Name
+			_, err = c.admin.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, options)
+		case *rbacv1.ClusterRole:
+			_, err = c.admin.RbacV1().ClusterRoles().Create(ctx, o, options)
+		case *rbacv1.ClusterRoleBinding:
+			_, err = c.admin.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
+		default:
+			require.Fail(c.t, "unknown object", "%T", object)
+		}
+		if !apierrors.IsAlreadyExists(err) { // agents share what does not name one
+			require.NoError(c.t, err)
+		}
+	}
+}
+
+// asAccount writes a kubeconfig with a token of the agent's account.
+func (c *cluster) asAccount() string {
+	c.t.Helper()
+	token, err := c.admin.CoreV1().ServiceAccounts(c.namespace).CreateToken(c.t.Context(), c.account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(c.t, err)
+	cfg, err := clientcmd.LoadFromFile(kubeconfig)
+	require.NoError(c.t, err)
+	for user := range cfg.AuthInfos {
+		cfg.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	}
+	path := filepath.Join(c.t.TempDir(), "kubeconfig")
+	require.NoError(c.t, clientcmd.WriteToFile(*cfg, path))
+	return path
+}
+
+// caller sends requests through the relay, with headers as the relay makes them.
+type caller struct {
+	cluster *cluster
+	header  http.Header
+}
+
+func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(proxy.With(r.Context(), &proxy.Way{To: route.Instruction{AgentID: agentID, Target: route.KubernetesAPI}}))
+	maps.Copy(r.Header, c.header)
+	return c.cluster.transport.RoundTrip(r)
+}
+
+// as is a client of the cluster in somebody's name.
+func (c *cluster) as(header http.Header) *kubernetes.Clientset {
+	c.t.Helper()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://kubernetes", QPS: -1, Transport: caller{c, header}})
+	require.NoError(c.t, err)
+	return client
+}
+
+func user(id string, groups ...string) http.Header {
+	return http.Header{"Impersonate-User": {"lockstep:user:" + id}, "Impersonate-Group": groups}
+}
+
+func TestCallersMayDoWhatTheClusterAllowsThem(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, true)
+	developer, reader := c.as(user("7", "lockstep:role:reader", "lockstep:role:developer")), c.as(user("8", "lockstep:role:reader"))
+	nobody := c.as(http.Header{"Impersonate-User": {"lockstep:service:gitlab"}, "Impersonate-Group": {"lockstep:services"}})
+	options := metav1.ListOptions{}
+
+	// Bindings take effect a moment after they were made.
+	require.Eventually(t, func() bool {
+		_, err := developer.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
+		return err == nil
+	}, patience, tick)
+	watching, err := reader.CoreV1().ConfigMaps(c.namespace).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=files"})
+	require.NoError(t, err)
+	defer watching.Stop()
+	made, err := developer.CoreV1().ConfigMaps(c.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "files"}, Data: map[string]string{"big": strings.Repeat("x", 500_000)}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	event := <-watching.ResultChan()
+	require.Equal(t, watch.Added, event.Type)
+	require.Equal(t, made.UID, event.Object.(*corev1.ConfigMap).UID)
+	got, err := reader.CoreV1().ConfigMaps(c.namespace).Get(t.Context(), "files", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, made.Data, got.Data)
+	require.NoError(t, developer.CoreV1().ConfigMaps(c.namespace).Delete(t.Context(), "files", metav1.DeleteOptions{}))
+	require.Equal(t, watch.Deleted, (<-watching.ResultChan()).Type)
+
+	// What is not allowed is the API server's answer, and names whom it refuses.
+	err = reader.CoreV1().ConfigMaps(c.namespace).Delete(t.Context(), "files", metav1.DeleteOptions{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, `User "lockstep:user:8" cannot delete resource "configmaps"`)
+	_, err = nobody.CoreV1().ConfigMaps(c.namespace).List(t.Context(), options)
+	require.ErrorContains(t, err, `User "lockstep:service:gitlab" cannot list resource "configmaps"`)
+	_, err = nobody.Discovery().ServerVersion()
+	require.NoError(t, err)
+	c.agent.says("/readyz", http.StatusOK, "[ok] kubernetes")
+}
+
+// whoAmI is what the API server takes a caller for.
+func whoAmI(t *testing.T, client *kubernetes.Clientset) authenticationv1.UserInfo {
+	t.Helper()
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return review.Status.UserInfo
+}
+
+// The agent has an administrator's credentials here, so that only its own guard stands between a caller and everything.
+func TestNobodyActsAsTheAgentOrAsSomebodyOfTheCluster(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, false)
+	admin, err := clientcmd.LoadFromFile(kubeconfig)
+	require.NoError(t, err)
+	require.Len(t, admin.AuthInfos, 1)
+	own := whoAmI(t, c.admin)
+	require.Contains(t, own.Groups, "system:masters", "else this test shows nothing")
+
+	who := whoAmI(t, c.as(user("7", "lockstep:role:reader")))
+	require.Equal(t, "lockstep:user:7", who.Username)
+	require.ElementsMatch(t, []string{"lockstep:role:reader", "system:authenticated"}, who.Groups)
+
+	with := func(header http.Header, key string, values ...string) http.Header {
+		header = header.Clone()
+		header[key] = values
+		return header
+	}
+	// What would leave the relay's headers out on the way leaves them in.
+	who = whoAmI(t, c.as(with(user("7"), "Connection", "Impersonate-User, Impersonate-Group")))
+	require.Equal(t, "lockstep:user:7", who.Username)
+	who = whoAmI(t, c.as(with(with(user("7"), "Authorization", "Bearer nonsense"), "X-Remote-User", "root")))
+	require.Equal(t, "lockstep:user:7", who.Username)
+
+	for name, header := range map[string]http.Header{
+		"nobody":            {},
+		"an administrator":  {"Impersonate-User": {own.Username}},
+		"a system's group":  user("7", "system:masters"),
+		"a service account": {"Impersonate-User": {"system:serviceaccount:kube-system:default"}},
+		"extra fields":      with(user("7"), "Impersonate-Extra-Scopes", "all"),
+		"a UID":             with(user("7"), "Impersonate-Uid", own.UID+"x"),
+	} {
+		_, err := c.as(header).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%s: %v", name, err)
+		require.NotContains(t, err.Error(), "cannot list resource", "%s: the agent refuses it, not the API server", name)
+	}
+}
+
+// If the agent's guard was passed, its account's rights would stand there still.
+func TestTheAccountMayDoNothingItself(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, true)
+	account, err := clientcmd.BuildConfigFromFlags("", c.asAccount())
+	require.NoError(t, err)
+	as := func(user string, groups ...string) *kubernetes.Clientset {
+		cfg := rest.CopyConfig(account)
+		cfg.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
+		client, err := kubernetes.NewForConfig(cfg)
+		require.NoError(t, err)
+		return client
+	}
+	require.Eventually(t, func() bool {
+		_, err := as("lockstep:user:7", "lockstep:role:owner").Discovery().ServerVersion()
+		return err == nil
+	}, patience, tick)
+	for name, client := range map[string]*kubernetes.Clientset{
+		"itself":            as(""),
+		"a group":           as("lockstep:user:7", "system:masters"),
+		"a group of ours":   as("lockstep:user:7", "lockstep:role:unknown"),
+		"a service account": as("system:serviceaccount:kube-system:generic-garbage-collector"),
+	} {
+		_, err := client.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
+		require.True(t, apierrors.IsForbidden(err), "%s: %v", name, err)
+	}
+}

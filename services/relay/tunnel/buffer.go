@@ -1,0 +1,51 @@
+package tunnel
+
+import "sync"
+
+const (
+	// smallBuffer is what a stream may keep while nothing comes, in bytes.
+	smallBuffer = 4 << 10
+	// mediumBuffer and largeBuffer are what it takes when more comes. The large one is a window as it is by default.
+	mediumBuffer = 64 << 10
+	largeBuffer  = 512 << 10
+)
+
+var (
+	mediumBuffers = sync.Pool{New: func() any { return new([mediumBuffer]byte) }}
+	largeBuffers  = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+)
+
+// grow makes room for n bytes more behind what is in b from at on.
+func grow(b []byte, at, n int) (grown []byte, begin int) {
+	need := len(b) - at + n
+	switch {
+	case len(b)+n <= cap(b):
+		return b, at
+	case need <= cap(b):
+		return b[:copy(b, b[at:])], 0
+	case need <= smallBuffer:
+		grown = make([]byte, 0, smallBuffer)
+	case need <= mediumBuffer:
+		grown = mediumBuffers.Get().(*[mediumBuffer]byte)[:0] //nolint:forcetypeassert // there are no others
+	case need <= largeBuffer:
+		grown = largeBuffers.Get().(*[largeBuffer]byte)[:0] //nolint:forcetypeassert // there are no others
+	default: // a window may be larger than by default
+		grown = make([]byte, 0, 2*need)
+	}
+	grown = append(grown, b[at:]...)
+	shrink(b)
+	return grown, 0
+}
+
+// shrink returns what is left of an empty buffer once nothing large is kept.
+func shrink(b []byte) []byte {
+	switch {
+	case cap(b) <= smallBuffer:
+		return b[:0]
+	case cap(b) == mediumBuffer:
+		mediumBuffers.Put((*[mediumBuffer]byte)(b[:mediumBuffer]))
+	case cap(b) == largeBuffer:
+		largeBuffers.Put((*[largeBuffer]byte)(b[:largeBuffer]))
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package tunnel
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"sync"
+)
+
+// gathered is how much one read or write below TLS may be, in bytes.
+const gathered = 128 << 10
+
+var gatherings = sync.Pool{New: func() any { return new([gathered]byte) }}
+
+// Gather returns a connection for TLS to run on. TLS reads and writes each record of 16 KiB by itself; here what is ready is read at once, and what one [Write] makes of records is
+// written at once. While nothing is under way it holds no memory.
+func Gather(conn net.Conn) net.Conn { return &gathering{Conn: conn} }
+
+// gathering is used as a connection is: one goroutine reads and one writes at a time.
+type gathering struct {
+	net.Conn
+
+	// What was read and not yet given out; nil where there is nothing.
+	in         *[gathered]byte
+	begin, end int
+	// busy is that the last read was as large as it could be.
+	busy bool
+
+	held bool
+	out  *[gathered]byte
+	n    int
+}
+
+func (g *gathering) Read(p []byte) (int, error) {
+	if g.in == nil {
+		if !g.busy || len(p) >= gathered {
+			n, err := g.Conn.Read(p)
+			g.busy = n == len(p)
+			return n, err //nolint:wrapcheck // the connection's own
+		}
+		in := gatherings.Get().(*[gathered]byte) //nolint:forcetypeassert // there are no others
+		n, err := g.Conn.Read(in[:])
+		if g.busy = n > len(p); n == 0 {
+			gatherings.Put(in)
+			return 0, err //nolint:wrapcheck // the connection's own
+		}
+		g.in, g.begin, g.end = in, 0, n // an error comes again
+	}
+	n := copy(p, g.in[g.begin:g.end])
+	if g.begin += n; g.begin == g.end {
+		gatherings.Put(g.in)
+		g.in = nil
+	}
+	return n, nil
+}
+
+func (g *gathering) Write(p []byte) (int, error) {
+	if !g.held {
+		return g.Conn.Write(p) //nolint:wrapcheck // the connection's own
+	}
+	written := 0
+	for len(p) > 0 {
+		if g.out == nil {
+			g.out, g.n = gatherings.Get().(*[gathered]byte), 0 //nolint:forcetypeassert // there are no others
+		}
+		n := copy(g.out[g.n:], p)
+		g.n += n
+		written += n
+		p = p[n:]
+		if g.n == gathered {
+			if err := g.flush(); err != nil {
+				return written, err
+			}
+		}
+	}
+	return written, nil
+}
+
+func (g *gathering) flush() error {
+	if g.out == nil {
+		return nil
+	}
+	_, err := g.Conn.Write(g.out[:g.n])
+	gatherings.Put(g.out)
+	g.out = nil
+	return err //nolint:wrapcheck // the connection's own
+}
+
+// writer is how to write to w: as it is, or in as few writes as can be where it is TLS on a connection of [Gather].
+func writer(w io.Writer) io.Writer {
+	if secure, is := w.(*tls.Conn); is {
+		if g, is := secure.NetConn().(*gathering); is {
+			return &gatheringWriter{secure, g}
+		}
+	}
+	return w
+}
+
+type gatheringWriter struct {
+	conn  *tls.Conn
+	below *gathering
+}
+
+func (w *gatheringWriter) Write(p []byte) (int, error) {
+	w.below.held = true
+	n, err := w.conn.Write(p)
+	w.below.held = false
+	if errFlush := w.below.flush(); err == nil && errFlush != nil {
+		return 0, errFlush
+	}
+	return n, err //nolint:wrapcheck // the connection's own
+}

@@ -1,0 +1,205 @@
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/utils/exec"
+)
+
+const (
+	// exitInterrupted and exitKilled are the exit codes of what a signal ends.
+	exitInterrupted = 130
+	exitKilled      = 137
+	// What a terminal sends for Ctrl-C and Ctrl-D.
+	interrupt, endOfInput = '\x03', '\x04'
+)
+
+// container is the stand-in for one that runs. Its contexts end with it.
+type container struct {
+	// input says that the caller sends something.
+	input bool
+	// follow prints the log from now on.
+	follow func(context.Context, io.Writer) error
+}
+
+var (
+	_ remotecommand.Executor    = container{}
+	_ remotecommand.Attacher    = container{}
+	_ portforward.PortForwarder = forwarder(nil)
+)
+
+// ExecInContainer prints the command and echoes until the input ends.
+func (c container) ExecInContainer(ctx context.Context, _, _, _ string, command []string,
+	in io.Reader, out, _ io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration,
+) error {
+	to := newScreen(out, tty)
+	if err := to.line(strings.Join(command, " ")); err != nil {
+		return err
+	}
+	if code, exits := ExitCode(command); exits {
+		return exit(code)
+	}
+	if !c.input {
+		return nil
+	}
+	return c.converse(ctx, in, to, resize)
+}
+
+// AttachContainer echoes until the input ends, or prints the log when there is none.
+func (c container) AttachContainer(ctx context.Context, _, _, _ string,
+	in io.Reader, out, _ io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+) error {
+	to := newScreen(out, tty)
+	if !c.input {
+		return c.follow(ctx, to)
+	}
+	err := c.converse(ctx, in, to, resize)
+	if exit := (exec.CodeExitError{}); errors.As(err, &exit) {
+		// An attached stream ends without telling how.
+		return nil
+	}
+	return err
+}
+
+// converse echoes until the input ends or the container does. What it leaves
+// running ends with the connection, which the caller closes.
+func (c container) converse(ctx context.Context, in io.Reader, to *screen, resize <-chan remotecommand.TerminalSize) error {
+	if to.tty {
+		go func() {
+			for size := range resize {
+				// Whoever is gone learns no size.
+				_ = to.line(fmt.Sprintf("terminal %dx%d", size.Width, size.Height))
+			}
+		}()
+	}
+	done := make(chan error, 1)
+	go func() { done <- to.echo(in) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return exit(exitKilled)
+	}
+}
+
+// exit returns the error by which a command ends with code; nil for 0.
+func exit(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return exec.CodeExitError{Err: fmt.Errorf("exit code %d", code), Code: code}
+}
+
+// ExitCode returns the code with which a command wants to end at once:
+// `exit 3`, also as `sh -c "exit 3"`.
+func ExitCode(command []string) (int, bool) {
+	if len(command) == 3 && command[1] == "-c" {
+		command = strings.Fields(command[2])
+	}
+	if len(command) != 2 || command[0] != "exit" {
+		return 0, false
+	}
+	code, err := strconv.ParseUint(command[1], 10, 8)
+	return int(code), err == nil
+}
+
+// screen is where a container writes: its standard output, line by line and
+// piece by piece.
+type screen struct {
+	tty bool
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func newScreen(out io.Writer, tty bool) *screen {
+	if out == nil {
+		out = io.Discard
+	}
+	return &screen{tty: tty, out: out}
+}
+
+func (s *screen) Write(data []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.Write(data) //nolint:wrapcheck // a writer in front of another
+}
+
+func (s *screen) line(text string) error {
+	end := "\n"
+	if s.tty {
+		end = "\r\n"
+	}
+	if _, err := io.WriteString(s, text+end); err != nil {
+		return fmt.Errorf("write a line: %w", err)
+	}
+	return nil
+}
+
+// echo writes what it reads until that ends; a terminal says so by a key.
+func (s *screen) echo(in io.Reader) error {
+	if !s.tty {
+		if _, err := io.Copy(s, in); err != nil {
+			return fmt.Errorf("echo: %w", err)
+		}
+		return nil
+	}
+	buffer := make([]byte, 4<<10)
+	for {
+		n, err := in.Read(buffer)
+		keys := buffer[:n]
+		last := bytes.IndexAny(keys, string([]byte{interrupt, endOfInput}))
+		if last >= 0 {
+			keys = keys[:last]
+		}
+		if _, err := s.Write(keys); err != nil {
+			return fmt.Errorf("echo: %w", err)
+		}
+		switch {
+		case last >= 0 && buffer[last] == interrupt:
+			return exit(exitInterrupted)
+		case last >= 0, errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read the terminal: %w", err)
+		}
+	}
+}
+
+// forwarder is the stand-in for what listens on the ports of a pod.
+type forwarder func(stream io.ReadWriteCloser) error
+
+// PortForward serves one connection.
+func (f forwarder) PortForward(_ context.Context, _, _ string, _ int32, stream io.ReadWriteCloser) error {
+	return f(stream)
+}
+
+// forward echoes until the other side has sent all or alive ends.
+func forward(alive context.Context, stream io.ReadWriter) error {
+	if alive.Err() != nil {
+		return context.Cause(alive)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(stream, stream)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("echo: %w", err)
+		}
+		return nil
+	case <-alive.Done():
+		return context.Cause(alive)
+	}
+}

@@ -1,0 +1,139 @@
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	conversion "k8s.io/kubernetes/pkg/apis/core/v1"
+)
+
+// stampFormat is how kubelets write the time of a line.
+const stampFormat = "2006-01-02T15:04:05.000000000Z07:00"
+
+var errEnough = errors.New("the limit of bytes is reached")
+
+func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
+	var options v1.PodLogOptions
+	query := r.URL.Query()
+	if err := conversion.Convert_url_Values_To_v1_PodLogOptions(&query, &options, nil); err != nil {
+		http.Error(w, "read the options: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	pod, ok := s.find(w, r)
+	if !ok {
+		return
+	}
+	run, err := RunOf(pod, r.PathValue("container"), options.Previous)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	ctx := r.Context()
+	if options.Follow && run.Ended == nil {
+		alive, release := s.alive(ctx, pod, &run)
+		defer release()
+		ctx = alive
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	now := s.Clock.Now()
+	p := newPrinter(w, options, now)
+	// Whoever reads has gone when writing fails, and a full measure is no failure.
+	_ = s.tell(ctx, run, first(run.Count(now), options.TailLines), options.Follow, p.print)
+}
+
+// first returns the first of count lines that is to be printed.
+func first(count int, tail *int64) int {
+	from := max(count-kept, 0)
+	if tail != nil {
+		from = max(from, count-int(min(*tail, kept)))
+	}
+	return from
+}
+
+// tell prints the lines of run from the from-th on; with follow, also those to
+// come until the run ends or ctx does.
+func (s *Server) tell(ctx context.Context, run Run, from int, follow bool, print func([]Line) error) error {
+	for {
+		now := s.Clock.Now()
+		var lines []Line
+		for ; from < run.Count(now); from++ {
+			lines = append(lines, run.Line(from))
+		}
+		if err := print(lines); err != nil || !follow || run.Ended != nil {
+			return err
+		}
+		next := s.Clock.NewTimer(run.Line(from).Time.Sub(now))
+		select {
+		case <-next.C():
+		case <-ctx.Done():
+			next.Stop()
+			if run.Ended = endOf(ctx); run.Ended == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// followFrom returns what prints the lines that run prints from now on.
+func (s *Server) followFrom(run Run) func(context.Context, io.Writer) error {
+	return func(ctx context.Context, w io.Writer) error {
+		now := s.Clock.Now()
+		return s.tell(ctx, run, run.Count(now), true, newPrinter(w, v1.PodLogOptions{}, now).print)
+	}
+}
+
+// printer writes lines as the options want them.
+type printer struct {
+	w       io.Writer
+	options v1.PodLogOptions
+	since   time.Time
+}
+
+func newPrinter(w io.Writer, options v1.PodLogOptions, now time.Time) *printer {
+	p := &printer{w: w, options: options}
+	switch {
+	case options.SinceTime != nil:
+		p.since = options.SinceTime.Time
+	case options.SinceSeconds != nil:
+		p.since = now.Add(-time.Duration(*options.SinceSeconds) * time.Second)
+	}
+	return p
+}
+
+// print writes lines at once, or as much of them as the limit allows.
+func (p *printer) print(lines []Line) error {
+	var text bytes.Buffer
+	for _, line := range lines {
+		// Everything is on standard output.
+		if line.Time.Before(p.since) || (p.options.Stream != nil && *p.options.Stream == v1.LogStreamStderr) {
+			continue
+		}
+		if p.options.Timestamps {
+			text.WriteString(line.Time.UTC().Format(stampFormat) + " ")
+		}
+		text.WriteString(line.Text + "\n")
+	}
+	enough := false
+	if limit := p.options.LimitBytes; limit != nil {
+		enough = int64(text.Len()) >= *limit
+		text.Truncate(int(min(int64(text.Len()), *limit)))
+		p.options.LimitBytes = new(*limit - int64(text.Len()))
+	}
+	if _, err := p.w.Write(text.Bytes()); err != nil {
+		return fmt.Errorf("write the log: %w", err)
+	}
+	if flusher, ok := p.w.(http.Flusher); ok {
+		flusher.Flush()
+	}
+	if enough {
+		return errEnough
+	}
+	return nil
+}
