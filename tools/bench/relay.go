@@ -241,7 +241,7 @@ func measureBulk(ctx context.Context, size Size, ways []way, streams int, down b
 	least, most := int64(0), int64(0)
 	for i, r := range runs {
 		takes[i] = func(ctx context.Context, _ int) error {
-			first, counted := int64(firstBytes*r.streams), int64(size.of(bulkBytes))
+			first, counted := int64(size.of(firstBytes)*r.streams), int64(size.of(bulkBytes))
 			if !size.Long {
 				// A rate that is known says how much goes in a turn.
 				rate := median(rates[i])

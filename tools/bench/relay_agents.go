@@ -135,6 +135,20 @@ func leaveAgain(ctx context.Context, fleet *child) error {
 	return settle(ctx)
 }
 
+// reached waits until the target answers.
+func (w way) reached(ctx context.Context) error {
+	conn, err := w.ask(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing follows
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := askUntilAnswered(conn, w.request()); err != nil {
+		return fmt.Errorf("ask through %s: %w", w.name, err)
+	}
+	return nil
+}
+
 // askUntilAnswered asks again where nobody waits for an agent, at once but for what keeps the machine usable.
 func askUntilAnswered(conn net.Conn, request []byte) error {
 	const pause = time.Millisecond

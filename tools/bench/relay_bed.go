@@ -95,7 +95,13 @@ func (b *relayBed) ways(ctx context.Context, hops int) ([]way, error) {
 			return nil, err
 		}
 	}
-	return []way{ours.way(bedAgent), b.direct(), peer.way(bedAgent)}, nil
+	ways := []way{ours.way(bedAgent), b.direct(), peer.way(bedAgent)}
+	for _, w := range ways {
+		if err := w.reached(ctx); err != nil { // a relay may not know yet what another one has
+			return nil, err
+		}
+	}
+	return ways, nil
 }
 
 // relays of one kind, one or two, in which callers come to the first and agents to the last.
