@@ -311,20 +311,6 @@ func (c *child) stop() error {
 	return err
 }
 
-// abandon ends the child at once, whatever it is doing.
-func (c *child) abandon() {
-	c.once.Do(func() {
-		_ = c.cmd.Process.Kill() // or it has ended
-		for {
-			select {
-			case <-c.replies: // that nobody waits for
-			case <-c.ended:
-				return
-			}
-		}
-	})
-}
-
 // tail is the end of its log.
 func (c *child) tail() string {
 	const lines = 10

@@ -28,7 +28,7 @@ const (
 
 const relayAbout = "All on the loopback address, each a process: the target, relays, an agent, and the client, which is this program and as cheap as can be. The target is net/http's server with responses of 1 KB. Beside it " +
 	"github.com/rancher/remotedialer v0.6.1 with a reverse proxy in front that keeps its connections, in the same run and taking turns, as one of peers. Figures of http, open, wait, agents and tunnels are in plaintext from end to end; " +
-	"those of https and bulk have TLS between the client and the relay, between relays, and between relay and agent; what is behind an agent is plaintext, as within a cluster."
+	"those of https and bulk have TLS between the client and the relay, between relays, and between relay and agent; what is behind an agent is plaintext, as within a cluster. Bulk is what goes in the time of a turn, at most 1 GiB; with --long always 1 GiB."
 
 // relayFamily measures the way to an agent's target through one relay.
 func relayFamily() Family {
