@@ -291,7 +291,9 @@ func (b *bed) client() *http.Client {
 // ask sends a request and returns status and body of the answer.
 func (b *bed) ask(request *http.Request) (int, string) {
 	b.t.Helper()
-	response, err := b.client().Do(request)
+	client := b.client()
+	defer client.CloseIdleConnections()
+	response, err := client.Do(request)
 	require.NoError(b.t, err)
 	defer response.Body.Close()
 	raw, err := io.ReadAll(response.Body)
@@ -337,7 +339,9 @@ func (b *bed) events(kind string, enough func(data []byte) bool) {
 // metric says whether a relay shows this line.
 func (b *bed) metric(r *running, line string) bool {
 	b.t.Helper()
-	response, err := b.client().Get("http://" + r.addrs["ops"] + "/metrics")
+	client := b.client()
+	defer client.CloseIdleConnections()
+	response, err := client.Get("http://" + r.addrs["ops"] + "/metrics")
 	require.NoError(b.t, err)
 	defer response.Body.Close()
 	raw, err := io.ReadAll(response.Body)

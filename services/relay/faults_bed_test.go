@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/event"
@@ -338,11 +340,14 @@ func (before usage) requireNoMore(t *testing.T) {
 	t.Helper()
 	const someGoroutines, someHeap = 8, 24 << 20
 	var now usage
-	require.Eventually(t, func() bool {
-		http.DefaultClient.CloseIdleConnections()
+	if !assert.Eventually(t, func() bool {
 		now = measure()
 		return now.goroutines <= before.goroutines+someGoroutines && now.heap <= before.heap+someHeap
-	}, soon, 50*time.Millisecond, "it was %+v", before)
+	}, soon/2, 50*time.Millisecond, "it was %+v", before) {
+		var running strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&running, 1)
+		require.FailNow(t, "more than before", "now %+v: %s", now, &running)
+	}
 	t.Logf("before: %d goroutines, %d KiB; after: %d, %d KiB", before.goroutines, before.heap>>10, now.goroutines, now.heap>>10)
 }
 

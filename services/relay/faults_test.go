@@ -441,4 +441,3 @@ func TestManyAgentsComeBackAtOnce(t *testing.T) { //nolint:paralleltest // it me
 		return len(come) >= 2*agents && len(gone) == len(come)
 	}, soon, 100*time.Millisecond)
 }
-

@@ -51,7 +51,11 @@ type Log struct {
 
 	mu      sync.Mutex
 	waiting []Record
+	count   int           // of records that are not published
 	full    chan struct{} // has an element when there is a batch
+
+	// unpublished are batches that were begun to be published; only who publishes uses them.
+	unpublished []Batch
 }
 
 // NewLog makes a log that is published while Run runs.
@@ -75,9 +79,10 @@ func (l *Log) Release(records int) { l.room.Release(int64(records)) }
 
 // Add takes a record for which there is room.
 func (l *Log) Add(r Record) {
-	r.Path, r.Error = Cut(r.Path, MaxPath), Cut(r.Error, maxError)
+	r.Path, r.Error, r.Method, r.Verb, r.Subject = Cut(r.Path, MaxPath), Cut(r.Error, maxError), Cut(r.Method, maxMethod), Cut(r.Verb, maxMethod), Cut(r.Subject, maxName)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, r)
+	l.count++
 	full := len(l.waiting) == MaxBatch
 	l.mu.Unlock()
 	if full {
@@ -92,7 +97,7 @@ func (l *Log) Add(r Record) {
 func (l *Log) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiting)
+	return l.count
 }
 
 // Run publishes until ctx is done, and then what there is, until finish is done.
@@ -112,23 +117,26 @@ func (l *Log) Run(ctx, finish context.Context) error {
 	}
 }
 
-// publish all that waits. What it cannot publish waits on.
+// publish all that waits. What it cannot publish waits on, as it is: who has got it and could not say so knows it by its id.
 func (l *Log) publish(ctx context.Context) error {
 	l.mu.Lock()
 	records := l.waiting
 	l.waiting = nil
 	l.mu.Unlock()
-	batches := split(records)
-	for i, b := range batches {
-		b.ID, b.At = uuid.NewString(), time.Now()
+	l.unpublished = append(l.unpublished, split(records)...)
+	for len(l.unpublished) > 0 {
+		b := l.unpublished[0]
 		_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, l.cfg.Publish(ctx, b) }, backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(0),
 			backoff.WithNotify(func(err error, pause time.Duration) {
 				l.cfg.Logger.WarnContext(ctx, "records of requests could not be published, and are tried again", slog.Any("error", err), slog.Duration("delay", pause))
 			}))
 		if err != nil {
-			l.keep(batches[i:])
 			return fmt.Errorf("publish what has passed through the relay: %w", err)
 		}
+		l.unpublished = l.unpublished[1:]
+		l.mu.Lock()
+		l.count -= len(b.Records)
+		l.mu.Unlock()
 		l.room.Release(int64(len(b.Records)))
 	}
 	return nil
@@ -140,16 +148,6 @@ func pauses() backoff.BackOff {
 	return b
 }
 
-func (l *Log) keep(batches []Batch) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var kept []Record
-	for _, b := range batches {
-		kept = append(kept, b.Records...)
-	}
-	l.waiting = append(kept, l.waiting...)
-}
-
 // split makes batches of records, each of one agent.
 func split(records []Record) []Batch {
 	var batches []Batch
@@ -159,7 +157,7 @@ func split(records []Record) []Batch {
 		if !is || len(batches[i].Records) == MaxBatch {
 			i = len(batches)
 			open[r.AgentID] = i
-			batches = append(batches, Batch{AgentID: r.AgentID})
+			batches = append(batches, Batch{ID: uuid.NewString(), AgentID: r.AgentID, At: time.Now()})
 		}
 		batches[i].Records = append(batches[i].Records, r)
 	}
