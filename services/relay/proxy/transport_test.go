@@ -33,7 +33,9 @@ type bed struct {
 	session   *tunnel.Session
 	// opened counts streams; the first of them are refused as not taken, as many as elsewhere says.
 	opened, elsewhere atomic.Int64
-	target            string
+	// connections that were named, one for each stream.
+	connections atomic.Int64
+	target      string
 }
 
 func setup(t *testing.T, target http.Handler) *bed {
@@ -81,7 +83,7 @@ func (b *bed) Open(_ context.Context, _ *hub.Attempt, to route.Instruction) (*hu
 	if err != nil {
 		return nil, err
 	}
-	return &hub.Route{Stream: s, Connection: registry.Connection{ID: b.opened.Load()}}, nil
+	return &hub.Route{Stream: s, Connection: registry.Connection{ID: b.connections.Add(1)}}, nil
 }
 
 func (b *bed) do(method, path string, body io.Reader) (*http.Response, error) {
