@@ -6,7 +6,6 @@ replace (
 	lockstep.internal/libs => ../libs
 	lockstep.internal/schemas/gen => ../schemas/gen
 	lockstep.internal/services/dispatcher => ../services/dispatcher
-	lockstep.internal/services/relay => ../services/relay
 	lockstep.internal/services/state => ../services/state
 	lockstep.internal/services/watcher => ../services/watcher
 	lockstep.internal/tools/testkit => ./testkit
@@ -31,7 +30,7 @@ require (
 	lockstep.internal/libs v0.0.0
 	lockstep.internal/schemas/gen v0.0.0
 	lockstep.internal/services/dispatcher v0.0.0-00010101000000-000000000000
-	lockstep.internal/services/relay v0.0.0-00010101000000-000000000000
+	lockstep.internal/services/relay v0.0.0
 	lockstep.internal/services/state v0.0.0-00010101000000-000000000000
 	lockstep.internal/services/watcher v0.0.0-00010101000000-000000000000
 	lockstep.internal/tools/testkit v0.0.0
@@ -171,3 +170,5 @@ require (
 )
 
 replace lockstep.internal/services/deploys => ../services/deploys
+
+replace lockstep.internal/services/relay => ../services/relay

@@ -17,13 +17,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// agents are the services that run in a cluster.
-var agents = []string{"watcher", "dispatcher"}
+// agents are the programs that run in a cluster, by the file that has them.
+var agents = map[string][]string{"agent.yaml": {"watcher", "dispatcher"}, "relay-agent.yaml": {"relay-agent"}}
 
 func TestAnAgentRunsInAClusterWithAsLittleAsItCan(t *testing.T) {
 	t.Parallel()
+	for file, programs := range agents {
+		requireAgents(t, "deploy/kubernetes/"+file, programs)
+	}
+}
+
+func requireAgents(t *testing.T, file string, programs []string) {
+	t.Helper()
 	deployments, budgets := map[string]appsv1.Deployment{}, map[string]policyv1.PodDisruptionBudget{}
-	for _, raw := range manifests(t, "deploy/kubernetes/agent.yaml") {
+	for _, raw := range manifests(t, file) {
 		switch kind(t, raw) {
 		case "Deployment":
 			d := decode[appsv1.Deployment](t, raw)
@@ -35,8 +42,8 @@ func TestAnAgentRunsInAClusterWithAsLittleAsItCan(t *testing.T) {
 			require.FailNow(t, "unexpected kind", string(raw))
 		}
 	}
-	require.Len(t, deployments, len(agents))
-	for _, name := range agents {
+	require.Len(t, deployments, len(programs))
+	for _, name := range programs {
 		d := deployments["lockstep-"+name]
 		require.Equal(t, d.Spec.Selector.MatchLabels, budgets[d.Name].Spec.Selector.MatchLabels)
 		require.Subset(t, d.Spec.Template.Labels, d.Spec.Selector.MatchLabels)
@@ -44,11 +51,13 @@ func TestAnAgentRunsInAClusterWithAsLittleAsItCan(t *testing.T) {
 		account := serviceAccount(t, "deploy/rbac/"+name+".yaml")
 		require.Equal(t, account.Name, pod.ServiceAccountName)
 		require.Equal(t, account.Namespace, d.Namespace)
-		requirePod(t, name, pod)
+		environment := requirePod(t, name, pod)
+		require.True(t, strings.HasPrefix(environment["LOCKSTEP_CREDENTIALS_FILE"], pod.Containers[0].VolumeMounts[0].MountPath+"/"))
 	}
 }
 
-func requirePod(t *testing.T, name string, pod corev1.PodSpec) {
+// requirePod checks what every pod of ours must have, and gives its environment.
+func requirePod(t *testing.T, name string, pod corev1.PodSpec) map[string]string {
 	t.Helper()
 	require.True(t, *pod.SecurityContext.RunAsNonRoot)
 	require.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type)
@@ -64,13 +73,13 @@ func requirePod(t *testing.T, name string, pod corev1.PodSpec) {
 		environment[e.Name] = e.Value
 	}
 	requireSettings(t, name, environment)
-	require.True(t, strings.HasPrefix(environment["LOCKSTEP_CREDENTIALS_FILE"], c.VolumeMounts[0].MountPath+"/"))
 	require.Equal(t, ":8081", environment["LOCKSTEP_OPS_LISTEN"])
 	require.EqualValues(t, 8081, c.Ports[0].ContainerPort)
 	for path, probe := range map[string]*corev1.Probe{"/livez": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
 		require.Equal(t, path, probe.HTTPGet.Path)
 		require.Equal(t, c.Ports[0].Name, probe.HTTPGet.Port.String())
 	}
+	return environment
 }
 
 // serviceAccount is the one of a file, which a binding of the file must name.

@@ -11,6 +11,8 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/services/deploys"
 	"lockstep.internal/services/dispatcher"
+	"lockstep.internal/services/relay"
+	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/state"
 	"lockstep.internal/services/watcher"
 )
@@ -37,6 +39,12 @@ func variables(t *testing.T, service string) []string {
 		cfg = &defaults
 	case "dispatcher":
 		defaults := dispatcher.DefaultConfig()
+		cfg = &defaults
+	case "relay":
+		defaults := relay.DefaultConfig()
+		cfg = &defaults
+	case "relay-agent":
+		defaults := agent.DefaultConfig()
 		cfg = &defaults
 	case "state":
 		defaults := state.DefaultConfig()

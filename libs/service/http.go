@@ -96,6 +96,7 @@ func (s *httpServer) run(ctx context.Context, self *Self) error {
 	if limit := int64(s.cfg.MaxBody); limit > 0 {
 		handler = http.MaxBytesHandler(handler, limit)
 	}
+	handler = s.patient(handler)
 	draining := ctx.Done()
 	base := context.WithValue(context.WithoutCancel(ctx), drainingKey{}, draining)
 	protocols := new(http.Protocols)
@@ -134,6 +135,17 @@ func (s *httpServer) run(ctx context.Context, self *Self) error {
 		err = errors.Join(err, end)
 	}
 	return err
+}
+
+// patient bounds how long the rest of a body may take that the handler did not want. HTTP/1 reads it after the handler, before it answers: a client that is refused, and then sends
+// nothing, would keep its connection for ever, and the server from being drained.
+func (s *httpServer) patient(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(w, r)
+		if r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.ReadHeaderTimeout)) // it fails when the connection is gone
+		}
+	})
 }
 
 func (s *httpServer) instrumented() (http.Handler, error) {

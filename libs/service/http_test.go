@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -112,6 +113,25 @@ func TestAListenerHasLimits(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, tc.status, response.StatusCode)
+	}
+}
+
+// A client that is refused, and never sends the body that it announced, does not keep its connection.
+func TestABodyThatNobodyWantsIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	cfg := service.DefaultListener("127.0.0.1:0")
+	cfg.ReadHeaderTimeout = 100 * time.Millisecond
+	p := start(t, nil, api(cfg, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }))
+	<-p.ready
+	for _, body := range []string{"Content-Length: 100\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\nab"} {
+		conn, err := net.Dial("tcp", p.addrs["api"])
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: api\r\n"+body)
+		require.NoError(t, err)
+		answer, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.Contains(t, string(answer), "401", body)
+		require.NoError(t, conn.Close())
 	}
 }
 

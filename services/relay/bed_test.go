@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,13 @@ const (
 	admin, reader, developer, none = 5, 6, 8, 9
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if told := os.Getenv(childVariable); told != "" {
+		child(told)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // bed has a NATS of its own whose users have no more rights than they need, and what state would have said there.
 type bed struct {
@@ -85,6 +92,10 @@ func shop(w http.ResponseWriter, r *http.Request) {
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		_, _ = io.Copy(conn, buffered)
+		return
+	}
+	if size, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/large/")); err == nil {
+		large(w, r, size)
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
@@ -189,17 +200,23 @@ func run(t *testing.T, name string, main func(ctx context.Context, ready func(ma
 	return r
 }
 
-func (b *bed) relay(change ...func(*relay.Config)) *running {
-	b.t.Helper()
+// near is what a relay of a test is configured with: it listens on this machine, and knows this NATS and this secret.
+func near(natsURL, seedFile, secretFile string) relay.Config {
 	cfg := relay.DefaultConfig()
 	for _, listen := range []*string{&cfg.Ops.Listen, &cfg.Agents.Listen, &cfg.External.Listen, &cfg.Internal.Listen} {
 		*listen = "127.0.0.1:0"
 	}
 	cfg.Telemetry.Out = io.Discard
-	cfg.NATS.URL = config.URL(b.server.ClientURL())
-	cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(b.dir, natsauth.PrincipalRelay))
-	cfg.Internal.SecretFile = config.SecretFile(b.secret())
+	cfg.NATS.URL = config.URL(natsURL)
+	cfg.NATS.NKeySeedFile = config.SecretFile(seedFile)
+	cfg.Internal.SecretFile = config.SecretFile(secretFile)
 	cfg.Registry.Lease = 3 * time.Second
+	return cfg
+}
+
+func (b *bed) relay(change ...func(*relay.Config)) *running {
+	b.t.Helper()
+	cfg := near(b.server.ClientURL(), natsauth.SeedFile(b.dir, natsauth.PrincipalRelay), b.secret())
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -212,6 +229,15 @@ func (b *bed) relay(change ...func(*relay.Config)) *running {
 
 // replica is one of the agent, connected to these relays.
 func (b *bed) replica(relays ...*running) *running {
+	b.t.Helper()
+	return b.replicaWith(func(cfg *agent.Config) {
+		for _, r := range relays {
+			cfg.Relay.URLs = append(cfg.Relay.URLs, "ws://"+r.addrs["agents"])
+		}
+	})
+}
+
+func (b *bed) replicaWith(change func(*agent.Config)) *running {
 	b.t.Helper()
 	curve, err := nkeys.CreateCurveKeys()
 	require.NoError(b.t, err)
@@ -229,9 +255,7 @@ func (b *bed) replica(relays ...*running) *running {
 	cfg.Kubernetes.Enabled = false
 	cfg.Targets.AllowedAddresses = []string{"127.0.0.1:*"}
 	cfg.Relay.RetryMin, cfg.Relay.RetryMax, cfg.Relay.URLs = 10*time.Millisecond, 100*time.Millisecond, nil
-	for _, r := range relays {
-		cfg.Relay.URLs = append(cfg.Relay.URLs, "ws://"+r.addrs["agents"])
-	}
+	change(&cfg)
 	require.Empty(b.t, cfg.Validate())
 	return run(b.t, "relay agent", func(ctx context.Context, ready func(map[string]string)) error {
 		cfg.OnReady = ready
@@ -267,7 +291,9 @@ func (b *bed) client() *http.Client {
 // ask sends a request and returns status and body of the answer.
 func (b *bed) ask(request *http.Request) (int, string) {
 	b.t.Helper()
-	response, err := b.client().Do(request)
+	client := b.client()
+	defer client.CloseIdleConnections()
+	response, err := client.Do(request)
 	require.NoError(b.t, err)
 	defer response.Body.Close()
 	raw, err := io.ReadAll(response.Body)
@@ -313,7 +339,9 @@ func (b *bed) events(kind string, enough func(data []byte) bool) {
 // metric says whether a relay shows this line.
 func (b *bed) metric(r *running, line string) bool {
 	b.t.Helper()
-	response, err := b.client().Get("http://" + r.addrs["ops"] + "/metrics")
+	client := b.client()
+	defer client.CloseIdleConnections()
+	response, err := client.Get("http://" + r.addrs["ops"] + "/metrics")
 	require.NoError(b.t, err)
 	defer response.Body.Close()
 	raw, err := io.ReadAll(response.Body)

@@ -77,6 +77,8 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file")
 	flags.StringVar(&a.flags.Server, "server", "", "URL of the API (LOCKSTEP_SERVER)")
 	flags.StringVar(&a.flags.DeploysServer, "deploys-server", "", "URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)")
+	flags.StringVar(&a.flags.RelayServer, "relay-server", "", "URL of the relay, for callers (LOCKSTEP_RELAY_SERVER)")
+	flags.StringVar(&a.flags.RelayCAFile, "relay-ca-file", "", "PEM file with the authorities to trust at the relay (LOCKSTEP_RELAY_CA_FILE)")
 	flags.StringVar(&a.flags.TokenFile, "token-file", "", "file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN holds the token itself)")
 	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS, for events and replay (LOCKSTEP_NATS_URL)")
 	flags.StringVar(&a.flags.NATSSeedFile, "nats-seed-file", "", "file with the nkey seed for NATS (LOCKSTEP_NATS_SEED_FILE)")
@@ -84,11 +86,20 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 	flags.StringVar(&a.flags.Cell, "cell", "", "name of the cell (LOCKSTEP_CELL; default local)")
 	flags.StringVarP(&a.output, "output", "o", outputTable, "table, json or yaml")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
-	for _, c := range []*cobra.Command{a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.events(), a.replay(), a.dead(), a.rebuild(), a.natsCommands(), a.stateCommands(), a.up()} {
+	for _, c := range []*cobra.Command{
+		a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(), a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),
+		a.natsCommands(), a.stateCommands(), a.up(),
+	} {
 		root.AddCommand(c)
 	}
 	return root
 }
+
+// Variables that other programs are told of, too.
+const (
+	variableServer    = "LOCKSTEP_SERVER"
+	variableTokenFile = "LOCKSTEP_TOKEN_FILE"
+)
 
 // load merges file, environment and flags into the client configuration, the later ones winning.
 func (a *app) load() error {
@@ -105,9 +116,11 @@ func (a *app) load() error {
 		field          *string
 		variable, flag string
 	}{
-		{&a.client.Server, "LOCKSTEP_SERVER", a.flags.Server},
+		{&a.client.Server, variableServer, a.flags.Server},
 		{&a.client.DeploysServer, "LOCKSTEP_DEPLOYS_SERVER", a.flags.DeploysServer},
-		{&a.client.TokenFile, "LOCKSTEP_TOKEN_FILE", a.flags.TokenFile},
+		{&a.client.RelayServer, "LOCKSTEP_RELAY_SERVER", a.flags.RelayServer},
+		{&a.client.RelayCAFile, "LOCKSTEP_RELAY_CA_FILE", a.flags.RelayCAFile},
+		{&a.client.TokenFile, variableTokenFile, a.flags.TokenFile},
 		{&a.client.NATSURL, "LOCKSTEP_NATS_URL", a.flags.NATSURL},
 		{&a.client.NATSSeedFile, "LOCKSTEP_NATS_SEED_FILE", a.flags.NATSSeedFile},
 		{&a.client.NATSCAFile, "LOCKSTEP_NATS_CA_FILE", a.flags.NATSCAFile},

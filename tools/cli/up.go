@@ -40,6 +40,8 @@ other kubeconfig is ever touched.`,
 	f.StringVar(&opts.DatabaseURL, "database-url", os.Getenv("DATABASE_URL"), "PostgreSQL to use; default: DATABASE_URL, else a private one")
 	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "where the API listens; port 0 takes a free one")
 	f.StringVar(&opts.DeploysListen, "deploys-listen", "127.0.0.1:0", "where the API of the deploys service listens; port 0 takes a free one")
+	f.IntVar(&opts.Relays, "relays", 1, "relays to run; with 0 the cluster is not reached through any")
+	f.StringVar(&opts.RelayListen, "relay-listen", "127.0.0.1:0", "where the first relay listens for callers; port 0 takes a free one")
 	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 takes a free one")
 	f.StringVar(&opts.Image, "image", "", "image of the template default")
 	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "follow the rollouts of what else is in the cluster")
@@ -118,6 +120,10 @@ func next(s *stack.Stack, demo bool) string {
 		lines = append(lines, "  "+program+" "+command)
 	}
 	kubectl := "  kubectl --kubeconfig " + s.Kubeconfig()
+	if s.RelayURL() != "" {
+		through := filepath.Join(s.Dir(), "relay.kubeconfig")
+		lines = append(lines, "  "+program+" relay agents", "  "+program+" kube-config "+s.Agents()[0].Name+" --file "+through, "  kubectl --kubeconfig "+through+" get pods -A   # through the relay")
+	}
 	lines = append(lines, kubectl+" get pods -A")
 	if s.DeploysURL() != "" {
 		lines = append(lines, "", "Deploy something, and see it in `"+program+" deploys watch`:", "",

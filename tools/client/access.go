@@ -60,12 +60,31 @@ func (a *accessTokens) token(ctx context.Context, service, refused string) (stri
 	if k.value != "" && k.value != refused && a.now().Add(renewal).Before(k.expires) {
 		return k.value, nil
 	}
+	made, err := a.exchange(ctx, service)
+	if err != nil {
+		return "", err
+	}
+	k.value, k.expires = made.Value, made.ExpiresAt
+	return k.value, nil
+}
+
+func (a *accessTokens) exchange(ctx context.Context, service string) (AccessToken, error) {
 	answer, err := a.source.ExchangeToken(ctx, connect.NewRequest(&statev1.ExchangeTokenRequest{Audience: []string{service}}))
 	if err != nil {
-		return "", fmt.Errorf("get an access token for the service %s: %w", service, err)
+		return AccessToken{}, fmt.Errorf("get an access token for the service %s: %w", service, err)
 	}
-	k.value, k.expires = answer.Msg.GetAccessToken(), answer.Msg.GetExpiresAt().AsTime()
-	return k.value, nil
+	return AccessToken{Value: answer.Msg.GetAccessToken(), ExpiresAt: answer.Msg.GetExpiresAt().AsTime()}, nil
+}
+
+// AccessToken is what a service accepts.
+type AccessToken struct {
+	Value     string
+	ExpiresAt time.Time
+}
+
+// AccessToken exchanges the personal access token for one that the service accepts. Errors are faults.
+func (a *API) AccessToken(ctx context.Context, service string) (AccessToken, error) {
+	return a.access.exchange(ctx, service)
 }
 
 // For are the options of a client of another service, such as deploys: it presents access tokens of the same user, which are exchanged and renewed as

@@ -19,6 +19,9 @@ type Config struct {
 	Server string `json:"server,omitempty"`
 	// DeploysServer is the URL of the deploys service's API.
 	DeploysServer string `json:"deploys_server,omitempty"`
+	// RelayServer is the URL of a relay's listener for callers, and RelayCAFile a PEM file with the authorities to trust there. Defaults to those of the system.
+	RelayServer string `json:"relay_server,omitempty"`
+	RelayCAFile string `json:"relay_ca_file,omitempty"`
 	// TokenFile holds the personal access token.
 	TokenFile string `json:"token_file,omitempty"`
 	// NATSURL, NATSSeedFile and NATSCAFile reach the streams.

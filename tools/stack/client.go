@@ -79,8 +79,12 @@ func RegisterAgent(ctx context.Context, api *client.API, project int64, name str
 
 // writeClient lets the command line find this stack.
 func (s *Stack) writeClient() error {
+	relayCAFile := ""
+	if s.opts.Relays > 0 {
+		relayCAFile = s.relayKeys.CertFile
+	}
 	return client.Config{
-		Server: s.apiURL, DeploysServer: s.DeploysURL(), TokenFile: s.keys.AdminTokenFile, Cell: string(Cell),
+		Server: s.apiURL, DeploysServer: s.DeploysURL(), RelayServer: s.RelayURL(), RelayCAFile: relayCAFile, TokenFile: s.keys.AdminTokenFile, Cell: string(Cell),
 		NATSURL: s.nats.ClientURL(), NATSSeedFile: natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
 	}.Write(s.ClientFile())
 }

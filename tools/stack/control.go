@@ -15,12 +15,20 @@ func (s *Stack) AddReplica(ctx context.Context, of string) (string, error) {
 	}
 	var replica *service
 	for n := 2; replica == nil; n++ {
-		name := fmt.Sprintf("%s#%d", of, n)
+		name := replicaName(of, n)
 		if _, err := s.service(name); err != nil {
 			replica = original.again(name)
 		}
 	}
 	return replica.name, s.run(ctx, replica)
+}
+
+// replicaName is the name of the nth replica of a service: the first one bears the service's.
+func replicaName(of string, n int) string {
+	if n == 1 {
+		return of
+	}
+	return fmt.Sprintf("%s#%d", of, n)
 }
 
 // Restart drains a service and starts it again.

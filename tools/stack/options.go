@@ -26,12 +26,18 @@ type Options struct {
 	Workloads watcher.Workloads
 	// DeploysListen is where the API of deploys listens. Defaults to a free port on 127.0.0.1.
 	DeploysListen string
-	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, which then run as programs of their own, each with a configuration
+	// Relays is how many of them run. Defaults to none: then agents have no relay agent.
+	Relays int
+	// RelayAgents is how many replicas each agent's relay agent has, each with a connection to every relay. Defaults to 1.
+	RelayAgents int
+	// RelayListen is where the first relay listens for callers. Defaults to a free port on 127.0.0.1.
+	RelayListen string
+	// Programs is a folder with the binaries state, watcher, dispatcher and, with workloads, deploys, with relays, relay and relay-agent, which then run as programs of their own, each with a configuration
 	// file, and can be killed. Defaults to none: services run in this process.
 	Programs string
 	// Progress receives a line for each step, for people. Defaults to nowhere.
 	Progress io.Writer
-	// Configure may change a service's configuration before each start. It is given State, Watcher, Dispatcher or Deploys, and a pointer to its Config, of which
+	// Configure may change a service's configuration before each start. It is given State, Watcher, Dispatcher, Deploys, Relay or RelayAgent, and a pointer to its Config, of which
 	// programs get what can be written into a file. It may be called from any goroutine. Optional.
 	Configure func(service string, config any)
 }
@@ -46,6 +52,10 @@ func (o Options) withDefaults() Options {
 	if o.DeploysListen == "" {
 		o.DeploysListen = "127.0.0.1:0"
 	}
+	if o.RelayListen == "" {
+		o.RelayListen = "127.0.0.1:0"
+	}
+	o.RelayAgents = max(1, o.RelayAgents)
 	if o.Configure == nil {
 		o.Configure = func(string, any) {}
 	}

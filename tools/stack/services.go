@@ -138,7 +138,7 @@ func WatcherOf(agent string) string { return Watcher + "-" + agent }
 // DispatcherOf is the name of an agent's dispatcher.
 func DispatcherOf(agent string) string { return Dispatcher + "-" + agent }
 
-// AddAgent registers an agent in a project, or takes the one that is there, and starts its watcher and dispatcher.
+// AddAgent registers an agent in a project, or takes the one that is there, and starts its watcher and dispatcher and, where there are relays, its relay agent.
 func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig string) (Agent, error) {
 	done := s.progress.step("agent")
 	agent := Agent{Name: name, CredentialsFile: filepath.Join(s.dir, "agents", name+".json")}
@@ -156,13 +156,18 @@ func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig st
 	agent.ID = credentials.AgentID
 	watcherErr := s.run(ctx, s.watcher(WatcherOf(name), agent, kubeconfig))
 	dispatcherErr := s.run(ctx, s.dispatcher(DispatcherOf(name), agent, kubeconfig))
-	if err := errors.Join(watcherErr, dispatcherErr); err != nil {
+	relayErr := s.startRelayAgents(ctx, agent, kubeconfig)
+	if err := errors.Join(watcherErr, dispatcherErr, relayErr); err != nil {
 		return Agent{}, fmt.Errorf("agent %s: %w", name, err)
 	}
 	s.mu.Lock()
 	s.agents = append(s.agents, agent)
 	s.mu.Unlock()
-	done("%q is %d, its watcher and dispatcher run", name, agent.ID)
+	programs := "watcher and dispatcher"
+	if s.opts.Relays > 0 {
+		programs = "watcher, dispatcher and relay agent"
+	}
+	done("%q is %d, its %s run", name, agent.ID, programs)
 	return agent, nil
 }
 

@@ -30,6 +30,8 @@ const (
 	Watcher    = "watcher"
 	Dispatcher = "dispatcher"
 	Deploys    = "deploys"
+	Relay      = "relay"
+	RelayAgent = "relay-agent"
 )
 
 const stopTimeout = 30 * time.Second
@@ -42,6 +44,7 @@ type Stack struct {
 	progress  *progress
 	log       *os.File
 	keys      Keys
+	relayKeys RelayKeys
 
 	database   *pg.Server
 	nats       *natsd.Server
@@ -87,6 +90,9 @@ func (s *Stack) start(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.startRelays(ctx); err != nil {
+		return err
+	}
 	if err := s.writeClient(); err != nil {
 		return err
 	}
@@ -120,6 +126,9 @@ func (s *Stack) openDir() error {
 		return fmt.Errorf("data folder: %w", err)
 	}
 	if s.keys, _, err = InitKeys(filepath.Join(s.dir, "keys")); err != nil {
+		return err
+	}
+	if s.relayKeys, _, err = InitRelay(filepath.Join(s.dir, "keys")); err != nil {
 		return err
 	}
 	s.log, err = os.OpenFile(s.LogFile(), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)

@@ -87,49 +87,109 @@ type Route struct {
 }
 
 // Attempt says of one request where it was tried in vain. The zero value is one that begins.
-type Attempt struct{ tried map[int64]bool }
+type Attempt struct {
+	began time.Time
+	tried map[int64]bool
+	// rounds in which all that there was had been tried.
+	rounds int
+	// why the last of them was in vain, and full that it had no room.
+	why  error
+	full bool
+}
 
-// Failed notes that a route led nowhere; see [tunnel.ResetError.Untaken].
-func (a *Attempt) Failed(r *Route) { a.failed(r.Connection.ID) }
+// Failed notes why a route led nowhere; see [tunnel.ResetError.Untaken].
+func (a *Attempt) Failed(r *Route, why error) { a.failed(r.Connection.ID, why) }
 
-func (a *Attempt) failed(connection int64) {
+func (a *Attempt) failed(connection int64, why error) {
 	if a.tried == nil {
 		a.tried = map[int64]bool{}
 	}
-	a.tried[connection] = true
+	var reset *tunnel.ResetError
+	a.tried[connection], a.why = true, why
+	a.full = a.full || errors.As(why, &reset) && reset.Reason == tunnel.Overloaded
 }
 
-// Open opens a stream to a target at an agent, or at one replica of it: connection is 0 for any. Fault unavailable: none came in time.
+// again forgets what was tried: what could not be reached may be reachable now.
+func (a *Attempt) again() {
+	clear(a.tried)
+	a.rounds++
+	a.full = false
+}
+
+const (
+	// firstRound is how long it takes until what was tried in vain is tried once more, and lastRound the longest; it doubles from one to the other.
+	firstRound = 200 * time.Millisecond
+	lastRound  = 5 * time.Second
+)
+
+// round is when the next one begins; never where there was nothing to try.
+func (a *Attempt) round() (next <-chan time.Time, stop func() bool) {
+	if len(a.tried) == 0 {
+		return nil, func() bool { return false }
+	}
+	timer := time.NewTimer(min(firstRound<<min(a.rounds, 10), lastRound))
+	return timer.C, timer.Stop
+}
+
+// Open opens a stream to a target at an agent, or at one replica of it: connection is 0 for any. It waits for one that is connected and can be reached. Faults: unavailable where none came
+// in time, counted from the first time that it was called for the attempt; resource_exhausted where none has room.
 func (h *Hub) Open(ctx context.Context, attempt *Attempt, i route.Instruction) (*Route, error) {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.Patience)
+	if attempt.began.IsZero() {
+		attempt.began = time.Now()
+	}
+	ctx, cancel := context.WithDeadline(ctx, attempt.began.Add(h.cfg.Patience))
 	defer cancel()
 	arrived, stop := h.cfg.Registry.Arrivals(i.AgentID)
 	defer stop()
-	began := time.Now()
 	for {
-		r, err := h.open(ctx, attempt, i)
-		if r != nil || err != nil {
-			return r, err
+		if r := h.open(ctx, attempt, i); r != nil {
+			return r, nil
 		}
-		select {
-		case <-arrived:
-		case <-ctx.Done():
-			what := fmt.Sprintf("agent %d", i.AgentID)
-			if i.ConnectionID != 0 {
-				what = fmt.Sprintf("connection %d of agent %d", i.ConnectionID, i.AgentID)
-			}
-			return nil, fault.Wrap(context.Cause(ctx), errcode.Unavailable, "%s is not connected; the request waited for %s: does the agent run, and can it reach a relay?",
-				what, time.Since(began).Round(time.Millisecond))
+		if attempt.full {
+			return nil, fault.Wrap(attempt.why, errcode.ResourceExhausted, "%s has as many streams open as it may: try again", whom(i))
+		}
+		if err := h.wait(ctx, attempt, arrived); err != nil {
+			return nil, attempt.fault(err, i)
 		}
 	}
 }
 
-// open tries what there is; nothing is none.
-func (h *Hub) open(ctx context.Context, attempt *Attempt, i route.Instruction) (*Route, error) {
+// wait until something may have changed.
+func (h *Hub) wait(ctx context.Context, attempt *Attempt, arrived <-chan struct{}) error {
+	next, stop := attempt.round()
+	defer stop()
+	select {
+	case <-arrived:
+	case <-next:
+		attempt.again()
+	case <-ctx.Done():
+		return context.Cause(ctx) //nolint:wrapcheck // it becomes a fault
+	}
+	return nil
+}
+
+// fault of an attempt whose time is over.
+func (a *Attempt) fault(err error, i route.Instruction) error {
+	waited := time.Since(a.began).Round(time.Millisecond)
+	if a.why != nil {
+		return fault.Wrap(err, errcode.Unavailable, "%s could not be reached; the request waited for %s, and was tried in vain: %v", whom(i), waited, a.why)
+	}
+	return fault.Wrap(err, errcode.Unavailable, "%s is not connected; the request waited for %s: does the agent run, and can it reach a relay?", whom(i), waited)
+}
+
+func whom(i route.Instruction) string {
+	if i.ConnectionID != 0 {
+		return fmt.Sprintf("connection %d of agent %d", i.ConnectionID, i.AgentID)
+	}
+	return fmt.Sprintf("agent %d", i.AgentID)
+}
+
+// open tries what there is, and was not tried; nil is that nothing is left.
+func (h *Hub) open(ctx context.Context, attempt *Attempt, i route.Instruction) *Route {
 	for {
 		d := route.Decide(h.connections(i.AgentID), h.cfg.Self, i.ConnectionID, attempt.tried, rand.IntN)
 		if d.Connection == nil {
-			return nil, nil //nolint:nilnil // says that there is none
+			return nil
 		}
 		i := i
 		i.ConnectionID = d.Connection.ID
@@ -137,13 +197,13 @@ func (h *Hub) open(ctx context.Context, attempt *Attempt, i route.Instruction) (
 		if err == nil {
 			var st *tunnel.Stream
 			if st, err = s.Open(i.Encode()); err == nil {
-				return &Route{st, *d.Connection}, nil
+				return &Route{st, *d.Connection}
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, nil //nolint:nilnil // as if there was none: time is over
+			return nil // as if there was none: time is over
 		}
-		attempt.failed(d.Connection.ID)
+		attempt.failed(d.Connection.ID, err)
 	}
 }
 

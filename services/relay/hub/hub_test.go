@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,8 +30,8 @@ type bed struct {
 	t     *testing.T
 	known *registry.Registry
 	hubs  map[string]*hub.Hub
-	// peerErr is what every way to another relay fails with.
-	peerErr error
+	// parted is that relays do not reach each other.
+	parted atomic.Bool
 }
 
 func setup(t *testing.T) *bed {
@@ -61,8 +62,8 @@ func (b *bed) session(accept func(*tunnel.Stream)) *tunnel.Session {
 }
 
 func (b *bed) peer(_ context.Context, relay registry.Relay) (*tunnel.Session, error) {
-	if b.peerErr != nil {
-		return nil, b.peerErr
+	if b.parted.Load() {
+		return nil, errors.New("no route to host")
 	}
 	return b.session(b.hubs[relay.ID].Follow), nil
 }
@@ -155,7 +156,7 @@ func TestWhatTheOtherRelayNoLongerHasIsTriedElsewhere(t *testing.T) {
 	var reset *tunnel.ResetError
 	require.ErrorAs(t, err, &reset)
 	require.True(t, reset.Untaken(), "%v", err)
-	attempt.Failed(r)
+	attempt.Failed(r, err)
 	b.connect("b", 2, "two")
 	r, err = b.hubs["a"].Open(t.Context(), attempt, to)
 	require.NoError(t, err)
@@ -166,7 +167,7 @@ func TestARelayThatCannotBeReachedIsNotTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		b.peerErr = errors.New("no route to host")
+		b.parted.Store(true)
 		b.connect("b", 1, "one")
 		answered := make(chan string)
 		go func() { answered <- b.ask("a", 0) }()
@@ -174,6 +175,60 @@ func TestARelayThatCannotBeReachedIsNotTheEnd(t *testing.T) {
 		b.connect("a", 2, "two")
 		require.Equal(t, "two hello", <-answered)
 	})
+}
+
+// A way between two relays that was broken is tried again: nobody says when it is whole.
+func TestARelayThatCanBeReachedAgainIs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		b.parted.Store(true)
+		b.connect("b", 1, "one")
+		attempt := &hub.Attempt{}
+		_, err := b.hubs["a"].Open(t.Context(), attempt, route.Instruction{AgentID: 7, Target: "shop"})
+		require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
+		require.ErrorContains(t, err, "agent 7 could not be reached; the request waited for 1m0s, and was tried in vain: no route to host")
+		answered := make(chan string)
+		go func() { answered <- b.ask("a", 0) }()
+		synctest.Wait()
+		b.parted.Store(false)
+		began := time.Now()
+		require.Equal(t, "one hello", <-answered)
+		require.Less(t, time.Since(began), time.Second)
+	})
+}
+
+// However often a request is turned away, its time is over at some point.
+func TestAnAttemptHasOneDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t)
+		_, leave := b.connect("b", 1, "one")
+		leave()
+		attempt, began := &hub.Attempt{}, time.Now()
+		for {
+			r, err := b.hubs["a"].Open(t.Context(), attempt, route.Instruction{AgentID: 7, Target: "shop"})
+			if err != nil {
+				require.ErrorContains(t, err, "is not at this relay")
+				break
+			}
+			attempt.Failed(r, r.Taken())
+		}
+		require.Equal(t, time.Minute, time.Since(began))
+	})
+}
+
+func TestAnAgentThatIsFullIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.connect("a", 1, "one")
+	attempt, to := &hub.Attempt{}, route.Instruction{AgentID: 7, Target: "shop"}
+	r, err := b.hubs["a"].Open(t.Context(), attempt, to)
+	require.NoError(t, err)
+	defer r.Reset(tunnel.Cancelled, "it is over")
+	attempt.Failed(r, &tunnel.ResetError{Reason: tunnel.Overloaded, Text: "too many streams"})
+	_, err = b.hubs["a"].Open(t.Context(), attempt, to)
+	require.Equal(t, errcode.ResourceExhausted, fault.CodeOf(err))
 }
 
 func TestWhoWaitsIsServedAsSoonAsAnAgentComes(t *testing.T) {

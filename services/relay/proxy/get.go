@@ -39,7 +39,7 @@ func (h *Handler) Get(ctx context.Context, caller policy.Caller, agentID, at int
 		return err //nolint:wrapcheck // a fault
 	}
 	defer h.record(v, audit.Ended)
-	as, err := h.authorize(v)
+	as, err := h.admitted(v)
 	if err != nil {
 		v.Error = fault.From(err).Error()
 		return err

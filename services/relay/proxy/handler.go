@@ -124,7 +124,7 @@ func unfinished(cause error, broken bool) string {
 // carry a request that has entered to where it goes.
 func (h *Handler) carry(w *answer, r *http.Request, v *visit) {
 	// The directory is asked once the request can be given up: a change of it is either seen here, or gives it up.
-	as, err := h.authorize(v)
+	as, err := h.admitted(v)
 	if err == nil && v.lasts {
 		h.settle(v, as)
 		err = h.mayGoOn(v)
@@ -237,10 +237,19 @@ func (h *Handler) authorize(v *visit) (policy.Impersonation, error) {
 	if v.pretends != "" {
 		return policy.Impersonation{}, fault.New(errcode.PermissionDenied, "as whom you appear in the cluster is said by the relay: send no header %s", v.pretends)
 	}
-	if agent.Revoked {
-		return policy.Impersonation{}, fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.address.AgentID)
-	}
 	return policy.Impersonate(caller, role), nil
+}
+
+// admitted says whether the request may be made now, and as whom.
+func (h *Handler) admitted(v *visit) (policy.Impersonation, error) {
+	as, err := h.authorize(v)
+	if err != nil {
+		return as, err
+	}
+	if agent, found := h.cfg.Directory.Agent(v.address.AgentID); found && agent.Revoked {
+		return as, fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.address.AgentID)
+	}
+	return as, nil
 }
 
 // enter counts a request among those that are under way, if there is room.
@@ -350,7 +359,7 @@ func (h *Handler) Run(ctx context.Context) {
 
 // mayGoOn says whether a request that is under way would still be let in, as the same user in no fewer groups.
 func (h *Handler) mayGoOn(v *visit) error {
-	now, err := h.authorize(v)
+	now, err := h.admitted(v)
 	if err != nil {
 		return err
 	}
@@ -396,6 +405,7 @@ func rewrite(p *httputil.ProxyRequest) {
 // answered is told of each answer.
 func (h *Handler) answered(response *http.Response) error {
 	v := visitOf(response.Request.Context())
+	v.flows = response.ContentLength < 0 || response.ContentLength > stallSize
 	if conn, is := response.Body.(*upgraded); is {
 		response.Body = &exchanged{conn, v}
 		v.Status = response.StatusCode // it is not written as others are

@@ -74,7 +74,7 @@ func (h *Handler) reach(ctx context.Context, v *visit) (*hub.Route, error) {
 		case err == nil:
 			return found, nil
 		case errors.As(err, &reset) && reset.Untaken(), errors.Is(err, tunnel.ErrClosed):
-			attempt.Failed(found) // nothing was sent
+			attempt.Failed(found, err) // nothing was sent
 		default:
 			return nil, err
 		}

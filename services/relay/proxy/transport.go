@@ -41,8 +41,8 @@ type Opener interface {
 
 // Transport carries HTTP/1.1 requests over streams to agents, and keeps the streams for the next ones. It is made by [NewTransport].
 //
-// What it promises beyond [http.RoundTripper]: a request of which nothing was taken is tried elsewhere, if its body was not begun to be sent; one that only reads
-// and met a stream which the other side has just let go of is sent once more.
+// What it promises beyond [http.RoundTripper]: a request of which nothing was taken is tried elsewhere, if its body was not begun to be sent; one that only reads and met a stream which
+// the other side has just let go of, or whose tunnel is lost before there is an answer, is sent once more.
 type Transport struct {
 	hub Opener
 
@@ -133,8 +133,11 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		case request.Context().Err() != nil || begun:
 			return nil, err
 		case errors.As(err, &reset) && reset.Untaken():
-			attempt.Failed(k.Route)
+			attempt.Failed(k.Route, err)
+		case errors.Is(err, tunnel.ErrClosed) && replayable(request):
+			attempt.Failed(k.Route, err)
 		case k.again && errors.Is(err, errNoAnswer) && replayable(request):
+		case k.again && reset != nil && reset.Reason == tunnel.Broken && replayable(request): // it was let go of while the request was on its way
 		default:
 			return nil, err
 		}
@@ -242,11 +245,11 @@ func (t *Transport) drop(k *kept) {
 
 var errNoAnswer = errors.New("the target ended the connection without an answer")
 
-// replayable says whether a request can be sent once more although the target may have had it (RFC 9110, section 9.2.1).
+// replayable says whether a request can be sent once more although the target may have had it (RFC 9110, section 9.2.2): nobody has seen an answer to it.
 func replayable(request *http.Request) bool {
 	switch request.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		return true
+		return request.Header.Get("Upgrade") == ""
 	}
 	return false
 }

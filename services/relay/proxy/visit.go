@@ -21,6 +21,8 @@ type visit struct {
 	reads  bool
 	// lasts is that it may be open for long: it has two records.
 	lasts bool
+	// flows is that the answer is larger than what a connection takes without being read.
+	flows bool
 	// pretends is the header by which the caller would appear in the cluster as somebody; none is allowed.
 	pretends string
 	way      Way
@@ -100,8 +102,12 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // io.EOF must be as it is
 }
 
-// stallTimeout is how long a caller may read nothing of an answer.
-const stallTimeout = 2 * time.Minute
+const (
+	// stallTimeout is how long a caller may read nothing of an answer.
+	stallTimeout = 2 * time.Minute
+	// stallSize is how much of an answer a connection takes in any case, in bytes.
+	stallSize = 16 << 10
+)
 
 // answer counts what the caller is sent, and gives up one that does not read.
 type answer struct {
@@ -124,7 +130,7 @@ func (a *answer) WriteHeader(status int) {
 
 func (a *answer) Write(p []byte) (int, error) {
 	a.watch()
-	defer a.stalled.Stop()
+	defer a.unwatched()
 	n, err := a.ResponseWriter.Write(p)
 	a.visit.received.Add(int64(n))
 	return n, err //nolint:wrapcheck // the proxy looks at it
@@ -133,18 +139,26 @@ func (a *answer) Write(p []byte) (int, error) {
 // FlushError is for [http.ResponseController].
 func (a *answer) FlushError() error {
 	a.watch()
-	defer a.stalled.Stop()
+	defer a.unwatched()
 	return http.NewResponseController(a.ResponseWriter).Flush() //nolint:wrapcheck // the proxy looks at it
 }
 
-// watch gives the caller up unless what begins is over soon, and the timer stopped.
+// watch gives the caller up unless what begins is over soon, and then unwatched.
 func (a *answer) watch() {
-	if a.stalled == nil {
+	switch {
+	case !a.visit.flows:
+	case a.stalled == nil:
 		a.stalled = time.AfterFunc(stallTimeout, func() {
 			_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Unix(1, 0)) // it is over in any case
 		})
-	} else {
+	default:
 		a.stalled.Reset(stallTimeout)
+	}
+}
+
+func (a *answer) unwatched() {
+	if a.stalled != nil {
+		a.stalled.Stop()
 	}
 }
 

@@ -41,7 +41,9 @@ func (c Config) withDefaults() Config {
 }
 
 const (
-	readBuffer = 64 << 10
+	// readBuffer of a connection at first, and maxReadBuffer what it grows to.
+	readBuffer    = 2 << 10
+	maxReadBuffer = 64 << 10
 	// maxPending is how much waits for the connection before writers wait, too.
 	maxPending = 256 << 10
 	// maxAnswers is how much may wait when an answer to the other side joins it: one that asks and does not read is given up.

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	relayv1 "lockstep.internal/schemas/gen/lockstep/relay/v1"
+	"lockstep.internal/tools/client"
+)
+
+func (a *app) relayCommands() *cobra.Command {
+	return group("relay", "Agents behind firewalls: who is connected, and what can be reached there",
+		a.relayAgents(), a.relayList(), a.relayPods(), a.relayForward(), a.relayInit())
+}
+
+// relay is who carries requests to agents, and the API with whose access tokens it is asked. Who asks closes it.
+func (a *app) relay() (*client.Relay, *client.API, error) {
+	if a.client.RelayServer == "" {
+		return nil, nil, fault.New(errcode.InvalidArgument,
+			"no relay is configured: start one with `lockstep up`, or give --relay-server, LOCKSTEP_RELAY_SERVER or relay_server in %s", a.clientFile)
+	}
+	api, err := a.api()
+	if err != nil {
+		return nil, nil, err
+	}
+	relay, err := api.Relay(a.client.RelayServer, a.client.RelayCAFile)
+	return relay, api, err
+}
+
+func (a *app) relayAgents() *cobra.Command {
+	var project int64
+	c := &cobra.Command{
+		Use: "agents [AGENT]", Short: "Show which replicas of which agents are connected, and to which relay", Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeAgents,
+		Long: `Show the connections of one agent, of those of a project, or of all that you may reach: one for each replica and relay. An agent that is not here is not connected: what is asked
+of it waits until it is.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 && project != 0 {
+				return fault.New(errcode.InvalidArgument, "give either an agent or --project")
+			}
+			relay, api, err := a.relay()
+			if err != nil {
+				return err
+			}
+			defer relay.Close()
+			found := &relayv1.ConnectedAgentsForProjectResponse{}
+			if len(args) > 0 {
+				found.Agents, err = connectionsOf(c.Context(), relay, api, args[0])
+			} else {
+				found.Agents, err = connectionsOfProjects(c.Context(), relay, api, project)
+			}
+			if err != nil {
+				return err
+			}
+			return a.print(found, connectionTable(found.GetAgents()))
+		},
+	}
+	c.Flags().Int64Var(&project, "project", 0, "only of agents of this project")
+	return c
+}
+
+func connectionsOf(ctx context.Context, relay *client.Relay, api *client.API, agent string) ([]*relayv1.ConnectedAgent, error) {
+	id, err := agentID(ctx, api, agent)
+	if err != nil {
+		return nil, err
+	}
+	response, err := relay.ConnectedAgentsById(ctx, connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: id}))
+	if err != nil {
+		return nil, err
+	}
+	return response.Msg.GetAgents(), nil
+}
+
+// connectionsOfProjects are those of one project, of every one that has an agent that the caller sees where it is 0.
+func connectionsOfProjects(ctx context.Context, relay *client.Relay, api *client.API, project int64) ([]*relayv1.ConnectedAgent, error) {
+	projects := []int64{project}
+	if project == 0 {
+		agents, err := listAgents(ctx, api, 0)
+		if err != nil {
+			return nil, err
+		}
+		projects = projects[:0]
+		for _, agent := range agents {
+			projects = append(projects, agent.GetProjectId())
+		}
+		slices.Sort(projects)
+		projects = slices.Compact(projects)
+	}
+	var all []*relayv1.ConnectedAgent
+	for _, id := range projects {
+		response, err := relay.ConnectedAgentsForProject(ctx, connect.NewRequest(&relayv1.ConnectedAgentsForProjectRequest{ProjectId: id}))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, response.Msg.GetAgents()...)
+	}
+	return all, nil
+}
+
+func connectionTable(connections []*relayv1.ConnectedAgent) table {
+	t := table{header: []string{"AGENT", "CONNECTION", "POD", "VERSION", "AGE", "RELAY"}}
+	for _, c := range connections {
+		pod := c.GetPodName()
+		if pod != "" {
+			pod = c.GetPodNamespace() + "/" + pod
+		}
+		t.rows = append(t.rows, []string{
+			strconv.FormatInt(c.GetAgentId(), 10), strconv.FormatInt(c.GetConnectionId(), 10), pod, c.GetVersion(), age(c.GetConnectedAt()), c.GetRelay().GetId(),
+		})
+	}
+	return t
+}
+
+func (a *app) relayList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the relays that run", Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			relay, _, err := a.relay()
+			if err != nil {
+				return err
+			}
+			defer relay.Close()
+			response, err := relay.ListRelays(c.Context(), connect.NewRequest(&relayv1.ListRelaysRequest{}))
+			if err != nil {
+				return err
+			}
+			t := table{header: []string{"ID", "URL", "VERSION", "AGE"}}
+			for _, r := range response.Msg.GetRelays() {
+				t.rows = append(t.rows, []string{r.GetId(), r.GetUrl(), r.GetVersion(), age(r.GetStartedAt())})
+			}
+			return a.print(response.Msg, t)
+		},
+	}
+}
+
+func (a *app) relayPods() *cobra.Command {
+	request := &relayv1.GetPodsRequest{}
+	c := &cobra.Command{
+		Use: "pods AGENT", Short: "List the pods of an agent's cluster, as its Kubernetes API tells you", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
+		RunE: func(c *cobra.Command, args []string) error {
+			relay, api, err := a.relay()
+			if err != nil {
+				return err
+			}
+			defer relay.Close()
+			if request.AgentId, err = agentID(c.Context(), api, args[0]); err != nil {
+				return err
+			}
+			response, err := relay.GetPods(c.Context(), connect.NewRequest(request))
+			if err != nil {
+				return err
+			}
+			t := table{header: []string{"NAMESPACE", "NAME"}}
+			for _, p := range response.Msg.GetPods() {
+				t.rows = append(t.rows, []string{p.GetNamespace(), p.GetName()})
+			}
+			return a.print(response.Msg, t)
+		},
+	}
+	c.Flags().Int64Var(&request.ConnectionId, "connection", 0, "ask the replica of this connection; default: any")
+	return c
+}

@@ -1,0 +1,136 @@
+package stack
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// RelayKeys are the files that relays share: their secret, and a certificate that is its own authority, with its key.
+type RelayKeys struct {
+	SecretFile, CertFile, KeyFile string
+}
+
+// lifetime of the certificate.
+const lifetime = 10 * 365 * 24 * time.Hour
+
+// InitRelay makes the files of relays that are missing in a folder, each readable by its owner only, and never replaces one. The certificate is for localhost and the hosts given.
+// The report says of each file whether it was made now.
+func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) {
+	keys := RelayKeys{SecretFile: filepath.Join(dir, "relay.secret"), CertFile: filepath.Join(dir, "relay.crt"), KeyFile: filepath.Join(dir, "relay.key")}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return keys, nil, fmt.Errorf("make the folder of keys: %w", err)
+	}
+	made := map[string]bool{}
+	// The certificate is for the key that is there.
+	for _, each := range []struct {
+		path     string
+		generate func() (string, error)
+	}{
+		{keys.SecretFile, relaySecret},
+		{keys.KeyFile, privateKey},
+		{keys.CertFile, func() (string, error) {
+			return certificate(keys.KeyFile, append([]string{"localhost", "127.0.0.1", "::1"}, hosts...))
+		}},
+	} {
+		created, err := writeOnce(each.path, each.generate)
+		if err != nil {
+			return keys, nil, fmt.Errorf("make %s: %w", each.path, err)
+		}
+		made[each.path] = created
+	}
+	return keys, made, nil
+}
+
+// PublishCA writes the certificate, which is no secret, to a file in another folder, for those who are to trust it, and says whether there was none.
+func (k RelayKeys) PublishCA(file string) (bool, error) {
+	made, err := writeOnce(file, func() (string, error) {
+		raw, err := os.ReadFile(k.CertFile)
+		return strings.TrimSuffix(string(raw), "\n"), err
+	})
+	if err != nil {
+		return false, fmt.Errorf("make %s: %w", file, err)
+	}
+	if err := os.Chmod(file, 0o644); err != nil { //nolint:gosec // it is for everybody
+		return made, fmt.Errorf("make %s: %w", file, err)
+	}
+	return made, nil
+}
+
+func relaySecret() (string, error) {
+	var secret [48]byte
+	rand.Read(secret[:]) // never fails
+	return base64.StdEncoding.EncodeToString(secret[:]), nil
+}
+
+const keyBlock = "PRIVATE KEY"
+
+func privateKey() (string, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", fmt.Errorf("make a key: %w", err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return "", fmt.Errorf("make a key: %w", err)
+	}
+	return block(keyBlock, raw), nil
+}
+
+// block is PEM without its last line's end.
+func block(kind string, raw []byte) string {
+	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
+	return string(text[:len(text)-1])
+}
+
+// certificate of hosts for the key in the file, signed with it.
+func certificate(keyFile string, hosts []string) (string, error) {
+	text, err := os.ReadFile(keyFile)
+	if err != nil {
+		return "", fmt.Errorf("read its key: %w", err)
+	}
+	decoded, _ := pem.Decode(text)
+	if decoded == nil || decoded.Type != keyBlock {
+		return "", fmt.Errorf("%s holds no private key in PEM", keyFile)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(decoded.Bytes)
+	if err != nil {
+		return "", fmt.Errorf("read its key: %w", err)
+	}
+	key, is := parsed.(*ecdsa.PrivateKey)
+	if !is {
+		return "", fmt.Errorf("%s holds no key for ECDSA", keyFile)
+	}
+	number, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return "", fmt.Errorf("number it: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: number, Subject: pkix.Name{CommonName: "lockstep relay"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(lifetime),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true, IsCA: true,
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return "", fmt.Errorf("make a certificate: %w", err)
+	}
+	return block("CERTIFICATE", raw), nil
+}

@@ -1,0 +1,180 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/natsauth"
+	libservice "lockstep.internal/libs/service"
+	"lockstep.internal/services/relay"
+	"lockstep.internal/services/relay/agent"
+)
+
+// Names of the relay's listeners.
+const (
+	ListenerAgents   = "agents"
+	ListenerExternal = "external"
+	ListenerInternal = "internal"
+)
+
+// RelayAgentOf is the name of an agent's relay agent.
+func RelayAgentOf(agent string) string { return RelayAgent + "-" + agent }
+
+// RelayOf is the name of the nth relay, from 1 on.
+func RelayOf(n int) string { return replicaName(Relay, n) }
+
+// RelayCAFile holds the authority of the relays' certificate.
+func (s *Stack) RelayCAFile() string { return s.relayKeys.CertFile }
+
+// RelayURL is where the first relay listens for callers; empty without relays.
+func (s *Stack) RelayURL() string { return s.RelayURLOf(Relay) }
+
+// RelayURLOf is where a relay listens for callers; empty for one that there is not.
+func (s *Stack) RelayURLOf(name string) string {
+	return s.listensAt("https://", name, ListenerExternal)
+}
+
+// RelayAgentsURLOf is where a relay listens for agents; empty for one that there is not.
+func (s *Stack) RelayAgentsURLOf(name string) string {
+	return s.listensAt("wss://", name, ListenerAgents)
+}
+
+func (s *Stack) listensAt(scheme, name, listener string) string {
+	address := s.Address(name, listener)
+	if address == "" {
+		return ""
+	}
+	return scheme + address
+}
+
+func (s *Stack) startRelays(ctx context.Context) error {
+	if s.opts.Relays == 0 {
+		return nil
+	}
+	done := s.progress.step(Relay)
+	if err := s.run(ctx, s.relay(Relay, s.opts.RelayListen)); err != nil {
+		return err
+	}
+	for range s.opts.Relays - 1 {
+		if _, err := s.AddReplica(ctx, Relay); err != nil {
+			return err
+		}
+	}
+	if s.lab != nil { // a cluster that is somebody else's is left as it is
+		if err := bindRoles(ctx, s.kubeconfig); err != nil {
+			return fmt.Errorf("let callers of the relay into the cluster: %w", err)
+		}
+	}
+	done("for callers on %s", s.RelayURL())
+	return nil
+}
+
+func (s *Stack) relay(name, listen string) *service {
+	configure := func(before map[string]string) configuration {
+		cfg := relay.DefaultConfig()
+		cfg.Ops.Listen = anyPort
+		for _, l := range []struct {
+			name, first string
+			to          *libservice.Listener
+		}{{ListenerExternal, listen, &cfg.External.Listener}, {ListenerAgents, anyPort, &cfg.Agents.Listener}, {ListenerInternal, anyPort, &cfg.Internal.Listener}} {
+			l.to.TLS.CertFile, l.to.TLS.KeyFile = s.relayKeys.CertFile, s.relayKeys.KeyFile
+			if l.to.Listen = l.first; before[l.name] != "" {
+				l.to.Listen = before[l.name]
+			}
+		}
+		cfg.Telemetry = s.telemetry()
+		cfg.Cell.Name = string(Cell)
+		cfg.NATS.URL = config.URL(s.nats.ClientURL())
+		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalRelay))
+		cfg.Internal.SecretFile = config.SecretFile(s.relayKeys.SecretFile)
+		cfg.Internal.CAFile = s.relayKeys.CertFile
+		s.opts.Configure(Relay, &cfg)
+		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return relay.Main(ctx, cfg) }}
+	}
+	return &service{
+		name: name, configure: configure, begin: s.begin(Relay),
+		again: func(name string) *service { return s.relay(name, anyPort) },
+	}
+}
+
+// startRelayAgents of an agent: each replica keeps a connection with every relay that there is when it starts.
+func (s *Stack) startRelayAgents(ctx context.Context, agent Agent, kubeconfig string) error {
+	if s.opts.Relays == 0 {
+		return nil
+	}
+	if err := s.run(ctx, s.relayAgent(RelayAgentOf(agent.Name), agent, kubeconfig)); err != nil {
+		return err
+	}
+	for range s.opts.RelayAgents - 1 {
+		if _, err := s.AddReplica(ctx, RelayAgentOf(agent.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stack) relayAgent(name string, of Agent, kubeconfig string) *service {
+	configure := func(map[string]string) configuration {
+		cfg := agent.DefaultConfig()
+		cfg.Ops.Listen = anyPort
+		cfg.Telemetry = s.telemetry()
+		cfg.CredentialsFile = of.CredentialsFile
+		cfg.Kubernetes.Kubeconfig = kubeconfig
+		cfg.Relay.URLs = s.relayAgentsURLs()
+		cfg.Relay.TLS.CAFile = s.relayKeys.CertFile
+		s.opts.Configure(RelayAgent, &cfg)
+		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return agent.Main(ctx, cfg) }}
+	}
+	return &service{
+		name: name, configure: configure, begin: s.begin(RelayAgent),
+		again: func(name string) *service { return s.relayAgent(name, of, kubeconfig) },
+	}
+}
+
+// relayAgentsURLs are where relays listen for agents.
+func (s *Stack) relayAgentsURLs() []string {
+	var urls []string
+	for n := 1; ; n++ {
+		url := s.RelayAgentsURLOf(RelayOf(n))
+		if url == "" {
+			return urls
+		}
+		urls = append(urls, url)
+	}
+}
+
+// bindRoles lets callers of the relay do in a cluster what their role in the agent's project is for: readers look, developers change.
+func bindRoles(ctx context.Context, kubeconfig string) error {
+	described, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	transport, err := rest.HTTPClientFor(described)
+	if err != nil {
+		return fmt.Errorf("call the API server: %w", err)
+	}
+	defer transport.CloseIdleConnections()
+	client, err := kubernetes.NewForConfigAndClient(described, transport)
+	if err != nil {
+		return fmt.Errorf("call the API server: %w", err)
+	}
+	for _, b := range []struct{ role, does string }{{"reader", "view"}, {"developer", "edit"}, {"administrator", "cluster-admin"}} {
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "lockstep-role-" + b.role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: b.does},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "lockstep:role:" + b.role}},
+		}
+		if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("bind the group of role %s: %w", b.role, err)
+		}
+	}
+	return nil
+}
