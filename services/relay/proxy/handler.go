@@ -408,6 +408,7 @@ func (h *Handler) answered(response *http.Response) error {
 	v.flows = response.ContentLength < 0 || response.ContentLength > stallSize
 	if conn, is := response.Body.(*upgraded); is {
 		response.Body = &exchanged{conn, v}
+		v.Status = response.StatusCode // it is not written as others are
 	} else if v.Verb == verbWatch {
 		response.Body = &watched{response.Body, response.Request.Context()}
 	}
