@@ -78,8 +78,9 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 	request := b.request(r, developer, http.MethodGet, "/agents/7/kubernetes/api", "")
 	request.Header.Set("Impersonate-User", "system:admin")
-	status, _ := b.ask(request)
+	status, body := b.ask(request)
 	require.Equal(t, 403, status)
+	require.Contains(t, body, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"as whom you appear`, "kubectl shows it")
 	request.Header.Set("Authorization", "Bearer nonsense")
 	status, _ = b.ask(request)
 	require.Equal(t, 401, status)

@@ -109,10 +109,10 @@ type AgentDisconnected struct {
 
 // One request.
 type AgentRequest struct {
-	// Bytes of bodies or streams from the caller.
+	// Bytes of bodies or streams that the caller received of the target.
 	BytesReceived int `json:"bytes_received,omitempty"`
 
-	// Bytes of bodies or streams to the caller.
+	// Bytes of bodies or streams that the caller sent to the target.
 	BytesSent int `json:"bytes_sent,omitempty"`
 
 	// Who asked.

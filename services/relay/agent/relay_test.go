@@ -71,7 +71,7 @@ func (r *relay) open(secure *tls.Config) {
 		return nil, fmt.Errorf("there is no other relay")
 	}})
 	handler := intake.New(intake.Config{
-		RelayID: "a", Agents: r, Holder: r, Tellers: []intake.Teller{r}, Configurations: r, Sessions: r.sessions, MaxConnections: 100,
+		RelayID: "a", Agents: r, Holder: r, Tellers: []intake.Teller{r}, Configurations: r, Sessions: r.sessions, MaxConnections: 100, MaxConnectionsPerAgent: 100,
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
 	mux := http.NewServeMux()

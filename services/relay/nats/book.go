@@ -53,8 +53,8 @@ type Book struct {
 	held    map[string][]byte
 	changed map[string]struct{}
 	wake    chan struct{}
-	// retired is that the bucket shall have nothing of this relay any more.
-	retired bool
+	// retired is that the bucket shall have nothing of this relay any more, lapsed that its lease was lost.
+	retired, lapsed bool
 }
 
 // NewBook makes a book that is written while Run runs.
@@ -158,6 +158,9 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 				return false, err
 			}
 		case <-b.wake:
+			if err := b.renew(ctx); err != nil {
+				return false, err
+			}
 			if err := b.flush(ctx, kv); err != nil {
 				return false, err
 			}
@@ -208,6 +211,18 @@ func (b *Book) refresh(ctx context.Context) error {
 		return fmt.Errorf("refresh the lease in bucket %s: %w", bucket, err)
 	}
 	return nil
+}
+
+// renew writes the lease if it was lost.
+func (b *Book) renew(ctx context.Context) error {
+	b.mu.Lock()
+	lapsed := b.lapsed
+	b.lapsed = false
+	b.mu.Unlock()
+	if !lapsed {
+		return nil
+	}
+	return b.refresh(ctx)
 }
 
 // everything is to be written once more.
@@ -263,6 +278,7 @@ func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, val
 
 func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
+		b.restore(entry.Key())
 		if c, was := b.cfg.Registry.Delete(entry.Key()); was && b.cfg.Gone != nil {
 			b.cfg.Gone(c)
 		}
@@ -273,10 +289,31 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	}
 }
 
+// restore has what is this relay's written again that somebody has deleted: a relay that is held up for longer than its lease is taken for one that was killed.
+func (b *Book) restore(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	value := b.held[key]
+	if b.retired || value == nil && key != b.cfg.Self.Key() {
+		return
+	}
+	if value != nil {
+		b.changed[key] = struct{}{}
+	}
+	b.lapsed = b.lapsed || key == b.cfg.Self.Key()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
 // clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.
 func (b *Book) clean(ctx context.Context, kv jetstream.KeyValue) error {
 	var failed []error
 	for _, c := range b.cfg.Registry.Orphans() {
+		if c.RelayID == b.cfg.Self.ID {
+			continue
+		}
 		if err := b.write(ctx, kv, c.Key(), nil); err != nil {
 			failed = append(failed, err)
 		} else if b.cfg.Lost != nil {

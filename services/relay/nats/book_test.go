@@ -133,6 +133,26 @@ func TestARetiredRelayStillFollowsTheOthers(t *testing.T) {
 	a.sees(t, 7, 2)
 }
 
+// A relay that was held up for longer than its lease was taken for one that had been killed. It says everything again.
+func TestARelayThatWasTakenForDeadIsBack(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	a.Connected(connection(7, 1))
+	b.sees(t, 7, 1)
+	kv, err := b.js.KeyValue(t.Context(), "RELAYS")
+	require.NoError(t, err)
+	require.NoError(t, kv.Purge(t.Context(), "relay.a"))
+	require.NoError(t, kv.Purge(t.Context(), "connection.7.1"))
+	require.Eventually(t, func() bool {
+		lease, errLease := kv.Get(t.Context(), "relay.a")
+		held, errHeld := kv.Get(t.Context(), "connection.7.1")
+		return errLease == nil && errHeld == nil && len(lease.Value()) > 0 && len(held.Value()) > 0
+	}, patience, 5*time.Millisecond)
+	b.sees(t, 7, 1)
+	a.sees(t, 7, 1)
+}
+
 func TestALeaseOutlivesItsLength(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)

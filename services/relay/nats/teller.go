@@ -164,7 +164,7 @@ const maxRequests = topology.MaxMessageSize - 64<<10
 func (t *Teller) request(r audit.Record) events.AgentRequest {
 	out := events.AgentRequest{
 		RequestID: r.RequestID, RelayID: t.relayID, Phase: events.RequestPhase(r.Phase), Protocol: events.RequestProtocol(r.Protocol), Target: r.Target,
-		Verb: r.Verb, Method: r.Method, Path: r.Path, Status: r.Status, StartedAt: r.StartedAt.UTC(), BytesSent: int(r.BytesSent), BytesReceived: int(r.BytesReceived), Error: r.Error,
+		Verb: r.Verb, Method: r.Method, Path: r.Path, Status: r.Status, StartedAt: r.StartedAt.UTC().Truncate(time.Millisecond), BytesSent: int(r.BytesSent), BytesReceived: int(r.BytesReceived), Error: r.Error,
 		Caller: events.RequestCaller{Kind: events.CallerKindUser, UserID: int(r.UserID)},
 	}
 	if r.UserID == 0 {

@@ -75,13 +75,13 @@ func NewHandler(cfg Config) *Handler {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v, err := h.admit(r)
 	if err != nil {
-		fault.WriteHTTP(w, r, h.cfg.Logger, err)
+		h.answer(w, r, err)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(context.WithValue(With(r.Context(), &v.way), visitKey{}, v))
 	defer cancel(nil)
 	if err := h.enter(v, cancel); err != nil { // too many are no fact about an agent, and have no record
-		fault.WriteHTTP(w, r, h.cfg.Logger, err)
+		h.answer(w, r, err)
 		return
 	}
 	records := 1
@@ -90,7 +90,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := h.cfg.Audit.Reserve(r.Context(), records); err != nil {
 		h.leave(v)
-		fault.WriteHTTP(w, r, h.cfg.Logger, err)
+		h.answer(w, r, err)
 		return
 	}
 	defer func() {
@@ -431,7 +431,7 @@ func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *visit, err error) {
 	v.Error = fault.From(err).Error()
-	fault.WriteHTTP(w, r, h.cfg.Logger, err)
+	h.answer(w, r, err)
 }
 
 // reason why a request has no answer, for its caller.
