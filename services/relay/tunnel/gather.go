@@ -40,7 +40,7 @@ func (g *gathering) Read(p []byte) (int, error) {
 			g.busy = n == len(p)
 			return n, err //nolint:wrapcheck // the connection's own
 		}
-		in := gatherings.Get().(*[gathered]byte) //nolint:forcetypeassert // there are no others
+		in := gatherings.Get().(*[gathered]byte) //nolint:errcheck,forcetypeassert // there are no others
 		n, err := g.Conn.Read(in[:])
 		if g.busy = n > len(p); n == 0 {
 			gatherings.Put(in)
@@ -65,7 +65,7 @@ func (g *gathering) Write(p []byte) (int, error) {
 	written := 0
 	for len(p) > 0 {
 		if g.out == nil {
-			g.out, g.n = gatherings.Get().(*[gathered]byte), 0 //nolint:forcetypeassert // there are no others
+			g.out, g.n = gatherings.Get().(*[gathered]byte), 0 //nolint:errcheck,forcetypeassert // there are no others
 		}
 		n := copy(g.out[g.n:], p)
 		g.n += n
