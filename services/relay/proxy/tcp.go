@@ -46,7 +46,7 @@ func (h *Handler) connect(w http.ResponseWriter, r *http.Request, v *visit) {
 		_ = conn.Close() // both sides end
 	})
 	defer stop()
-	sent, received, err := tunnel.Join(whole(conn, buffered.Reader), stream)
+	sent, received, err := tunnel.Join(whole(conn, buffered.Reader), stream.Stream)
 	v.sent.Add(sent)
 	v.received.Add(received)
 	if cut := context.Cause(r.Context()); cut != nil {
@@ -101,6 +101,9 @@ func (c *callerConn) Read(p []byte) (int, error) {
 	}
 	return c.Conn.Read(p) //nolint:wrapcheck // the connection's own
 }
+
+// NetConn is what is below.
+func (c *callerConn) NetConn() net.Conn { return c.Conn }
 
 // CloseWrite ends the direction to the caller.
 func (c *callerConn) CloseWrite() error {

@@ -225,10 +225,24 @@ func give(c Conn, err error) {
 		why := &ResetError{Reason: Broken, Text: "what it was joined to has failed"}
 		errors.As(err, &why)
 		c.reset(why)
-	case *net.TCPConn:
-		_ = c.SetLinger(0) // ends with a reset
-		_ = c.Close()
 	default:
+		abort(c)
 		_ = c.Close()
+	}
+}
+
+// abort resets the connection below all that is around it: TLS would say good-bye, as one does at the end of what is whole.
+func abort(conn net.Conn) {
+	for {
+		switch c := conn.(type) {
+		case *net.TCPConn:
+			_ = c.SetLinger(0) // ends with a reset
+			_ = c.Close()
+			return
+		case interface{ NetConn() net.Conn }:
+			conn = c.NetConn()
+		default:
+			return
+		}
 	}
 }

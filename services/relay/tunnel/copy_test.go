@@ -3,9 +3,12 @@ package tunnel_test
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/tls"
 	"io"
 	"net"
+	"net/http/httptest"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,4 +114,58 @@ func TestWhoLeavesIsNotHeldByWhoIsStuck(t *testing.T) {
 			require.ErrorContains(t, err, "reset")
 		})
 	}
+}
+
+// A connection that just ends is no end of what a stream carries: a part would be taken for the whole.
+func TestAConnectionThatEndsIsNoEndOfItsStreams(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	opened := make(chan *tunnel.Stream, 1)
+	a, b := tunnel.NewSession(near, true, true, tunnel.Config{}, nil), tunnel.NewSession(far, false, true, tunnel.Config{}, func(s *tunnel.Stream) { opened <- s })
+	var serving sync.WaitGroup
+	for _, s := range []*tunnel.Session{a, b} {
+		serving.Go(func() { _ = s.Serve() })
+	}
+	defer serving.Wait()
+	_, err := a.Open([]byte("x"))
+	require.NoError(t, err)
+	st := <-opened
+	require.NoError(t, near.Close())
+	_, err = st.WriteTo(io.Discard)
+	require.ErrorIs(t, err, tunnel.ErrClosed)
+	_, err = st.Read(make([]byte, 1))
+	require.NotErrorIs(t, err, io.EOF)
+}
+
+// A caller over TLS, too, can tell what was cut from what is whole.
+func TestABrokenStreamIsNoGoodByeOverTLS(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(nil)
+	server.StartTLS()
+	defer server.Close()
+	dialled, plain := pair(t)
+	caller := tls.Client(dialled, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test of its end
+	defer caller.Close()
+	secured := tls.Server(tunnel.Gather(plain), server.TLS)
+	near, far := net.Pipe()
+	a, b := tunnel.NewSession(near, true, true, tunnel.Config{}, nil), tunnel.NewSession(far, false, true, tunnel.Config{}, func(s *tunnel.Stream) {
+		_, _, _ = tunnel.Join(s, secured)
+	})
+	var serving sync.WaitGroup
+	for _, s := range []*tunnel.Session{a, b} {
+		serving.Go(func() { _ = s.Serve() })
+	}
+	defer serving.Wait()
+	defer a.Close()
+	st, err := a.Open([]byte("x"))
+	require.NoError(t, err)
+	_, err = io.WriteString(st, "a part")
+	require.NoError(t, err)
+	part := make([]byte, 6)
+	_, err = io.ReadFull(caller, part)
+	require.NoError(t, err)
+	st.Reset(tunnel.Broken, "it broke")
+	_, err = caller.Read(part)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, io.EOF)
 }

@@ -33,6 +33,9 @@ type gathering struct {
 	n    int
 }
 
+// NetConn is what is below.
+func (g *gathering) NetConn() net.Conn { return g.Conn }
+
 func (g *gathering) Read(p []byte) (int, error) {
 	if g.in == nil {
 		if !g.busy || len(p) >= gathered {

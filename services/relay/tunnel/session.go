@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"slices"
@@ -260,6 +261,9 @@ func (s *Session) fail(err error) {
 	if s.err != nil {
 		s.mu.Unlock()
 		return
+	}
+	if errors.Is(err, io.EOF) { // who reads a stream must not take it for the end of what was sent
+		err = io.ErrUnexpectedEOF
 	}
 	s.err = errors.Join(ErrClosed, err)
 	streams := s.streams
