@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
@@ -125,6 +126,9 @@ type gatheringWriter struct {
 }
 
 func (w *gatheringWriter) Write(p []byte) (int, error) {
+	if err := w.conn.HandshakeContext(context.Background()); err != nil { // while it is under way nothing may be held; it costs nothing once it is over
+		return 0, err //nolint:wrapcheck // the connection's own
+	}
 	w.below.hold()
 	n, err := w.conn.Write(p)
 	if errFlush := w.below.release(); err == nil && errFlush != nil {
