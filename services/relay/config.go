@@ -166,14 +166,14 @@ func (c Config) services() (*auth.Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return auth.NewVerifier(auth.Config{Issuer: c.External.Issuer, Audience: c.External.Audience, Secrets: found}) //nolint:wrapcheck // it says what is wrong
+	return auth.NewVerifier(auth.Config{Issuer: c.External.Issuer, Audience: c.External.Audience, Secrets: found})
 }
 
 func (c Config) rules() ([]policy.Rule, error) {
 	if c.External.CallersFile == "" {
 		return nil, nil
 	}
-	return proxy.ReadRules(c.External.CallersFile) //nolint:wrapcheck // it says what is wrong
+	return proxy.ReadRules(c.External.CallersFile)
 }
 
 func secrets(files ...config.Secret) ([][]byte, error) {
@@ -184,7 +184,7 @@ func secrets(files ...config.Secret) ([][]byte, error) {
 		}
 		value, err := file.Read()
 		if err != nil {
-			return nil, err //nolint:wrapcheck // it says what is wrong
+			return nil, err
 		}
 		found = append(found, []byte(value))
 	}

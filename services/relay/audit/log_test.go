@@ -74,11 +74,11 @@ func newLog(s *stream, room int) *audit.Log {
 	return audit.NewLog(audit.Config{Publish: s.publish, Room: room, Logger: slog.New(slog.DiscardHandler)})
 }
 
-func add(t *testing.T, l *audit.Log, agent int64, n int) {
+func add(t *testing.T, l *audit.Log, n int) {
 	t.Helper()
 	for i := range n {
 		require.NoError(t, l.Reserve(t.Context(), 1))
-		l.Add(audit.Record{AgentID: agent, Status: i})
+		l.Add(audit.Record{AgentID: 7, Status: i})
 	}
 }
 
@@ -130,12 +130,12 @@ func TestARecordDoesNotWaitForOthersForLong(t *testing.T) {
 		s := &stream{}
 		l := newLog(s, 0)
 		stop := run(l)
-		add(t, l, 7, 1)
+		add(t, l, 1)
 		require.Equal(t, 1, l.Waiting())
 		time.Sleep(1001 * time.Millisecond) // of the bubble's clock
 		synctest.Wait()
 		require.Len(t, s.records(7), 1)
-		add(t, l, 7, audit.MaxBatch) // and a whole batch not at all
+		add(t, l, audit.MaxBatch) // and a whole batch not at all
 		synctest.Wait()
 		require.Len(t, s.records(7), 1+audit.MaxBatch)
 		require.NoError(t, stop(t.Context()))
@@ -149,13 +149,13 @@ func TestRequestsWaitWhileTheirRecordsHaveNoRoom(t *testing.T) {
 		s.set(true, false)
 		l := newLog(s, 10)
 		stop := run(l)
-		add(t, l, 7, 9)
+		add(t, l, 9)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.Equal(t, errcode.Unavailable, fault.CodeOf(l.Reserve(ctx, 2)), "two do not fit")
 		require.Equal(t, 9, l.Waiting())
 		l.Release(0)
-		add(t, l, 7, 1)
+		add(t, l, 1)
 		let := make(chan error)
 		go func() { let <- l.Reserve(t.Context(), 2) }()
 		synctest.Wait()
@@ -180,9 +180,9 @@ func TestABatchKeepsItsIDUntilItIsAcknowledged(t *testing.T) {
 		s.set(false, true)
 		l := newLog(s, 0)
 		stop := run(l)
-		add(t, l, 7, 3)
+		add(t, l, 3)
 		time.Sleep(time.Minute) // of the bubble's clock
-		add(t, l, 7, 2)
+		add(t, l, 2)
 		go func() {
 			time.Sleep(time.Minute) // of the bubble's clock
 			s.set(false, false)
@@ -206,7 +206,7 @@ func TestWhatCannotBePublishedInTimeIsSaid(t *testing.T) {
 		s.set(true, false)
 		l := newLog(s, 0)
 		stop := run(l)
-		add(t, l, 7, 3)
+		add(t, l, 3)
 		finish, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.ErrorContains(t, stop(finish), "publish what has passed")

@@ -26,7 +26,7 @@ func (s *service) ConnectedAgentsForProject(
 ) (*connect.Response[relayv1.ConnectedAgentsForProjectResponse], error) {
 	caller, err := s.Callers.Caller(r.Header())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if r.Msg.GetProjectId() <= 0 {
 		return nil, fault.New(errcode.InvalidArgument, "project_id %d is not positive", r.Msg.GetProjectId())
@@ -35,12 +35,12 @@ func (s *service) ConnectedAgentsForProject(
 	return connect.NewResponse(&relayv1.ConnectedAgentsForProjectResponse{Agents: s.shown(found)}), nil
 }
 
-func (s *service) ConnectedAgentsById( //nolint:revive // the generated name
+func (s *service) ConnectedAgentsById(
 	_ context.Context, r *connect.Request[relayv1.ConnectedAgentsByIdRequest],
 ) (*connect.Response[relayv1.ConnectedAgentsByIdResponse], error) {
 	caller, err := s.Callers.Caller(r.Header())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if err := s.May(caller, r.Msg.GetAgentId()); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func shownRelay(r registry.Relay) *relayv1.Relay {
 
 func (s *service) ListRelays(_ context.Context, r *connect.Request[relayv1.ListRelaysRequest]) (*connect.Response[relayv1.ListRelaysResponse], error) {
 	if _, err := s.Callers.Caller(r.Header()); err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	out := &relayv1.ListRelaysResponse{}
 	for _, relay := range s.Registry.Relays() {
@@ -112,7 +112,7 @@ type pods struct {
 func (s *service) GetPods(ctx context.Context, r *connect.Request[relayv1.GetPodsRequest]) (*connect.Response[relayv1.GetPodsResponse], error) {
 	caller, err := s.Callers.Caller(r.Header())
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault
+		return nil, err
 	}
 	if r.Msg.GetConnectionId() < 0 {
 		return nil, fault.New(errcode.InvalidArgument, "connection_id %d is negative", r.Msg.GetConnectionId())

@@ -59,8 +59,11 @@ func setup(t *testing.T) *bed {
 		put(relay.Key(), relay)
 	}
 	for _, c := range []registry.Connection{
-		{AgentID: 9, ID: 1, RelayID: "a", ProjectID: 4}, {AgentID: 7, ID: 5, RelayID: "b", ProjectID: 3, PodName: "agent-1", ConnectedAt: time.Unix(1, 0)},
-		{AgentID: 7, ID: 4, RelayID: "a", ProjectID: 3}, {AgentID: 8, ID: 6, RelayID: "a", ProjectID: 3}, {AgentID: 7, ID: 2, RelayID: "killed", ProjectID: 3},
+		{AgentID: 9, ID: 1, RelayID: "a", ProjectID: 4},
+		{AgentID: 7, ID: 5, RelayID: "b", ProjectID: 3, PodName: "agent-1", ConnectedAt: time.Unix(1, 0)},
+		{AgentID: 7, ID: 4, RelayID: "a", ProjectID: 3},
+		{AgentID: 8, ID: 6, RelayID: "a", ProjectID: 3},
+		{AgentID: 7, ID: 2, RelayID: "killed", ProjectID: 3},
 	} {
 		put(c.Key(), c)
 	}

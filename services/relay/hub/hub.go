@@ -258,5 +258,5 @@ func (h *Hub) Follow(from *tunnel.Stream) {
 		return
 	}
 	to.PassTaken(from)
-	_, _, _ = tunnel.Join(from, to) // both ends know why
+	_, _, _ = tunnel.Join(from, to) //nolint:dogsled // both ends know why
 }

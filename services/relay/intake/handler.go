@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -327,7 +328,7 @@ func (h *Handler) take(c *connection, s *tunnel.Stream) {
 		if len(line) == 0 {
 			line = noConfiguration
 		}
-		if _, err := s.Write(append(line[:len(line):len(line)], '\n')); err != nil {
+		if _, err := s.Write(append(slices.Clip(line), '\n')); err != nil {
 			return
 		}
 		c.once.Do(func() { close(c.hello) })

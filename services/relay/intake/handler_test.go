@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -375,7 +374,7 @@ func TestABrowserMakesNoTunnel(t *testing.T) {
 	h.Set("Origin", "https://evil.example")
 	_, err := b.dial(h)
 	var refused *tunnel.RefusedError
-	require.True(t, errors.As(err, &refused))
+	require.ErrorAs(t, err, &refused)
 	require.Equal(t, http.StatusForbidden, refused.Status)
 	require.Zero(t, b.handler.Connections())
 }

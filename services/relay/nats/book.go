@@ -141,7 +141,7 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 	for {
 		select {
 		case <-ctx.Done():
-			return false, context.Cause(ctx)
+			return false, context.Cause(ctx) //nolint:wrapcheck // a cause of ours
 		case <-status:
 			return true, nil
 		case entry, open := <-watcher.Updates():

@@ -43,7 +43,7 @@ func (h *Handler) admit(r *http.Request) error {
 		return fault.New(errcode.Unauthenticated, "this address is for relays: no token of one was sent")
 	}
 	if _, err := h.Verifier.Verify(token); err != nil {
-		return err //nolint:wrapcheck // a fault
+		return err
 	}
 	if h.Sessions.Draining() {
 		return fault.New(errcode.Unavailable, "this relay is being drained")

@@ -36,7 +36,7 @@ func (h *Handler) Get(ctx context.Context, caller policy.Caller, agentID, at int
 	}
 	defer h.leave(v)
 	if err := h.cfg.Audit.Reserve(ctx, 1); err != nil {
-		return err //nolint:wrapcheck // a fault
+		return err
 	}
 	defer h.record(v, audit.Ended)
 	as, err := h.admitted(v)

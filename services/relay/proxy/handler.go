@@ -221,7 +221,7 @@ func (h *Handler) authorize(v *visit) (policy.Impersonation, error) {
 		return policy.Impersonation{}, fault.New(errcode.NotFound, "agent %d does not exist", v.address.AgentID)
 	case caller.UserID == 0:
 		if err := policy.Service(caller, h.cfg.Rules, what); err != nil {
-			return policy.Impersonation{}, err //nolint:wrapcheck // a fault
+			return policy.Impersonation{}, err
 		}
 	default:
 		user, known := h.cfg.Directory.User(caller.UserID)
@@ -231,7 +231,7 @@ func (h *Handler) authorize(v *visit) (policy.Impersonation, error) {
 		caller.Admin = caller.Admin && user.Admin
 		role = h.cfg.Directory.AgentRole(caller.UserID, v.address.AgentID)
 		if err := policy.User(caller, role, what); err != nil {
-			return policy.Impersonation{}, err //nolint:wrapcheck // a fault
+			return policy.Impersonation{}, err
 		}
 	}
 	if v.pretends != "" {
@@ -442,12 +442,10 @@ func reason(ctx context.Context, err error) error {
 		}
 		return fault.Wrap(err, errcode.Canceled, "the caller has gone")
 	}
-	var known *fault.Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*fault.Error](err); ok {
 		return known
 	}
-	var reset *tunnel.ResetError
-	if errors.As(err, &reset) {
+	if reset, ok := errors.AsType[*tunnel.ResetError](err); ok {
 		switch reset.Reason {
 		case tunnel.Refused:
 			return fault.Wrap(err, errcode.PermissionDenied, "the agent refuses: %s", reset.Text)
@@ -471,5 +469,5 @@ var bodies = sync.Pool{New: func() any { return make([]byte, copyBuffer) }}
 // buffers for the proxy.
 type buffers struct{}
 
-func (buffers) Get() []byte  { return bodies.Get().([]byte) } //nolint:forcetypeassert // there are no others
+func (buffers) Get() []byte  { return bodies.Get().([]byte) } //nolint:errcheck,forcetypeassert // there are no others
 func (buffers) Put(b []byte) { bodies.Put(b) }                //nolint:staticcheck // a slice header more or less

@@ -245,8 +245,10 @@ func TestTheClusterIsToldByTheRelayWhoTheCallerIs(t *testing.T) {
 		"an administrator": {admin, nil, "lockstep:user:5", []string{"lockstep:role:reader", "lockstep:role:developer", "lockstep:role:maintainer", "lockstep:role:owner", "lockstep:role:administrator"}},
 		"a service":        {0, http.Header{"Authorization": {"Bearer " + ci}}, "lockstep:service:ci", []string{"lockstep:services"}},
 		"with a second token": {
-			0, http.Header{"Lockstep-Authorization": {f.token(reader)}, "Authorization": {"Bearer the cluster's"}, "X-Remote-User": {"root"}, "X-Remote-Group": {"system:masters"}, "Proxy-Authorization": {"Basic x"}},
-			"lockstep:user:6", []string{"lockstep:role:reader"},
+			0,
+			http.Header{"Lockstep-Authorization": {f.token(reader)}, "Authorization": {"Bearer the cluster's"}, "X-Remote-User": {"root"}, "X-Remote-Group": {"system:masters"}, "Proxy-Authorization": {"Basic x"}},
+			"lockstep:user:6",
+			[]string{"lockstep:role:reader"},
 		},
 		"who has it taken away": {reader, http.Header{"Connection": {"Impersonate-User, Impersonate-Group"}}, "lockstep:user:6", []string{"lockstep:role:reader"}},
 	} {

@@ -63,7 +63,7 @@ func (h *Handler) reach(ctx context.Context, v *visit) (*hub.Route, error) {
 	for {
 		found, err := h.cfg.Opener.Open(ctx, &attempt, v.Instruction)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // a fault
+			return nil, err
 		}
 		v.way.ConnectionID = found.Connection.ID
 		stop := context.AfterFunc(ctx, func() { found.Reset(tunnel.Cancelled, "the caller is gone") })
@@ -108,7 +108,7 @@ func (c *callerConn) NetConn() net.Conn { return c.Conn }
 // CloseWrite ends the direction to the caller.
 func (c *callerConn) CloseWrite() error {
 	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
-		return half.CloseWrite() //nolint:wrapcheck // the connection's own
+		return half.CloseWrite()
 	}
 	return nil
 }

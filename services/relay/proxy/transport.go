@@ -164,7 +164,7 @@ func (t *Transport) take(ctx context.Context, attempt *hub.Attempt, to route.Ins
 	}
 	r, err := t.hub.Open(ctx, attempt, to)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a fault for the caller
+		return nil, err
 	}
 	head := &limit{r, unlimited}
 	return &kept{Route: r, to: to, opened: time.Now(), head: head, reader: bufio.NewReaderSize(head, streamBuffer), writer: bufio.NewWriterSize(r, streamBuffer)}, nil
@@ -377,12 +377,12 @@ func (b *body) release(whole bool) {
 type upgraded struct{ *body }
 
 func (u *upgraded) Read(p []byte) (int, error)  { return u.k.reader.Read(p) } //nolint:wrapcheck // the stream's own
-func (u *upgraded) Write(p []byte) (int, error) { return u.k.Write(p) }       //nolint:wrapcheck // the stream's own
+func (u *upgraded) Write(p []byte) (int, error) { return u.k.Write(p) }
 
 // CloseWrite ends the direction to the target.
-func (u *upgraded) CloseWrite() error { return u.k.CloseWrite() } //nolint:wrapcheck // the stream's own
+func (u *upgraded) CloseWrite() error { return u.k.CloseWrite() }
 
 func (u *upgraded) Close() error {
 	u.stop()
-	return u.k.Close() //nolint:wrapcheck // the stream's own
+	return u.k.Close()
 }

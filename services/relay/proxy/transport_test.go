@@ -75,7 +75,7 @@ func (b *bed) serve(s *tunnel.Stream) {
 		return
 	}
 	_ = s.Take()
-	_, _, _ = tunnel.Join(s, conn.(*net.TCPConn))
+	_, _, _ = tunnel.Join(s, conn.(*net.TCPConn)) //nolint:dogsled // both ends know why
 }
 
 func (b *bed) Open(_ context.Context, _ *hub.Attempt, to route.Instruction) (*hub.Route, error) {
@@ -230,7 +230,7 @@ func TestACallerThatLeavesEndsTheRequestAtTheTarget(t *testing.T) {
 	require.NoError(t, err)
 	failed := make(chan error)
 	go func() {
-		_, err := b.transport.RoundTrip(request) //nolint:bodyclose // there is none
+		_, err := b.transport.RoundTrip(request)
 		failed <- err
 	}()
 	<-began
@@ -315,19 +315,20 @@ func TestAnswersAreToldApart(t *testing.T) {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://shop/", nil)
 			require.NoError(t, err)
 			response, err := b.transport.RoundTrip(request)
-			if err == nil && c.body == "" && response.ContentLength < 0 && !strings.Contains(c.first, "chunked") {
-				_ = response.Body.Close()
-			} else if err == nil {
+			switch {
+			case err != nil:
+				require.Empty(t, c.body, "%v", err)
+			case c.body == "" && response.ContentLength < 0 && !strings.Contains(c.first, "chunked"):
+				_ = response.Body.Close() // there is no end of it
+			default:
 				got, errRead := io.ReadAll(response.Body)
+				_ = response.Body.Close()
 				if c.body == "" {
 					require.Error(t, errRead)
-				} else {
-					require.NoError(t, errRead)
-					require.Equal(t, strings.Trim(c.body, "-"), string(got))
+					break
 				}
-				_ = response.Body.Close()
-			} else {
-				require.Empty(t, c.body, "%v", err)
+				require.NoError(t, errRead)
+				require.Equal(t, strings.Trim(c.body, "-"), string(got))
 			}
 			if c.streams == 2 && c.body != "" && c.body != "-" && !strings.Contains(c.first, "close") {
 				// What is too much may come a moment later: the stream is not used then, either.

@@ -99,7 +99,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	if err != nil && errors.Is(context.Cause(w.ctx), errDrained) {
 		err = io.EOF
 	}
-	return n, err //nolint:wrapcheck // io.EOF must be as it is
+	return n, err
 }
 
 const (
@@ -184,7 +184,7 @@ func (e *exchanged) Write(p []byte) (int, error) {
 // CloseWrite ends the direction to the target.
 func (e *exchanged) CloseWrite() error {
 	if c, can := e.ReadWriteCloser.(interface{ CloseWrite() error }); can {
-		return c.CloseWrite() //nolint:wrapcheck // the stream's own
+		return c.CloseWrite()
 	}
 	return nil
 }

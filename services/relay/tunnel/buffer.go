@@ -26,9 +26,9 @@ func grow(b []byte, at, n int) (grown []byte, begin int) {
 	case need <= smallBuffer:
 		grown = make([]byte, 0, smallBuffer)
 	case need <= mediumBuffer:
-		grown = mediumBuffers.Get().(*[mediumBuffer]byte)[:0] //nolint:forcetypeassert // there are no others
+		grown = mediumBuffers.Get().(*[mediumBuffer]byte)[:0] //nolint:errcheck,forcetypeassert // there are no others
 	case need <= largeBuffer:
-		grown = largeBuffers.Get().(*[largeBuffer]byte)[:0] //nolint:forcetypeassert // there are no others
+		grown = largeBuffers.Get().(*[largeBuffer]byte)[:0] //nolint:errcheck,forcetypeassert // there are no others
 	default: // a window may be larger than by default
 		grown = make([]byte, 0, 2*need)
 	}

@@ -24,9 +24,9 @@ type copyBuffer struct{ bytes []byte }
 
 func takeCopy(long bool) *copyBuffer {
 	if long {
-		return longCopies.Get().(*copyBuffer) //nolint:forcetypeassert // there are no others
+		return longCopies.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // there are no others
 	}
-	return shortCopies.Get().(*copyBuffer) //nolint:forcetypeassert // there are no others
+	return shortCopies.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // there are no others
 }
 
 func (b *copyBuffer) put() {
@@ -44,7 +44,7 @@ func (st *Stream) WriteTo(w io.Writer) (int64, error) {
 	var data, spare []byte
 	defer func() { shrink(spare) }()
 	for {
-		at := 0
+		var at int
 		var err error
 		data, at, err = st.takeAll(spare)
 		if err != nil {
@@ -115,7 +115,7 @@ func readBlocking(r io.Reader) func(long bool) (*copyBuffer, int, error) {
 	return func(long bool) (*copyBuffer, int, error) {
 		buffer := takeCopy(long)
 		n, err := r.Read(buffer.bytes)
-		return buffer, n, err
+		return buffer, n, err //nolint:wrapcheck // the reader's own
 	}
 }
 

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
@@ -43,7 +44,7 @@ func (g *gathering) Read(p []byte) (int, error) {
 			g.busy = n == len(p)
 			return n, err //nolint:wrapcheck // the connection's own
 		}
-		in := gatherings.Get().(*[gathered]byte) //nolint:forcetypeassert // there are no others
+		in := gatherings.Get().(*[gathered]byte) //nolint:errcheck,forcetypeassert // there are no others
 		n, err := g.Conn.Read(in[:])
 		if g.busy = n > len(p); n == 0 {
 			gatherings.Put(in)
@@ -68,7 +69,7 @@ func (g *gathering) Write(p []byte) (int, error) {
 	written := 0
 	for len(p) > 0 {
 		if g.out == nil {
-			g.out, g.n = gatherings.Get().(*[gathered]byte), 0 //nolint:forcetypeassert // there are no others
+			g.out, g.n = gatherings.Get().(*[gathered]byte), 0 //nolint:errcheck,forcetypeassert // there are no others
 		}
 		n := copy(g.out[g.n:], p)
 		g.n += n
@@ -125,6 +126,9 @@ type gatheringWriter struct {
 }
 
 func (w *gatheringWriter) Write(p []byte) (int, error) {
+	if err := w.conn.HandshakeContext(context.Background()); err != nil { // while it is under way nothing may be held; it costs nothing once it is over
+		return 0, err //nolint:wrapcheck // the connection's own
+	}
 	w.below.hold()
 	n, err := w.conn.Write(p)
 	if errFlush := w.below.release(); err == nil && errFlush != nil {

@@ -266,3 +266,13 @@ func TestNumbersOfStreamsBeginAnew(t *testing.T) {
 		reading.Wait()
 	}
 }
+
+// A connection may end on one side of a session while a stream is being opened on the other.
+func TestAStreamThatIsOpenedTooLateIsNone(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	defer far.Close()
+	s := NewSession(near, false, true, Config{}, func(*Stream) { t.Error("a stream of a session that has ended") })
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, s.take(header{kind: kindOpen, stream: 1}, []byte("head")), ErrClosed)
+}

@@ -98,7 +98,7 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Diall
 	}
 	ws, response, err := dialer.DialContext(ctx, url, header)
 	if response != nil {
-		defer response.Body.Close()
+		defer response.Body.Close() //nolint:errcheck // it was read, or is not wanted
 	}
 	switch {
 	case errors.Is(err, websocket.ErrBadHandshake) && response != nil:

@@ -277,7 +277,7 @@ func (s *Session) fail(err error) {
 	s.broken = s.err
 	s.room.Broadcast()
 	s.out.Unlock()
-	s.wire.conn.Close() //nolint:errcheck // it is over
+	_ = s.wire.conn.Close() // it is over
 	for _, st := range streams {
 		st.fail(s.err)
 	}
@@ -412,6 +412,10 @@ func (s *Session) takeOpen(id uint32, head []byte) error {
 		return fmt.Errorf("the other side opened stream %d with a head of %d bytes", id, len(head))
 	}
 	s.mu.Lock()
+	if s.err != nil { // it has ended while this was on its way
+		s.mu.Unlock()
+		return s.err
+	}
 	if s.streams[id] != nil {
 		s.mu.Unlock()
 		return fmt.Errorf("the other side opened stream %d twice", id)

@@ -307,7 +307,7 @@ func (st *Stream) CloseWrite() error {
 	st.mu.Lock()
 	if st.closed || st.err != nil {
 		st.mu.Unlock()
-		return nil
+		return nil //nolint:nilerr // who reads or writes learns it
 	}
 	st.closed = true
 	over := st.ended
@@ -335,7 +335,7 @@ func (st *Stream) reset(why *ResetError) {
 	}
 	st.fail(net.ErrClosed)
 	st.s.forget(st)
-	st.s.send(header{kind: kindReset, stream: st.id}, why.encode()) //nolint:errcheck // the session tells its own end
+	_ = st.s.send(header{kind: kindReset, stream: st.id}, why.encode()) // the session tells its own end
 }
 
 // Close ends this side's direction and reads nothing more. What the other side still sends then ends the stream there, too.
@@ -353,7 +353,10 @@ func (st *Stream) Close() error {
 	return st.CloseWrite()
 }
 
-func (st *Stream) LocalAddr() net.Addr  { return st.s.wire.conn.LocalAddr() }
+// LocalAddr is the connection's that the stream goes through.
+func (st *Stream) LocalAddr() net.Addr { return st.s.wire.conn.LocalAddr() }
+
+// RemoteAddr is the connection's that the stream goes through.
 func (st *Stream) RemoteAddr() net.Addr { return st.s.wire.conn.RemoteAddr() }
 
 // deadline of one direction; its stream's mutex guards it.
@@ -388,16 +391,19 @@ func (st *Stream) set(d *deadline, c *sync.Cond, t time.Time) {
 	d.timer = timer
 }
 
+// SetReadDeadline is that of [net.Conn].
 func (st *Stream) SetReadDeadline(t time.Time) error {
 	st.set(&st.readDeadline, &st.readable, t)
 	return nil
 }
 
+// SetWriteDeadline is that of [net.Conn].
 func (st *Stream) SetWriteDeadline(t time.Time) error {
 	st.set(&st.writeDeadline, &st.writable, t)
 	return nil
 }
 
+// SetDeadline is that of [net.Conn].
 func (st *Stream) SetDeadline(t time.Time) error {
 	st.set(&st.readDeadline, &st.readable, t)
 	st.set(&st.writeDeadline, &st.writable, t)

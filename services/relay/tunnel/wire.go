@@ -110,7 +110,7 @@ func (w *wire) fill(n int) error {
 			if errors.Is(err, io.EOF) && w.end > w.begin {
 				err = io.ErrUnexpectedEOF
 			}
-			return err //nolint:wrapcheck // who reads says of what
+			return err
 		}
 	}
 	return nil
