@@ -26,6 +26,8 @@ type gathering struct {
 	// busy is that the last read was as large as it could be.
 	busy bool
 
+	// What is written, and not yet written on: who reads TLS writes now and then, too.
+	mu   sync.Mutex
 	held bool
 	out  *[gathered]byte
 	n    int
@@ -58,6 +60,8 @@ func (g *gathering) Read(p []byte) (int, error) {
 }
 
 func (g *gathering) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if !g.held {
 		return g.Conn.Write(p) //nolint:wrapcheck // the connection's own
 	}
@@ -77,6 +81,20 @@ func (g *gathering) Write(p []byte) (int, error) {
 		}
 	}
 	return written, nil
+}
+
+func (g *gathering) hold() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = true
+}
+
+// release writes what was held.
+func (g *gathering) release() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = false
+	return g.flush()
 }
 
 func (g *gathering) flush() error {
@@ -105,10 +123,9 @@ type gatheringWriter struct {
 }
 
 func (w *gatheringWriter) Write(p []byte) (int, error) {
-	w.below.held = true
+	w.below.hold()
 	n, err := w.conn.Write(p)
-	w.below.held = false
-	if errFlush := w.below.flush(); err == nil && errFlush != nil {
+	if errFlush := w.below.release(); err == nil && errFlush != nil {
 		return 0, errFlush
 	}
 	return n, err //nolint:wrapcheck // the connection's own
