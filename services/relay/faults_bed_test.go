@@ -365,8 +365,9 @@ func (b *bed) usual(first *running, others ...*running) usage {
 	for _, r := range append(others, first) {
 		b.shows(r, "lockstep_relay_known_connections 1")
 		for range 8 {
-			status, body := b.get(r, agentID, "/usual")
-			require.Equal(b.t, 200, status, body)
+			conn, _, response := b.connect(r, developer, "shop") // each is a stream of its own
+			require.Equal(b.t, http.StatusSwitchingProtocols, response.StatusCode)
+			require.NoError(b.t, conn.Close())
 		}
 	}
 	replica.stop()
