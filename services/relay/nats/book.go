@@ -263,6 +263,9 @@ func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, val
 
 func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
+		if b.insist(entry.Key()) {
+			return
+		}
 		if c, was := b.cfg.Registry.Delete(entry.Key()); was && b.cfg.Gone != nil {
 			b.cfg.Gone(c)
 		}
@@ -271,6 +274,18 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if err := b.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {
 		b.cfg.Logger.WarnContext(ctx, "an entry of the registry is not understood, and not followed", "key", entry.Key(), "error", err)
 	}
+}
+
+// insist has an entry written again that this relay still holds. Others removed it, since this one gave no sign of life for as long as its lease.
+func (b *Book) insist(key string) bool {
+	b.mu.Lock()
+	value, holds := b.held[key]
+	holds = holds && !b.retired
+	b.mu.Unlock()
+	if holds {
+		b.note(key, value)
+	}
+	return holds
 }
 
 // clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.

@@ -133,6 +133,27 @@ func TestARetiredRelayStillFollowsTheOthers(t *testing.T) {
 	a.sees(t, 7, 2)
 }
 
+// A relay that was taken for dead, and is not, is found again with all that it holds.
+func TestWhatOthersRemovedThatIsStillHeldComesBack(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	a.Connected(connection(7, 1))
+	b.sees(t, 7, 1)
+	kv, err := b.js.KeyValue(t.Context(), "RELAYS")
+	require.NoError(t, err)
+	first, err := kv.Get(t.Context(), connection(7, 1).Key())
+	require.NoError(t, err)
+	require.NoError(t, kv.Purge(t.Context(), connection(7, 1).Key()))
+	require.Eventually(t, func() bool {
+		again, err := kv.Get(t.Context(), connection(7, 1).Key())
+		return err == nil && again.Revision() > first.Revision()
+	}, patience, 10*time.Millisecond)
+	b.sees(t, 7, 1)
+	a.Disconnected(connection(7, 1), time.Now(), "")
+	b.sees(t, 7)
+}
+
 func TestALeaseOutlivesItsLength(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
