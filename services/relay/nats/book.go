@@ -162,7 +162,7 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 				return false, err
 			}
 		case <-believed.C:
-			b.cfg.Registry.Dispel()
+			b.dispel()
 			if err := b.clean(ctx, kv); err != nil {
 				return false, err
 			}
@@ -273,6 +273,18 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	}
 	if err := b.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {
 		b.cfg.Logger.WarnContext(ctx, "an entry of the registry is not understood, and not followed", "key", entry.Key(), "error", err)
+	}
+}
+
+// dispel drops what NATS has lost and nobody has written again. Where its relay is gone, too, that ended while NATS was away, and nobody else tells.
+func (b *Book) dispel() {
+	for _, c := range b.cfg.Registry.Dispel() {
+		if b.cfg.Gone != nil {
+			b.cfg.Gone(c)
+		}
+		if _, there := b.cfg.Registry.Relay(c.RelayID); !there && b.cfg.Lost != nil {
+			b.cfg.Lost(c)
+		}
 	}
 }
 

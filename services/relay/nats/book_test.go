@@ -26,16 +26,17 @@ type relay struct {
 	*nats.Book
 	known *registry.Registry
 	js    jetstream.JetStream
+	lost  chan int64
 	// end ends it in order; kill cuts it off from NATS.
 	end, kill func()
 }
 
 func start(t *testing.T, server *natsd.Server, id string) *relay {
 	t.Helper()
-	r := &relay{known: registry.New(), js: natstest.JetStream(t, server)}
+	r := &relay{known: registry.New(), js: natstest.JetStream(t, server), lost: make(chan int64, 10)}
 	require.NoError(t, topology.EnsureRelays(natstest.Context(t), r.js, topology.Options{}))
 	r.Book = nats.NewBook(nats.Config{
-		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Lost: func(c registry.Connection) { r.lost <- c.ID }, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 100), make(chan struct{})
@@ -131,6 +132,24 @@ func TestARetiredRelayStillFollowsTheOthers(t *testing.T) {
 	require.False(t, known)
 	b.Connected(connection(7, 2))
 	a.sees(t, 7, 2)
+}
+
+// NATS forgets what it had in memory, and so does not say that a relay is gone which was killed meanwhile.
+func TestARelayThatIsKilledWhileNATSIsAwayIsLost(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	a.Connected(connection(7, 1))
+	b.Connected(connection(8, 2))
+	b.sees(t, 7, 1)
+	server.Down()
+	a.kill()
+	require.NoError(t, server.Restart())
+	require.NoError(t, topology.EnsureRelays(natstest.Context(t), natstest.JetStream(t, server), topology.Options{}))
+	require.EqualValues(t, 1, <-b.lost)
+	b.sees(t, 7)
+	b.sees(t, 8, 2)
+	require.Empty(t, b.lost)
 }
 
 // A relay that was taken for dead, and is not, is found again with all that it holds.
