@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,7 +52,9 @@ type Log struct {
 
 	mu      sync.Mutex
 	waiting []Record
-	full    chan struct{} // has an element when there is a batch
+	// unsure are batches that were not acknowledged. They may be stored all the same, and so are what they were when they are published again.
+	unsure []Batch
+	full   chan struct{} // has an element when there is a batch
 }
 
 // NewLog makes a log that is published while Run runs.
@@ -92,7 +95,11 @@ func (l *Log) Add(r Record) {
 func (l *Log) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiting)
+	count := len(l.waiting)
+	for _, b := range l.unsure {
+		count += len(b.Records)
+	}
+	return count
 }
 
 // Run publishes until ctx is done, and then what there is, until finish is done.
@@ -114,40 +121,38 @@ func (l *Log) Run(ctx, finish context.Context) error {
 
 // publish all that waits. What it cannot publish waits on.
 func (l *Log) publish(ctx context.Context) error {
-	l.mu.Lock()
-	records := l.waiting
-	l.waiting = nil
-	l.mu.Unlock()
-	batches := split(records)
-	for i, b := range batches {
-		b.ID, b.At = uuid.NewString(), time.Now()
+	for _, b := range l.take() {
 		_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, l.cfg.Publish(ctx, b) }, backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(0),
 			backoff.WithNotify(func(err error, pause time.Duration) {
 				l.cfg.Logger.WarnContext(ctx, "records of requests could not be published, and are tried again", slog.Any("error", err), slog.Duration("delay", pause))
 			}))
 		if err != nil {
-			l.keep(batches[i:])
 			return fmt.Errorf("publish what has passed through the relay: %w", err)
 		}
+		l.mu.Lock()
+		l.unsure = l.unsure[1:]
+		l.mu.Unlock()
 		l.room.Release(int64(len(b.Records)))
 	}
 	return nil
+}
+
+// take makes batches of all that waits, behind those that there are.
+func (l *Log) take() []Batch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range split(l.waiting) {
+		b.ID, b.At = uuid.NewString(), time.Now()
+		l.unsure = append(l.unsure, b)
+	}
+	l.waiting = nil
+	return slices.Clone(l.unsure)
 }
 
 func pauses() backoff.BackOff {
 	b := backoff.NewExponentialBackOff()
 	b.MaxInterval = retryMax
 	return b
-}
-
-func (l *Log) keep(batches []Batch) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var kept []Record
-	for _, b := range batches {
-		kept = append(kept, b.Records...)
-	}
-	l.waiting = append(kept, l.waiting...)
 }
 
 // split makes batches of records, each of one agent.
