@@ -59,11 +59,11 @@ func buildShipped(t *testing.T) string {
 
 // servicePackages are those of their programs.
 func servicePackages() []string {
-	packages := []string{stack.State, stack.Watcher, stack.Dispatcher, stack.Deploys}
+	packages := []string{stack.State, stack.Watcher, stack.Dispatcher, stack.Deploys, stack.Relay}
 	for i, name := range packages {
 		packages[i] = "lockstep.internal/services/" + name + "/cmd/" + name
 	}
-	return packages
+	return append(packages, "lockstep.internal/services/relay/cmd/"+stack.RelayAgent)
 }
 
 // built is the folder of what was built.

@@ -90,6 +90,16 @@ func TestSecretsAreFoundInDisguise(t *testing.T) {
 // services' log, in the traces of all of them, and in what the API tells of every workspace.
 func (s *secrets) requireKept(t *testing.T, running *system) {
 	t.Helper()
+	s.requireKeptOnStreams(t, running)
+	s.requireKeptInTables(t, running)
+	s.requireKeptByAPI(t, running)
+	running.traces.awaitAll(t)
+	require.Empty(t, s.findIn(running.traces.all()), "traces")
+}
+
+// requireKeptOnStreams looks at what is on the streams, in their files and in the services' log.
+func (s *secrets) requireKeptOnStreams(t *testing.T, running *system) {
+	t.Helper()
 	for _, stream := range topology.Streams() {
 		for _, r := range running.records(stream.Family) {
 			require.Empty(t, s.findIn(fmt.Append(nil, r.subject, r.header)), "header of %s, sequence %d", stream.Name, r.sequence)
@@ -97,10 +107,6 @@ func (s *secrets) requireKept(t *testing.T, running *system) {
 		}
 	}
 	s.requireKeptInFiles(t, running.NATS().StoreDir())
-	s.requireKeptInTables(t, running)
-	s.requireKeptByAPI(t, running)
-	running.traces.awaitAll(t)
-	require.Empty(t, s.findIn(running.traces.all()), "traces")
 	log, err := os.ReadFile(running.LogFile())
 	require.NoError(t, err)
 	require.NotEmpty(t, log)

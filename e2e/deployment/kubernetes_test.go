@@ -17,13 +17,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// agents are the services that run in a cluster.
-var agents = []string{"watcher", "dispatcher", "relay-agent"}
+// agents are the programs that run in a cluster, by the file that has them.
+var agents = map[string][]string{"agent.yaml": {"watcher", "dispatcher"}, "relay-agent.yaml": {"relay-agent"}}
 
 func TestAnAgentRunsInAClusterWithAsLittleAsItCan(t *testing.T) {
 	t.Parallel()
+	for file, programs := range agents {
+		requireAgents(t, "deploy/kubernetes/"+file, programs)
+	}
+}
+
+func requireAgents(t *testing.T, file string, programs []string) {
+	t.Helper()
 	deployments, budgets := map[string]appsv1.Deployment{}, map[string]policyv1.PodDisruptionBudget{}
-	for _, raw := range append(manifests(t, "deploy/kubernetes/agent.yaml"), manifests(t, "deploy/kubernetes/relay-agent.yaml")...) {
+	for _, raw := range manifests(t, file) {
 		switch kind(t, raw) {
 		case "Deployment":
 			d := decode[appsv1.Deployment](t, raw)
@@ -35,8 +42,8 @@ func TestAnAgentRunsInAClusterWithAsLittleAsItCan(t *testing.T) {
 			require.FailNow(t, "unexpected kind", string(raw))
 		}
 	}
-	require.Len(t, deployments, len(agents))
-	for _, name := range agents {
+	require.Len(t, deployments, len(programs))
+	for _, name := range programs {
 		d := deployments["lockstep-"+name]
 		require.Equal(t, d.Spec.Selector.MatchLabels, budgets[d.Name].Spec.Selector.MatchLabels)
 		require.Subset(t, d.Spec.Template.Labels, d.Spec.Selector.MatchLabels)

@@ -87,7 +87,7 @@ func subjectPattern(cell topology.Cell, subject, family string) *regexp.Regexp {
 	return regexp.MustCompile("^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(pattern, `[^.]+`) + "$")
 }
 
-// writerOf is who may write on a subject: what is said in an agent's name is said by it, all else by state.
+// writerOf is who may write on a subject: what is said in an agent's name is said by it, what relays see of agents by them, all else by state.
 func writerOf(cell topology.Cell, subject string) (string, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -101,6 +101,8 @@ func writerOf(cell topology.Cell, subject string) (string, error) {
 		}
 		component := map[string]string{topology.FamilyObserved: "watcher", topology.FamilyApplied: "dispatcher"}[parsed.Family]
 		return event.AgentSource(string(cell), agent, component), nil
+	case topology.FamilyAgent:
+		return event.ServiceSource(string(cell), "relay"), nil
 	default:
 		return event.ServiceSource(string(cell), "state"), nil
 	}

@@ -40,7 +40,8 @@ type CellConfig struct {
 type AgentsConfig struct {
 	service.Listener `yaml:",inline"`
 
-	MaxConnections int `yaml:"max_connections" help:"connections of agents that may be held at a time"`
+	MaxConnections         int `yaml:"max_connections" help:"connections of agents that may be held at a time"`
+	MaxConnectionsPerAgent int `yaml:"max_connections_per_agent" help:"connections of one agent that may be held at a time, so that none takes those of the others"`
 }
 
 // ExternalConfig is the listener for callers.
@@ -96,7 +97,7 @@ func DefaultConfig() Config {
 		Telemetry: telemetry.DefaultConfig(),
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
-		Agents:    AgentsConfig{Listener: listener("127.0.0.1:8090"), MaxConnections: 20_000},
+		Agents:    AgentsConfig{Listener: listener("127.0.0.1:8090"), MaxConnections: 20_000, MaxConnectionsPerAgent: 1_000},
 		External: ExternalConfig{
 			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName, Patience: hub.DefaultPatience, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
 		},
@@ -118,6 +119,7 @@ func (c Config) Validate() []error {
 		fault(true, "cell.name", "%v", err)
 	}
 	fault(c.Agents.MaxConnections < 1, "agents.max_connections", "%d is less than 1", c.Agents.MaxConnections)
+	fault(c.Agents.MaxConnectionsPerAgent < 1, "agents.max_connections_per_agent", "%d is less than 1", c.Agents.MaxConnectionsPerAgent)
 	fault(c.External.Patience <= 0, "external.patience", "%s is not positive", c.External.Patience)
 	fault(c.External.MaxRequests < 1, "external.max_requests", "%d is less than 1", c.External.MaxRequests)
 	fault(c.External.MaxRequestsPerCaller < 1, "external.max_requests_per_caller", "%d is less than 1", c.External.MaxRequestsPerCaller)

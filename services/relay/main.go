@@ -225,7 +225,7 @@ func (p *process) openExternal(context.Context) error {
 func (p *process) openAgents(context.Context) error {
 	p.intake = intake.New(intake.Config{
 		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book, p.teller}, Configurations: p.configurations,
-		Sessions: &p.tunnels, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, Logger: p.tel.Logger, Now: time.Now,
+		Sessions: &p.tunnels, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
 	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake)
 	return nil

@@ -181,7 +181,7 @@ func TestFiguresSayWhatTheyAreBeside(t *testing.T) {
 func little(family string) Size {
 	return Size{For: time.Millisecond, Scale: 0.01, Figures: map[string][]string{
 		"dispatch": {"p50_ms", "p99_ms"}, "resync": {"1k_s", "10k_s", "peak_mb.watcher", "peak_mb.state", "growth"},
-		"deploys": {"facts_per_s", "kb_per_workload"},
+		"deploys": {"facts_per_s", "kb_per_workload"}, "relay2": {"http_c8_rps", "http_c8_p99_ms", "bulk_up_8_mb_s", "wait_ms"},
 	}[family]}
 }
 

@@ -44,10 +44,14 @@ const (
 	childTarget    = "target"     // what relays lead to
 	childRelay     = "relay"      // Lockstep's
 	childAgent     = "agent"      // of a relay
+	childFleet     = "fleet"      // many agents
 	childPeerRelay = "peer-relay" // remotedialer's, beside which they are measured
 	childPeerAgent = "peer-agent"
-	childFleet     = "fleet" // many agents, of either
+	childPeerFleet = "peer-fleet"
 )
+
+// peerPrefix begins the names of those that run others' programs. These have data races, which are not ours to find.
+const peerPrefix = "peer-"
 
 // Questions to a child.
 const (
@@ -143,7 +147,7 @@ func serveBare(name, argument string, agents *fleetOfAgents, signals <-chan os.S
 		return configured(argument, signals, ready, servePeerRelay)
 	case childPeerAgent:
 		return configured(argument, signals, ready, servePeerAgent)
-	case childFleet:
+	case childFleet, childPeerFleet:
 		return configured(argument, signals, ready, agents.serve)
 	}
 	return fmt.Errorf("there is no child %q", name)
@@ -217,6 +221,9 @@ func (b *bed) start(ctx context.Context, dir, name string, args ...string) (*chi
 	defer log.Close() //nolint:errcheck // the child has its own
 	kind, _, _ := strings.Cut(name, ".")
 	c.cmd.Env = append(os.Environ(), childVariable+"="+kind)
+	if strings.HasPrefix(kind, peerPrefix) {
+		c.cmd.Env = append(c.cmd.Env, "GORACE=exitcode=0")
+	}
 	if b.profile != "" {
 		c.cmd.Env = append(c.cmd.Env, profileVariable+"="+b.profile+"."+name)
 	}
@@ -302,20 +309,6 @@ func (c *child) stop() error {
 		}
 	})
 	return err
-}
-
-// abandon ends the child at once, whatever it is doing.
-func (c *child) abandon() {
-	c.once.Do(func() {
-		_ = c.cmd.Process.Kill() // or it has ended
-		for {
-			select {
-			case <-c.replies: // that nobody waits for
-			case <-c.ended:
-				return
-			}
-		}
-	})
 }
 
 // tail is the end of its log.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -17,8 +18,12 @@ func (b *relayBed) fleet(ctx context.Context, r *relays, n int) (*child, error) 
 			return nil, err
 		}
 	}
-	return b.start(ctx, childFleet, fleetConfig{
-		certified: b.certified, Peer: r.name == peerName, URL: r.address() + r.path, Token: r.token, First: fleetAgent,
+	kind, peer := childFleet, r.name == peerName
+	if peer {
+		kind = childPeerFleet
+	}
+	return b.start(ctx, kind, fleetConfig{
+		certified: b.certified, Peer: peer, URL: r.address() + r.path, Token: r.token, First: fleetAgent,
 		Targets: map[string]string{httpName: b.target.addrs[targetHTTP], streamName: b.target.addrs[targetStream]},
 	})
 }
@@ -130,6 +135,20 @@ func leaveAgain(ctx context.Context, fleet *child) error {
 	return settle(ctx)
 }
 
+// reached waits until the target answers.
+func (w way) reached(ctx context.Context) error {
+	conn, err := w.ask(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing follows
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := askUntilAnswered(conn, w.request()); err != nil {
+		return fmt.Errorf("ask through %s: %w", w.name, err)
+	}
+	return nil
+}
+
 // askUntilAnswered asks again where nobody waits for an agent, at once but for what keeps the machine usable.
 func askUntilAnswered(conn net.Conn, request []byte) error {
 	const pause = time.Millisecond
@@ -142,8 +161,8 @@ func askUntilAnswered(conn net.Conn, request []byte) error {
 		if err != nil {
 			return fmt.Errorf("read the answer: %w", err)
 		}
-		_, err = reader.Discard(int(max(response.ContentLength, 0)))
-		if err != nil {
+		_, err = io.Copy(io.Discard, response.Body)
+		if err := errors.Join(err, response.Body.Close()); err != nil {
 			return fmt.Errorf("read the answer: %w", err)
 		}
 		if response.StatusCode == http.StatusOK {

@@ -28,10 +28,10 @@ const (
 
 // relayBed is a target, and what leads to it. All of it speaks TLS, or none; what is behind an agent never does, as within a cluster.
 type relayBed struct {
-	parts *bed
-	dir   string
 	certified
 
+	parts  *bed
+	dir    string
 	tls    *tls.Config
 	target *child
 	serial int
@@ -95,7 +95,13 @@ func (b *relayBed) ways(ctx context.Context, hops int) ([]way, error) {
 			return nil, err
 		}
 	}
-	return []way{ours.way(bedAgent), b.direct(), peer.way(bedAgent)}, nil
+	ways := []way{ours.way(bedAgent), b.direct(), peer.way(bedAgent)}
+	for _, w := range ways {
+		if err := w.reached(ctx); err != nil { // a relay may not know yet what another one has
+			return nil, err
+		}
+	}
+	return ways, nil
 }
 
 // relays of one kind, one or two, in which callers come to the first and agents to the last.

@@ -165,7 +165,7 @@ func (f *fleetOfAgents) keeper(living context.Context, i int, id int64) *link.Ke
 			header.Set("Authorization", "Bearer "+f.cfg.Token)
 			header.Set(intake.HeaderAgent, strconv.FormatInt(id, 10))
 			c, err := tunnel.Dialer{TLS: f.tls}.Dial(ctx, f.cfg.URL, header)
-			return link.Connection{Conn: c.Conn, Secret: c.Secret}, err //nolint:wrapcheck // the keeper looks at it
+			return link.Connection{Conn: c.Conn, Secret: c.Secret}, err
 		},
 		Accept: func(_ *tunnel.Session, st *tunnel.Stream) { f.join(living, st) },
 		Attend: follow,
@@ -207,7 +207,9 @@ func (f *fleetOfAgents) join(ctx context.Context, st *tunnel.Stream) {
 		_ = conn.Close() // nobody has used it
 		return
 	}
-	_, _, _ = tunnel.Join(st, to) // both ends know why it ended
+	if _, _, err := tunnel.Join(st, to); err != nil {
+		return // both ends know why
+	}
 }
 
 // peerPause is that of remotedialer's ClientConnect.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,7 +18,7 @@ type load struct {
 	p99       float64 // milliseconds
 }
 
-// ask has clients of one connection each ask again and again: first unmeasured, then for the time that counts. The client is as cheap as can be, since it shares the machine with what is
+// asks has clients of one connection each ask again and again: first unmeasured, then for the time that counts. The client is as cheap as can be, since it shares the machine with what is
 // measured.
 func (w way) asks(ctx context.Context, clients int, warming, counting time.Duration) (load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -41,7 +40,7 @@ func (w way) asks(ctx context.Context, clients int, warming, counting time.Durat
 		request = w.request()
 		from    = time.Now().Add(warming)
 		until   = from.Add(counting)
-		all     = make([][]time.Duration, clients)
+		all     = make([]answers, clients)
 		asking  sync.WaitGroup
 	)
 	for i, conn := range conns {
@@ -56,37 +55,43 @@ func (w way) asks(ctx context.Context, clients int, warming, counting time.Durat
 	}
 	asking.Wait()
 	if ctx.Err() != nil {
-		return load{}, context.Cause(ctx)
+		return load{}, fmt.Errorf("ask: %w", context.Cause(ctx))
 	}
-	took := slices.Concat(all...)
-	if len(took) == 0 {
-		return load{}, fmt.Errorf("ask through %s: no answer came within %s", w.name, counting)
+	var latencies []float64
+	for _, a := range all {
+		for _, d := range a.took {
+			latencies = append(latencies, milliseconds(d))
+		}
+		if a.last.After(until) {
+			until = a.last
+		}
 	}
-	latencies := make([]float64, len(took))
-	for i, d := range took {
-		latencies[i] = milliseconds(d)
-	}
-	return load{perSecond: float64(len(took)) / counting.Seconds(), p99: percentile(latencies, 99)}, nil
+	return load{perSecond: float64(len(latencies)) / until.Sub(from).Seconds(), p99: percentile(latencies, 99)}, nil
 }
 
-// ask asks one time after the other, and returns how long those took whose answers came when it counts.
-func ask(conn net.Conn, request []byte, from, until time.Time) ([]time.Duration, error) {
+// answers of one client that count.
+type answers struct {
+	took []time.Duration
+	last time.Time // when the last of them came
+}
+
+// ask asks one time after the other. Answers count that come from one time until another; one does, however late it comes.
+func ask(conn net.Conn, request []byte, from, until time.Time) (answers, error) {
 	reader := bufio.NewReaderSize(conn, 4<<10)
-	var took []time.Duration
+	var a answers
 	for {
 		began := time.Now()
-		if began.After(until) {
-			return took, nil
+		if began.After(until) && len(a.took) > 0 {
+			return a, nil
 		}
 		if _, err := conn.Write(request); err != nil {
-			return nil, fmt.Errorf("send: %w", err)
+			return a, fmt.Errorf("send: %w", err)
 		}
 		if err := readResponse(reader); err != nil {
-			return nil, err
+			return a, err
 		}
-		ended := time.Now()
-		if ended.After(from) && !ended.After(until) {
-			took = append(took, ended.Sub(began))
+		if ended := time.Now(); ended.After(from) && (!ended.After(until) || len(a.took) == 0) {
+			a.took, a.last = append(a.took, ended.Sub(began)), ended
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 
 const (
 	// relaySecret is shared by relays, and by them and the service that calls them.
-	relaySecret = "relays and the caller that measures them" //nolint:gosec // of relays that only this machine reaches, for minutes
+	relaySecret = "relays and the caller that measures them"
 	// callerSubject is who calls.
 	callerSubject = "bench"
 	callerIssuer  = "lockstep"
@@ -162,13 +162,6 @@ func (l *lockstepBed) agent(ctx context.Context, r *relays) error {
 	if l.tls != nil {
 		args = append(args, "--relay-tls-ca-file="+l.CAFile)
 	}
-	agent, err := l.parts.start(ctx, l.dir, l.named(childAgent), args...)
-	if err != nil {
-		return err
-	}
-	l.parts.onClose(func(context.Context) error {
-		agent.abandon() // what it would wait for is what relays keep for the next request
-		return nil
-	})
-	return nil
+	_, err = l.parts.start(ctx, l.dir, l.named(childAgent), args...)
+	return err
 }

@@ -153,12 +153,12 @@ func readCount(from io.Reader) (int64, error) {
 	if _, err := io.ReadFull(from, raw[:]); err != nil {
 		return 0, fmt.Errorf("read how many bytes follow: %w", err)
 	}
-	return int64(binary.BigEndian.Uint64(raw[:])), nil //nolint:gosec // our own client's
+	return int64(binary.BigEndian.Uint64(raw[:])), nil
 }
 
 // request of n bytes.
 func bulkRequest(op byte, n int64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{op}, uint64(n)) //nolint:gosec // not negative
+	return binary.BigEndian.AppendUint64([]byte{op}, uint64(n))
 }
 
 func writeBulk(to io.Writer, payload []byte, n int64) error {

@@ -86,6 +86,7 @@ func (w way) upgrade(conn net.Conn) error {
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
+	defer response.Body.Close() //nolint:errcheck // of an upgrade there is none
 	if response.StatusCode != http.StatusSwitchingProtocols || reader.Buffered() > 0 {
 		body := new(strings.Builder)
 		_ = response.Write(body) // what can be told

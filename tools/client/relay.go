@@ -38,7 +38,7 @@ type Stream interface {
 // Relay makes a client of the relay at its URL, for the same user. It trusts the authorities in a PEM file, those of the system where that is empty. Fault invalid_argument: the file
 // holds none.
 func (a *API) Relay(server, caFile string) (*Relay, error) {
-	transport, _ := http.DefaultTransport.(*http.Transport) //nolint:errcheck // it is one
+	transport, _ := http.DefaultTransport.(*http.Transport)
 	transport = transport.Clone()
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetHTTP1(true) // HTTP/2 has no Upgrade
@@ -95,7 +95,7 @@ func (r *Relay) open(ctx context.Context, agent int64, target, token string) (St
 	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Connection", "Upgrade")
 	request.Header.Set("Upgrade", "tcp")
-	response, err := r.http.Do(request) //nolint:bodyclose // closed below, or the stream
+	response, err := r.http.Do(request)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fault.From(context.Cause(ctx))

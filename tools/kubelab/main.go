@@ -40,7 +40,8 @@ func newCommand() *cobra.Command {
 		Long: `kubelab runs the real etcd, kube-apiserver, kube-controller-manager and
 kube-scheduler in one process, and plays the kubelets with kwok: pods are
 scheduled, started, restarted and deleted, but run nothing. It needs no
-containers and no root, and never touches a kubeconfig that it did not write.`,
+containers and no root. A lab never touches a kubeconfig that it did not write;
+kubectl is the usual one.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -38,7 +38,8 @@ func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) 
 		path     string
 		generate func() (string, error)
 	}{
-		{keys.SecretFile, relaySecret}, {keys.KeyFile, privateKey},
+		{keys.SecretFile, relaySecret},
+		{keys.KeyFile, privateKey},
 		{keys.CertFile, func() (string, error) {
 			return certificate(keys.KeyFile, append([]string{"localhost", "127.0.0.1", "::1"}, hosts...))
 		}},

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +23,9 @@ import (
 
 // flushTimeout is how long the last spans may take to be sent.
 const flushTimeout = 5 * time.Second
+
+// gcPercent lets the heap grow to five times what is in use before it is swept, unless GOGC says something else: little is in use, and much is thrown away.
+const gcPercent = 400
 
 // Names of the parts.
 const (
@@ -43,6 +48,9 @@ type agent struct {
 
 // Main runs the relay agent until ctx is done, and drains. An error before that is one of the configuration.
 func Main(ctx context.Context, cfg Config) (err error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: "relay-agent", Version: service.Version()})
 	if err != nil {
 		return err

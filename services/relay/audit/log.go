@@ -52,9 +52,17 @@ type Log struct {
 
 	mu      sync.Mutex
 	waiting []Record
+<<<<<<< HEAD
 	// unsure are batches that were not acknowledged. They may be stored all the same, and so are what they were when they are published again.
 	unsure []Batch
 	full   chan struct{} // has an element when there is a batch
+=======
+	count   int           // of records that are not published
+	full    chan struct{} // has an element when there is a batch
+
+	// unpublished are batches that were begun to be published; only who publishes uses them.
+	unpublished []Batch
+>>>>>>> five
 }
 
 // NewLog makes a log that is published while Run runs.
@@ -78,9 +86,10 @@ func (l *Log) Release(records int) { l.room.Release(int64(records)) }
 
 // Add takes a record for which there is room.
 func (l *Log) Add(r Record) {
-	r.Path, r.Error = Cut(r.Path, MaxPath), Cut(r.Error, maxError)
+	r.Path, r.Error, r.Method, r.Verb, r.Subject = Cut(r.Path, MaxPath), Cut(r.Error, maxError), Cut(r.Method, maxMethod), Cut(r.Verb, maxMethod), Cut(r.Subject, maxName)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, r)
+	l.count++
 	full := len(l.waiting) == MaxBatch
 	l.mu.Unlock()
 	if full {
@@ -95,11 +104,15 @@ func (l *Log) Add(r Record) {
 func (l *Log) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+<<<<<<< HEAD
 	count := len(l.waiting)
 	for _, b := range l.unsure {
 		count += len(b.Records)
 	}
 	return count
+=======
+	return l.count
+>>>>>>> five
 }
 
 // Run publishes until ctx is done, and then what there is, until finish is done.
@@ -119,9 +132,19 @@ func (l *Log) Run(ctx, finish context.Context) error {
 	}
 }
 
-// publish all that waits. What it cannot publish waits on.
+// publish all that waits. What it cannot publish waits on, as it is: who has got it and could not say so knows it by its id.
 func (l *Log) publish(ctx context.Context) error {
+<<<<<<< HEAD
 	for _, b := range l.take() {
+=======
+	l.mu.Lock()
+	records := l.waiting
+	l.waiting = nil
+	l.mu.Unlock()
+	l.unpublished = append(l.unpublished, split(records)...)
+	for len(l.unpublished) > 0 {
+		b := l.unpublished[0]
+>>>>>>> five
 		_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, l.cfg.Publish(ctx, b) }, backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(0),
 			backoff.WithNotify(func(err error, pause time.Duration) {
 				l.cfg.Logger.WarnContext(ctx, "records of requests could not be published, and are tried again", slog.Any("error", err), slog.Duration("delay", pause))
@@ -129,8 +152,14 @@ func (l *Log) publish(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("publish what has passed through the relay: %w", err)
 		}
+<<<<<<< HEAD
 		l.mu.Lock()
 		l.unsure = l.unsure[1:]
+=======
+		l.unpublished = l.unpublished[1:]
+		l.mu.Lock()
+		l.count -= len(b.Records)
+>>>>>>> five
 		l.mu.Unlock()
 		l.room.Release(int64(len(b.Records)))
 	}
@@ -164,7 +193,7 @@ func split(records []Record) []Batch {
 		if !is || len(batches[i].Records) == MaxBatch {
 			i = len(batches)
 			open[r.AgentID] = i
-			batches = append(batches, Batch{AgentID: r.AgentID})
+			batches = append(batches, Batch{ID: uuid.NewString(), AgentID: r.AgentID, At: time.Now()})
 		}
 		batches[i].Records = append(batches[i].Records, r)
 	}

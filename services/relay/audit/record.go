@@ -65,6 +65,8 @@ const (
 	MaxPath = 1024
 	// maxName of a resource's parts, in bytes, as Kubernetes has them.
 	maxName = 253
+	// maxMethod of a record, in bytes: a caller may make one up.
+	maxMethod = 32
 	// maxError of a record, in bytes.
 	maxError = 512
 )
@@ -73,10 +75,11 @@ const (
 func Cut(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }
 
 // Describe says what a request to the Kubernetes API does: its verb, and to which resource, as the API server sees it
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/). Both are empty where it is for no resource.
-func Describe(method, path string, watches bool) (verb string, resource Resource) {
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/). Both are empty where it is for no resource. asked is that the query asks for a watch, which counts for lists only.
+func Describe(method, path string, asked bool) (verb string, resource Resource) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var r Resource
+	always := false
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
 		r.Version, parts = parts[1], parts[2:]
@@ -86,7 +89,7 @@ func Describe(method, path string, watches bool) (verb string, resource Resource
 		return "", Resource{}
 	}
 	if parts[0] == "watch" && len(parts) > 1 { // the old way to ask for it
-		watches, parts = true, parts[1:]
+		always, parts = true, parts[1:]
 	}
 	if parts[0] == "namespaces" && len(parts) >= 2 {
 		r.Namespace = parts[1]
@@ -104,7 +107,7 @@ func Describe(method, path string, watches bool) (verb string, resource Resource
 	for _, part := range []*string{&r.Group, &r.Version, &r.Resource, &r.Subresource, &r.Namespace, &r.Name} {
 		*part = Cut(*part, maxName)
 	}
-	return verbOf(method, r.Name != "", watches), r
+	return verbOf(method, r.Name != "", always || asked && r.Name == ""), r
 }
 
 func verbOf(method string, one, watches bool) string {

@@ -86,6 +86,10 @@ const (
 	maxPage = 8 << 20
 	// maxPods is how many pods one answer has at most.
 	maxPods = 50_000
+	// maxPages is how often is asked for more: a cluster that is not one might go on for ever.
+	maxPages = 200
+	// maxName of a pod and of a namespace, in bytes, as Kubernetes has them.
+	maxName = 253
 	// metadataOnly asks the Kubernetes API for names without what they are of.
 	metadataOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
@@ -114,7 +118,8 @@ func (s *service) GetPods(ctx context.Context, r *connect.Request[relayv1.GetPod
 		return nil, fault.New(errcode.InvalidArgument, "connection_id %d is negative", r.Msg.GetConnectionId())
 	}
 	out := &relayv1.GetPodsResponse{}
-	for next := "first"; next != ""; {
+	pages := 0
+	for next := "first"; next != ""; pages++ {
 		query := url.Values{"limit": {page}}
 		if next != "first" {
 			query.Set("continue", next)
@@ -130,7 +135,7 @@ func (s *service) GetPods(ctx context.Context, r *connect.Request[relayv1.GetPod
 		if err != nil {
 			return nil, err
 		}
-		if len(out.GetPods()) > maxPods {
+		if len(out.GetPods()) > maxPods || pages > maxPages {
 			return nil, fault.New(errcode.ResourceExhausted, "the cluster of agent %d has more than %d pods: ask its Kubernetes API itself", r.Msg.GetAgentId(), maxPods)
 		}
 	}
@@ -154,6 +159,11 @@ func decode(response *http.Response) (pods, error) {
 		return found, fault.New(errcode.Unavailable, "the cluster's Kubernetes API answered %d: %.500s", response.StatusCode, found.Message)
 	case err != nil:
 		return found, fault.Wrap(err, errcode.Unavailable, "the cluster's Kubernetes API answered something else than pods")
+	}
+	for _, each := range found.Items {
+		if len(each.Metadata.Namespace) > maxName || len(each.Metadata.Name) > maxName {
+			return pods{}, fault.New(errcode.Unavailable, "the cluster's Kubernetes API answered something else than pods: no name has more than %d bytes", maxName)
+		}
 	}
 	return found, nil
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lockstep.internal/libs/fault"
@@ -38,6 +39,8 @@ const (
 	maxText = 253
 	// helloTimeout is how soon an agent has to ask for its configuration.
 	helloTimeout = 15 * time.Second
+	// maxStreams that an agent may have open: it needs one, and each may cost a window of memory.
+	maxStreams = 4
 	// retryAfter is what agents are told that come when there is no room, in seconds; they add to it by chance.
 	retryAfter = "2"
 )
@@ -86,10 +89,10 @@ type Config struct {
 	Configurations Configurations
 	Sessions       *tunnel.Sessions
 	Tunnel         tunnel.Config
-	// MaxConnections that are held at a time.
-	MaxConnections int
-	Logger         *slog.Logger
-	Now            func() time.Time
+	// MaxConnections that are held at a time, and MaxConnectionsPerAgent those of one agent.
+	MaxConnections, MaxConnectionsPerAgent int
+	Logger                                 *slog.Logger
+	Now                                    func() time.Time
 }
 
 // Handler is made by [New].
@@ -99,12 +102,15 @@ type Handler struct {
 	mu sync.Mutex
 	// connected are the connections of each agent, by their ids.
 	connected map[int64]map[int64]*connection
-	count     int
+	// count of all that are held, and held those of each agent: also those that are not connected yet, or are being drained.
+	count int
+	held  map[int64]int
 }
 
 // New makes a handler.
 func New(cfg Config) *Handler {
-	return &Handler{cfg: cfg, connected: map[int64]map[int64]*connection{}}
+	cfg.Tunnel.MaxStreams = maxStreams
+	return &Handler{cfg: cfg, connected: map[int64]map[int64]*connection{}, held: map[int64]int{}}
 }
 
 // connection of one replica.
@@ -116,6 +122,8 @@ type connection struct {
 	// hello is closed when the agent asks for its configuration.
 	hello chan struct{}
 	once  sync.Once
+	// told is that it hears its configuration.
+	told atomic.Bool
 	// cut is why this side ended it; set before the session is closed.
 	cut error
 }
@@ -132,7 +140,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	conn, secret, err := tunnel.Upgrade(w, r, http.Header{HeaderRelay: {h.cfg.RelayID}, HeaderConnection: {strconv.FormatInt(c.ID, 10)}})
 	if err != nil {
-		h.release()
+		h.release(c.AgentID)
 		h.cfg.Logger.WarnContext(r.Context(), "an agent's tunnel was not opened", slog.Int64("agent_id", c.AgentID), slog.String("from", r.RemoteAddr), slog.Any("error", err))
 		return
 	}
@@ -167,10 +175,14 @@ func (h *Handler) admit(r *http.Request) (*connection, error) {
 	}}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.count >= h.cfg.MaxConnections {
+	switch {
+	case h.count >= h.cfg.MaxConnections:
 		return nil, fault.New(errcode.Unavailable, "this relay holds %d connections of agents, as many as it may: connect to another one", h.count)
+	case h.held[id] >= h.cfg.MaxConnectionsPerAgent:
+		return nil, fault.New(errcode.Unavailable, "this relay holds %d connections of agent %d, as many as one may have: connect to another one", h.held[id], id)
 	}
 	h.count++
+	h.held[id]++
 	return c, nil
 }
 
@@ -209,15 +221,18 @@ func (h *Handler) Connections() int {
 	return h.count
 }
 
-func (h *Handler) release() {
+func (h *Handler) release(agent int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.count--
+	if h.held[agent]--; h.held[agent] == 0 {
+		delete(h.held, agent)
+	}
 }
 
 // hold serves a connection until it ends.
 func (h *Handler) hold(ctx context.Context, c *connection, conn net.Conn, secret bool) {
-	defer h.release()
+	defer h.release(c.AgentID)
 	c.session = tunnel.NewSession(conn, false, secret, h.cfg.Tunnel, func(s *tunnel.Stream) { h.take(c, s) })
 	why := make(chan error, 1)
 	go func() { why <- h.cfg.Sessions.Serve(c.session) }()
@@ -256,13 +271,15 @@ func (h *Handler) connect(ctx context.Context, c *connection) {
 		why = events.DisconnectReasonLost
 	}
 	leave()
-	if h.leave(c) != nil {
+	if h.cutOff(c) {
 		why = events.DisconnectReasonRevoked
 	}
 	for _, t := range h.cfg.Tellers {
 		t.Disconnected(c.Connection, h.cfg.Now(), why)
 	}
 	log.InfoContext(ctx, "an agent is disconnected", slog.String("reason", string(why)))
+	<-c.session.Done() // until then it can be cut: what is open may go on for long
+	h.leave(c)
 }
 
 func (h *Handler) enter(c *connection) bool {
@@ -279,24 +296,31 @@ func (h *Handler) enter(c *connection) bool {
 	return true
 }
 
-func (h *Handler) leave(c *connection) (cut error) {
+// cutOff says whether this side ended it.
+func (h *Handler) cutOff(c *connection) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return c.cut != nil
+}
+
+func (h *Handler) leave(c *connection) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.connected[c.AgentID], c.ID)
 	if len(h.connected[c.AgentID]) == 0 {
 		delete(h.connected, c.AgentID)
 	}
-	return c.cut
 }
 
-var errAsked = errors.New("an agent opens streams for its configuration only")
+var errAsked = errors.New("an agent opens one stream, for its configuration")
 
 // take a stream that the agent has opened.
 func (h *Handler) take(c *connection, s *tunnel.Stream) {
-	if string(s.Head()) != ConfigurationHead {
+	if string(s.Head()) != ConfigurationHead || !c.told.CompareAndSwap(false, true) {
 		s.Reset(tunnel.Refused, errAsked.Error())
 		return
 	}
+	defer c.told.Store(false)
 	defer s.Reset(tunnel.Cancelled, "the configuration is told no more")
 	for {
 		line, changed := h.cfg.Configurations.Configuration(c.AgentID)

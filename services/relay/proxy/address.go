@@ -27,9 +27,10 @@ const root = "/agents/"
 // parse reads a request's path. Faults: not_found, invalid_argument.
 func parse(u *url.URL, header http.Header) (address, error) {
 	path := u.Path
-	id, rest, _ := strings.Cut(strings.TrimPrefix(path, root), "/")
+	below, is := strings.CutPrefix(path, root)
+	id, rest, _ := strings.Cut(below, "/")
 	agent, err := strconv.ParseInt(id, 10, 64)
-	if err != nil || agent <= 0 || strconv.FormatInt(agent, 10) != id {
+	if !is || err != nil || agent <= 0 || strconv.FormatInt(agent, 10) != id {
 		return address{}, fault.New(errcode.NotFound, "%.200q is no address of an agent, which is such as /agents/7/kubernetes/", path)
 	}
 	kind, rest, _ := strings.Cut(rest, "/")
@@ -46,7 +47,7 @@ func parse(u *url.URL, header http.Header) (address, error) {
 	default:
 		return address{}, fault.New(errcode.NotFound, "agents have no %.100q: it is kubernetes, http or tcp", kind)
 	}
-	if a.protocol == audit.TCP && rest != "" || u.RawPath != "" && !strings.HasPrefix(u.RawPath, a.prefix) {
+	if a.protocol == audit.TCP && rest != "" || u.RawPath != "" && !a.begins(u.RawPath) {
 		return address{}, fault.New(errcode.NotFound, "%.200q is no address of a target", path)
 	}
 	if dotted(rest) || dotted(u.RawPath) {
@@ -60,6 +61,12 @@ func parse(u *url.URL, header http.Header) (address, error) {
 		delete(header, intake.HeaderConnection)
 	}
 	return a, nil
+}
+
+// begins says whether a path as it was sent begins with the prefix as it stands, and the target's part with a slash that is none of its own.
+func (a address) begins(raw string) bool {
+	rest, is := strings.CutPrefix(raw, a.prefix)
+	return is && (rest == "" || rest[0] == '/')
 }
 
 func dotted(path string) bool {

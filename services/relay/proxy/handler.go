@@ -3,10 +3,12 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +20,6 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/policy"
-	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -51,11 +52,9 @@ type Handler struct {
 	proxy *httputil.ReverseProxy
 
 	mu sync.Mutex
-	// under are the requests that are under way, by caller.
-	under map[policy.Caller]int
-	count int
-	// lasting are those that last.
-	lasting map[*visit]context.CancelCauseFunc
+	// visits are the requests that are under way, and under how many there are of each caller.
+	visits map[*visit]context.CancelCauseFunc
+	under  map[policy.Caller]int
 	// draining is that they are to end, and idle is closed when there are no more.
 	draining bool
 	idle     chan struct{}
@@ -64,7 +63,7 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, lasting: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{})}
+	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{})}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -79,55 +78,86 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fault.WriteHTTP(w, r, h.cfg.Logger, err)
 		return
 	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(With(r.Context(), &v.way), visitKey{}, v))
+	defer cancel(nil)
+	if err := h.enter(v, cancel); err != nil { // too many are no fact about an agent, and have no record
+		fault.WriteHTTP(w, r, h.cfg.Logger, err)
+		return
+	}
 	records := 1
 	if v.lasts {
 		records = 2
 	}
 	if err := h.cfg.Audit.Reserve(r.Context(), records); err != nil {
+		h.leave(v)
 		fault.WriteHTTP(w, r, h.cfg.Logger, err)
 		return
 	}
-	out := &answer{ResponseWriter: w, visit: v, now: h.cfg.Now}
-	if err := h.enter(v); err != nil {
-		if v.lasts {
-			h.cfg.Audit.Release(1)
-		}
-		h.refuse(out, r, v, err)
-		h.record(v, audit.Ended)
-		return
-	}
-	ctx, cancel := context.WithCancelCause(context.WithValue(With(r.Context(), &v.way), visitKey{}, v))
-	defer cancel(nil)
-	if v.lasts {
-		h.record(v, audit.Begun)
-		h.follow(v, cancel)
-	}
 	defer func() {
 		failure := recover() // the proxy's way to end an answer that cannot be completed
-		h.leave(v)
-		if failure != nil && v.Error == "" {
-			v.Error = "the answer was not completed"
+		if v.Error == "" {
+			v.Error = unfinished(context.Cause(ctx), failure != nil)
 		}
 		h.record(v, audit.Ended)
+		h.leave(v) // who drains the relay waits for the record, too
 		if failure != nil {
 			panic(failure)
 		}
 	}()
-	r = r.WithContext(ctx)
-	if v.protocol == audit.TCP {
-		h.connect(out, r, v)
-		return
-	}
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &sentBody{r.Body, v}
-	}
-	h.proxy.ServeHTTP(out, r)
+	h.carry(&answer{ResponseWriter: w, visit: v}, r.WithContext(ctx), v)
 }
 
-// May says whether the caller may read the Kubernetes API of an agent.
-func (h *Handler) May(caller policy.Caller, agentID int64) error {
-	_, err := h.authorize(&visit{caller: caller, address: address{Instruction: route.Instruction{AgentID: agentID, Target: route.KubernetesAPI}}, reads: true})
-	return err
+// unfinished says why an answer was not completed.
+func unfinished(cause error, broken bool) string {
+	cut, ours := errors.AsType[*fault.Error](cause)
+	switch {
+	case ours:
+		return cut.Error()
+	case broken && cause != nil:
+		return "the caller has gone"
+	case broken:
+		return "the answer was not completed"
+	}
+	return ""
+}
+
+// carry a request that has entered to where it goes.
+func (h *Handler) carry(w *answer, r *http.Request, v *visit) {
+	// The directory is asked once the request can be given up: a change of it is either seen here, or gives it up.
+	as, err := h.admitted(v)
+	if err == nil && v.lasts {
+		h.settle(v, as)
+		err = h.mayGoOn(v)
+	}
+	if err != nil {
+		if v.lasts {
+			h.cfg.Audit.Release(1)
+		}
+		h.refuse(w, r, v, err)
+		return
+	}
+	if v.lasts {
+		h.record(v, audit.Begun)
+	}
+	v.as = impersonation{as}
+	if v.protocol == audit.TCP {
+		h.connect(w, r, v)
+		return
+	}
+	control := http.NewResponseController(w)
+	if r.ProtoMajor == 1 {
+		_ = control.EnableFullDuplex() // a target may answer before it has all
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		v.body = &sentBody{ReadCloser: r.Body, visit: v}
+		r.Body = v.body
+		defer func() {
+			if v.unread() { // who sends it on must not be waited for: it waits for the caller
+				_ = control.SetReadDeadline(time.Unix(1, 0))
+			}
+		}()
+	}
+	h.proxy.ServeHTTP(w, r)
 }
 
 // admit knows the caller and what it asks for. What it refuses has no record: nobody knows who asked, or of which agent.
@@ -144,13 +174,12 @@ func (h *Handler) admit(r *http.Request) (*visit, error) {
 }
 
 func (h *Handler) visit(caller policy.Caller, at address, r *http.Request) (*visit, error) {
-	agent, found := h.cfg.Directory.Agent(at.AgentID)
-	if !found {
+	if _, found := h.cfg.Directory.Agent(at.AgentID); !found {
 		return nil, fault.New(errcode.NotFound, "agent %d does not exist", at.AgentID)
 	}
 	upgrade := r.Header.Get("Upgrade") != ""
 	v := &visit{
-		caller: caller, address: at, project: agent.ProjectID, way: Way{To: at.Instruction},
+		caller: caller, address: at, way: Way{To: at.Instruction},
 		lasts: upgrade || at.protocol == audit.TCP, reads: !upgrade && (r.Method == http.MethodGet || r.Method == http.MethodHead),
 		Record: audit.Record{
 			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: at.AgentID, Target: at.Target, Protocol: at.protocol,
@@ -160,52 +189,25 @@ func (h *Handler) visit(caller policy.Caller, at address, r *http.Request) (*vis
 	if at.protocol == audit.Kubernetes {
 		for name := range r.Header {
 			if strings.HasPrefix(name, "Impersonate-") {
-				return nil, fault.New(errcode.PermissionDenied, "as whom you appear in the cluster is said by the relay: send no header %s", name)
+				v.pretends = name
 			}
 		}
 		query := r.URL.Query()
-		watches := query.Get("watch") == "1" || query.Get("watch") == "true"
-		v.lasts = v.lasts || watches || query.Get("follow") == "true"
-		if v.Verb, v.Resource = audit.Describe(r.Method, v.Path, watches); v.Verb != "" {
+		// A path with nothing between two slashes is another one to who takes one of them away.
+		v.reads = v.reads && !strings.Contains(v.Path, "//")
+		if v.Verb, v.Resource = audit.Describe(r.Method, v.Path, said(query, "watch")); v.Verb != "" {
 			v.Path = ""
 		}
+		v.lasts = v.lasts || v.Verb == "watch" || said(query, "follow")
 		v.reads = v.reads && v.Resource.Subresource != "proxy"
 	}
 	return v, nil
 }
 
-// Get asks the Kubernetes API of an agent for something, as the caller, and has the answer read. Where at is not 0 it is that connection of the agent.
-func (h *Handler) Get(ctx context.Context, caller policy.Caller, agentID, at int64, path, accept string, read func(*http.Response) error) error {
-	target := address{Instruction: route.Instruction{AgentID: agentID, ConnectionID: at, Target: route.KubernetesAPI}, protocol: audit.Kubernetes}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+route.KubernetesAPI+path, http.NoBody)
-	if err != nil {
-		return fmt.Errorf("ask agent %d: %w", agentID, err)
-	}
-	request.Header.Set("Accept", accept)
-	v, err := h.visit(caller, target, request)
-	if err != nil {
-		return err
-	}
-	if err := h.cfg.Audit.Reserve(ctx, 1); err != nil {
-		return err //nolint:wrapcheck // a fault
-	}
-	defer h.record(v, audit.Ended)
-	if err := h.enter(v); err != nil {
-		v.Error = fault.From(err).Error()
-		return err
-	}
-	defer h.leave(v)
-	v.as.set(request.Header)
-	response, err := h.cfg.Transport.RoundTrip(request.WithContext(With(ctx, &v.way)))
-	if err != nil {
-		err = reason(ctx, err)
-		v.Error = fault.From(err).Error()
-		return err
-	}
-	v.Status = response.StatusCode
-	response.Body = &receivedBody{response.Body, v}
-	defer response.Body.Close() //nolint:errcheck // it was read, or is not wanted
-	return read(response)
+// said reads a yes or no of a query as the Kubernetes API does: whatever is there is a yes, but for two ways to say no.
+func said(query url.Values, name string) bool {
+	values, is := query[name]
+	return is && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
 // authorize says whether the caller may do what it asks for, as things are now, and as whom it does it.
@@ -232,41 +234,57 @@ func (h *Handler) authorize(v *visit) (policy.Impersonation, error) {
 			return policy.Impersonation{}, err //nolint:wrapcheck // a fault
 		}
 	}
-	if agent.Revoked {
-		return policy.Impersonation{}, fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.address.AgentID)
+	if v.pretends != "" {
+		return policy.Impersonation{}, fault.New(errcode.PermissionDenied, "as whom you appear in the cluster is said by the relay: send no header %s", v.pretends)
 	}
 	return policy.Impersonate(caller, role), nil
 }
 
-// enter lets a request in, and counts it.
-func (h *Handler) enter(v *visit) error {
+// admitted says whether the request may be made now, and as whom.
+func (h *Handler) admitted(v *visit) (policy.Impersonation, error) {
 	as, err := h.authorize(v)
 	if err != nil {
-		return err
+		return as, err
 	}
-	v.as = impersonation{as}
+	if agent, found := h.cfg.Directory.Agent(v.address.AgentID); found && agent.Revoked {
+		return as, fault.New(errcode.FailedPrecondition, "agent %d is revoked", v.address.AgentID)
+	}
+	return as, nil
+}
+
+// enter counts a request among those that are under way, if there is room.
+func (h *Handler) enter(v *visit, cancel context.CancelCauseFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.count >= h.cfg.MaxRequests:
-		return fault.New(errcode.ResourceExhausted, "%d requests are under way at this relay, as many as may be: try again", h.count)
+	case len(h.visits) >= h.cfg.MaxRequests:
+		return fault.New(errcode.ResourceExhausted, "%d requests are under way at this relay, as many as may be: try again", len(h.visits))
 	case h.under[v.caller] >= h.cfg.MaxRequestsPerCaller:
 		return fault.New(errcode.ResourceExhausted, "%d of your requests are under way at this relay, as many as may be: try again", h.under[v.caller])
 	}
-	h.count++
+	h.visits[v] = cancel
 	h.under[v.caller]++
+	if h.draining && v.Verb == verbWatch {
+		cancel(errDrained)
+	}
 	return nil
+}
+
+// settle as whom a request that lasts is made.
+func (h *Handler) settle(v *visit, as policy.Impersonation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v.groups = as.Groups
 }
 
 func (h *Handler) leave(v *visit) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.lasting, v)
-	h.count--
+	delete(h.visits, v)
 	if h.under[v.caller]--; h.under[v.caller] == 0 {
 		delete(h.under, v.caller)
 	}
-	if h.draining && h.count == 0 {
+	if h.draining && len(h.visits) == 0 {
 		h.ended.Do(func() { close(h.idle) })
 	}
 }
@@ -275,18 +293,18 @@ func (h *Handler) leave(v *visit) {
 func (h *Handler) Requests() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.count
+	return len(h.visits)
 }
 
 // Drain ends watches, whose clients begin them elsewhere, waits for all other requests, and gives up what is left when finish is done.
 func (h *Handler) Drain(finish context.Context) {
 	h.mu.Lock()
-	if h.draining = true; h.count == 0 {
+	if h.draining = true; len(h.visits) == 0 {
 		h.mu.Unlock()
 		return
 	}
-	for v, cancel := range h.lasting {
-		if v.Verb == "watch" {
+	for v, cancel := range h.visits {
+		if v.Verb == verbWatch {
 			cancel(errDrained)
 		}
 	}
@@ -295,7 +313,7 @@ func (h *Handler) Drain(finish context.Context) {
 	case <-h.idle:
 	case <-finish.Done():
 		h.mu.Lock()
-		for _, cancel := range h.lasting {
+		for _, cancel := range h.visits {
 			cancel(errDrained)
 		}
 		h.mu.Unlock()
@@ -319,32 +337,41 @@ func (h *Handler) Before(traced func(http.Handler) http.Handler, others http.Han
 	})
 }
 
-func (h *Handler) follow(v *visit, cancel context.CancelCauseFunc) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.lasting[v] = cancel
-	if h.draining && v.Verb == "watch" {
-		cancel(errDrained)
-	}
-}
-
-// Run gives up requests that last and whose callers may not do them any more, until ctx is done.
+// Run gives up requests whose callers may not do them any more, until ctx is done.
 func (h *Handler) Run(ctx context.Context) {
 	for {
 		changed := h.cfg.Directory.Changed()
 		h.mu.Lock()
-		for v, cancel := range h.lasting {
-			if _, err := h.authorize(v); err != nil {
+		visits := maps.Clone(h.visits)
+		h.mu.Unlock()
+		for v, cancel := range visits {
+			if err := h.mayGoOn(v); err != nil {
 				cancel(err)
 			}
 		}
-		h.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// mayGoOn says whether a request that is under way would still be let in, as the same user in no fewer groups.
+func (h *Handler) mayGoOn(v *visit) error {
+	now, err := h.admitted(v)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	began := v.groups
+	h.mu.Unlock()
+	for _, group := range began {
+		if v.protocol == audit.Kubernetes && !slices.Contains(now.Groups, group) { // others have no groups
+			return fault.New(errcode.PermissionDenied, "you are not in the group %s any more, as which this request was made: ask again", group)
+		}
+	}
+	return nil
 }
 
 // record what is known of a request by now.
@@ -364,6 +391,11 @@ func rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL.Scheme, p.Out.URL.Host = "http", v.address.Target
 	if v.protocol == audit.Kubernetes {
 		p.Out.Host = v.address.Target
+		for name := range p.Out.Header { // who the caller is says the relay alone
+			if name == headerAuthorization || strings.HasPrefix(name, "X-Remote-") {
+				delete(p.Out.Header, name)
+			}
+		}
 		v.as.set(p.Out.Header)
 		return
 	}
@@ -373,17 +405,27 @@ func rewrite(p *httputil.ProxyRequest) {
 // answered is told of each answer.
 func (h *Handler) answered(response *http.Response) error {
 	v := visitOf(response.Request.Context())
+	v.flows = response.ContentLength < 0 || response.ContentLength > stallSize
 	if conn, is := response.Body.(*upgraded); is {
 		response.Body = &exchanged{conn, v}
-	} else if v.Verb == "watch" {
+		v.Status = response.StatusCode // it is not written as others are
+	} else if v.Verb == verbWatch {
 		response.Body = &watched{response.Body, response.Request.Context()}
+	}
+	if response.StatusCode != http.StatusSwitchingProtocols && response.Request.ProtoMajor == 1 && v.unread() {
+		response.Header.Set("Connection", "close") // the caller's, not the target's
 	}
 	return nil
 }
 
+const verbWatch = "watch"
+
 // failed is told of a request that has no answer.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	v := visitOf(r.Context())
+	if r.ProtoMajor == 1 && v.unread() {
+		w.Header().Set("Connection", "close")
+	}
 	h.refuse(w, r, v, reason(r.Context(), err))
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -21,12 +22,16 @@ const (
 	idleTime = 30 * time.Second
 	// rememberReleased is for how long it is known that a connection is not used any more.
 	rememberReleased = 10 * time.Minute
+	// maxAge is when a stream is not kept any more: what the agent joins it with may be configured otherwise by now.
+	maxAge = time.Minute
 	// maxIdle streams that are kept for one target of one agent.
 	maxIdle = 256
 	// streamBuffer is what requests and responses are read and written through.
 	streamBuffer = 4 << 10
 	// maxInterim responses before the final one, such as 100 Continue.
 	maxInterim = 5
+	// maxAnswerHead is the largest head of an answer, with those of interim ones before it.
+	maxAnswerHead = 1 << 20
 )
 
 // Opener opens streams; see [hub.Hub].
@@ -36,8 +41,8 @@ type Opener interface {
 
 // Transport carries HTTP/1.1 requests over streams to agents, and keeps the streams for the next ones. It is made by [NewTransport].
 //
-// What it promises beyond [http.RoundTripper]: a request of which nothing was taken is tried elsewhere, if its body was not begun to be sent; one that met a stream which the other
-// side has just let go of is sent once more, if it has no body; so is one that only reads and whose tunnel is lost before there is an answer.
+// What it promises beyond [http.RoundTripper]: a request of which nothing was taken is tried elsewhere, if its body was not begun to be sent; one that only reads and met a stream which
+// the other side has just let go of, or whose tunnel is lost before there is an answer, is sent once more.
 type Transport struct {
 	hub Opener
 
@@ -57,11 +62,39 @@ type kept struct {
 	*hub.Route
 
 	to     route.Instruction
+	opened time.Time
+	head   *limit
 	reader *bufio.Reader
 	writer *bufio.Writer
 	timer  *time.Timer
 	again  bool // it has carried one before
 }
+
+// limit passes on what is read while there is less than may be.
+type limit struct {
+	io.Reader
+
+	left int
+}
+
+// unlimited is for bodies.
+const unlimited = math.MaxInt
+
+func (l *limit) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, errHead
+	}
+	n, err := l.Reader.Read(p[:min(len(p), l.left)])
+	if l.left != unlimited {
+		l.left -= n
+	}
+	return n, err //nolint:wrapcheck // io.EOF must be as it is
+}
+
+var (
+	errHead     = fmt.Errorf("the head of the answer has more than %d bytes", maxAnswerHead)
+	errSwitched = errors.New("the target switches protocols, which nobody has asked for")
+)
 
 // Way of one request.
 type Way struct {
@@ -101,23 +134,14 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 			return nil, err
 		case errors.As(err, &reset) && reset.Untaken():
 			attempt.Failed(k.Route, err)
-		case errors.Is(err, tunnel.ErrClosed) && repeatable(request):
+		case errors.Is(err, tunnel.ErrClosed) && replayable(request):
 			attempt.Failed(k.Route, err)
-		case k.again && errors.Is(err, errNoAnswer):
-		case k.again && reset != nil && reset.Reason == tunnel.Broken && repeatable(request): // it was let go of while the request was on its way
+		case k.again && errors.Is(err, errNoAnswer) && replayable(request):
+		case k.again && reset != nil && reset.Reason == tunnel.Broken && replayable(request): // it was let go of while the request was on its way
 		default:
 			return nil, err
 		}
 	}
-}
-
-// repeatable is that a request may reach its target twice (RFC 9110, section 9.2.2): nobody has seen an answer to it.
-func repeatable(request *http.Request) bool {
-	switch request.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		return request.Header.Get("Upgrade") == ""
-	}
-	return false
 }
 
 // take a stream that is kept, or a new one.
@@ -142,7 +166,8 @@ func (t *Transport) take(ctx context.Context, attempt *hub.Attempt, to route.Ins
 	if err != nil {
 		return nil, err //nolint:wrapcheck // a fault for the caller
 	}
-	return &kept{Route: r, to: to, reader: bufio.NewReaderSize(r, streamBuffer), writer: bufio.NewWriterSize(r, streamBuffer)}, nil
+	head := &limit{r, unlimited}
+	return &kept{Route: r, to: to, opened: time.Now(), head: head, reader: bufio.NewReaderSize(head, streamBuffer), writer: bufio.NewWriterSize(r, streamBuffer)}, nil
 }
 
 func (t *Transport) keepOnly(to route.Instruction, idle []*kept) {
@@ -157,7 +182,7 @@ func (t *Transport) keepOnly(to route.Instruction, idle []*kept) {
 func (t *Transport) keep(k *kept) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, released := t.released[k.Connection.ID]; released || len(t.idle[k.to]) >= maxIdle {
+	if _, released := t.released[k.Connection.ID]; released || len(t.idle[k.to]) >= maxIdle || time.Since(k.opened) > maxAge {
 		k.Reset(tunnel.Cancelled, "not needed any more")
 		return
 	}
@@ -220,6 +245,15 @@ func (t *Transport) drop(k *kept) {
 
 var errNoAnswer = errors.New("the target ended the connection without an answer")
 
+// replayable says whether a request can be sent once more although the target may have had it (RFC 9110, section 9.2.2): nobody has seen an answer to it.
+func replayable(request *http.Request) bool {
+	switch request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return request.Header.Get("Upgrade") == ""
+	}
+	return false
+}
+
 // exchange sends the request and reads the head of its response. begun is that some of the request's body may have been sent.
 func (t *Transport) exchange(request *http.Request, k *kept) (response *http.Response, begun bool, err error) {
 	stop := context.AfterFunc(request.Context(), func() { k.Reset(tunnel.Cancelled, "the caller is gone") })
@@ -236,8 +270,12 @@ func (t *Transport) exchange(request *http.Request, k *kept) (response *http.Res
 		k.Reset(tunnel.Cancelled, "no answer to a request")
 		if begun {
 			_ = request.Body.Close()
-			if errSend := <-sent; errSend != nil && !errors.Is(err, errNoAnswer) {
-				err = errors.Join(err, errSend)
+			select {
+			case errSend := <-sent:
+				if errSend != nil && !errors.Is(err, errNoAnswer) {
+					err = errors.Join(err, errSend)
+				}
+			default: // it waits for the caller, for whom an answer must not wait
 			}
 		}
 		return nil, begun, err
@@ -263,17 +301,26 @@ func (k *kept) send(request *http.Request) error {
 
 func (k *kept) receive(request *http.Request) (*http.Response, error) {
 	if _, err := k.reader.Peek(1); err != nil {
-		if errors.Is(err, io.EOF) {
+		var reset *tunnel.ResetError
+		switch {
+		case errors.Is(err, io.EOF):
 			return nil, errNoAnswer
+		case errors.As(err, &reset) && reset.Reason == tunnel.Broken:
+			return nil, fmt.Errorf("%w: %w", errNoAnswer, err)
 		}
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
+	k.head.left = maxAnswerHead
+	defer func() { k.head.left = unlimited }()
 	for range maxInterim {
 		response, err := http.ReadResponse(k.reader, request)
 		if err != nil {
 			return nil, fmt.Errorf("read the answer: %w", err)
 		}
-		if response.StatusCode >= http.StatusOK || response.StatusCode == http.StatusSwitchingProtocols {
+		switch {
+		case response.StatusCode == http.StatusSwitchingProtocols && request.Header.Get("Upgrade") == "":
+			return nil, errSwitched // what the caller says next is for the relay, and shows its token
+		case response.StatusCode >= http.StatusOK || response.StatusCode == http.StatusSwitchingProtocols:
 			return response, nil
 		}
 	}

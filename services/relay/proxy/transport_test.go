@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -32,7 +33,9 @@ type bed struct {
 	session   *tunnel.Session
 	// opened counts streams; the first of them are refused as not taken, as many as elsewhere says.
 	opened, elsewhere atomic.Int64
-	target            string
+	// connections that were named, one for each stream.
+	connections atomic.Int64
+	target      string
 }
 
 func setup(t *testing.T, target http.Handler) *bed {
@@ -71,6 +74,7 @@ func (b *bed) serve(s *tunnel.Stream) {
 		s.Reset(tunnel.Unreachable, err.Error())
 		return
 	}
+	_ = s.Take()
 	_, _, _ = tunnel.Join(s, conn.(*net.TCPConn))
 }
 
@@ -79,7 +83,7 @@ func (b *bed) Open(_ context.Context, _ *hub.Attempt, to route.Instruction) (*hu
 	if err != nil {
 		return nil, err
 	}
-	return &hub.Route{Stream: s, Connection: registry.Connection{ID: b.opened.Load()}}, nil
+	return &hub.Route{Stream: s, Connection: registry.Connection{ID: b.connections.Add(1)}}, nil
 }
 
 func (b *bed) do(method, path string, body io.Reader) (*http.Response, error) {
@@ -233,4 +237,152 @@ func TestACallerThatLeavesEndsTheRequestAtTheTarget(t *testing.T) {
 	cancel()
 	require.Error(t, <-failed)
 	<-ended
+}
+
+// answers is a target that says what the test wants to each request, however it is asked.
+func answers(t *testing.T, said ...string) *bed {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		serving.Wait()
+	})
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				asked := bufio.NewReader(conn)
+				for _, answer := range said {
+					request, err := http.ReadRequest(asked)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, request.Body)
+					if _, err := io.WriteString(conn, answer); err != nil {
+						return
+					}
+				}
+				_, _ = io.Copy(io.Discard, asked)
+			})
+		}
+	})
+	return setupAt(t, l.Addr().String())
+}
+
+// What a target says is the answer to what it was asked, or none: nothing of it is left for who comes next.
+func TestAnswersAreToldApart(t *testing.T) {
+	t.Parallel()
+	const good = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
+	for name, c := range map[string]struct {
+		first   string
+		body    string // of the answer; none is that there is an error
+		streams int64
+	}{
+		"plain":                           {good, "good", 1},
+		"interim answers before it":       {"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + good, "good", 1},
+		"too many interim answers":        {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 9) + good, "", 2},
+		"two answers":                     {good + good, "good", 2},
+		"more than its length":            {good + "evil", "good", 2},
+		"chunked and a length":            {"HTTP/1.1 200 OK\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n", "good", 1},
+		"two lengths":                     {"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\ngood", "", 2},
+		"a length that is none":           {"HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\ngood", "", 2},
+		"an encoding that is none":        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n", "", 2},
+		"line feeds alone":                {"HTTP/1.1 200 OK\nContent-Length: 4\n\ngood", "good", 1},
+		"a folded line":                   {"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 4\r\n\r\ngood", "good", 1},
+		"a space before a colon":          {"HTTP/1.1 200 OK\r\nContent-Length : 4\r\n\r\ngood", "", 2},
+		"until the end":                   {"HTTP/1.0 200 OK\r\n\r\ngood", "", 2}, // it does not end
+		"no HTTP":                         {"SSH-2.0-OpenSSH_9\r\n", "", 2},
+		"a switch that nobody asked for":  {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", "", 2},
+		"such a switch, without its name": {"HTTP/1.1 101 Switching Protocols\r\n\r\n", "", 2},
+		"a status that is none":           {"HTTP/1.1 0 OK\r\nContent-Length: 4\r\n\r\ngood", "", 2},
+		"a head that does not end":        {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: "+strings.Repeat("x", 1000)+"\r\n", 1100), "", 2},
+		"a line that does not end":        {"HTTP/1.1 200 " + strings.Repeat("x", 1<<21), "", 2},
+		"chunks that are none":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngoodxx\r\n0\r\n\r\n", "", 2},
+		"what is said to no content":      {"HTTP/1.1 204 No Content\r\n\r\nevil", "-", 2},
+		"a close in so many words":        {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ngood", "good", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := answers(t, c.first, good)
+			ctx, cancel := context.WithCancel(proxy.With(t.Context(), &proxy.Way{To: route.Instruction{AgentID: 7, Target: "shop"}}))
+			defer cancel()
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://shop/", nil)
+			require.NoError(t, err)
+			response, err := b.transport.RoundTrip(request)
+			if err == nil && c.body == "" && response.ContentLength < 0 && !strings.Contains(c.first, "chunked") {
+				_ = response.Body.Close()
+			} else if err == nil {
+				got, errRead := io.ReadAll(response.Body)
+				if c.body == "" {
+					require.Error(t, errRead)
+				} else {
+					require.NoError(t, errRead)
+					require.Equal(t, strings.Trim(c.body, "-"), string(got))
+				}
+				_ = response.Body.Close()
+			} else {
+				require.Empty(t, c.body, "%v", err)
+			}
+			if c.streams == 2 && c.body != "" && c.body != "-" && !strings.Contains(c.first, "close") {
+				// What is too much may come a moment later: the stream is not used then, either.
+				require.Eventually(t, func() bool {
+					again := b.answer(t)
+					return again == "good" || again == ""
+				}, time.Minute, time.Millisecond)
+				return
+			}
+			if c.streams == 1 {
+				require.Equal(t, "good", b.answer(t))
+				require.EqualValues(t, 1, b.opened.Load())
+			} else {
+				_ = b.answer(t)
+				require.EqualValues(t, 2, b.opened.Load(), "the stream is used no more")
+			}
+		})
+	}
+}
+
+// answer to one more request, empty where there is none.
+func (b *bed) answer(t *testing.T) string {
+	t.Helper()
+	response, err := b.do(http.MethodGet, "/", nil)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	buffer := make([]byte, 4)
+	n, _ := io.ReadFull(response.Body, buffer)
+	return string(buffer[:n])
+}
+
+// What may have had an effect is not done twice because nobody said so.
+func TestOnlyWhatReadsIsSentTwice(t *testing.T) {
+	t.Parallel()
+	const good = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
+	for method, again := range map[string]bool{http.MethodGet: true, http.MethodHead: true, http.MethodDelete: false, http.MethodPost: false} {
+		var asked atomic.Int64
+		b := setup(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if asked.Add(1) == 2 {
+				panic(http.ErrAbortHandler)
+			}
+			_, _ = io.WriteString(w, good)
+		}))
+		require.NotEmpty(t, b.get("/"))
+		response, err := b.do(method, "/", nil)
+		if again {
+			require.NoError(t, err, method)
+			_ = read(t, response)
+			require.EqualValues(t, 3, asked.Load(), method)
+		} else {
+			require.Error(t, err, method)
+			require.EqualValues(t, 2, asked.Load(), method)
+		}
+		b.transport.Close()
+	}
 }

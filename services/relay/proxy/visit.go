@@ -17,14 +17,21 @@ type visit struct {
 	audit.Record
 	address
 
-	caller  policy.Caller
-	project int64
-	reads   bool
-	// lasts is that it may be open for long: it has two records, and is given up when its caller may not do it any more.
+	caller policy.Caller
+	reads  bool
+	// lasts is that it may be open for long: it has two records.
 	lasts bool
-	way   Way
-	as    impersonation
+	// flows is that the answer is larger than what a connection takes without being read.
+	flows bool
+	// pretends is the header by which the caller would appear in the cluster as somebody; none is allowed.
+	pretends string
+	way      Way
+	as       impersonation
+	// groups that one which lasts is made in; the handler's mutex guards them.
+	groups []string
 
+	// body is what the caller sends; nil for nothing.
+	body           *sentBody
 	sent, received atomic.Int64
 }
 
@@ -51,13 +58,21 @@ type sentBody struct {
 	io.ReadCloser
 
 	visit *visit
+	// over is that there is nothing more to read.
+	over atomic.Bool
 }
 
 func (b *sentBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.visit.sent.Add(int64(n))
+	if err != nil {
+		b.over.Store(true)
+	}
 	return n, err //nolint:wrapcheck // io.EOF must be as it is
 }
+
+// unread says whether the caller may still be sending. Its connection is then no good for another request.
+func (v *visit) unread() bool { return v.body != nil && !v.body.over.Load() }
 
 // receivedBody counts what the target sends.
 type receivedBody struct {
@@ -90,8 +105,8 @@ func (w *watched) Read(p []byte) (int, error) {
 const (
 	// stallTimeout is how long a caller may read nothing of an answer.
 	stallTimeout = 2 * time.Minute
-	// stallCheck is how often the time-out is set anew while there is something to write.
-	stallCheck = 10 * time.Second
+	// stallSize is how much of an answer a connection takes in any case, in bytes.
+	stallSize = 16 << 10
 )
 
 // answer counts what the caller is sent, and gives up one that does not read.
@@ -99,8 +114,8 @@ type answer struct {
 	http.ResponseWriter
 
 	visit *visit
-	set   time.Time
-	now   func() time.Time
+	// stalled runs while something is being written. A deadline that stays would end an HTTP/2 stream on which nothing comes.
+	stalled *time.Timer
 }
 
 // Unwrap is for [http.ResponseController].
@@ -114,15 +129,37 @@ func (a *answer) WriteHeader(status int) {
 }
 
 func (a *answer) Write(p []byte) (int, error) {
-	if now := a.now(); now.Sub(a.set) > stallCheck {
-		a.set = now
-		if err := http.NewResponseController(a.ResponseWriter).SetWriteDeadline(now.Add(stallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return 0, err //nolint:wrapcheck // the connection is gone
-		}
-	}
+	a.watch()
+	defer a.unwatched()
 	n, err := a.ResponseWriter.Write(p)
 	a.visit.received.Add(int64(n))
 	return n, err //nolint:wrapcheck // the proxy looks at it
+}
+
+// FlushError is for [http.ResponseController].
+func (a *answer) FlushError() error {
+	a.watch()
+	defer a.unwatched()
+	return http.NewResponseController(a.ResponseWriter).Flush() //nolint:wrapcheck // the proxy looks at it
+}
+
+// watch gives the caller up unless what begins is over soon, and then unwatched.
+func (a *answer) watch() {
+	switch {
+	case !a.visit.flows:
+	case a.stalled == nil:
+		a.stalled = time.AfterFunc(stallTimeout, func() {
+			_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Unix(1, 0)) // it is over in any case
+		})
+	default:
+		a.stalled.Reset(stallTimeout)
+	}
+}
+
+func (a *answer) unwatched() {
+	if a.stalled != nil {
+		a.stalled.Stop()
+	}
 }
 
 // exchanged counts what passes in both directions of a connection that switched protocols.

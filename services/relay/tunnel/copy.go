@@ -9,10 +9,33 @@ import (
 	"syscall"
 )
 
-// copyBuffer is how much is read at once of what becomes a stream.
-const copyBuffer = 32 << 10
+// shortCopy is how much is read at once of what becomes a stream, and longCopy while there is so much that each read is full.
+const (
+	shortCopy = 16 << 10
+	longCopy  = 128 << 10
+)
 
-var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+var (
+	shortCopies = sync.Pool{New: func() any { return &copyBuffer{make([]byte, shortCopy)} }}
+	longCopies  = sync.Pool{New: func() any { return &copyBuffer{make([]byte, longCopy)} }}
+)
+
+type copyBuffer struct{ bytes []byte }
+
+func takeCopy(long bool) *copyBuffer {
+	if long {
+		return longCopies.Get().(*copyBuffer) //nolint:forcetypeassert // there are no others
+	}
+	return shortCopies.Get().(*copyBuffer) //nolint:forcetypeassert // there are no others
+}
+
+func (b *copyBuffer) put() {
+	if len(b.bytes) == longCopy {
+		longCopies.Put(b)
+	} else {
+		shortCopies.Put(b)
+	}
+}
 
 // WriteTo writes what comes to w until the other side ends. While nothing comes it holds no memory.
 func (st *Stream) WriteTo(w io.Writer) (int64, error) {
@@ -67,15 +90,17 @@ func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 		}
 	}
 	var sent int64
+	long := false
 	for {
-		buffer, n, err := read()
+		buffer, n, err := read(long)
 		if n > 0 {
-			written, errWrite := st.Write(buffer[:n])
+			written, errWrite := st.Write(buffer.bytes[:n])
 			sent += int64(written)
 			err = errors.Join(errWrite, err)
 		}
 		if buffer != nil {
-			buffers.Put(buffer)
+			long = n == len(buffer.bytes) || long && n > shortCopy
+			buffer.put()
 		}
 		if errors.Is(err, io.EOF) {
 			return sent, nil
@@ -86,27 +111,27 @@ func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 	}
 }
 
-func readBlocking(r io.Reader) func() (*[copyBuffer]byte, int, error) {
-	return func() (*[copyBuffer]byte, int, error) {
-		buffer := buffers.Get().(*[copyBuffer]byte) //nolint:forcetypeassert // there are no others
-		n, err := r.Read(buffer[:])
+func readBlocking(r io.Reader) func(long bool) (*copyBuffer, int, error) {
+	return func(long bool) (*copyBuffer, int, error) {
+		buffer := takeCopy(long)
+		n, err := r.Read(buffer.bytes)
 		return buffer, n, err
 	}
 }
 
 // readWhenReady takes a buffer only when there is something to read.
-func readWhenReady(raw syscall.RawConn) func() (*[copyBuffer]byte, int, error) {
-	return func() (buffer *[copyBuffer]byte, n int, err error) {
+func readWhenReady(raw syscall.RawConn) func(long bool) (*copyBuffer, int, error) {
+	return func(long bool) (buffer *copyBuffer, n int, err error) {
 		errWait := raw.Read(func(fd uintptr) bool {
-			buffer = buffers.Get().(*[copyBuffer]byte) //nolint:forcetypeassert // there are no others
+			buffer = takeCopy(long)
 			for {
-				n, err = syscall.Read(int(fd), buffer[:])
+				n, err = syscall.Read(int(fd), buffer.bytes)
 				if !errors.Is(err, syscall.EINTR) {
 					break
 				}
 			}
 			if errors.Is(err, syscall.EAGAIN) {
-				buffers.Put(buffer)
+				buffer.put()
 				buffer, n, err = nil, 0, nil
 				return false
 			}

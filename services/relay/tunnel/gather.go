@@ -16,7 +16,7 @@ var gatherings = sync.Pool{New: func() any { return new([gathered]byte) }}
 // written at once. While nothing is under way it holds no memory.
 func Gather(conn net.Conn) net.Conn { return &gathering{Conn: conn} }
 
-// gathering is used as a connection is: one goroutine reads and one writes at a time.
+// gathering is used as a connection is: one goroutine reads and one writes at a time. TLS may write from a read, too, such as its answer to a new key of the other side.
 type gathering struct {
 	net.Conn
 
@@ -26,7 +26,7 @@ type gathering struct {
 	// busy is that the last read was as large as it could be.
 	busy bool
 
-	// What is written, and not yet written on: who reads TLS writes now and then, too.
+	// mu guards what follows, and keeps what is written in order.
 	mu   sync.Mutex
 	held bool
 	out  *[gathered]byte
@@ -83,13 +83,14 @@ func (g *gathering) Write(p []byte) (int, error) {
 	return written, nil
 }
 
+// hold what is written from now on.
 func (g *gathering) hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.held = true
 }
 
-// release writes what was held.
+// release writes what is held, and what comes after it as it comes.
 func (g *gathering) release() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,6 +98,7 @@ func (g *gathering) release() error {
 	return g.flush()
 }
 
+// flush is called with g.mu held.
 func (g *gathering) flush() error {
 	if g.out == nil {
 		return nil

@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -43,7 +42,9 @@ func (c Config) withDefaults() Config {
 }
 
 const (
-	readBuffer = 64 << 10
+	// readBuffer of a connection at first, and maxReadBuffer what it grows to.
+	readBuffer    = 2 << 10
+	maxReadBuffer = 64 << 10
 	// maxPending is how much waits for the connection before writers wait, too.
 	maxPending = 256 << 10
 	// maxAnswers is how much may wait when an answer to the other side joins it: one that asks and does not read is given up.
@@ -128,6 +129,9 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 	if closed(s.leaving) || closed(s.drained) {
 		s.mu.Unlock()
 		return nil, ErrDraining
+	}
+	for s.next == 0 || s.streams[s.next] != nil { // two thousand million streams later they begin anew
+		s.next += 2
 	}
 	st := newStream(s, s.next, head)
 	s.streams[s.next] = st
@@ -400,8 +404,11 @@ func (s *Session) take(h header, payload []byte) error {
 	return fmt.Errorf("the other side sent a frame of kind %d, which this version has not", h.kind)
 }
 
+// own says whether it is this side that numbers streams so: who dialled takes the odd numbers.
+func (s *Session) own(id uint32) bool { return (id&1 == 1) == s.wire.masks }
+
 func (s *Session) takeOpen(id uint32, head []byte) error {
-	if len(head) > maxHead || id == 0 || id&1 == s.next&1 {
+	if len(head) > maxHead || id == 0 || s.own(id) {
 		return fmt.Errorf("the other side opened stream %d with a head of %d bytes", id, len(head))
 	}
 	s.mu.Lock()
@@ -433,7 +440,7 @@ func (s *Session) forget(st *Stream) {
 		return
 	}
 	delete(s.streams, st.id)
-	if st.id&1 != s.next&1 {
+	if !s.own(st.id) {
 		s.taken--
 	}
 	over := s.left && len(s.streams) == 0
@@ -441,109 +448,4 @@ func (s *Session) forget(st *Stream) {
 	if over {
 		s.leave()
 	}
-}
-
-// send writes a frame, together with what others write at the same time. It returns when the frame is on its way or somebody is writing it.
-func (s *Session) send(h header, payload []byte) error {
-	s.out.Lock()
-	for len(s.pending) > maxPending && s.broken == nil {
-		s.room.Wait()
-	}
-	if s.broken != nil {
-		s.out.Unlock()
-		return s.broken
-	}
-	s.add(h, payload)
-	if s.flushing {
-		s.out.Unlock()
-		return nil
-	}
-	s.flushing = true
-	crowded := s.crowded
-	s.out.Unlock()
-	if crowded {
-		runtime.Gosched() // who is ready to write goes along
-	}
-	return s.flush()
-}
-
-// post is send for who reads, and must not wait for what is written: if both sides did, neither would read.
-func (s *Session) post(h header, payload []byte) error {
-	s.out.Lock()
-	if len(s.pending) > maxAnswers {
-		s.out.Unlock()
-		return errors.New("the other side asks and does not read the answers")
-	}
-	s.add(h, payload)
-	s.rouse()
-	return nil
-}
-
-// rouse has what waits written by somebody. It unlocks s.out.
-func (s *Session) rouse() {
-	defer s.out.Unlock()
-	if !s.flushing && s.broken == nil {
-		s.flushing = true
-		go s.flush() //nolint:errcheck // the session ends with the error
-	}
-}
-
-// add puts a frame to what waits. The first leaves space for the header of a message.
-func (s *Session) add(h header, payload []byte) {
-	h.length = len(payload)
-	s.frames++
-	if len(s.pending) == 0 {
-		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
-	}
-	s.pending = append(h.append(s.pending), payload...)
-}
-
-// flush writes what waits until nothing does.
-func (s *Session) flush() error {
-	s.out.Lock()
-	for {
-		batch, pong, ping := s.pending, s.pong, s.ping
-		if len(batch) == 0 && pong == nil && !ping {
-			last := s.last
-			s.flushing = last
-			s.out.Unlock()
-			if last {
-				_ = s.wire.sendControl(opClose, normalClosure()) // it ends in any case
-				s.fail(errLeft)
-			}
-			return nil
-		}
-		s.pending, s.pong, s.ping = s.spare[:0], nil, false
-		s.crowded, s.frames = s.frames > 1, 0
-		s.room.Broadcast()
-		s.out.Unlock()
-		err := s.write(batch, pong, ping)
-		s.out.Lock()
-		if s.spare = nil; cap(batch) <= maxPending {
-			s.spare = batch
-		}
-		if err != nil {
-			s.flushing = false
-			s.out.Unlock()
-			s.fail(err)
-			return err
-		}
-	}
-}
-
-func (s *Session) write(batch, pong []byte, ping bool) error {
-	if pong != nil {
-		if err := s.wire.sendControl(opPong, pong); err != nil {
-			return err
-		}
-	}
-	if ping {
-		if err := s.wire.sendControl(opPing, nil); err != nil {
-			return err
-		}
-	}
-	if len(batch) == 0 {
-		return nil
-	}
-	return s.wire.send(batch)
 }

@@ -177,11 +177,12 @@ func (st *Stream) PassTaken(to *Stream) {
 
 func (st *Stream) reached() {
 	st.mu.Lock()
+	again := st.taken
 	st.taken = true
 	to := st.passes
 	st.readable.Broadcast()
 	st.mu.Unlock()
-	if to == nil {
+	if to == nil || again { // however often it is said: what is passed on shares a session with others
 		return
 	}
 	if err := to.s.post(header{kind: kindTaken, stream: to.id}, nil); err != nil {

@@ -50,7 +50,7 @@ type wire struct {
 	// middlebox that takes the payload for HTTP, cannot see the payload there.
 	masks, secret bool
 
-	// What has been read of the connection and not yet been given out.
+	// What has been read of the connection and not yet been given out. The buffer begins small, and grows when reads fill it: most connections carry little.
 	buffer []byte
 	begin  int
 	end    int
@@ -88,6 +88,9 @@ func (w *wire) next() ([]byte, error) {
 // fill reads until there are n bytes at begin.
 func (w *wire) fill(n int) error {
 	if w.begin == w.end {
+		if w.end == len(w.buffer) && w.end < maxReadBuffer {
+			w.buffer = make([]byte, min(4*len(w.buffer), maxReadBuffer))
+		}
 		w.begin, w.end = 0, 0
 	}
 	if w.begin+n > len(w.buffer) {

@@ -185,9 +185,6 @@ func (f forwarder) PortForward(_ context.Context, _, _ string, _ int32, stream i
 
 // forward echoes until the other side has sent all or alive ends.
 func forward(alive context.Context, stream io.ReadWriter) error {
-	if alive.Err() != nil {
-		return context.Cause(alive)
-	}
 	done := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(stream, stream)
@@ -200,6 +197,6 @@ func forward(alive context.Context, stream io.ReadWriter) error {
 		}
 		return nil
 	case <-alive.Done():
-		return context.Cause(alive)
+		return fmt.Errorf("echo: %w", context.Cause(alive))
 	}
 }

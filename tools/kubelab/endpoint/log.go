@@ -59,14 +59,14 @@ func first(count int, tail *int64) int {
 
 // tell prints the lines of run from the from-th on; with follow, also those to
 // come until the run ends or ctx does.
-func (s *Server) tell(ctx context.Context, run Run, from int, follow bool, print func([]Line) error) error {
+func (s *Server) tell(ctx context.Context, run Run, from int, follow bool, write func([]Line) error) error {
 	for {
 		now := s.Clock.Now()
 		var lines []Line
 		for ; from < run.Count(now); from++ {
 			lines = append(lines, run.Line(from))
 		}
-		if err := print(lines); err != nil || !follow || run.Ended != nil {
+		if err := write(lines); err != nil || !follow || run.Ended != nil {
 			return err
 		}
 		next := s.Clock.NewTimer(run.Line(from).Time.Sub(now))

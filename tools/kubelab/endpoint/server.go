@@ -66,8 +66,13 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, config *tls.C
 	select {
 	case <-ctx.Done():
 		_ = server.Close()
-		<-ended
+		err = <-ended
 	case err = <-ended:
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	if err != nil {
 		err = fmt.Errorf("serve the kubelets' endpoint: %w", err)
 	}
 	// The server does not know the connections any more that streams have taken over.

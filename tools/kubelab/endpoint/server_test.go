@@ -69,10 +69,15 @@ func serve(t *testing.T) *kubelets {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	cert, key := link.ClientCert()
+	certPath, keyPath := link.ClientCert()
+	// Not by path: client-go would watch the files for ever.
+	cert, err := os.ReadFile(certPath)
+	require.NoError(t, err)
+	key, err := os.ReadFile(keyPath)
+	require.NoError(t, err)
 	k.config = &rest.Config{
 		Host:            "https://" + listener.Addr().String(),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: link.CA(), CertFile: cert, KeyFile: key},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: link.CA(), CertData: cert, KeyData: key},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -101,6 +106,12 @@ func (k *kubelets) url(t *testing.T, path string, query url.Values) *url.URL {
 // exec runs a command over SPDY, as the API server does.
 func (k *kubelets) exec(t *testing.T, options remotecommand.StreamOptions, command ...string) error {
 	t.Helper()
+	return await(t, k.begin(t, options, command...))
+}
+
+// begin starts a command; how it ends is sent.
+func (k *kubelets) begin(t *testing.T, options remotecommand.StreamOptions, command ...string) <-chan error {
+	t.Helper()
 	query := url.Values{"command": command, "output": {"1"}}
 	if options.Stdin != nil {
 		query.Set("input", "1")
@@ -110,7 +121,9 @@ func (k *kubelets) exec(t *testing.T, options remotecommand.StreamOptions, comma
 	}
 	executor, err := remotecommand.NewSPDYExecutor(k.config, http.MethodPost, k.url(t, "/exec/ns/p/c", query))
 	require.NoError(t, err)
-	return executor.StreamWithContext(t.Context(), options)
+	ended := make(chan error, 1)
+	go func() { ended <- executor.StreamWithContext(t.Context(), options) }()
+	return ended
 }
 
 // get asks for a log and returns an answer that the caller closes.
@@ -125,6 +138,21 @@ func (k *kubelets) get(t *testing.T, query url.Values) *http.Response {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = response.Body.Close() })
 	return response
+}
+
+// awaitWitness returns when the pod and the node of a stream are watched: unlike
+// an API server, the stand-in forgets what happens between a list and its watch.
+func (k *kubelets) awaitWitness(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		watched := map[string]bool{}
+		for _, action := range k.client.Actions() {
+			if action.GetVerb() == "watch" {
+				watched[action.GetResource().Resource] = true
+			}
+		}
+		return watched["pods"] && watched["nodes"]
+	}, patience, tick)
 }
 
 // setStatus replaces the state of the pod's container.
@@ -189,11 +217,7 @@ func TestExecOnATerminal(t *testing.T) {
 			screen, out := io.Pipe()
 			resize := make(sizes, 1)
 			resize <- remotecommand.TerminalSize{Width: 80, Height: 24}
-			result := make(chan error, 1)
-			go func() {
-				result <- k.exec(t, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: resize}, "bash")
-				_ = out.Close()
-			}()
+			result := k.begin(t, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: resize}, "bash")
 			lines := bufio.NewReader(screen)
 			for _, want := range []string{"bash\r\n", "terminal 80x24\r\n"} {
 				line, err := lines.ReadString('\n')
@@ -202,10 +226,13 @@ func TestExecOnATerminal(t *testing.T) {
 			}
 			_, err := io.WriteString(keys, test.last)
 			require.NoError(t, err)
-			rest, err := io.ReadAll(lines)
+			rest := make([]byte, 3)
+			_, err = io.ReadFull(lines, rest)
 			require.NoError(t, err)
 			require.Equal(t, "bye", string(rest))
-			test.check(t, <-result)
+			go func() { _, _ = io.Copy(io.Discard, lines) }()
+			test.check(t, await(t, result))
+			_ = out.Close()
 			close(resize)
 			_ = keys.Close()
 		})
@@ -217,11 +244,7 @@ func talk(t *testing.T, k *kubelets) (result <-chan error) {
 	t.Helper()
 	in, keys := io.Pipe()
 	screen, out := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- k.exec(t, remotecommand.StreamOptions{Stdin: in, Stdout: out}, "cat")
-		_ = out.Close()
-	}()
+	ended := k.begin(t, remotecommand.StreamOptions{Stdin: in, Stdout: out}, "cat")
 	_, err := io.WriteString(keys, "hello\n")
 	require.NoError(t, err)
 	lines := bufio.NewReader(screen)
@@ -255,6 +278,7 @@ func TestExecEndsWithItsContainer(t *testing.T) {
 			t.Parallel()
 			k := serve(t)
 			ended := talk(t, k)
+			k.awaitWitness(t)
 			test.end(k, t)
 			test.check(t, await(t, ended))
 		})
@@ -339,6 +363,7 @@ func TestLogsFollowToTheEnd(t *testing.T) {
 	k := serve(t)
 	lines := bufio.NewReader(k.get(t, url.Values{"follow": {"true"}, "tailLines": {"1"}}).Body)
 	require.Equal(t, "line 2\n", readLine(t, lines))
+	k.awaitWitness(t)
 	require.Eventually(t, k.clock.HasWaiters, patience, tick)
 	k.clock.Step(time.Second)
 	require.Equal(t, "line 3\n", readLine(t, lines))
@@ -405,6 +430,7 @@ func TestPortsEchoUntilThePodIsGone(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.ReadFull(open, make([]byte, 1))
 	require.NoError(t, err)
+	k.awaitWitness(t)
 	k.deletePod(t)
 	_, _ = io.ReadAll(open) // returns when it is cut
 	close(stop)
@@ -434,7 +460,7 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 			_, err = conn.Read(make([]byte, 1))
 		}
 		require.ErrorContains(t, err, "certificate", name)
-		require.NoError(t, conn.Close())
+		_ = conn.Close()
 	}
 	require.FileExists(t, k.link.CA())
 	info, err := os.Stat(filepath.Dir(k.link.CA()))

@@ -29,8 +29,7 @@ var errSilent = errors.New("the kubelet has fallen silent")
 
 // endOf returns how the container ended whose end ended ctx.
 func endOf(ctx context.Context) *v1.ContainerStateTerminated {
-	var end endError
-	if errors.As(context.Cause(ctx), &end) {
+	if end, ok := errors.AsType[endError](context.Cause(ctx)); ok {
 		return end.state
 	}
 	return nil

@@ -1,0 +1,687 @@
+package proxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/relay/audit"
+	"lockstep.internal/services/relay/auth"
+	"lockstep.internal/services/relay/policy"
+	"lockstep.internal/services/relay/proxy"
+)
+
+const (
+	agentID = 7
+	soon    = time.Minute
+	// Who may do what there.
+	reader, developer, admin, stranger = 6, 8, 5, 9
+)
+
+// people is a directory.
+type people struct {
+	mu      sync.Mutex
+	changed chan struct{}
+	users   map[int64]directory.User
+	agents  map[int64]directory.Agent
+	roles   map[int64]directory.Role
+	key     directory.Key
+}
+
+func (*people) Ready() bool { return true }
+
+func (p *people) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+func (p *people) User(id int64) (directory.User, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u, known := p.users[id]
+	return u, known
+}
+
+func (p *people) Agent(id int64) (directory.Agent, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a, known := p.agents[id]
+	return a, known
+}
+
+func (p *people) AgentRole(user, agent int64) directory.Role {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if agent != agentID {
+		return directory.RoleNone
+	}
+	return p.roles[user]
+}
+
+func (p *people) Key(id string) (directory.Key, bool) { return p.key, id == p.key.ID }
+
+func (p *people) change(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// records is a trail that can be looked at.
+type records struct {
+	mu  sync.Mutex
+	all []audit.Record
+}
+
+func (r *records) publish(_ context.Context, b audit.Batch) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, b.Records...)
+	return nil
+}
+
+// front is a relay's listener for callers with an agent behind it.
+type front struct {
+	*bed
+
+	people   *people
+	private  ed25519.PrivateKey
+	services *auth.Signer
+	handler  *proxy.Handler
+	server   *httptest.Server
+	trail    *records
+	publish  func() []audit.Record
+	logs     *bytes.Buffer
+}
+
+var shared = []byte("a secret of more than thirty-two bytes")
+
+func stand(t *testing.T, b *bed) *front {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	f := &front{bed: b, private: private, trail: &records{}, logs: &bytes.Buffer{}}
+	f.people = &people{
+		changed: make(chan struct{}), key: directory.Key{ID: "k", Public: public, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)},
+		users:  map[int64]directory.User{reader: {ID: reader}, developer: {ID: developer}, admin: {ID: admin, Admin: true}, stranger: {ID: stranger}},
+		agents: map[int64]directory.Agent{agentID: {ID: agentID, ProjectID: 3}},
+		roles:  map[int64]directory.Role{reader: directory.RoleReader, developer: directory.RoleDeveloper},
+	}
+	users, err := access.NewVerifier(access.Config{Directory: f.people, Cell: "local", Audience: "relay"})
+	require.NoError(t, err)
+	cfg := auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{shared}, Lifetime: time.Hour}
+	services, err := auth.NewVerifier(cfg)
+	require.NoError(t, err)
+	f.services, err = auth.NewSigner(cfg)
+	require.NoError(t, err)
+	trail := audit.NewLog(audit.Config{Publish: f.trail.publish, Logger: slog.New(slog.DiscardHandler)})
+	f.handler = proxy.NewHandler(proxy.Config{
+		Authenticator: proxy.NewAuthenticator(users, services, f.people.Changed, time.Now), Directory: f.people,
+		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
+		Opener: b, Transport: b.transport, Audit: trail, MaxRequests: 10, MaxRequestsPerCaller: 3, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now,
+	})
+	f.server = httptest.NewServer(f.handler)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { f.handler.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		f.server.Close()
+		b.transport.Close()
+	})
+	f.publish = func() []audit.Record {
+		require.Eventually(t, func() bool { return f.handler.Requests() == 0 }, soon, time.Millisecond)
+		ended, end := context.WithCancel(context.Background())
+		end()
+		require.NoError(t, trail.Run(ended, context.Background()))
+		f.trail.mu.Lock()
+		defer f.trail.mu.Unlock()
+		all := f.trail.all
+		f.trail.all = nil
+		return all
+	}
+	return f
+}
+
+func (f *front) token(user int64) string {
+	f.t.Helper()
+	now := time.Now()
+	token, err := access.Sign(f.private, "k", access.Grant{
+		Issuer: access.Issuer("local"), Audience: []string{"relay"}, UserID: user, Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.Lifetime),
+	})
+	require.NoError(f.t, err)
+	return "Bearer " + token
+}
+
+// say sends a request as it is written, with the caller's token, and returns the connection.
+func (f *front) say(user int64, request string) (net.Conn, *bufio.Reader) {
+	f.t.Helper()
+	conn, err := net.Dial("tcp", f.server.Listener.Addr().String())
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(f.t, conn.SetDeadline(time.Now().Add(soon)))
+	line, rest, _ := strings.Cut(request, "\r\n")
+	_, err = io.WriteString(conn, line+"\r\nHost: relay\r\nAuthorization: "+f.token(user)+"\r\n"+rest)
+	require.NoError(f.t, err)
+	return conn, bufio.NewReader(conn)
+}
+
+func (f *front) ask(user int64, method, path string, header http.Header) (*http.Response, string) {
+	f.t.Helper()
+	request, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+path, nil)
+	require.NoError(f.t, err)
+	request.Header = header.Clone()
+	if request.Header == nil {
+		request.Header = http.Header{}
+	}
+	if request.Header.Get("Authorization") == "" && request.Header.Get("Lockstep-Authorization") == "" {
+		request.Header.Set("Authorization", f.token(user))
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	require.NoError(f.t, err)
+	return response, read(f.t, response)
+}
+
+// seen is what a target was asked.
+type seen struct {
+	mu   sync.Mutex
+	last *http.Request
+}
+
+func (s *seen) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.last = r
+	s.mu.Unlock()
+	w.Header().Set("Keep-Alive", "timeout=5")
+	w.Header().Set("Trailer", "Sum")
+	_, _ = io.Copy(io.Discard, r.Body)
+	_, _ = io.WriteString(w, "answered")
+	w.Header().Set("Sum", "8")
+}
+
+func (s *seen) request() *http.Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+func TestTheClusterIsToldByTheRelayWhoTheCallerIs(t *testing.T) {
+	t.Parallel()
+	target := &seen{}
+	f := stand(t, setup(t, target))
+	ci, err := f.services.Sign("ci")
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		user   int64
+		header http.Header
+		as     string
+		groups []string
+	}{
+		"a reader":         {reader, nil, "lockstep:user:6", []string{"lockstep:role:reader"}},
+		"a developer":      {developer, nil, "lockstep:user:8", []string{"lockstep:role:reader", "lockstep:role:developer"}},
+		"an administrator": {admin, nil, "lockstep:user:5", []string{"lockstep:role:reader", "lockstep:role:developer", "lockstep:role:maintainer", "lockstep:role:owner", "lockstep:role:administrator"}},
+		"a service":        {0, http.Header{"Authorization": {"Bearer " + ci}}, "lockstep:service:ci", []string{"lockstep:services"}},
+		"with a second token": {
+			0, http.Header{"Lockstep-Authorization": {f.token(reader)}, "Authorization": {"Bearer the cluster's"}, "X-Remote-User": {"root"}, "X-Remote-Group": {"system:masters"}, "Proxy-Authorization": {"Basic x"}},
+			"lockstep:user:6", []string{"lockstep:role:reader"},
+		},
+		"who has it taken away": {reader, http.Header{"Connection": {"Impersonate-User, Impersonate-Group"}}, "lockstep:user:6", []string{"lockstep:role:reader"}},
+	} {
+		response, body := f.ask(c.user, http.MethodGet, "/agents/7/kubernetes/api/v1/pods", c.header)
+		require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", name, body)
+		got := target.request()
+		require.Equal(t, []string{c.as}, got.Header.Values("Impersonate-User"), name)
+		require.Equal(t, c.groups, got.Header.Values("Impersonate-Group"), name)
+		require.Equal(t, "kubernetes", got.Host, name)
+		for _, gone := range []string{"Authorization", "Lockstep-Authorization", "Proxy-Authorization", "X-Remote-User", "X-Remote-Group", "X-Forwarded-For"} {
+			require.Empty(t, got.Header.Values(gone), "%s: %s", name, gone)
+		}
+	}
+}
+
+func TestNobodyAppearsAsSomebodyElse(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, &seen{}))
+	for _, header := range []string{"Impersonate-User", "impersonate-group", "IMPERSONATE-UID", "Impersonate-Extra-scopes", "Impersonate-Whatever"} {
+		response, body := f.ask(admin, http.MethodGet, "/agents/7/kubernetes/api", http.Header{http.CanonicalHeaderKey(header): {"system:masters"}})
+		require.Equal(t, http.StatusForbidden, response.StatusCode)
+		require.Contains(t, body, "send no header")
+	}
+	_, r := f.say(developer, "GET /agents/7/kubernetes/api HTTP/1.1\r\nImpersonate-User : system:admin\r\n\r\n")
+	response, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusBadRequest, response.StatusCode)
+	require.Zero(t, f.opened.Load())
+	require.Len(t, f.publish(), 5, "who tries is on record")
+	response, _ = f.ask(stranger, http.MethodGet, "/agents/7/kubernetes/api", http.Header{"Impersonate-User": {"x"}})
+	require.Equal(t, http.StatusNotFound, response.StatusCode, "and for who may know of no agent there is none")
+}
+
+func TestWhatReadersMay(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, &seen{}))
+	for _, c := range []struct {
+		method, path string
+		header       http.Header
+		status       int
+	}{
+		{"GET", "/kubernetes/api/v1/pods", nil, 200},
+		{"HEAD", "/kubernetes/api/v1/pods", nil, 200},
+		{"GET", "/kubernetes/version", nil, 200},
+		{"POST", "/kubernetes/api/v1/pods", nil, 403},
+		{"OPTIONS", "/kubernetes/api/v1/pods", nil, 403},
+		{"PROPFIND", "/kubernetes/api/v1/pods", nil, 403},
+		{"GET", "/kubernetes/api/v1/namespaces/a/pods/b/exec?command=sh", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}, 403},
+		{"GET", "/kubernetes/api/v1/pods", http.Header{"Upgrade": {"x"}}, 403},
+		{"GET", "/kubernetes/api/v1/nodes/a/proxy/run", nil, 403},
+		{"GET", "/kubernetes/api/v1/namespaces/a/services/b/proxy", nil, 403},
+		{"GET", "/kubernetes/api/v1/nodes/a/pro%78y/run", nil, 403},
+		{"GET", "/kubernetes/api/v1/nodes/a%2Fproxy/run", nil, 403},
+		{"GET", "/kubernetes/api/v1/nodes//a/proxy/run", nil, 403},
+		{"GET", "/kubernetes//api/v1/nodes/a/proxy/run", nil, 403},
+		{"GET", "/http/shop/", nil, 403},
+		{"GET", "/tcp/shop", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"tcp"}}, 403},
+	} {
+		response, body := f.ask(reader, c.method, "/agents/7"+c.path, c.header)
+		require.Equal(t, c.status, response.StatusCode, "%s %s: %s", c.method, c.path, body)
+	}
+	for _, path := range []string{"/agents/7/kubernetes/api", "/agents/8/kubernetes/api", "/agents/7/http/shop/"} {
+		response, body := f.ask(stranger, http.MethodGet, path, nil)
+		require.Equal(t, http.StatusNotFound, response.StatusCode, body)
+	}
+}
+
+// A token counts where it is meant for, and signs nothing by its own word.
+func TestTokensThatAreNoTokensHere(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, &seen{}))
+	segment := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	claims := segment(fmt.Sprintf(`{"iss":"gitlab","aud":"gitlab-kas","sub":"ci","exp":%d}`, time.Now().Add(time.Hour).Unix()))
+	sign := func(cfg auth.Config) string {
+		cfg.Lifetime = time.Minute
+		s, err := auth.NewSigner(cfg)
+		require.NoError(t, err)
+		token, err := s.Sign("ci")
+		require.NoError(t, err)
+		return token
+	}
+	user := strings.TrimPrefix(f.token(developer), "Bearer ")
+	for name, token := range map[string]string{
+		"nothing":                         "",
+		"no algorithm":                    segment(`{"alg":"none","typ":"JWT"}`) + "." + claims + ".",
+		"no algorithm, otherwise spelt":   segment(`{"alg":"nOnE"}`) + "." + claims + ".",
+		"another relay's, same secret":    sign(auth.Config{Issuer: "lockstep-relay", Audience: "lockstep-relay", Secrets: [][]byte{shared}}),
+		"signed with a key that is known": sign(auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{f.people.key.Public}}),
+		"a user's, as if shared":          segment(`{"alg":"HS256","typ":"at+jwt","kid":"k"}`) + "." + strings.Join(strings.Split(user, ".")[1:], "."),
+		"a service's, as if a user's":     segment(`{"alg":"EdDSA","typ":"at+jwt","kid":"k"}`) + "." + claims + "." + segment("x"),
+		"with more behind it":             user + "x",
+		"an agent's":                      "lsa_0123456789",
+	} {
+		response, body := f.ask(0, http.MethodGet, "/agents/7/kubernetes/api", http.Header{"Authorization": {"Bearer " + token}})
+		require.Equal(t, http.StatusUnauthorized, response.StatusCode, name)
+		if token != "" {
+			require.NotContains(t, body, token, name)
+		}
+	}
+	response, _ := f.ask(0, http.MethodGet, "/agents/7/kubernetes/api", http.Header{"Authorization": {"Bearer " + user, "Bearer " + user}})
+	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
+	require.Zero(t, f.opened.Load())
+	require.Empty(t, f.publish())
+	require.NotContains(t, f.logs.String(), user)
+}
+
+func TestATokenThatWasAcceptedIsLookedAtAgainWhenTheDirectoryChanges(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, &seen{}))
+	token := http.Header{"Authorization": {f.token(developer)}}
+	response, _ := f.ask(0, http.MethodGet, "/agents/7/kubernetes/api", token)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	f.people.change(func() { f.people.users[developer] = directory.User{ID: developer, Blocked: true} })
+	response, _ = f.ask(0, http.MethodGet, "/agents/7/kubernetes/api", token)
+	require.Equal(t, http.StatusForbidden, response.StatusCode)
+	f.people.change(func() { f.people.users[developer] = directory.User{ID: developer}; f.people.key.ID = "another" })
+	response, _ = f.ask(0, http.MethodGet, "/agents/7/kubernetes/api", token)
+	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
+}
+
+func TestATargetHearsWhatIsForIt(t *testing.T) {
+	t.Parallel()
+	target := &seen{}
+	f := stand(t, setup(t, target))
+	response, body := f.ask(0, http.MethodGet, "/agents/7/http/shop/a%2Fb?c=d&e=%20f", http.Header{
+		"Lockstep-Authorization": {f.token(developer)}, "Authorization": {"Basic x"}, "Connection": {"X-Hop"}, "X-Hop": {"1"}, "Te": {"trailers"}, "X-Forwarded-For": {"10.9.8.7"}, "Impersonate-User": {"x"},
+	})
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Equal(t, "answered", body)
+	require.Equal(t, "8", response.Trailer.Get("Sum"))
+	require.Empty(t, response.Header.Get("Keep-Alive"))
+	got := target.request()
+	require.Equal(t, "/a%2Fb?c=d&e=%20f", got.RequestURI)
+	require.Equal(t, "Basic x", got.Header.Get("Authorization"), "it is the target's")
+	require.Equal(t, "x", got.Header.Get("Impersonate-User"), "which means nothing to it")
+	require.Equal(t, "127.0.0.1", got.Header.Get("X-Forwarded-For"))
+	for _, gone := range []string{"X-Hop", "Lockstep-Authorization", "Lockstep-Connection"} {
+		require.Empty(t, got.Header.Get(gone), gone)
+	}
+	response, body = f.ask(developer, http.MethodHead, "/agents/7/http/shop/", nil)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Empty(t, body)
+}
+
+func TestWhatIsOnRecord(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		if strings.HasPrefix(r.URL.Path, "/broken") {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, strings.Repeat("x", int(n)+5))
+	})))
+	_, r := f.say(developer, "POST /agents/7/http/shop/path?token=hidden HTTP/1.1\r\nContent-Length: 3\r\nX-Secret: hidden\r\n\r\nabc")
+	response, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	require.Equal(t, "xxxxxxxx", read(t, response))
+	all := f.publish()
+	require.Len(t, all, 1)
+	got := all[0]
+	require.NotEmpty(t, got.RequestID)
+	require.NotZero(t, got.StartedAt)
+	require.Positive(t, got.Duration)
+	got.RequestID, got.StartedAt, got.Duration = "", time.Time{}, 0
+	require.Equal(t, audit.Record{
+		UserID: developer, AgentID: agentID, ConnectionID: 1, Target: "shop", Protocol: audit.HTTP, Phase: audit.Ended, Method: "POST", Path: "/path", Status: http.StatusTeapot, BytesSent: 3, BytesReceived: 8,
+	}, got)
+
+	for name, c := range map[string]struct {
+		user                 int64
+		method, path         string
+		status               int
+		verb, recorded, says string
+	}{
+		"refused":     {reader, "DELETE", "/agents/7/kubernetes/api/v1/nodes/a?hidden", 403, "delete", "", "permission_denied"},
+		"a stranger":  {stranger, "GET", "/agents/7/kubernetes/version", 404, "", "/version", "not_found"},
+		"broken off":  {developer, "GET", "/agents/7/http/shop/broken?hidden", 503, "", "/broken", "unavailable"},
+		"tcp, no way": {developer, "GET", "/agents/7/tcp/shop", 400, "", "", "invalid_argument"},
+	} {
+		response, body := f.ask(c.user, c.method, c.path, nil)
+		require.Equal(t, c.status, response.StatusCode, body)
+		all := f.publish()
+		last := all[len(all)-1]
+		require.Equal(t, audit.Ended, last.Phase, name)
+		require.Equal(t, c.status, last.Status, name)
+		require.Equal(t, c.verb, last.Verb, name)
+		require.Equal(t, c.recorded, last.Path, name)
+		require.Contains(t, last.Error, c.says, name)
+		require.NotContains(t, fmt.Sprint(all), "hidden", name)
+	}
+}
+
+func TestACallerWhoLeavesIsOnRecord(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "begun")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})))
+	conn, r := f.say(developer, "GET /agents/7/kubernetes/api/v1/pods?watch HTTP/1.1\r\n\r\n")
+	response, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	_, err = io.ReadFull(response.Body, make([]byte, 5))
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	all := f.publish()
+	require.Len(t, all, 2, "it lasts")
+	require.Equal(t, audit.Begun, all[0].Phase)
+	require.Zero(t, all[0].Status)
+	require.Equal(t, audit.Ended, all[1].Phase)
+	require.Equal(t, all[0].RequestID, all[1].RequestID)
+	require.Equal(t, "watch", all[1].Verb)
+	require.EqualValues(t, 5, all[1].BytesReceived)
+	require.Equal(t, "the caller has gone", all[1].Error)
+}
+
+// endless answers begin, and go on until they are given up.
+func endless(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.WriteString(w, "begun")
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+func TestWhoMayNoLongerIsCutOff(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		user   int64
+		path   string
+		change func(*people)
+	}{
+		"a watch":                      {reader, "/kubernetes/api/v1/pods?watch=true", func(p *people) { p.roles[reader] = directory.RoleNone }},
+		"a watch, as few write it":     {reader, "/kubernetes/api/v1/pods?watch", func(p *people) { p.roles[reader] = directory.RoleNone }},
+		"a log":                        {reader, "/kubernetes/api/v1/namespaces/a/pods/b/log?follow=T", func(p *people) { delete(p.users, reader) }},
+		"an answer that does not end":  {developer, "/http/shop/events", func(p *people) { p.roles[developer] = directory.RoleReader }},
+		"who is blocked":               {admin, "/http/shop/events", func(p *people) { p.users[admin] = directory.User{ID: admin, Admin: true, Blocked: true} }},
+		"a watch as member of a group": {developer, "/kubernetes/api/v1/secrets?watch=1", func(p *people) { p.roles[developer] = directory.RoleReader }},
+		"of an agent that is revoked":  {reader, "/kubernetes/api/v1/pods?watch=1", func(p *people) { p.agents[agentID] = directory.Agent{ID: agentID, ProjectID: 3, Revoked: true} }},
+		"of an agent that is no more":  {admin, "/kubernetes/api/v1/pods?watch=1", func(p *people) { delete(p.agents, agentID) }},
+		"an administrator no more":     {admin, "/kubernetes/api/v1/pods?watch=1", func(p *people) { p.users[admin] = directory.User{ID: admin}; p.roles[admin] = directory.RoleReader }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := stand(t, setup(t, http.HandlerFunc(endless)))
+			_, r := f.say(c.user, "GET /agents/7"+c.path+" HTTP/1.1\r\n\r\n")
+			response, err := http.ReadResponse(r, nil)
+			require.NoError(t, err)
+			_, err = io.ReadFull(response.Body, make([]byte, 5))
+			require.NoError(t, err)
+			f.people.change(func() {}) // something else
+			f.people.change(func() { c.change(f.people) })
+			_, err = io.ReadAll(response.Body)
+			require.Error(t, err, "it does not look complete")
+			all := f.publish()
+			require.NotEmpty(t, all[len(all)-1].Error)
+		})
+	}
+}
+
+func TestADrainEndsWatchesAndWaitsForTheRest(t *testing.T) {
+	t.Parallel()
+	let := make(chan struct{})
+	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/slow" {
+			endless(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, "begun")
+		_ = http.NewResponseController(w).Flush()
+		<-let
+		_, _ = io.WriteString(w, ", ended")
+	})))
+	answers := map[string]*http.Response{}
+	for _, path := range []string{"/kubernetes/api/v1/pods?watch=1", "/http/shop/slow", "/http/shop/events"} {
+		_, r := f.say(developer, "GET /agents/7"+path+" HTTP/1.1\r\n\r\n")
+		response, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		_, err = io.ReadFull(response.Body, make([]byte, 5))
+		require.NoError(t, err)
+		answers[path] = response
+	}
+	finish, cut := context.WithCancel(t.Context())
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		f.handler.Drain(finish)
+	}()
+	require.Empty(t, read(t, answers["/kubernetes/api/v1/pods?watch=1"]), "a watch ends as watches do")
+	close(let)
+	require.Equal(t, ", ended", read(t, answers["/http/shop/slow"]))
+	select {
+	case <-drained:
+		require.Fail(t, "one is under way")
+	default:
+	}
+	cut()
+	<-drained
+	_, err := io.ReadAll(answers["/http/shop/events"].Body)
+	require.Error(t, err, "what is cut does not look complete")
+	require.Len(t, f.publish(), 4)
+}
+
+func TestRequestsAreLimited(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, http.HandlerFunc(endless)))
+	for range 3 {
+		_, r := f.say(developer, "GET /agents/7/http/shop/ HTTP/1.1\r\n\r\n")
+		_, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+	}
+	response, _ := f.ask(developer, http.MethodGet, "/agents/7/http/shop/", nil)
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
+	_, r := f.say(admin, "GET /agents/7/http/shop/ HTTP/1.1\r\n\r\n")
+	response, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, "somebody else is not held up by it")
+	require.Equal(t, 4, f.handler.Requests())
+}
+
+func TestAnUpgradedConnectionEndsInEachDirectionByItself(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
+		heard, _ := io.ReadAll(rw)
+		_, _ = conn.Write(bytes.ToUpper(heard))
+	})))
+	for _, path := range []string{"/kubernetes/api/v1/namespaces/a/pods/b/exec", "/http/shop/"} {
+		conn, r := f.say(developer, "POST /agents/7"+path+" HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: spdy/3.1\r\n\r\n")
+		response, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+		_, err = io.WriteString(conn, "said to the end")
+		require.NoError(t, err)
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		heard, err := io.ReadAll(r)
+		require.NoError(t, err)
+		require.Equal(t, "SAID TO THE END", string(heard))
+		all := f.publish()
+		require.Len(t, all, 2)
+		require.Equal(t, http.StatusSwitchingProtocols, all[1].Status)
+		require.EqualValues(t, 15, all[1].BytesSent)
+		require.EqualValues(t, 15, all[1].BytesReceived)
+		require.Empty(t, all[1].Error)
+	}
+}
+
+func TestATargetsBytesAreCarriedAsTheyAre(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		heard, _ := io.ReadAll(conn)
+		_, _ = conn.Write(bytes.ToUpper(heard))
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		serving.Wait()
+	})
+	f := stand(t, setupAt(t, l.Addr().String()))
+	conn, r := f.say(developer, "GET /agents/7/tcp/db HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+	response, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	heard, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.Equal(t, "GET / HTTP/1.1\r\n\r\n", string(heard))
+	all := f.publish()
+	require.Len(t, all, 2)
+	require.EqualValues(t, 18, all[1].BytesSent)
+	require.Equal(t, audit.TCP, all[1].Protocol)
+}
+
+// A caller that stops in the middle of what it sends hears what became of it all the same.
+func TestAnAnswerDoesNotWaitForTheRestOfTheRequest(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, 5))
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		if r.URL.Path == "/early" {
+			_, _ = io.WriteString(conn, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+		}
+	})))
+	for path, status := range map[string]int{"/broken": http.StatusServiceUnavailable, "/early": http.StatusRequestEntityTooLarge} {
+		_, r := f.say(developer, "POST /agents/7/http/shop"+path+" HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n")
+		response, err := http.ReadResponse(r, nil)
+		require.NoError(t, err, path)
+		require.Equal(t, status, response.StatusCode, path)
+		require.True(t, response.Close, "what is left of the request must not be taken for another one")
+		_, err = io.ReadAll(response.Body)
+		require.NoError(t, err)
+		_, err = r.ReadByte()
+		require.ErrorIs(t, err, io.EOF)
+	}
+	require.Len(t, f.publish(), 2)
+}
+
+func TestMayAndGetAskAsTheCaller(t *testing.T) {
+	t.Parallel()
+	target := &seen{}
+	f := stand(t, setup(t, target))
+	require.NoError(t, f.handler.May(policy.Caller{UserID: reader}, agentID))
+	require.Equal(t, errcode.NotFound, fault.CodeOf(f.handler.May(policy.Caller{UserID: stranger}, agentID)))
+	require.Equal(t, errcode.PermissionDenied, fault.CodeOf(f.handler.May(policy.Caller{Subject: "cd"}, agentID)))
+	text := ""
+	get := func(caller policy.Caller) error {
+		return f.handler.Get(t.Context(), caller, agentID, 1, "/api/v1/pods?limit=5", "application/json", func(r *http.Response) error {
+			raw, err := io.ReadAll(r.Body)
+			text = string(raw)
+			return err
+		})
+	}
+	require.NoError(t, get(policy.Caller{UserID: reader}))
+	require.Equal(t, "answered", text)
+	require.Equal(t, "lockstep:user:6", target.request().Header.Get("Impersonate-User"))
+	require.Equal(t, "/api/v1/pods?limit=5", target.request().RequestURI)
+	require.Equal(t, errcode.NotFound, fault.CodeOf(get(policy.Caller{UserID: stranger})))
+	all := f.publish()
+	require.Len(t, all, 2)
+	require.Equal(t, "list", all[0].Verb)
+	require.EqualValues(t, 8, all[0].BytesReceived)
+	require.Contains(t, all[1].Error, "not_found")
+}

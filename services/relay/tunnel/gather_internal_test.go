@@ -1,0 +1,268 @@
+package tunnel
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counted is a connection whose writes are counted.
+type counted struct {
+	net.Conn
+
+	mu      sync.Mutex
+	written bytes.Buffer
+	writes  int
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes++
+	return c.written.Write(p)
+}
+
+// TLS answers a new key of the other side from a read, while something is being written.
+func TestWhatAReadWritesDoesNotMeetWhatIsBeingWritten(t *testing.T) {
+	t.Parallel()
+	below := &counted{}
+	g := &gathering{Conn: below}
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for range 2000 {
+			g.hold()
+			for range 3 {
+				_, _ = g.Write([]byte("aaaa"))
+			}
+			_ = g.release()
+		}
+	})
+	writing.Go(func() {
+		for range 2000 {
+			_, _ = g.Write([]byte("b"))
+		}
+	})
+	writing.Wait()
+	require.Equal(t, 24_000, bytes.Count(below.written.Bytes(), []byte("a")))
+	require.Equal(t, 2000, bytes.Count(below.written.Bytes(), []byte("b")))
+	require.Nil(t, g.out, "nothing is kept")
+}
+
+func TestWhatIsHeldGoesInAsFewWritesAsCanBe(t *testing.T) {
+	t.Parallel()
+	below := &counted{}
+	g := &gathering{Conn: below}
+	sent := make([]byte, 2*gathered+5)
+	_, err := rand.Read(sent)
+	require.NoError(t, err)
+	g.hold()
+	for rest := sent; len(rest) > 0; {
+		n := min(len(rest), 16<<10)
+		written, err := g.Write(rest[:n])
+		require.NoError(t, err)
+		require.Equal(t, n, written)
+		rest = rest[n:]
+	}
+	require.Equal(t, 2, below.writes)
+	require.NoError(t, g.release())
+	require.Equal(t, 3, below.writes)
+	require.Equal(t, sent, below.written.Bytes())
+	require.NoError(t, g.release(), "there is nothing")
+	require.Equal(t, 3, below.writes)
+}
+
+// chunks gives what there is in pieces of these sizes, over and over.
+type chunks struct {
+	net.Conn
+
+	rest  []byte
+	sizes []byte
+	next  int
+}
+
+func (c *chunks) Read(p []byte) (int, error) {
+	if len(c.rest) == 0 {
+		return 0, io.EOF
+	}
+	size := 1
+	if len(c.sizes) > 0 {
+		size += int(c.sizes[c.next%len(c.sizes)]) << 8
+		c.next++
+	}
+	n := copy(p[:min(size, len(p))], c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+func FuzzGather(f *testing.F) {
+	f.Add([]byte{0}, []byte{5, 255}, uint16(1000))
+	f.Add([]byte{255, 0, 255}, []byte{1}, uint16(65535))
+	f.Fuzz(func(t *testing.T, come, asked []byte, times uint16) {
+		sent := bytes.Repeat([]byte("0123456789abcdef~"), int(times)) // a prime, so that no piece looks like another
+		g := &gathering{Conn: &chunks{rest: sent, sizes: come}}
+		var got []byte
+		for i := 0; ; i++ {
+			size := 1
+			if len(asked) > 0 {
+				size += int(asked[i%len(asked)]) << 4
+			}
+			p := make([]byte, size)
+			n, err := g.Read(p)
+			got = append(got, p[:n]...)
+			if err != nil {
+				require.ErrorIs(t, err, io.EOF)
+				break
+			}
+			require.Positive(t, n)
+		}
+		require.True(t, bytes.Equal(sent, got))
+		require.Nil(t, g.in, "nothing is kept")
+	})
+}
+
+func certificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"relay"}}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
+}
+
+func TestTLSGoesThroughBothWays(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	dialled, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	accepted, err := l.Accept()
+	require.NoError(t, err)
+	one := tls.Client(Gather(dialled), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})
+	other := tls.Server(Gather(accepted), &tls.Config{Certificates: []tls.Certificate{certificate(t)}, MinVersion: tls.VersionTLS13})
+	var shaking sync.WaitGroup
+	shaking.Go(func() { _ = one.Handshake() }) // as it is when a tunnel begins; what follows tells
+	require.NoError(t, other.Handshake())
+	shaking.Wait()
+	sent := make([]byte, 3<<20)
+	_, err = rand.Read(sent)
+	require.NoError(t, err)
+	var both sync.WaitGroup
+	for _, c := range []*tls.Conn{one, other} {
+		both.Go(func() {
+			for rest := sent; len(rest) > 0; {
+				n := min(len(rest), 300_001)
+				if _, err := writer(c).Write(rest[:n]); err != nil {
+					return
+				}
+				rest = rest[n:]
+			}
+		})
+		both.Go(func() {
+			got := make([]byte, len(sent))
+			_, err := io.ReadFull(c, got)
+			if err != nil || !bytes.Equal(sent, got) {
+				t.Errorf("what came is not what was sent: %v", err)
+				_ = c.Close()
+			}
+		})
+	}
+	both.Wait()
+	for _, c := range []*tls.Conn{one, other} {
+		g, is := c.NetConn().(*gathering)
+		require.True(t, is)
+		require.Nil(t, g.out)
+		_ = c.NetConn().Close()
+	}
+}
+
+// What is in a buffer is what came, whatever came before and was read of it, and nothing large is kept when it is empty.
+func FuzzBuffer(f *testing.F) {
+	f.Add([]byte{1, 2, 3})
+	f.Add([]byte{255, 0, 255, 1, 255, 128})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		var b []byte
+		var at, came, read int
+		for i, step := range steps {
+			n := int(step) << 9
+			if i%2 == 0 {
+				b, at = grow(b, at, n)
+				for range n {
+					b = append(b, byte(came*7>>3))
+					came++
+				}
+				continue
+			}
+			for range min(n, len(b)-at) {
+				if b[at] != byte(read*7>>3) {
+					t.Fatalf("byte %d is another one", read)
+				}
+				at++
+				read++
+			}
+			if at == len(b) {
+				b, at = shrink(b), 0
+				require.LessOrEqual(t, cap(b), smallBuffer)
+			}
+		}
+		require.Equal(t, came-read, len(b)-at)
+	})
+}
+
+// Who says again and again that a stream was taken does not fill the session that it is passed on to, which others share.
+func TestThatAStreamWasTakenIsPassedOnOnce(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	defer far.Close()
+	agents := NewSession(near, false, true, Config{}, nil)
+	shared, other := net.Pipe()
+	defer other.Close()
+	peers := NewSession(shared, false, true, Config{}, nil) // nobody reads what it writes
+	from := newStream(agents, 2, nil)
+	agents.streams[2] = from
+	to := newStream(peers, 1, nil)
+	from.PassTaken(to)
+	for range 1_000_000 {
+		require.NoError(t, agents.take(header{kind: kindTaken, stream: 2}, nil))
+	}
+	peers.out.Lock()
+	waiting := len(peers.pending) + len(peers.spare)
+	peers.out.Unlock()
+	require.Less(t, waiting, 100)
+	require.NoError(t, agents.Close())
+	require.NoError(t, peers.Close())
+}
+
+// Numbers begin anew after the last one, and pass over those of streams that are still open.
+func TestNumbersOfStreamsBeginAnew(t *testing.T) {
+	t.Parallel()
+	for dialled, want := range map[bool][]uint32{true: {1<<32 - 1, 1, 5}, false: {1<<32 - 2, 2, 6}} {
+		near, far := net.Pipe()
+		var reading sync.WaitGroup
+		reading.Go(func() { _, _ = io.Copy(io.Discard, far) })
+		s := NewSession(near, dialled, true, Config{}, nil)
+		s.next = want[0]
+		s.streams[want[1]+2] = newStream(s, want[1]+2, nil)
+		for _, id := range want {
+			st, err := s.Open(nil)
+			require.NoError(t, err)
+			require.Equal(t, id, st.id)
+			require.True(t, s.own(id))
+		}
+		require.NoError(t, s.Close())
+		_ = far.Close()
+		reading.Wait()
+	}
+}
