@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -52,17 +51,11 @@ type Log struct {
 
 	mu      sync.Mutex
 	waiting []Record
-<<<<<<< HEAD
-	// unsure are batches that were not acknowledged. They may be stored all the same, and so are what they were when they are published again.
-	unsure []Batch
-	full   chan struct{} // has an element when there is a batch
-=======
 	count   int           // of records that are not published
 	full    chan struct{} // has an element when there is a batch
 
 	// unpublished are batches that were begun to be published; only who publishes uses them.
 	unpublished []Batch
->>>>>>> five
 }
 
 // NewLog makes a log that is published while Run runs.
@@ -104,15 +97,7 @@ func (l *Log) Add(r Record) {
 func (l *Log) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-<<<<<<< HEAD
-	count := len(l.waiting)
-	for _, b := range l.unsure {
-		count += len(b.Records)
-	}
-	return count
-=======
 	return l.count
->>>>>>> five
 }
 
 // Run publishes until ctx is done, and then what there is, until finish is done.
@@ -134,9 +119,6 @@ func (l *Log) Run(ctx, finish context.Context) error {
 
 // publish all that waits. What it cannot publish waits on, as it is: who has got it and could not say so knows it by its id.
 func (l *Log) publish(ctx context.Context) error {
-<<<<<<< HEAD
-	for _, b := range l.take() {
-=======
 	l.mu.Lock()
 	records := l.waiting
 	l.waiting = nil
@@ -144,7 +126,6 @@ func (l *Log) publish(ctx context.Context) error {
 	l.unpublished = append(l.unpublished, split(records)...)
 	for len(l.unpublished) > 0 {
 		b := l.unpublished[0]
->>>>>>> five
 		_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, l.cfg.Publish(ctx, b) }, backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(0),
 			backoff.WithNotify(func(err error, pause time.Duration) {
 				l.cfg.Logger.WarnContext(ctx, "records of requests could not be published, and are tried again", slog.Any("error", err), slog.Duration("delay", pause))
@@ -152,30 +133,13 @@ func (l *Log) publish(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("publish what has passed through the relay: %w", err)
 		}
-<<<<<<< HEAD
-		l.mu.Lock()
-		l.unsure = l.unsure[1:]
-=======
 		l.unpublished = l.unpublished[1:]
 		l.mu.Lock()
 		l.count -= len(b.Records)
->>>>>>> five
 		l.mu.Unlock()
 		l.room.Release(int64(len(b.Records)))
 	}
 	return nil
-}
-
-// take makes batches of all that waits, behind those that there are.
-func (l *Log) take() []Batch {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, b := range split(l.waiting) {
-		b.ID, b.At = uuid.NewString(), time.Now()
-		l.unsure = append(l.unsure, b)
-	}
-	l.waiting = nil
-	return slices.Clone(l.unsure)
 }
 
 func pauses() backoff.BackOff {
