@@ -24,6 +24,7 @@ const patience = time.Minute
 // relay is one that runs: its book, what it knows, and how it ends.
 type relay struct {
 	*nats.Book
+
 	known *registry.Registry
 	js    jetstream.JetStream
 	lost  chan int64
