@@ -40,14 +40,25 @@ const tick = 10 * time.Millisecond
 // childVariable has the test program be a relay, so that it can be killed.
 const childVariable = "LOCKSTEP_TEST_RELAY"
 
+// place is where a relay finds what it needs.
+type place struct {
+	NATS   string `json:"nats"`
+	Seed   string `json:"seed"`
+	Secret string `json:"secret"`
+}
+
 // child runs a relay that is told where things are, says on its output where it listens, and ends with its input.
 func child(told string) {
-	var at struct{ NATS, Seed, Secret string }
+	var at place
 	if err := json.Unmarshal([]byte(told), &at); err != nil {
 		panic(err)
 	}
 	cfg := near(at.NATS, at.Seed, at.Secret)
-	cfg.OnReady = func(addrs map[string]string) { _ = json.NewEncoder(os.Stdout).Encode(addrs) }
+	cfg.OnReady = func(addrs map[string]string) {
+		if err := json.NewEncoder(os.Stdout).Encode(addrs); err != nil {
+			panic(err)
+		}
+	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
@@ -77,7 +88,7 @@ func (p *process) kill() {
 
 func (b *bed) process() *process {
 	b.t.Helper()
-	told, err := json.Marshal(map[string]string{"NATS": b.server.ClientURL(), "Seed": natsauth.SeedFile(b.dir, natsauth.PrincipalRelay), "Secret": b.secret()})
+	told, err := json.Marshal(place{NATS: b.server.ClientURL(), Seed: natsauth.SeedFile(b.dir, natsauth.PrincipalRelay), Secret: b.secret()})
 	require.NoError(b.t, err)
 	self, err := os.Executable()
 	require.NoError(b.t, err)
@@ -365,8 +376,9 @@ func (b *bed) usual(first *running, others ...*running) usage {
 	for _, r := range append(others, first) {
 		b.shows(r, "lockstep_relay_known_connections 1")
 		for range 8 {
-			status, body := b.get(r, agentID, "/usual")
-			require.Equal(b.t, 200, status, body)
+			conn, _, response := b.connect(r, developer, "shop") // each is a stream of its own
+			require.Equal(b.t, http.StatusSwitchingProtocols, response.StatusCode)
+			require.NoError(b.t, conn.Close())
 		}
 	}
 	replica.stop()

@@ -384,6 +384,57 @@ func TestARelayIsKilledWhileItCarries(t *testing.T) { //nolint:paralleltest // i
 	before.requireNoMore(t)
 }
 
+// Two relays at addresses of their own that do not reach each other: requests wait, and are served when they do again, or when an agent comes to where they wait.
+func TestRelaysArePartedForAWhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	walls := map[string]*wall{"127.0.0.2": newWall(t, ""), "127.0.0.3": newWall(t, "")}
+	relays := map[string]*running{}
+	for host, w := range walls {
+		relays[host] = b.relay(func(cfg *relay.Config) {
+			for _, listen := range []*string{&cfg.Agents.Listen, &cfg.External.Listen, &cfg.Internal.Listen} {
+				*listen = host + ":0"
+			}
+			cfg.Internal.URL, cfg.Tunnel.PingInterval = "ws://"+w.addr, time.Second
+		})
+		w.leadTo(relays[host].addrs["internal"])
+	}
+	first, second, between := relays["127.0.0.2"], relays["127.0.0.3"], walls["127.0.0.2"]
+	b.replica(first)
+	ask := func(path string) <-chan string {
+		answered, request := make(chan string, 1), b.request(second, developer, http.MethodGet, "/agents/7/http/shop"+path, "")
+		go func() {
+			response, err := b.client().Do(request)
+			if err != nil {
+				answered <- err.Error()
+				return
+			}
+			body, _ := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			answered <- string(body)
+		}()
+		return answered
+	}
+	require.Equal(t, "GET /whole ", <-ask("/whole"))
+
+	there := between.to
+	between.leadTo("127.0.0.1:1")
+	between.cut()
+	waiting := ask("/until/whole")
+	b.shows(second, "lockstep_relay_requests 1")
+	status, body := b.get(first, agentID, "/here")
+	require.Equal(t, 200, status, body)
+	require.Empty(t, waiting)
+	between.leadTo(there)
+	require.Equal(t, "GET /until/whole ", <-waiting)
+
+	between.freeze(true) // nothing says that it is cut
+	waiting = ask("/until/an/agent")
+	b.shows(second, "lockstep_relay_requests 1")
+	b.replica(second)
+	require.Equal(t, "GET /until/an/agent ", <-waiting, "what went into the void is lost with the tunnel, and only reads")
+}
+
 // Everybody comes back at once when a relay is started again.
 func TestManyAgentsComeBackAtOnce(t *testing.T) { //nolint:paralleltest // it measures
 	const agents, firstID = 300, 1000

@@ -165,7 +165,7 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 				return false, err
 			}
 		case <-believed.C:
-			b.cfg.Registry.Dispel()
+			b.dispel()
 			if err := b.clean(ctx, kv); err != nil {
 				return false, err
 			}
@@ -278,7 +278,9 @@ func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, val
 
 func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
-		b.restore(entry.Key())
+		if b.insist(entry.Key()) {
+			return
+		}
 		if c, was := b.cfg.Registry.Delete(entry.Key()); was && b.cfg.Gone != nil {
 			b.cfg.Gone(c)
 		}
@@ -289,22 +291,37 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	}
 }
 
-// restore has what is this relay's written again that somebody has deleted: a relay that is held up for longer than its lease is taken for one that was killed.
-func (b *Book) restore(key string) {
+// dispel drops what NATS has lost and nobody has written again. Where its relay is gone, too, that ended while NATS was away, and nobody else tells.
+func (b *Book) dispel() {
+	for _, c := range b.cfg.Registry.Dispel() {
+		if b.cfg.Gone != nil {
+			b.cfg.Gone(c)
+		}
+		if _, there := b.cfg.Registry.Relay(c.RelayID); !there && b.cfg.Lost != nil {
+			b.cfg.Lost(c)
+		}
+	}
+}
+
+// insist has an entry of this relay, or its lease, written again at once. Others removed it, or it has expired, since this relay gave no sign of life for as long as its lease.
+func (b *Book) insist(key string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	value := b.held[key]
-	if b.retired || value == nil && key != b.cfg.Self.Key() {
-		return
+	_, holds := b.held[key]
+	lease := key == b.cfg.Self.Key()
+	if b.retired || !holds && !lease {
+		return false
 	}
-	if value != nil {
+	if lease {
+		b.lapsed = true
+	} else {
 		b.changed[key] = struct{}{}
 	}
-	b.lapsed = b.lapsed || key == b.cfg.Self.Key()
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
+	return true
 }
 
 // clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.

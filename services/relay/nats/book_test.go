@@ -27,16 +27,17 @@ type relay struct {
 
 	known *registry.Registry
 	js    jetstream.JetStream
+	lost  chan int64
 	// end ends it in order; kill cuts it off from NATS.
 	end, kill func()
 }
 
 func start(t *testing.T, server *natsd.Server, id string) *relay {
 	t.Helper()
-	r := &relay{known: registry.New(), js: natstest.JetStream(t, server)}
+	r := &relay{known: registry.New(), js: natstest.JetStream(t, server), lost: make(chan int64, 10)}
 	require.NoError(t, topology.EnsureRelays(natstest.Context(t), r.js, topology.Options{}))
 	r.Book = nats.NewBook(nats.Config{
-		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Lost: func(c registry.Connection) { r.lost <- c.ID }, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 100), make(chan struct{})
@@ -134,8 +135,26 @@ func TestARetiredRelayStillFollowsTheOthers(t *testing.T) {
 	a.sees(t, 7, 2)
 }
 
-// A relay that was held up for longer than its lease was taken for one that had been killed. It says everything again.
-func TestARelayThatWasTakenForDeadIsBack(t *testing.T) {
+// NATS forgets what it had in memory, and so does not say that a relay is gone which was killed meanwhile.
+func TestARelayThatIsKilledWhileNATSIsAwayIsLost(t *testing.T) {
+	t.Parallel()
+	server := natstest.Server(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	a.Connected(connection(7, 1))
+	b.Connected(connection(8, 2))
+	b.sees(t, 7, 1)
+	server.Down()
+	a.kill()
+	require.NoError(t, server.Restart())
+	require.NoError(t, topology.EnsureRelays(natstest.Context(t), natstest.JetStream(t, server), topology.Options{}))
+	require.EqualValues(t, 1, <-b.lost)
+	b.sees(t, 7)
+	b.sees(t, 8, 2)
+	require.Empty(t, b.lost)
+}
+
+// A relay that was taken for dead, and is not, is found again with all that it holds.
+func TestWhatOthersRemovedThatIsStillHeldComesBack(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	a, b := start(t, server, "a"), start(t, server, "b")
@@ -143,15 +162,17 @@ func TestARelayThatWasTakenForDeadIsBack(t *testing.T) {
 	b.sees(t, 7, 1)
 	kv, err := b.js.KeyValue(t.Context(), "RELAYS")
 	require.NoError(t, err)
+	first, err := kv.Get(t.Context(), connection(7, 1).Key())
+	require.NoError(t, err)
 	require.NoError(t, kv.Purge(t.Context(), "relay.a"))
-	require.NoError(t, kv.Purge(t.Context(), "connection.7.1"))
+	require.NoError(t, kv.Purge(t.Context(), connection(7, 1).Key()))
 	require.Eventually(t, func() bool {
-		lease, errLease := kv.Get(t.Context(), "relay.a")
-		held, errHeld := kv.Get(t.Context(), "connection.7.1")
-		return errLease == nil && errHeld == nil && len(lease.Value()) > 0 && len(held.Value()) > 0
-	}, patience, 5*time.Millisecond)
+		again, err := kv.Get(t.Context(), connection(7, 1).Key())
+		return err == nil && again.Revision() > first.Revision()
+	}, patience, 10*time.Millisecond)
 	b.sees(t, 7, 1)
-	a.sees(t, 7, 1)
+	a.Disconnected(connection(7, 1), time.Now(), "")
+	b.sees(t, 7)
 }
 
 func TestALeaseOutlivesItsLength(t *testing.T) {

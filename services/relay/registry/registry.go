@@ -115,15 +115,18 @@ func (r *Registry) Doubt() {
 	}
 }
 
-// Dispel drops what was there at [Registry.Doubt] and has not been put since.
-func (r *Registry) Dispel() {
+// Dispel drops what was there at [Registry.Doubt] and has not been put since, and returns the connections among it.
+func (r *Registry) Dispel() (gone []Connection) {
 	r.mu.Lock()
 	doubted := r.doubted
 	r.doubted = nil
 	r.mu.Unlock()
 	for key := range doubted {
-		r.Delete(key)
+		if c, was := r.Delete(key); was {
+			gone = append(gone, c)
+		}
 	}
+	return gone
 }
 
 // Agent returns the connections of an agent, the oldest first.

@@ -147,6 +147,10 @@ func TestABrokenStreamIsNoGoodByeOverTLS(t *testing.T) {
 	caller := tls.Client(dialled, &tls.Config{InsecureSkipVerify: true})
 	defer caller.Close()
 	secured := tls.Server(tunnel.Gather(plain), server.TLS)
+	shaken := make(chan error, 1)
+	go func() { shaken <- secured.HandshakeContext(t.Context()) }()
+	require.NoError(t, caller.HandshakeContext(t.Context()))
+	require.NoError(t, <-shaken)
 	near, far := net.Pipe()
 	a, b := tunnel.NewSession(near, true, true, tunnel.Config{}, nil), tunnel.NewSession(far, false, true, tunnel.Config{}, func(s *tunnel.Stream) {
 		_, _, _ = tunnel.Join(s, secured)
