@@ -323,7 +323,8 @@ func TestWhoIsRevokedWhileItLeavesIsCut(t *testing.T) {
 	b.change(func() { b.known[7] = intake.Credential{} })
 	<-relays.Done()
 	<-s.Done()
-	require.Error(t, open.Err())
+	_, err = open.Read(make([]byte, 1))
+	require.ErrorIs(t, err, tunnel.ErrClosed)
 }
 
 func TestConnectionsAreLimited(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // status is what clients of the Kubernetes API understand as an error (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/).
 type status struct {
 	Kind       string            `json:"kind"`
-	APIVersion string            `json:"apiVersion"`
+	APIVersion string            `json:"apiVersion"` //nolint:tagliatelle // Kubernetes' own
 	Metadata   map[string]string `json:"metadata"`
 	Status     string            `json:"status"`
 	Message    string            `json:"message"`
