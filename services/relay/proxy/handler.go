@@ -198,7 +198,7 @@ func (h *Handler) visit(caller policy.Caller, at address, r *http.Request) (*vis
 		if v.Verb, v.Resource = audit.Describe(r.Method, v.Path, said(query, "watch")); v.Verb != "" {
 			v.Path = ""
 		}
-		v.lasts = v.lasts || v.Verb == "watch" || said(query, "follow")
+		v.lasts = v.lasts || v.Verb == verbWatch || said(query, "follow")
 		v.reads = v.reads && v.Resource.Subresource != "proxy"
 	}
 	return v, nil

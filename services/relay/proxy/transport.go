@@ -136,8 +136,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 			attempt.Failed(k.Route, err)
 		case errors.Is(err, tunnel.ErrClosed) && replayable(request):
 			attempt.Failed(k.Route, err)
-		case k.again && errors.Is(err, errNoAnswer) && replayable(request):
-		case k.again && reset != nil && reset.Reason == tunnel.Broken && replayable(request): // it was let go of while the request was on its way
+		case k.again && errors.Is(err, errNoAnswer) && replayable(request): // it was let go of while the request was on its way
 		default:
 			return nil, err
 		}
