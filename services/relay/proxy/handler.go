@@ -17,6 +17,7 @@ import (
 
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/policy"
@@ -31,7 +32,7 @@ type Directory interface {
 	Changed() <-chan struct{}
 }
 
-// Config of a [Handler]. All is required.
+// Config of a [Handler]. All is required but what says so.
 type Config struct {
 	Authenticator *Authenticator
 	Directory     Directory
@@ -40,6 +41,10 @@ type Config struct {
 	Opener    Opener
 	Transport *Transport
 	Audit     *audit.Log
+	// Handover takes back connections that were taken from the server. Optional: without it none is, and plain requests cost more.
+	Handover *service.Handover
+	// IdleTimeout and ReadHeaderTimeout of connections that were taken from it, as it has them.
+	IdleTimeout, ReadHeaderTimeout time.Duration
 	// MaxRequests of all callers together and MaxRequestsPerCaller of one of them that may be under way.
 	MaxRequests, MaxRequestsPerCaller int
 	Logger                            *slog.Logger
@@ -55,6 +60,8 @@ type Handler struct {
 	// visits are the requests that are under way, and under how many there are of each caller.
 	visits map[*visit]context.CancelCauseFunc
 	under  map[policy.Caller]int
+	// directs are the connections that were taken from the server.
+	directs map[*direct]struct{}
 	// draining is that they are to end, and idle is closed when there are no more.
 	draining bool
 	idle     chan struct{}
@@ -63,7 +70,7 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{})}
+	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{})}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -73,6 +80,9 @@ func NewHandler(cfg Config) *Handler {
 
 // ServeHTTP serves one request to its end.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.direct(w, r) {
+		return
+	}
 	v, err := h.admit(r)
 	if err != nil {
 		h.answer(w, r, err)
@@ -170,35 +180,50 @@ func (h *Handler) admit(r *http.Request) (*visit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.visit(caller, at, r)
+	return h.visit(caller, at, askedBy(r))
 }
 
-func (h *Handler) visit(caller policy.Caller, at address, r *http.Request) (*visit, error) {
+// asked is what matters of a request for whether it may be made.
+type asked struct {
+	method, path string
+	upgrades     bool
+	// watches and follows say that the query asks for that.
+	watches, follows bool
+	// pretends is the header by which the caller would appear in a cluster as somebody; none is allowed.
+	pretends string
+}
+
+func askedBy(r *http.Request) asked {
+	query := r.URL.Query()
+	a := asked{method: r.Method, path: r.URL.Path, upgrades: r.Header.Get("Upgrade") != "", watches: said(query, "watch"), follows: said(query, "follow")}
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			a.pretends = name
+		}
+	}
+	return a
+}
+
+func (h *Handler) visit(caller policy.Caller, at address, a asked) (*visit, error) {
 	if _, found := h.cfg.Directory.Agent(at.AgentID); !found {
 		return nil, fault.New(errcode.NotFound, "agent %d does not exist", at.AgentID)
 	}
-	upgrade := r.Header.Get("Upgrade") != ""
 	v := &visit{
 		caller: caller, address: at, way: Way{To: at.Instruction},
-		lasts: upgrade || at.protocol == audit.TCP, reads: !upgrade && (r.Method == http.MethodGet || r.Method == http.MethodHead),
+		lasts: a.upgrades || at.protocol == audit.TCP, reads: !a.upgrades && (a.method == http.MethodGet || a.method == http.MethodHead),
 		Record: audit.Record{
 			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: at.AgentID, Target: at.Target, Protocol: at.protocol,
-			Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, at.prefix), StartedAt: h.cfg.Now(),
+			Method: a.method, Path: strings.TrimPrefix(a.path, at.prefix), StartedAt: h.cfg.Now(),
 		},
 	}
 	if at.protocol == audit.Kubernetes {
-		for name := range r.Header {
-			if strings.HasPrefix(name, "Impersonate-") {
-				v.pretends = name
-			}
-		}
-		query := r.URL.Query()
+		v.pretends = a.pretends
 		// A path with nothing between two slashes is another one to who takes one of them away.
 		v.reads = v.reads && !strings.Contains(v.Path, "//")
-		if v.Verb, v.Resource = audit.Describe(r.Method, v.Path, said(query, "watch")); v.Verb != "" {
+		if v.Verb, v.Resource = audit.Describe(a.method, v.Path, a.watches); v.Verb != "" {
 			v.Path = ""
 		}
-		v.lasts = v.lasts || v.Verb == verbWatch || said(query, "follow")
+		v.lasts = v.lasts || v.Verb == verbWatch || a.follows
 		v.reads = v.reads && v.Resource.Subresource != "proxy"
 	}
 	return v, nil
@@ -284,9 +309,31 @@ func (h *Handler) leave(v *visit) {
 	if h.under[v.caller]--; h.under[v.caller] == 0 {
 		delete(h.under, v.caller)
 	}
-	if h.draining && len(h.visits) == 0 {
+	h.rest()
+}
+
+// rest tells who drains that nothing is under way. It is called with the mutex held.
+func (h *Handler) rest() {
+	if h.draining && len(h.visits) == 0 && len(h.directs) == 0 {
 		h.ended.Do(func() { close(h.idle) })
 	}
+}
+
+// begin to carry a connection's requests.
+func (h *Handler) begin(d *direct) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.directs[d] = struct{}{}
+	if h.draining {
+		d.leave() // after the request that it has been taken for
+	}
+	go func() {
+		d.run()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.directs, d)
+		h.rest()
+	}()
 }
 
 // Requests counts those that are under way.
@@ -299,14 +346,15 @@ func (h *Handler) Requests() int {
 // Drain ends watches, whose clients begin them elsewhere, waits for all other requests, and gives up what is left when finish is done.
 func (h *Handler) Drain(finish context.Context) {
 	h.mu.Lock()
-	if h.draining = true; len(h.visits) == 0 {
-		h.mu.Unlock()
-		return
-	}
+	h.draining = true
+	h.rest()
 	for v, cancel := range h.visits {
 		if v.Verb == verbWatch {
 			cancel(errDrained)
 		}
+	}
+	for d := range h.directs {
+		d.leave()
 	}
 	h.mu.Unlock()
 	select {
@@ -315,6 +363,9 @@ func (h *Handler) Drain(finish context.Context) {
 		h.mu.Lock()
 		for _, cancel := range h.visits {
 			cancel(errDrained)
+		}
+		for d := range h.directs {
+			_ = d.conn.Close() // it may be writing to who does not read
 		}
 		h.mu.Unlock()
 	}

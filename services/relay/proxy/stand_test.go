@@ -20,6 +20,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/policy"
@@ -132,19 +133,26 @@ func stand(t *testing.T, b *bed) *front {
 	f.services, err = auth.NewSigner(cfg)
 	require.NoError(t, err)
 	trail := audit.NewLog(audit.Config{Publish: f.trail.publish, Logger: slog.New(slog.DiscardHandler)})
+	handover := service.NewHandover()
 	f.handler = proxy.NewHandler(proxy.Config{
 		Authenticator: proxy.NewAuthenticator(users, services, f.people.Changed, time.Now), Directory: f.people,
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
 		Opener: b, Transport: b.transport, Audit: trail, MaxRequests: 10, MaxRequestsPerCaller: 3, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now,
+		Handover: handover, IdleTimeout: soon, ReadHeaderTimeout: soon,
 	})
-	f.server = httptest.NewServer(f.handler)
+	f.server = httptest.NewUnstartedServer(f.handler)
+	handover.Prepare(f.server.Config)
+	f.server.Start()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { f.handler.Run(ctx) })
+	running.Go(func() { _ = handover.Serve(f.server.Config) })
 	t.Cleanup(func() {
 		cancel()
-		running.Wait()
+		f.handler.Drain(ctx)
 		f.server.Close()
+		_ = f.server.Config.Close()
+		running.Wait()
 		b.transport.Close()
 	})
 	f.publish = func() []audit.Record {
