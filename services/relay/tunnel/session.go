@@ -321,7 +321,7 @@ func (s *Session) read() error {
 			left -= n
 			switch {
 			case h.kind == kindData:
-				err = s.deliver(h.stream, chunk)
+				err = s.deliver(h.stream, chunk, n == h.length)
 			case left > 0:
 				part = append(part, chunk...)
 			case len(part) > 0:
@@ -343,9 +343,9 @@ func (s *Session) stream(id uint32) *Stream {
 	return s.streams[id]
 }
 
-func (s *Session) deliver(id uint32, data []byte) error {
+func (s *Session) deliver(id uint32, data []byte, whole bool) error {
 	if st := s.stream(id); st != nil {
-		return st.deliver(data)
+		return st.deliver(data, whole)
 	}
 	return nil // it has been reset here, which the other side does not know yet
 }
