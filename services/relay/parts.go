@@ -60,12 +60,14 @@ func (p *process) listening(then func(map[string]string)) func(map[string]string
 	}
 }
 
-// holdTunnels until the relay is drained: then nobody is sent here any more, agents connect elsewhere, and what is open goes on to its end.
+// holdTunnels until the relay is drained: then nobody is sent here any more, agents connect elsewhere, and what is open goes on to its end. That a connection has ended is told before
+// this returns, and so before those end who pass it on.
 func (p *process) holdTunnels(ctx context.Context, self *service.Self) error {
 	self.Ready()
 	<-ctx.Done()
 	err := p.book.Retire(self.Finish())
 	p.tunnels.Drain(self.Finish())
+	p.intake.Drain(self.Finish())
 	if err != nil {
 		return fmt.Errorf("retire from the registry: %w", err)
 	}

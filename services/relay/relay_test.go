@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/relay/agent"
 )
 
 func TestARequestReachesTheAgentThroughAnyRelay(t *testing.T) {
@@ -190,4 +192,25 @@ func TestADrainFailsNoRequest(t *testing.T) {
 	answer, err := io.ReadAll(answers)
 	require.NoError(t, err)
 	require.Contains(t, string(answer), "GET /still")
+}
+
+// Its last word is about the last connection that it held.
+func TestARelayThatIsDrainedTellsEveryEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const connections = 40
+	first := b.relay()
+	b.replicaWith(func(cfg *agent.Config) {
+		cfg.Relay.URLs, cfg.Relay.Connections = []string{"ws://" + first.addrs["agents"]}, connections
+	})
+	require.Eventually(t, func() bool { return b.metric(first, fmt.Sprintf("lockstep_relay_known_connections %d", connections)) }, soon, 5*time.Millisecond)
+	first.stop()
+	ended := 0
+	b.events(events.TypeAgentDisconnected, func(data []byte) bool {
+		var d events.AgentDisconnected
+		require.NoError(t, json.Unmarshal(data, &d))
+		require.Equal(t, events.DisconnectReasonRelayLeft, d.Reason)
+		ended++
+		return ended == connections
+	})
 }

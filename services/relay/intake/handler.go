@@ -106,6 +106,8 @@ type Handler struct {
 	// count of all that are held, and held those of each agent: also those that are not connected yet, or are being drained.
 	count int
 	held  map[int64]int
+	// idle is closed when none is held any more; nil while nobody waits for that.
+	idle chan struct{}
 }
 
 // New makes a handler.
@@ -228,6 +230,28 @@ func (h *Handler) release(agent int64) {
 	h.count--
 	if h.held[agent]--; h.held[agent] == 0 {
 		delete(h.held, agent)
+	}
+	if h.count == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// Drain waits until no connection is held any more and all have been told so, which is after the end of its session; at the latest until finish is done. The sessions are drained before.
+func (h *Handler) Drain(finish context.Context) {
+	h.mu.Lock()
+	if h.count == 0 {
+		h.mu.Unlock()
+		return
+	}
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+	}
+	idle := h.idle
+	h.mu.Unlock()
+	select {
+	case <-idle:
+	case <-finish.Done():
 	}
 }
 

@@ -37,6 +37,8 @@ type world struct {
 	another chan struct{}
 	held    map[int64]*tunnel.Session
 	told    chan string
+	// slow is how long it takes to be told of an end: until it is closed.
+	slow chan struct{}
 }
 
 func (w *world) Ready() bool {
@@ -88,6 +90,7 @@ func (w *world) Connected(c registry.Connection) {
 }
 
 func (w *world) Disconnected(_ registry.Connection, _ time.Time, why events.DisconnectReason) {
+	<-w.slow
 	w.told <- "disconnected: " + string(why)
 }
 
@@ -99,13 +102,25 @@ type bed struct {
 	sessions tunnel.Sessions
 	handler  *intake.Handler
 	url      string
+	// quick has everything told at once from then on.
+	quick func()
 }
 
 func setup(t *testing.T) *bed {
 	t.Helper()
+	b := setupSlow(t)
+	b.quick()
+	return b
+}
+
+// setupSlow is a bed where no end is told until that is quick.
+func setupSlow(t *testing.T) *bed {
+	t.Helper()
 	b := &bed{t: t, token: natsauth.NewToken(natsauth.TokenAgent), world: &world{
 		ready: true, changed: make(chan struct{}), another: make(chan struct{}), held: map[int64]*tunnel.Session{}, told: make(chan string, 100), line: `{"config_revision":1}`,
+		slow: make(chan struct{}),
 	}}
+	b.quick = sync.OnceFunc(func() { close(b.slow) })
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, b.token)
 	require.NoError(t, err)
 	b.known = map[int64]intake.Credential{7: {ProjectID: 3, TokenHash: hash}, 8: {ProjectID: 3}, 9: {ProjectID: 3, TokenHash: hash, Revoked: true}}
@@ -119,6 +134,7 @@ func setup(t *testing.T) *bed {
 	var running sync.WaitGroup
 	running.Go(func() { b.handler.Run(ctx) })
 	t.Cleanup(func() {
+		b.quick()
 		cancel()
 		running.Wait()
 		ended, end := context.WithCancel(context.Background())
@@ -366,6 +382,36 @@ func TestADrainIsToldAndTakesNobody(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, refusal(t, err).Status)
 	<-drained
 	<-s.Done()
+}
+
+// Who passes on what is told may end once the drain has: a session ends before that has been told.
+func TestADrainEndsWhenItsLastEndIsTold(t *testing.T) {
+	t.Parallel()
+	b := setupSlow(t)
+	s, _ := b.connect()
+	s2, _ := b.connect()
+	b.sessions.Drain(t.Context())
+	<-s.Done()
+	<-s2.Done()
+	given, giveUp := context.WithCancel(t.Context())
+	giveUp()
+	b.handler.Drain(given)
+	require.Empty(t, b.told)
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		b.handler.Drain(t.Context())
+	}()
+	select {
+	case <-drained:
+		require.Fail(t, "nothing has been told yet")
+	case <-time.After(50 * time.Millisecond):
+	}
+	b.quick()
+	<-drained
+	require.Len(t, b.told, 2)
+	b.handler.Drain(t.Context())
+	require.Zero(t, b.handler.Connections())
 }
 
 func TestABrowserMakesNoTunnel(t *testing.T) {
