@@ -98,6 +98,24 @@ func (r *records) publish(_ context.Context, b audit.Batch) error {
 	return nil
 }
 
+// journal is a log that can be read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
 // front is a relay's listener for callers with an agent behind it.
 type front struct {
 	*bed
@@ -109,7 +127,7 @@ type front struct {
 	server   *httptest.Server
 	trail    *records
 	publish  func() []audit.Record
-	logs     *bytes.Buffer
+	logs     *journal
 }
 
 var shared = []byte("a secret of more than thirty-two bytes")
@@ -118,7 +136,7 @@ func stand(t *testing.T, b *bed) *front {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	f := &front{bed: b, private: private, trail: &records{}, logs: &bytes.Buffer{}}
+	f := &front{bed: b, private: private, trail: &records{}, logs: &journal{}}
 	f.people = &people{
 		changed: make(chan struct{}), key: directory.Key{ID: "k", Public: public, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)},
 		users:  map[int64]directory.User{reader: {ID: reader}, developer: {ID: developer}, admin: {ID: admin, Admin: true}, stranger: {ID: stranger}},
