@@ -52,6 +52,7 @@ type direct struct {
 	awaiting bool  // an answer
 	resting  bool  // between two requests
 	leaving  bool  // there is to be no next request
+	first    bool  // the request that it was taken for was not read yet
 }
 
 // direct takes a request's connection over if the request is plain, and carries it and those after it. It says whether it has.
@@ -69,13 +70,14 @@ func (h *Handler) direct(w http.ResponseWriter, r *http.Request) bool {
 	}
 	more, _ := buffered.Peek(buffered.Reader.Buffered()) // there is as much
 	conn, unread := service.Reclaim(conn)
-	d := &direct{h: h, conn: conn, secure: r.TLS, looked: make(chan struct{}, 1)}
+	d := &direct{h: h, conn: conn, secure: r.TLS, looked: make(chan struct{}, 1), first: true}
 	d.before.Reset(slices.Concat(head, more, unread))
 	d.reader = bufio.NewReaderSize(io.MultiReader(&d.before, conn), headBuffer)
 	d.from, _, _ = net.SplitHostPort(r.RemoteAddr)
 	d.ctx, d.cancel = context.WithCancelCause(context.WithoutCancel(r.Context()))
-	d.attentive = time.AfterFunc(attention, d.look)
-	d.attentive.Stop()
+	if d.attentive = time.AfterFunc(h.attention, d.look); !d.attentive.Stop() {
+		<-d.looked // it was late; what it has found is not to be taken for what another one does
+	}
 	h.begin(d)
 	return true
 }
@@ -142,7 +144,7 @@ func (d *direct) read() (size int, then after) {
 			return 0, returned
 		case !slow:
 			d.renewRead = time.Time{}
-			_ = d.conn.SetReadDeadline(time.Now().Add(d.h.cfg.ReadHeaderTimeout)) // the read tells
+			_ = d.conn.SetReadDeadline(deadline(time.Now(), d.h.cfg.ReadHeaderTimeout)) // the read tells
 		}
 		if _, err = d.reader.Peek(len(head) + 1); err != nil {
 			return 0, over
@@ -154,22 +156,30 @@ func (d *direct) read() (size int, then after) {
 func (d *direct) rest() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.leaving || d.ctx.Err() != nil {
+	if d.leaving && !d.first || d.ctx.Err() != nil {
 		return false
 	}
 	d.resting = true
 	idle := d.h.cfg.IdleTimeout
-	if now := time.Now(); idle > 0 && now.After(d.renewRead) {
+	if now := time.Now(); now.After(d.renewRead) {
 		d.renewRead = now.Add(idle / 8)
-		_ = d.conn.SetReadDeadline(now.Add(idle)) // the read tells
+		_ = d.conn.SetReadDeadline(deadline(now, idle)) // the read tells
 	}
 	return true
+}
+
+// deadline is when something has taken too long; never where that is 0.
+func deadline(now time.Time, after time.Duration) time.Time {
+	if after == 0 {
+		return time.Time{}
+	}
+	return now.Add(after)
 }
 
 func (d *direct) wake() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.resting = false
+	d.resting, d.first = false, false
 }
 
 // leave after the request that is under way, if one is.
@@ -209,9 +219,10 @@ func (d *direct) release() bool {
 
 func (d *direct) giveUp() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.k != nil {
-		d.k.Reset(tunnel.Cancelled, "the caller is gone")
+	k := d.k
+	d.mu.Unlock()
+	if k != nil { // it is not kept any more: see release
+		k.Reset(tunnel.Cancelled, "the caller is gone")
 	}
 }
 
@@ -220,7 +231,7 @@ func (d *direct) await() {
 	d.mu.Lock()
 	d.awaiting = true
 	d.mu.Unlock()
-	d.attentive.Reset(attention)
+	d.attentive.Reset(d.h.attention)
 }
 
 // answered is that nothing is awaited any more.
@@ -234,9 +245,6 @@ func (d *direct) answered() {
 	d.mu.Unlock()
 	<-d.looked
 	d.renewRead = time.Time{}
-	if d.h.cfg.IdleTimeout == 0 {
-		_ = d.conn.SetReadDeadline(time.Time{}) // the next read tells
-	}
 }
 
 var errGone = errors.New("the caller has gone")

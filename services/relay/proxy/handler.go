@@ -55,6 +55,8 @@ type Config struct {
 type Handler struct {
 	cfg   Config
 	proxy *httputil.ReverseProxy
+	// attention and stall are those of each [direct].
+	attention, stall time.Duration
 
 	mu sync.Mutex
 	// visits are the requests that are under way, and under how many there are of each caller.
@@ -70,7 +72,7 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{})}
+	h := &Handler{cfg: cfg, attention: attention, stall: stallTimeout, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{})}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -395,9 +397,9 @@ func (h *Handler) Run(ctx context.Context) {
 		h.mu.Lock()
 		visits := maps.Clone(h.visits)
 		h.mu.Unlock()
-		for v, cancel := range visits {
+		for v := range visits {
 			if err := h.mayGoOn(v); err != nil {
-				cancel(err)
+				h.giveUp(v, err)
 			}
 		}
 		select {
@@ -405,6 +407,15 @@ func (h *Handler) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// giveUp a request, if it still is under way: on a connection that was taken from the server, the next one may be somebody else's.
+func (h *Handler) giveUp(v *visit, why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if cancel, under := h.visits[v]; under {
+		cancel(why)
 	}
 }
 
