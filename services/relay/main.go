@@ -239,6 +239,9 @@ func (p *process) listener(name string, cfg service.Listener, handler http.Handl
 
 // measure registers what can be seen of the relay.
 func (p *process) measure(context.Context) error {
+	if err := p.tel.Metrics.Register(p.proxy.Metrics()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	for _, gauge := range []struct {
 		name, help string
 		value      func() int

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
@@ -53,8 +54,9 @@ type Config struct {
 
 // Handler carries callers' requests to agents. It is made by [NewHandler].
 type Handler struct {
-	cfg   Config
-	proxy *httputil.ReverseProxy
+	cfg       Config
+	proxy     *httputil.ReverseProxy
+	durations *prometheus.HistogramVec
 
 	mu sync.Mutex
 	// visits are the requests that are under way, and under how many there are of each caller.
@@ -70,7 +72,7 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{})}
+	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{}), durations: newDurations()}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -431,6 +433,9 @@ func (h *Handler) record(v *visit, phase audit.Phase) {
 	r.Phase, r.ConnectionID = phase, v.way.ConnectionID
 	if phase == audit.Ended {
 		r.Duration, r.BytesSent, r.BytesReceived = h.cfg.Now().Sub(v.StartedAt), v.sent.Load(), v.received.Load()
+		if !v.lasts {
+			h.durations.WithLabelValues(string(v.protocol), class(r.Status)).Observe(r.Duration.Seconds())
+		}
 	}
 	h.cfg.Audit.Add(r)
 }
