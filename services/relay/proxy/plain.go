@@ -209,7 +209,7 @@ func (d *direct) begun(v *visit, a *answerOf) error {
 			a.closes = d.response.Close
 			return nil
 		case !errors.Is(err, http1.ErrShort) || len(head) == a.reader.Size():
-			if a.rest, err = a.receive(&http.Request{Method: v.Method}); err == nil {
+			if a.rest, err = a.receive(&http.Request{Method: v.Method}); err == nil { //nolint:bodyclose // it ends with the stream
 				a.closes = a.rest.Close
 			}
 			return err

@@ -72,7 +72,7 @@ type Stream struct {
 	window   int     // bytes that may be sent
 	err      error
 	failure  func() // see OnFailure
-	sink     *sink   // where what comes is to be written; nil unless who writes it waits for it
+	sink     *sink  // where what comes is to be written; nil unless who writes it waits for it
 
 	readDeadline, writeDeadline deadline
 }
