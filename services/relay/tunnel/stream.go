@@ -293,7 +293,7 @@ func (st *Stream) Quiet() bool {
 func (st *Stream) Write(p []byte) (int, error) {
 	sent := 0
 	for sent < len(p) {
-		n, err := st.reserve(min(len(p)-sent, maxPayload))
+		n, err := st.reserve(min(len(p)-sent, longCopy))
 		if err != nil {
 			return sent, err
 		}
