@@ -29,6 +29,7 @@ type system struct {
 	dir    string
 	server *natsd.Server
 	state  jetstream.JetStream
+	reader jetstream.JetStream // see operator
 }
 
 func startSystem(t *testing.T) *system {
@@ -57,7 +58,7 @@ func (s *system) run(t *testing.T, id string) *relay {
 	t.Helper()
 	r := &relay{known: registry.New(), js: s.as(t, natsauth.PrincipalRelay)}
 	r.Book = relaynats.NewBook(relaynats.Config{
-		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: time.Minute, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 1), make(chan error, 1)
