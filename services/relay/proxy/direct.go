@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -41,7 +42,7 @@ type direct struct {
 	request  http1.Request
 	response http1.Response
 
-	// When the deadlines are set anew: each is set to more than what is promised, and not for each request.
+	// When the deadlines are set anew, which is not for each request.
 	renewRead, renewWrite time.Time
 	// attentive looks for a caller who is gone, and looked has an element when it has.
 	attentive *time.Timer
@@ -104,11 +105,10 @@ const (
 
 func (d *direct) run() {
 	stop := context.AfterFunc(d.ctx, d.giveUp)
-	then := next
+	size, then := d.read() // what it has been taken for, even if there is to be no other
 	for then == next {
-		var size int
-		if size, then = d.read(); then == next {
-			then = d.carry(size)
+		if then = d.carry(size); then == next {
+			size, then = d.next()
 		}
 	}
 	stop()
@@ -123,18 +123,31 @@ func (d *direct) run() {
 	_ = d.conn.Close() // nothing follows
 }
 
-// read the head of the next request, and leave it where it is.
-func (d *direct) read() (size int, then after) {
-	if !d.rest() {
+// next waits for a request, and reads its head.
+func (d *direct) next() (size int, then after) {
+	d.mu.Lock()
+	if d.leaving {
+		d.mu.Unlock()
 		return 0, over
 	}
+	d.resting = true
+	d.readBy(d.h.cfg.IdleTimeout)
+	d.mu.Unlock()
 	_, err := d.reader.Peek(1)
-	if d.wake(); err != nil {
+	d.mu.Lock()
+	d.resting = false
+	d.mu.Unlock()
+	if err != nil {
 		return 0, over
 	}
+	return d.read()
+}
+
+// read a head, and leave it where it is.
+func (d *direct) read() (size int, then after) {
 	for slow := false; ; slow = true {
 		head, _ := d.reader.Peek(d.reader.Buffered()) // there is as much
-		size, err = d.request.Read(head)
+		size, err := d.request.Read(head)
 		switch {
 		case err == nil:
 			return size, next
@@ -142,7 +155,8 @@ func (d *direct) read() (size int, then after) {
 			return 0, returned
 		case !slow:
 			d.renewRead = time.Time{}
-			_ = d.conn.SetReadDeadline(time.Now().Add(d.h.cfg.ReadHeaderTimeout)) // the read tells
+			d.readBy(d.h.cfg.ReadHeaderTimeout)
+			d.renewRead = time.Time{} // it is not for the next one
 		}
 		if _, err = d.reader.Peek(len(head) + 1); err != nil {
 			return 0, over
@@ -150,26 +164,18 @@ func (d *direct) read() (size int, then after) {
 	}
 }
 
-// rest until the next request comes. It says whether there may be one.
-func (d *direct) rest() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.leaving || d.ctx.Err() != nil {
-		return false
+// readBy bounds how long a read may take from now on, within an eighth of it; 0 is for ever.
+func (d *direct) readBy(timeout time.Duration) {
+	now := time.Now()
+	switch {
+	case now.Before(d.renewRead):
+	case timeout == 0:
+		d.renewRead = now.Add(math.MaxInt64)
+		_ = d.conn.SetReadDeadline(time.Time{}) // the read tells
+	default:
+		d.renewRead = now.Add(timeout / 8)
+		_ = d.conn.SetReadDeadline(now.Add(timeout)) // the read tells
 	}
-	d.resting = true
-	idle := d.h.cfg.IdleTimeout
-	if now := time.Now(); idle > 0 && now.After(d.renewRead) {
-		d.renewRead = now.Add(idle / 8)
-		_ = d.conn.SetReadDeadline(now.Add(idle)) // the read tells
-	}
-	return true
-}
-
-func (d *direct) wake() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.resting = false
 }
 
 // leave after the request that is under way, if one is.
@@ -234,9 +240,6 @@ func (d *direct) answered() {
 	d.mu.Unlock()
 	<-d.looked
 	d.renewRead = time.Time{}
-	if d.h.cfg.IdleTimeout == 0 {
-		_ = d.conn.SetReadDeadline(time.Time{}) // the next read tells
-	}
 }
 
 var errGone = errors.New("the caller has gone")

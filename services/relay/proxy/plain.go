@@ -128,8 +128,8 @@ func line(b []byte, f http1.Field) []byte {
 
 // exchange sends the head in the buffer, and passes on the answer to it.
 func (d *direct) exchange(v *visit, buffer *[]byte) after {
-	keep := !d.last()
 	a, err := d.ask(v, *buffer)
+	keep := !d.last()
 	switch {
 	case err != nil:
 		err = d.refuse(v, reason(d.ctx, err), keep)

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"context"
+	"log/slog"
 	"maps"
+	"runtime/debug"
 	"slices"
 
 	"lockstep.internal/libs/fault"
@@ -59,15 +61,25 @@ func (h *Handler) begin(d *direct) {
 	defer h.mu.Unlock()
 	h.directs[d] = struct{}{}
 	if h.draining {
-		d.leave() // after the request that it has been taken for
+		d.leave()
 	}
 	go func() {
+		defer h.end(d)
 		d.run()
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.directs, d)
-		h.rest()
 	}()
+}
+
+// end of a connection. As in net/http's server, what goes wrong with a request that nobody has thought of ends its connection, and no other.
+func (h *Handler) end(d *direct) {
+	if failure := recover(); failure != nil {
+		h.cfg.Logger.Error("a connection of a caller is given up for a fault of the relay's own", slog.Any("panic", failure), slog.String("stack", string(debug.Stack())))
+		d.cancel(nil)
+		_ = d.conn.Close() // it is over
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.directs, d)
+	h.rest()
 }
 
 // Requests counts those that are under way.
