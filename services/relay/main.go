@@ -134,7 +134,7 @@ func (p *process) openRegistry(context.Context) error {
 	p.trail = audit.NewLog(audit.Config{Publish: p.teller.Publish, Logger: p.tel.Logger})
 	p.book = nats.NewBook(nats.Config{
 		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease,
-		Lost: p.teller.Lost, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
+		Announcer: p.teller, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
 }
@@ -226,7 +226,7 @@ func (p *process) openExternal(context.Context) error {
 
 func (p *process) openAgents(context.Context) error {
 	p.intake = intake.New(intake.Config{
-		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book, p.teller}, Configurations: p.configurations,
+		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book}, Configurations: p.configurations,
 		Sessions: &p.tunnels, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
 	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake, nil)
@@ -239,6 +239,9 @@ func (p *process) listener(name string, cfg service.Listener, handler http.Handl
 
 // measure registers what can be seen of the relay.
 func (p *process) measure(context.Context) error {
+	if err := p.tel.Metrics.Register(p.proxy.Metrics()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	for _, gauge := range []struct {
 		name, help string
 		value      func() int

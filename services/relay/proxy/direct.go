@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -41,7 +42,7 @@ type direct struct {
 	request  http1.Request
 	response http1.Response
 
-	// When the deadlines are set anew: each is set to more than what is promised, and not for each request.
+	// When the deadlines are set anew, which is not for each request.
 	renewRead, renewWrite time.Time
 	// attentive looks for a caller who is gone, and looked has an element when it has.
 	attentive *time.Timer
@@ -52,7 +53,6 @@ type direct struct {
 	awaiting bool  // an answer
 	resting  bool  // between two requests
 	leaving  bool  // there is to be no next request
-	first    bool  // the request that it was taken for was not read yet
 }
 
 // direct takes a request's connection over if the request is plain, and carries it and those after it. It says whether it has.
@@ -70,7 +70,7 @@ func (h *Handler) direct(w http.ResponseWriter, r *http.Request) bool {
 	}
 	more, _ := buffered.Peek(buffered.Reader.Buffered()) // there is as much
 	conn, unread := service.Reclaim(conn)
-	d := &direct{h: h, conn: conn, secure: r.TLS, looked: make(chan struct{}, 1), first: true}
+	d := &direct{h: h, conn: conn, secure: r.TLS, looked: make(chan struct{}, 1)}
 	d.before.Reset(slices.Concat(head, more, unread))
 	d.reader = bufio.NewReaderSize(io.MultiReader(&d.before, conn), headBuffer)
 	d.from, _, _ = net.SplitHostPort(r.RemoteAddr)
@@ -106,11 +106,10 @@ const (
 
 func (d *direct) run() {
 	stop := context.AfterFunc(d.ctx, d.giveUp)
-	then := next
+	size, then := d.read() // what it has been taken for, even if there is to be no other
 	for then == next {
-		var size int
-		if size, then = d.read(); then == next {
-			then = d.carry(size)
+		if then = d.carry(size); then == next {
+			size, then = d.next()
 		}
 	}
 	stop()
@@ -125,18 +124,31 @@ func (d *direct) run() {
 	_ = d.conn.Close() // nothing follows
 }
 
-// read the head of the next request, and leave it where it is.
-func (d *direct) read() (size int, then after) {
-	if !d.rest() {
+// next waits for a request, and reads its head.
+func (d *direct) next() (size int, then after) {
+	d.mu.Lock()
+	if d.leaving {
+		d.mu.Unlock()
 		return 0, over
 	}
+	d.resting = true
+	d.readBy(d.h.cfg.IdleTimeout)
+	d.mu.Unlock()
 	_, err := d.reader.Peek(1)
-	if d.wake(); err != nil {
+	d.mu.Lock()
+	d.resting = false
+	d.mu.Unlock()
+	if err != nil {
 		return 0, over
 	}
+	return d.read()
+}
+
+// read a head, and leave it where it is.
+func (d *direct) read() (size int, then after) {
 	for slow := false; ; slow = true {
 		head, _ := d.reader.Peek(d.reader.Buffered()) // there is as much
-		size, err = d.request.Read(head)
+		size, err := d.request.Read(head)
 		switch {
 		case err == nil:
 			return size, next
@@ -144,7 +156,8 @@ func (d *direct) read() (size int, then after) {
 			return 0, returned
 		case !slow:
 			d.renewRead = time.Time{}
-			_ = d.conn.SetReadDeadline(deadline(time.Now(), d.h.cfg.ReadHeaderTimeout)) // the read tells
+			d.readBy(d.h.cfg.ReadHeaderTimeout)
+			d.renewRead = time.Time{} // it is not for the next one
 		}
 		if _, err = d.reader.Peek(len(head) + 1); err != nil {
 			return 0, over
@@ -152,34 +165,18 @@ func (d *direct) read() (size int, then after) {
 	}
 }
 
-// rest until the next request comes. It says whether there may be one.
-func (d *direct) rest() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.leaving && !d.first || d.ctx.Err() != nil {
-		return false
+// readBy bounds how long a read may take from now on, within an eighth of it; 0 is for ever.
+func (d *direct) readBy(timeout time.Duration) {
+	now := time.Now()
+	switch {
+	case now.Before(d.renewRead):
+	case timeout == 0:
+		d.renewRead = now.Add(math.MaxInt64)
+		_ = d.conn.SetReadDeadline(time.Time{}) // the read tells
+	default:
+		d.renewRead = now.Add(timeout / 8)
+		_ = d.conn.SetReadDeadline(now.Add(timeout)) // the read tells
 	}
-	d.resting = true
-	idle := d.h.cfg.IdleTimeout
-	if now := time.Now(); now.After(d.renewRead) {
-		d.renewRead = now.Add(idle / 8)
-		_ = d.conn.SetReadDeadline(deadline(now, idle)) // the read tells
-	}
-	return true
-}
-
-// deadline is when something has taken too long; never where that is 0.
-func deadline(now time.Time, after time.Duration) time.Time {
-	if after == 0 {
-		return time.Time{}
-	}
-	return now.Add(after)
-}
-
-func (d *direct) wake() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.resting, d.first = false, false
 }
 
 // leave after the request that is under way, if one is.

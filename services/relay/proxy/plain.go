@@ -128,8 +128,8 @@ func line(b []byte, f http1.Field) []byte {
 
 // exchange sends the head in the buffer, and passes on the answer to it.
 func (d *direct) exchange(v *visit, buffer *[]byte) after {
-	keep := !d.last()
 	a, err := d.ask(v, *buffer)
+	keep := !d.last()
 	switch {
 	case err != nil:
 		err = d.refuse(v, reason(d.ctx, err), keep && d.ctx.Err() == nil)
@@ -207,7 +207,7 @@ func (d *direct) begun(v *visit, a *answerOf) error {
 			a.closes = d.response.Close
 			return nil
 		case !errors.Is(err, http1.ErrShort) || len(head) == a.reader.Size():
-			if a.rest, err = a.receive(&http.Request{Method: v.Method}); err == nil {
+			if a.rest, err = a.receive(&http.Request{Method: v.Method}); err == nil { //nolint:bodyclose // it ends with the stream
 				a.closes = a.rest.Close
 			}
 			return err

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -12,7 +13,7 @@ import (
 // shortCopy is how much is read at once of what becomes a stream, and longCopy while there is so much that each read is full.
 const (
 	shortCopy = 16 << 10
-	longCopy  = 128 << 10
+	longCopy  = 2 * fullPayload
 )
 
 var (
@@ -100,6 +101,8 @@ func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 		if raw, err := c.SyscallConn(); err == nil {
 			read = readWhenReady(raw)
 		}
+	} else if g := gatheringBelow(r); g != nil {
+		read = readGathered(r.(*tls.Conn), g) //nolint:errcheck,forcetypeassert // it is TLS
 	}
 	var sent int64
 	long := false
@@ -128,6 +131,15 @@ func readBlocking(r io.Reader) func(long bool) (*copyBuffer, int, error) {
 		buffer := takeCopy(long)
 		n, err := r.Read(buffer.bytes)
 		return buffer, n, err //nolint:wrapcheck // the reader's own
+	}
+}
+
+// readGathered reads more than one record at once.
+func readGathered(secure *tls.Conn, g *gathering) func(long bool) (*copyBuffer, int, error) {
+	return func(long bool) (*copyBuffer, int, error) {
+		buffer := takeCopy(long)
+		n, err := g.readReady(secure, buffer.bytes)
+		return buffer, n, err
 	}
 }
 

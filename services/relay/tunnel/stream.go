@@ -72,7 +72,7 @@ type Stream struct {
 	window   int     // bytes that may be sent
 	err      error
 	failure  func() // see OnFailure
-	sink     *sink   // where what comes is to be written; nil unless who writes it waits for it
+	sink     *sink  // where what comes is to be written; nil unless who writes it waits for it
 
 	readDeadline, writeDeadline deadline
 }
@@ -86,7 +86,7 @@ func newStream(s *Session, id uint32, head []byte) *Stream {
 // Head is what the stream was opened with.
 func (st *Stream) Head() []byte { return st.head }
 
-// deliver takes what has come. whole says that it is all of a frame.
+// deliver takes what has come, and leaves it to the session to wake who reads it. whole says that it is all of a frame.
 func (st *Stream) deliver(data []byte, whole bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -111,7 +111,6 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 	st.in, st.at = grow(st.in, st.at, len(data))
 	st.in = append(st.in, data...)
 	st.unread += len(data)
-	st.readable.Signal()
 	return nil
 }
 
@@ -294,7 +293,7 @@ func (st *Stream) Quiet() bool {
 func (st *Stream) Write(p []byte) (int, error) {
 	sent := 0
 	for sent < len(p) {
-		n, err := st.reserve(min(len(p)-sent, maxPayload))
+		n, err := st.reserve(min(len(p)-sent, longCopy))
 		if err != nil {
 			return sent, err
 		}

@@ -58,7 +58,13 @@ func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.
 // JetStream connects as Connect does and returns the JetStream API of the connection. A request without a deadline of its own may take 20 s, and not only the client's usual 5 s.
 func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jetstream.JetStream {
 	tb.Helper()
-	js, err := jetstream.New(Connect(tb, server, options...), jetstream.WithDefaultTimeout(answer))
+	return Open(tb, Connect(tb, server, options...))
+}
+
+// Open returns the JetStream API of a connection, as JetStream does.
+func Open(tb testing.TB, conn *nats.Conn) jetstream.JetStream {
+	tb.Helper()
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(answer))
 	if err != nil {
 		tb.Fatalf("open JetStream on the test's NATS server: %v", err)
 	}
