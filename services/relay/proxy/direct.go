@@ -75,8 +75,9 @@ func (h *Handler) direct(w http.ResponseWriter, r *http.Request) bool {
 	d.reader = bufio.NewReaderSize(io.MultiReader(&d.before, conn), headBuffer)
 	d.from, _, _ = net.SplitHostPort(r.RemoteAddr)
 	d.ctx, d.cancel = context.WithCancelCause(context.WithoutCancel(r.Context()))
-	d.attentive = time.AfterFunc(attention, d.look)
-	d.attentive.Stop()
+	if d.attentive = time.AfterFunc(h.attention, d.look); !d.attentive.Stop() {
+		<-d.looked // it was late; what it has found is not to be taken for what another one does
+	}
 	h.begin(d)
 	return true
 }
@@ -215,9 +216,10 @@ func (d *direct) release() bool {
 
 func (d *direct) giveUp() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.k != nil {
-		d.k.Reset(tunnel.Cancelled, "the caller is gone")
+	k := d.k
+	d.mu.Unlock()
+	if k != nil { // it is not kept any more: see release
+		k.Reset(tunnel.Cancelled, "the caller is gone")
 	}
 }
 
@@ -226,7 +228,7 @@ func (d *direct) await() {
 	d.mu.Lock()
 	d.awaiting = true
 	d.mu.Unlock()
-	d.attentive.Reset(attention)
+	d.attentive.Reset(d.h.attention)
 }
 
 // answered is that nothing is awaited any more.

@@ -55,6 +55,8 @@ type Handler struct {
 	cfg       Config
 	proxy     *httputil.ReverseProxy
 	durations *prometheus.HistogramVec
+	// attention and stall are those of each [direct].
+	attention, stall time.Duration
 
 	mu sync.Mutex
 	// visits are the requests that are under way, and under how many there are of each caller.
@@ -70,7 +72,10 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{}), durations: newDurations()}
+	h := &Handler{
+		cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{}), durations: newDurations(),
+		attention: attention, stall: stallTimeout,
+	}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),

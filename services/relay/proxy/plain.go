@@ -132,7 +132,7 @@ func (d *direct) exchange(v *visit, buffer *[]byte) after {
 	keep := !d.last()
 	switch {
 	case err != nil:
-		err = d.refuse(v, reason(d.ctx, err), keep)
+		err = d.refuse(v, reason(d.ctx, err), keep && d.ctx.Err() == nil)
 	case a.rest == nil:
 		err = d.conclude(v, a, d.pass(v, a, buffer, keep))
 	default:
@@ -181,10 +181,8 @@ func (d *direct) ask(v *visit, head []byte) (*answerOf, error) {
 		v.way.ConnectionID = k.Connection.ID
 		d.hold(k)
 		a := &answerOf{kept: k}
-		if _, err = k.Write(head); err == nil {
-			err = d.begun(v, a)
-		}
-		if err == nil {
+		_, _ = k.Write(head) // the answer tells, also why there is none
+		if err = d.begun(v, a); err == nil {
 			return a, nil
 		}
 		d.release()
@@ -215,6 +213,9 @@ func (d *direct) begun(v *visit, a *answerOf) error {
 			return err
 		}
 		if _, err := a.reader.Peek(len(head) + 1); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
 			return fmt.Errorf("read the answer: %w", err)
 		}
 	}
@@ -259,6 +260,9 @@ func (d *direct) pour(v *visit, r *http.Response, keep bool) error {
 		delete(r.Header, name)
 	}
 	bodiless := v.Method == http.MethodHead || v.Status == http.StatusNoContent || v.Status == http.StatusNotModified
+	if v.Status == http.StatusNoContent {
+		delete(r.Header, "Content-Length") // it has none, but who believes it would take the next answer for it
+	}
 	chunked := !bodiless && r.ContentLength < 0
 	if chunked {
 		r.Header["Transfer-Encoding"] = []string{"chunked"}
@@ -344,8 +348,8 @@ func end(b []byte, keep bool) []byte {
 // write to the caller. The error is [errGone], or that it does not read.
 func (d *direct) write(b []byte) error {
 	if now := time.Now(); now.After(d.renewWrite) {
-		d.renewWrite = now.Add(stallTimeout / 8)
-		_ = d.conn.SetWriteDeadline(now.Add(stallTimeout)) // the write tells
+		d.renewWrite = now.Add(d.h.stall / 8)
+		_ = d.conn.SetWriteDeadline(now.Add(d.h.stall)) // the write tells
 	}
 	if _, err := d.conn.Write(b); err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)

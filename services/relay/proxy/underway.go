@@ -126,9 +126,9 @@ func (h *Handler) Run(ctx context.Context) {
 		h.mu.Lock()
 		visits := maps.Clone(h.visits)
 		h.mu.Unlock()
-		for v, cancel := range visits {
+		for v := range visits {
 			if err := h.mayGoOn(v); err != nil {
-				cancel(err)
+				h.giveUp(v, err)
 			}
 		}
 		select {
@@ -136,6 +136,15 @@ func (h *Handler) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// giveUp a request, if it still is under way: on a connection that was taken from the server, the next one may be somebody else's.
+func (h *Handler) giveUp(v *visit, why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if cancel, under := h.visits[v]; under {
+		cancel(why)
 	}
 }
 
