@@ -20,6 +20,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // intruder speaks in the name of an agent, with its own credentials, and says what it should not.
@@ -35,8 +36,7 @@ func (s *system) intruder(credentials natsauth.AgentCredentials) intruder {
 	conn, err := nats.Connect(credentials.ServerURLs[0], options...)
 	require.NoError(s.t, err)
 	s.t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
-	require.NoError(s.t, err)
+	js := natstest.Open(s.t, conn)
 	return intruder{s.t, js}
 }
 

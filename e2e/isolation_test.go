@@ -27,6 +27,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // TestIsolation lets an agent with real credentials try everything that could reach another one.
@@ -125,9 +126,7 @@ func (s *scene) leaveUnacknowledged() {
 	conn, err := connectAgent(s.victim)
 	require.NoError(t, err)
 	defer conn.Close()
-	js, err := jetstream.New(conn)
-	require.NoError(t, err)
-	consumer, err := js.Consumer(t.Context(), topology.StreamDesired, topology.DispatcherConsumer(s.victim.AgentID))
+	consumer, err := natstest.Open(t, conn).Consumer(t.Context(), topology.StreamDesired, topology.DispatcherConsumer(s.victim.AgentID))
 	require.NoError(t, err)
 	batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(patience))
 	require.NoError(t, err)

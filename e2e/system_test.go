@@ -21,6 +21,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // patience is how long something may take that takes seconds on an idle machine.
@@ -125,8 +126,7 @@ func (s *system) openStreams() {
 		nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	require.NoError(s.t, err)
 	s.t.Cleanup(conn.Close)
-	s.js, err = jetstream.New(conn)
-	require.NoError(s.t, err)
+	s.js = natstest.Open(s.t, conn)
 }
 
 // keepLog puts the services' log where it survives the system.

@@ -18,6 +18,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/tools/detection/played"
 	"lockstep.internal/tools/stack"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 // elsewhere is the cluster of the intruder's project. Its watcher is played, with the agent's real credentials.
@@ -194,9 +195,7 @@ func (s *scene) subscribersHearTheirOwn(tenants []*tenant) {
 		mine, theirs := credentials[n], credentials[1-n]
 		prefix := stack.Cell.Prefix(topology.FamilyDeploy) + "." + own.cluster + "."
 		reader, complaints := connectSubscriber(t, mine, mine.User)
-		js, err := jetstream.New(reader)
-		require.NoError(t, err)
-		consumer, err := js.Consumer(t.Context(), mine.Stream, mine.Consumer)
+		consumer, err := natstest.Open(t, reader).Consumer(t.Context(), mine.Stream, mine.Consumer)
 		require.NoError(t, err)
 		want := 0
 		for _, r := range s.records(topology.FamilyDeploy) {

@@ -55,15 +55,13 @@ func setup(t *testing.T, names ...string) *bundle {
 		require.NoError(t, err)
 		return natstest.Connect(t, b.server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(principal)))
 	}
-	state, err := jetstream.New(as(natsauth.PrincipalState))
-	require.NoError(t, err)
+	state := natstest.Open(t, as(natsauth.PrincipalState))
 	require.NoError(t, topology.Ensure(natstest.Context(t), state, cell, topology.Options{StorageBytes: 100 << 20}))
 	for _, name := range names {
 		b.tokens[name] = natsauth.NewToken(natsauth.TokenSubscriber)
 		require.NoError(t, topology.EnsureSubscriber(t.Context(), state, topology.Subscriber{Name: name, Filter: cell.All(topology.FamilyDeploy)}))
 	}
-	b.js, err = jetstream.New(as(natsauth.PrincipalOperator))
-	require.NoError(t, err)
+	b.js = natstest.Open(t, as(natsauth.PrincipalOperator))
 	b.admit(t, dir, as(natsauth.PrincipalCallout))
 	return b
 }

@@ -38,9 +38,7 @@ func setup(t *testing.T) *bundle {
 	t.Helper()
 	b := &bundle{t: t, server: natstest.Server(t), ready: make(chan struct{})}
 	b.conn = natstest.Connect(t, b.server)
-	var err error
-	b.js, err = jetstream.New(b.conn)
-	require.NoError(t, err)
+	b.js = natstest.Open(t, b.conn)
 	return b
 }
 
@@ -263,8 +261,7 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 		return natstest.Connect(t, server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)))
 	}
 	b := &bundle{t: t, server: server, ready: make(chan struct{})}
-	b.js, err = jetstream.New(as(natsauth.PrincipalState))
-	require.NoError(t, err)
+	b.js = natstest.Open(t, as(natsauth.PrincipalState))
 	b.makeStream()
 	b.tell(append(tree(), member(10, directory.Group, 2, "reader"))...)
 	denied := make(chan error, 100)

@@ -1,7 +1,6 @@
 package natsauth_test
 
 import (
-	"net"
 	"strconv"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/testkit/port"
 )
 
 const clusterSize = 3
@@ -22,12 +22,12 @@ func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 	t.Helper()
 
 	// Every server must be told of one beforehand, itself included, to know that it is in a cluster.
-	first, err := net.Listen("tcp", "127.0.0.1:0")
+	first, err := port.Hold()
 	require.NoError(t, err)
-	require.NoError(t, first.Close())
+	t.Cleanup(func() { require.NoError(t, first.Release()) })
 
 	dir := initDir(t, natsauth.Options{Cluster: &natsauth.Cluster{
-		Name: "test", ListenPort: -1, Routes: []string{"nats://" + first.Addr().String()},
+		Name: "test", ListenPort: -1, Routes: []string{"nats://" + first.Address()},
 	}})
 	servers := make([]*server.Server, 0, clusterSize)
 
@@ -38,7 +38,7 @@ func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 			o.JetStream = streams
 
 			if i == 0 {
-				o.Cluster.Port = first.Addr().(*net.TCPAddr).Port
+				o.Cluster.Port = first.Number()
 			}
 		}))
 	}

@@ -23,6 +23,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
+	"lockstep.internal/tools/testkit/port"
 )
 
 const patience = 30 * time.Second
@@ -57,19 +58,19 @@ func startWith(t *testing.T, format string, args ...any) *natsd.Server {
 	return natstest.Start(t, natsd.Options{ConfigFile: file})
 }
 
-// freePort is one that nothing listens on; the server of a test takes it at once.
+// freePort is one that nobody but the test listens on.
 func freePort(t *testing.T) int {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	held, err := port.Hold()
 	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	t.Cleanup(func() { require.NoError(t, held.Release()) })
+	return held.Number()
 }
 
 func TestAServerThatIsDownIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
-	conn := connect(t, configFor(fmt.Sprintf("nats://user:sesame@127.0.0.1:%d", port)))
+	number := freePort(t)
+	conn := connect(t, configFor(fmt.Sprintf("nats://user:sesame@127.0.0.1:%d", number)))
 	err := conn.Check(t.Context())
 	require.ErrorContains(t, err, "not connected to NATS")
 	require.NotContains(t, err.Error(), "sesame")
@@ -78,7 +79,7 @@ func TestAServerThatIsDownIsWaitedFor(t *testing.T) {
 	_, err = conn.ChanSubscribe("hello", received)
 	require.NoError(t, err, "subscriptions may be made before there is a connection")
 
-	natstest.Start(t, natsd.Options{Port: port})
+	natstest.Start(t, natsd.Options{Port: number})
 	healthy(t, conn)
 	require.NoError(t, conn.Publish("hello", nil))
 	<-received

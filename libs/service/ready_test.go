@@ -13,6 +13,7 @@ import (
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/internal/testcert"
 	"lockstep.internal/libs/service"
+	"lockstep.internal/tools/testkit/port"
 )
 
 // checkReady runs a program with --check-ready and further arguments.
@@ -75,10 +76,10 @@ func TestAnInstanceIsAskedOverTLS(t *testing.T) {
 
 func TestWhoCannotBeAskedIsNotReady(t *testing.T) {
 	t.Parallel()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	held, err := port.Hold()
 	require.NoError(t, err)
-	gone := listener.Addr().String()
-	require.NoError(t, listener.Close())
+	t.Cleanup(func() { require.NoError(t, held.Release()) })
+	gone := held.Address()
 	status, _, stderr := checkReady(t, "--ops-listen="+gone)
 	require.Equal(t, 1, status)
 	require.Contains(t, stderr, "nothing answers on the ops listener "+gone)

@@ -36,6 +36,7 @@ import (
 	"lockstep.internal/services/dispatcher/desired"
 	"lockstep.internal/tools/testkit/lab"
 	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 const (
@@ -115,8 +116,7 @@ func newPlane(t *testing.T) *plane {
 	token := natsauth.NewToken(natsauth.TokenAgent)
 	p.respond(dir, token)
 	p.state = p.static(dir, natsauth.PrincipalState)
-	p.js, err = jetstream.New(p.state)
-	require.NoError(t, err)
+	p.js = natstest.Open(t, p.state)
 	require.NoError(t, topology.Ensure(p.context(), p.js, cell, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(p.context(), p.js, cell, p.agent))
 	p.kube, err = kubernetes.NewForConfig(admin)

@@ -40,6 +40,8 @@ import (
 const (
 	cell = topology.Cell("local")
 	soon = time.Minute
+	// brief is the lease of relays that are to be found dead. All others have a long one: a busy machine must not kill them.
+	brief = 3 * time.Second
 	// The agent, its project, and who may do what there.
 	agentID, projectID             = 7, 3
 	admin, reader, developer, none = 5, 6, 8, 9
@@ -210,7 +212,7 @@ func near(natsURL, seedFile, secretFile string) relay.Config {
 	cfg.NATS.URL = config.URL(natsURL)
 	cfg.NATS.NKeySeedFile = config.SecretFile(seedFile)
 	cfg.Internal.SecretFile = config.SecretFile(secretFile)
-	cfg.Registry.Lease = 3 * time.Second
+	cfg.Registry.Lease, cfg.External.Patience = soon, 2*soon
 	return cfg
 }
 

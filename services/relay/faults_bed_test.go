@@ -54,6 +54,7 @@ func child(told string) {
 		panic(err)
 	}
 	cfg := near(at.NATS, at.Seed, at.Secret)
+	cfg.Registry.Lease = brief
 	cfg.OnReady = func(addrs map[string]string) {
 		if err := json.NewEncoder(os.Stdout).Encode(addrs); err != nil {
 			panic(err)

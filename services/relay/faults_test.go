@@ -205,12 +205,15 @@ func TestLimitsAreToldAndPass(t *testing.T) {
 	turnedAway(admin, "streams")
 	require.NoError(t, two.Close())
 	b.shows(r, "lockstep_relay_requests 1")
-	var three *net.TCPConn
-	require.Eventually(t, func() bool { // the agent's own end may come a moment later
-		conn, _, response := b.connect(r, admin, "shop")
-		three = conn
-		return response.StatusCode == http.StatusSwitchingProtocols
-	}, soon, tick)
+	holdSoon := func(user int) (held *net.TCPConn) {
+		require.Eventually(t, func() bool { // the agent's own end may come a moment later
+			conn, _, response := b.connect(r, user, "shop")
+			held = conn
+			return response.StatusCode == http.StatusSwitchingProtocols
+		}, soon, tick)
+		return held
+	}
+	three := holdSoon(admin)
 	b.shows(r, "lockstep_relay_requests 2")
 	require.NoError(t, one.Close())
 	require.NoError(t, three.Close())
@@ -234,7 +237,7 @@ func TestLimitsAreToldAndPass(t *testing.T) {
 	cancel()
 	waiting.Wait()
 	b.shows(r, "lockstep_relay_requests 0")
-	require.NoError(t, hold(admin).Close())
+	require.NoError(t, holdSoon(admin).Close())
 }
 
 // may says whether the relay knows of an agent: a reader of it is not told that it does not exist.
@@ -330,12 +333,14 @@ func TestNATSIsAwayForAWhile(t *testing.T) { //nolint:paralleltest // it measure
 // A relay that is killed breaks what it carries, so that nobody takes a part for the whole; its agents come back elsewhere.
 func TestARelayIsKilledWhileItCarries(t *testing.T) { //nolint:paralleltest // it measures
 	b := setup(t)
-	killed, rest, third := b.process(), b.relay(), b.relay()
+	noticing := func(cfg *relay.Config) { cfg.Registry.Lease = 2 * brief } // which is how often is looked for what the dead have left
+	killed, rest, third := b.process(), b.relay(noticing), b.relay(noticing)
 	w := newWall(t, killed.addrs["agents"])
 	before := measure()
 	replica := b.replica(w.running())
 	b.shows(rest, "lockstep_relay_known_connections 1")
 	b.shows(third, "lockstep_relay_known_connections 1")
+	broken := b.connectionOf("agent-0")
 	const size = 1 << 30
 	var bodies []io.ReadCloser
 	for _, r := range []*running{rest, &killed.running} {
@@ -369,16 +374,19 @@ func TestARelayIsKilledWhileItCarries(t *testing.T) { //nolint:paralleltest // i
 		require.Equal(t, "GET /back", body)
 		b.shows(r, "lockstep_relay_known_connections 1")
 	}
-	lost := map[string]int{}
-	b.events(events.TypeAgentDisconnected, func([]byte) bool { return true })
+	b.events(events.TypeAgentDisconnected, func(data []byte) bool {
+		var d events.AgentDisconnected
+		require.NoError(t, json.Unmarshal(data, &d))
+		return d.ConnectionID == broken
+	})
+	times := 0
 	for _, d := range everything[events.AgentDisconnected](b, events.TypeAgentDisconnected) {
-		require.Equal(t, events.DisconnectReasonLost, d.Reason)
-		lost[d.ConnectionID]++
+		if d.ConnectionID == broken { // a relay that a busy machine has held up for its lease is taken for dead, too
+			require.Equal(t, events.DisconnectReasonLost, d.Reason)
+			times++
+		}
 	}
-	require.Len(t, lost, 1)
-	for id, times := range lost {
-		require.Equal(t, 1, times, id)
-	}
+	require.Equal(t, 1, times)
 	replica.stop()
 	b.shows(rest, "lockstep_relay_connections 0", "lockstep_relay_requests 0")
 	before.requireNoMore(t)
@@ -453,6 +461,10 @@ func TestManyAgentsComeBackAtOnce(t *testing.T) { //nolint:paralleltest // it me
 			for ctx.Err() == nil {
 				s, err := b.puppet(ctx, w.addr, firstID+i)
 				if err != nil {
+					select {
+					case <-time.After(10 * tick):
+					case <-ctx.Done():
+					}
 					continue
 				}
 				select {

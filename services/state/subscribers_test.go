@@ -18,6 +18,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/testkit/natstest"
 )
 
 const patience = time.Minute
@@ -169,8 +170,7 @@ func (b *bundle) subscribes(t *testing.T, name string) bool {
 	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)))
 	require.NoError(t, err)
 	defer conn.Close()
-	js, err := jetstream.New(conn)
-	require.NoError(t, err)
+	js := natstest.Open(t, conn)
 	_, err = js.Consumer(context.WithoutCancel(t.Context()), topology.StreamDeploys, topology.SubscriberConsumer(name))
 	require.True(t, err == nil || errors.Is(err, jetstream.ErrConsumerNotFound), "%v", err)
 	return err == nil

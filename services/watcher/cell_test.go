@@ -68,8 +68,7 @@ func newCell(t *testing.T) *cell {
 	})
 	<-responder.Started()
 
-	c.js, err = jetstream.New(c.static(t, dir, natsauth.PrincipalState))
-	require.NoError(t, err)
+	c.js = natstest.Open(t, c.static(t, dir, natsauth.PrincipalState))
 	require.NoError(t, topology.Ensure(natstest.Context(t), c.js, cellName, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(t.Context(), c.js, cellName, c.agent))
 	c.credentials = c.writeCredentials(t, dir)

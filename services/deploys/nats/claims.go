@@ -63,9 +63,11 @@ func (i *Ingest) reading() roster.Reading {
 	}
 }
 
-// admit refuses what agents say of the clusters of other projects. What is refused is named whole, so that the batch is tried once more only.
+// admit refuses what agents say of the clusters of other projects. What is refused is named whole, so that the batch is tried once more only; it is judged from
+// the beginning then, and so changed only when all of it is let in.
 func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) error {
 	var refused cursor.Poisons
+	var void []*Observed
 	clusters := map[int64]string{}
 	for m := range batch {
 		o := &batch[m].Value
@@ -75,7 +77,7 @@ func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) e
 		case o.Released != nil:
 			if !in.claims.Release(o, batch[m].Sequence) {
 				in.Logger.InfoContext(ctx, "a release of a cluster says nothing: the cluster was released before", "cluster_uid", o.ClusterUID, "sequence", batch[m].Sequence)
-				*o = Observed{}
+				void = append(void, o)
 			}
 			continue
 		}
@@ -88,7 +90,7 @@ func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) e
 		switch {
 		case err == nil:
 		case is && foreign.Clock:
-			*o = Observed{}
+			void = append(void, o)
 		case is || unknown:
 			refused = append(refused, &cursor.Poison{Sequence: batch[m].Sequence, Err: err})
 		default:
@@ -97,6 +99,9 @@ func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) e
 	}
 	if len(refused) > 0 {
 		return refused
+	}
+	for _, o := range void {
+		*o = Observed{}
 	}
 	return nil
 }

@@ -171,6 +171,26 @@ func TestAForeignClockCountsForNothing(t *testing.T) {
 	require.Empty(t, w.rebuild(true, 0).Differences)
 }
 
+// Who has told what is noted likewise in whatever batches it comes, and whatever else of a batch is refused.
+func TestAReporterIsNotedInWhateverBatches(t *testing.T) {
+	t.Parallel()
+	noted := map[int][]string{}
+	for _, batch := range []int{1, 0} {
+		w := setup(t)
+		a := w.agent(7)
+		web := a.app("web")
+		a.list("s", web)
+		guest := a.as(8, 2)
+		guest.tick()
+		web.of(guest).roll("evil:1")
+		w.take(batch)
+		require.Len(t, w.dead(), 2)
+		noted[batch] = rows(t, w.pool)["reporters"]
+		require.Len(t, noted[batch], 2, "a clock is something told")
+	}
+	require.Equal(t, noted[1], noted[0])
+}
+
 func TestAgentsOfOneProjectServeOneCluster(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

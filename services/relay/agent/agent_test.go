@@ -123,9 +123,8 @@ func TestTargetsAreReachedAsConfiguredAndAllowed(t *testing.T) {
 	r.configure(`{"config_revision":4}`)
 	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 4")
 	require.Equal(t, tunnel.Refused, r.refused("echo").Reason)
-	_, metrics := p.get("/metrics")
-	require.Contains(t, metrics, `lockstep_relay_agent_streams_total{outcome="unreachable"} 1`)
-	require.Contains(t, metrics, `lockstep_relay_agent_target_bytes_total{direction="to_target"} 160000`)
+	p.says("/metrics", http.StatusOK, `lockstep_relay_agent_streams_total{outcome="unreachable"} 1`)
+	p.says("/metrics", http.StatusOK, `lockstep_relay_agent_target_bytes_total{direction="to_target"} 160000`)
 	made := r.connections()
 	require.Len(t, made, 1)
 	require.Equal(t, "apps", made[0].PodNamespace)
@@ -340,5 +339,5 @@ func TestConnectionsAreReplacedWhenTheyAreOld(t *testing.T) {
 	start(t, cfg)
 	first := r.session(1)
 	<-first.Drained()
-	require.Greater(t, len(r.connections()), 1, "the next one is made before")
+	r.session(2)
 }

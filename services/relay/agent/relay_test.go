@@ -28,6 +28,7 @@ import (
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
+	"lockstep.internal/tools/testkit/port"
 )
 
 const (
@@ -56,7 +57,10 @@ type relay struct {
 
 func newRelay(t *testing.T, token string) *relay {
 	t.Helper()
-	r := &relay{t: t, told: make(chan struct{}), conns: map[net.Conn]struct{}{}, addr: "127.0.0.1:0"}
+	held, err := port.Hold() // agents come back to it
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, held.Release()) })
+	r := &relay{t: t, told: make(chan struct{}), conns: map[net.Conn]struct{}{}, addr: held.Address()}
 	r.expect(token)
 	r.open(nil)
 	t.Cleanup(r.kill)
@@ -78,7 +82,6 @@ func (r *relay) open(secure *tls.Config) {
 	mux.Handle("GET /tunnel", handler)
 	l, err := net.Listen("tcp", r.addr)
 	require.NoError(r.t, err)
-	r.addr = l.Addr().String()
 	r.server = httptest.NewUnstartedServer(mux)
 	require.NoError(r.t, r.server.Listener.Close())
 	r.server.Listener = l
@@ -167,19 +170,20 @@ func (r *relay) Hold(c registry.Connection, s *tunnel.Session) func() {
 	return leave
 }
 
-// session is the last one, once there are as many.
+// session is the one of this number, from 1, once there are as many: on a busy machine there may be more by then.
 func (r *relay) session(count int) *tunnel.Session {
 	r.t.Helper()
-	var last *tunnel.Session
+	var one *tunnel.Session
 	require.Eventually(r.t, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.held) == count {
-			last = r.held[count-1]
+		if len(r.held) < count {
+			return false
 		}
-		return last != nil
+		one = r.held[count-1]
+		return true
 	}, patience, tick)
-	return last
+	return one
 }
 
 // connections that were made until now.

@@ -286,15 +286,12 @@ func (h *Handler) connect(ctx context.Context, c *connection) {
 		t.Connected(c.Connection)
 	}
 	log.InfoContext(ctx, "an agent is connected", slog.String("version", c.Version))
-	var why events.DisconnectReason
 	select {
 	case <-c.session.Drained():
-		why = events.DisconnectReasonAgentLeft
 	case <-c.session.Leaving():
-		why = events.DisconnectReasonRelayLeft
 	case <-c.session.Done():
-		why = events.DisconnectReasonLost
 	}
+	why := reason(c.session)
 	leave()
 	if h.cutOff(c) {
 		why = events.DisconnectReasonRevoked
@@ -305,6 +302,21 @@ func (h *Handler) connect(ctx context.Context, c *connection) {
 	log.InfoContext(ctx, "an agent is disconnected", slog.String("reason", string(why)))
 	<-c.session.Done() // until then it can be cut: what is open may go on for long
 	h.leave(c)
+}
+
+// reason why a session is used no more. Much may have happened by the time that it is asked: one that is drained ends soon, and who is told that the relay leaves, leaves.
+func reason(s *tunnel.Session) events.DisconnectReason {
+	select {
+	case <-s.Leaving():
+		return events.DisconnectReasonRelayLeft
+	default:
+	}
+	select {
+	case <-s.Drained():
+		return events.DisconnectReasonAgentLeft
+	default:
+	}
+	return events.DisconnectReasonLost
 }
 
 func (h *Handler) enter(c *connection) bool {

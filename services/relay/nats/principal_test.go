@@ -58,7 +58,7 @@ func (s *system) run(t *testing.T, id string) *relay {
 	t.Helper()
 	r := &relay{known: registry.New(), js: s.as(t, natsauth.PrincipalRelay)}
 	r.Book = relaynats.NewBook(relaynats.Config{
-		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: time.Minute, Logger: slog.New(slog.DiscardHandler),
+		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: patience, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 1), make(chan error, 1)

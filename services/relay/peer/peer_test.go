@@ -26,7 +26,7 @@ var secret = []byte("a secret of more than thirty-two bytes")
 
 func tokens(t *testing.T, secret []byte) (*auth.Signer, *auth.Verifier) {
 	t.Helper()
-	cfg := auth.Config{Issuer: "lockstep-relay", Audience: "lockstep-relay", Secrets: [][]byte{secret}, Lifetime: 5 * time.Second}
+	cfg := auth.Config{Issuer: "lockstep-relay", Audience: "lockstep-relay", Secrets: [][]byte{secret}, Lifetime: time.Minute}
 	signer, err := auth.NewSigner(cfg)
 	require.NoError(t, err)
 	verifier, err := auth.NewVerifier(cfg)
@@ -118,7 +118,7 @@ func TestARelayThatIsDrainedIsLeft(t *testing.T) {
 		_, err := p.Session(t.Context(), b.Relay)
 		var refused *tunnel.RefusedError
 		return errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable
-	}, 20*time.Second, time.Millisecond, "no tunnels to one that is going")
+	}, time.Minute, time.Millisecond, "no tunnels to one that is going")
 	_, err = io.WriteString(st, "to the end")
 	require.NoError(t, err)
 	require.NoError(t, st.CloseWrite())

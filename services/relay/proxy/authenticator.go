@@ -63,7 +63,12 @@ func (a *Authenticator) Caller(header http.Header) (policy.Caller, error) {
 	if len(values) != 1 {
 		return policy.Caller{}, fault.New(errcode.Unauthenticated, "send one access token for the relay, in the header %s: Bearer <token>", headerAuthorization)
 	}
-	scheme, token, _ := strings.Cut(values[0], " ")
+	return a.bearer(name, values[0])
+}
+
+// bearer is who shows a token by the value of a header.
+func (a *Authenticator) bearer(name, value string) (policy.Caller, error) {
+	scheme, token, _ := strings.Cut(value, " ")
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
 		return policy.Caller{}, fault.New(errcode.Unauthenticated, "the header %s is not of the form: Bearer <token>", name)
 	}

@@ -29,12 +29,14 @@ func (h *Handler) connect(w http.ResponseWriter, r *http.Request, v *visit) {
 		h.refuse(w, r, v, reason(r.Context(), err))
 		return
 	}
-	w.Header().Set("Connection", "Upgrade")
-	w.Header().Set("Upgrade", tcpProtocol)
-	w.WriteHeader(http.StatusSwitchingProtocols)
+	// The connection is taken over before the caller is told: it may end its direction then, which the server that it is taken from would take for its leaving.
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err == nil {
-		err = errors.Join(buffered.Flush(), conn.SetDeadline(time.Time{}))
+		v.Status = http.StatusSwitchingProtocols
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", tcpProtocol)
+		switched := &http.Response{StatusCode: v.Status, ProtoMajor: 1, ProtoMinor: 1, Header: w.Header()}
+		err = errors.Join(switched.Write(buffered), buffered.Flush(), conn.SetDeadline(time.Time{}))
 	}
 	if err != nil {
 		stream.Reset(tunnel.Cancelled, "the caller is gone")

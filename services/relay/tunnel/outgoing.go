@@ -50,14 +50,19 @@ func (s *Session) rouse() {
 	}
 }
 
-// add puts a frame to what waits. The first leaves space for the header of a message.
+// add puts a frame to what waits, or as many as are needed. The first leaves space for the header of a message.
 func (s *Session) add(h header, payload []byte) {
-	h.length = len(payload)
 	s.frames++
 	if len(s.pending) == 0 {
 		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
 	}
-	s.pending = append(h.append(s.pending), payload...)
+	for {
+		h.length = min(len(payload), fullPayload)
+		s.pending = append(h.append(s.pending), payload[:h.length]...)
+		if payload = payload[h.length:]; len(payload) == 0 {
+			return
+		}
+	}
 }
 
 // flush writes what waits until nothing does.

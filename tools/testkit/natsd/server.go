@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"lockstep.internal/tools/testkit/port"
 )
 
 // ErrStopped says that Stop was called: the server cannot be started again.
@@ -20,6 +22,7 @@ type Server struct {
 	temporary bool
 	url       string
 	port      int
+	held      *port.Held // the port, also while the server is down; nil where it was given
 
 	mu      sync.Mutex
 	running *server.Server // nil while down
@@ -29,15 +32,19 @@ type Server struct {
 // Start starts a server and returns when it accepts clients and JetStream is ready. The caller must call Stop.
 func Start(opts Options) (*Server, error) {
 	s := &Server{opts: opts.withDefaults(), store: opts.StoreDir, port: opts.Port}
-	if s.port == 0 {
-		s.port = server.RANDOM_PORT
+	if s.port == 0 || s.port == server.RANDOM_PORT {
+		var err error
+		if s.held, err = port.Hold(); err != nil {
+			return nil, err
+		}
+		s.port = s.held.Number()
 	}
 	if s.store == "" {
-		s.temporary = true
 		var err error
 		if s.store, err = os.MkdirTemp("", "lockstep-nats-"); err != nil {
-			return nil, fmt.Errorf("create a folder for the NATS store: %w", err)
+			return nil, errors.Join(fmt.Errorf("create a folder for the NATS store: %w", err), s.cleanup())
 		}
+		s.temporary = true
 	}
 	if err := s.launch(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start NATS: %w", err), s.cleanup())
@@ -67,7 +74,7 @@ func (s *Server) launch() error {
 	}
 	s.running = running
 	if s.url == "" { // once, before Start returns: read without the mutex afterwards
-		s.url, s.port = running.ClientURL(), so.Port
+		s.url = running.ClientURL()
 	}
 	return nil
 }
@@ -165,13 +172,14 @@ func (s *Server) end() {
 }
 
 func (s *Server) cleanup() error {
+	err := s.held.Release()
 	if !s.temporary {
-		return nil
+		return err
 	}
-	if err := os.RemoveAll(s.store); err != nil {
-		return fmt.Errorf("remove the temporary NATS store: %w", err)
+	if failed := os.RemoveAll(s.store); failed != nil {
+		err = errors.Join(err, fmt.Errorf("remove the temporary NATS store: %w", failed))
 	}
-	return nil
+	return err
 }
 
 func copyStore(to, from string) error {

@@ -17,6 +17,9 @@ import (
 const (
 	reconnectWait = 10 * time.Millisecond
 	patience      = time.Minute
+	// answer is how long JetStream may take to answer: long for a busy disk, and short within the patience of tests that ask again, since what is asked while the server goes away is
+	// never answered.
+	answer = 20 * time.Second
 )
 
 // Server starts a server with a temporary store and no authentication.
@@ -52,17 +55,24 @@ func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.
 	return conn
 }
 
-// JetStream connects as Connect does and returns the JetStream API of the connection.
+// JetStream connects as Connect does and returns the JetStream API of the connection. A request without a deadline of its own may take 20 s, and not only the client's usual 5 s.
 func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jetstream.JetStream {
 	tb.Helper()
-	js, err := jetstream.New(Connect(tb, server, options...))
+	return Open(tb, Connect(tb, server, options...))
+}
+
+// Open returns the JetStream API of a connection, as JetStream does.
+func Open(tb testing.TB, conn *nats.Conn) jetstream.JetStream {
+	tb.Helper()
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(answer))
 	if err != nil {
 		tb.Fatalf("open JetStream on the test's NATS server: %v", err)
 	}
 	return js
 }
 
-// Context is the test's, with a deadline. A request to JetStream without one fails after 5 s, which a server takes to make a stream when the disk is busy.
+// Context is the test's, with a deadline: for requests through a JetStream API that is not made here, which without one fail after 5 s. A server takes that to make a stream
+// when the disk is busy.
 func Context(tb testing.TB) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"lockstep.internal/tools/testkit/port"
 )
 
 // Server is a running PostgreSQL. Its methods may be called from any goroutine.
@@ -24,6 +26,7 @@ type Server struct {
 	cluster *cluster
 	socket  string
 	port    int
+	held    *port.Held // the port, also while the server is stopped or killed; nil where it was given
 
 	mu      sync.Mutex
 	process *process // nil while stopped or killed
@@ -57,23 +60,24 @@ func (s *Server) launch(ctx context.Context) error {
 	s.opts.Progress("starting PostgreSQL " + strconv.Itoa(s.cluster.inst.major))
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
-		port := s.port
-		if port == 0 {
-			free, err := freePort(ctx)
-			if err != nil {
+		number, held := s.port, (*port.Held)(nil)
+		if number == 0 {
+			var err error
+			if held, err = port.Hold(); err != nil {
 				return err
 			}
-			port = free
+			number = held.Number()
 		}
 		p, err := startProcess(ctx, s.cluster.inst, s.cluster.account, s.cluster.data(), s.cluster.logFile(),
-			s.cluster.arguments(s.opts, port, s.socket))
+			s.cluster.arguments(s.opts, number, s.socket))
 		if err == nil {
 			s.process = p
 			if s.port == 0 {
-				s.port = port // once, before Start returns: read without the mutex afterwards
+				s.port, s.held = number, held // once, before Start returns: read without the mutex afterwards
 			}
 			return nil
 		}
+		err = errors.Join(err, held.Release())
 		if attempt == attempts || ctx.Err() != nil || !passing(err) {
 			return err
 		}
@@ -106,22 +110,6 @@ func socketFolder(c *cluster) (string, error) {
 		return "", fmt.Errorf("create a folder for the unix socket: %w", err)
 	}
 	return socket, c.account.own(socket)
-}
-
-func freePort(ctx context.Context) (int, error) {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	address, ok := listener.Addr().(*net.TCPAddr)
-	if err := listener.Close(); err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	if !ok {
-		return 0, fmt.Errorf("find a free port: unexpected address %s", listener.Addr())
-	}
-	return address.Port, nil
 }
 
 // URL is the connection string of the server's own database "postgres" over TCP, with the superuser's password.
@@ -241,10 +229,10 @@ func (s *Server) end(ctx context.Context, sig syscall.Signal) {
 }
 
 func (s *Server) cleanup() error {
-	var err error
+	err := s.held.Release()
 	if s.socket != "" {
-		if err = os.RemoveAll(s.socket); err != nil {
-			err = fmt.Errorf("remove the socket's folder: %w", err)
+		if failed := os.RemoveAll(s.socket); failed != nil {
+			err = errors.Join(err, fmt.Errorf("remove the socket's folder: %w", failed))
 		}
 	}
 	return errors.Join(err, s.cluster.close())

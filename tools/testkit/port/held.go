@@ -1,0 +1,28 @@
+package port
+
+import (
+	"net"
+	"strconv"
+)
+
+// Held is a port that is held until Release. A nil one holds nothing.
+type Held struct {
+	number  int
+	release func() error
+}
+
+// Number of the port.
+func (h *Held) Number() int { return h.number }
+
+// Address of the port, as servers listen on it and clients dial it.
+func (h *Held) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(h.number)) }
+
+// Release lets go of the port; who listens on it goes on. Further calls do nothing.
+func (h *Held) Release() error {
+	if h == nil || h.release == nil {
+		return nil
+	}
+	release := h.release
+	h.release = nil
+	return release()
+}

@@ -1,0 +1,43 @@
+package port
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// Hold takes a free port and holds it: bound, not listened on, and shared with who listens, by the option that Go's listeners have, and PostgreSQL's and NATS'.
+func Hold() (*Held, error) {
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("hold a free port: open a socket: %w", err)
+	}
+	number, err := bind(socket)
+	if err != nil {
+		return nil, fmt.Errorf("hold a free port: %w", errors.Join(err, syscall.Close(socket)))
+	}
+	return &Held{number: number, release: func() error {
+		if err := syscall.Close(socket); err != nil {
+			return fmt.Errorf("release port %d: %w", number, err)
+		}
+		return nil
+	}}, nil
+}
+
+func bind(socket int) (int, error) {
+	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return 0, fmt.Errorf("share it: %w", err)
+	}
+	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, fmt.Errorf("bind it: %w", err)
+	}
+	bound, err := syscall.Getsockname(socket)
+	if err != nil {
+		return 0, fmt.Errorf("ask for its number: %w", err)
+	}
+	address, is := bound.(*syscall.SockaddrInet4)
+	if !is {
+		return 0, fmt.Errorf("unexpected address %T", bound)
+	}
+	return address.Port, nil
+}

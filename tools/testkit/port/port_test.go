@@ -1,0 +1,36 @@
+package port_test
+
+import (
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/tools/testkit/port"
+)
+
+func TestAHeldPortIsForWhoNamesIt(t *testing.T) {
+	t.Parallel()
+	held, err := port.Hold()
+	require.NoError(t, err)
+	var config net.ListenConfig
+	var dialer net.Dialer
+	for range 3 {
+		_, err = dialer.DialContext(t.Context(), "tcp", held.Address())
+		require.ErrorIs(t, err, syscall.ECONNREFUSED, "nobody listens")
+		listener, err := config.Listen(t.Context(), "tcp", held.Address())
+		require.NoError(t, err)
+		require.Equal(t, held.Number(), listener.Addr().(*net.TCPAddr).Port)
+		_, err = config.Listen(t.Context(), "tcp", held.Address())
+		require.ErrorIs(t, err, syscall.EADDRINUSE, "and one at a time")
+		conn, err := dialer.DialContext(t.Context(), "tcp", held.Address())
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+		require.NoError(t, listener.Close())
+	}
+	require.NoError(t, held.Release())
+	require.NoError(t, held.Release())
+	var none *port.Held
+	require.NoError(t, none.Release())
+}
