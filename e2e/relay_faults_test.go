@@ -45,7 +45,7 @@ func TestRelayFaults(t *testing.T) {
 				cfg.Relay.URLs = cfg.Relay.URLs[:1]
 			}
 		case *relay.Config:
-			cfg.Registry.Lease, cfg.Tunnel.PingInterval = 3*time.Second, time.Second
+			cfg.External.Patience = patience
 			if begun < len(f.gates) { // the first start of each; one that starts again is not parted
 				cfg.Internal.URL = "wss://" + f.gates[begun].addr
 				begun++
@@ -75,10 +75,11 @@ type relayFaults struct {
 	both  bool
 
 	client *http.Client
+	api    *client.API
 	token  string
 }
 
-// caller is a developer with an access token.
+// caller is a developer.
 func (f *relayFaults) caller(t *testing.T) {
 	t.Helper()
 	_, cli := f.member("faults-developer", f.project, statev1.Role_ROLE_DEVELOPER)
@@ -92,10 +93,7 @@ func (f *relayFaults) caller(t *testing.T) {
 	require.NoError(t, err)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	made, err := client.New(&http.Client{Transport: transport}, f.APIURL(), string(raw)).AccessToken(t.Context(), client.RelayAudience)
-	require.NoError(t, err)
-	f.token = made.Value
-	f.secrets.add(f.token)
+	f.api = client.New(&http.Client{Transport: transport}, f.APIURL(), string(raw))
 	pem, err := os.ReadFile(f.RelayCAFile())
 	require.NoError(t, err)
 	trusted := x509.NewCertPool()
@@ -103,6 +101,15 @@ func (f *relayFaults) caller(t *testing.T) {
 	calling := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
 	t.Cleanup(calling.CloseIdleConnections)
 	f.client = &http.Client{Transport: calling}
+}
+
+// renew gives the caller an access token: one is good for minutes, which this test may take on a busy machine.
+func (f *relayFaults) renew() {
+	f.t.Helper()
+	made, err := f.api.AccessToken(f.t.Context(), client.RelayAudience)
+	require.NoError(f.t, err)
+	f.token = made.Value
+	f.secrets.add(f.token)
 }
 
 // ask posts to the shop through the nth relay. The answer is the path; an error is that there was no good one.
@@ -138,6 +145,7 @@ func (e *wrongAnswerError) Error() string { return fmt.Sprintf("asked for %s, go
 // eventually asks both relays until each answers.
 func (f *relayFaults) eventually(path string) {
 	f.t.Helper()
+	f.renew()
 	for n := 1; n <= 2; n++ {
 		require.Eventually(f.t, func() bool { return f.ask(f.t.Context(), n, http.MethodGet, fmt.Sprintf("%s/%d", path, n)) == nil }, patience, 100*time.Millisecond)
 	}
@@ -161,6 +169,7 @@ func (f *relayFaults) waits(answered <-chan error) {
 // partedRelays: both replicas are at the first relay, and the second one does not reach that.
 func (f *relayFaults) partedRelays() {
 	t := f.t
+	f.renew()
 	f.gates[0].shut()
 	waiting := f.asking(2, "/until/whole")
 	f.waits(waiting)
@@ -179,6 +188,7 @@ func (f *relayFaults) partedRelays() {
 // awayNATS: what is connected is reached, through either relay.
 func (f *relayFaults) awayNATS() {
 	t := f.t
+	f.renew()
 	f.NATS().Down()
 	for i := range 50 {
 		for n := 1; n <= 2; n++ {
@@ -210,6 +220,7 @@ func (f *relayFaults) awayNATS() {
 func (f *relayFaults) killedRelay() {
 	t := f.t
 	const callers, answersEach = 8, 150
+	f.renew()
 	half, killed := make(chan struct{}, callers), make(chan struct{})
 	group, ctx := errgroup.WithContext(t.Context())
 	for c := range callers {

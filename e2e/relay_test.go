@@ -40,7 +40,7 @@ func TestRelay(t *testing.T) {
 		case *agent.Config: // the cluster has no network, so that targets are on this machine
 			cfg.Targets.AllowedAddresses = append(cfg.Targets.AllowedAddresses, "127.0.0.1:*")
 		case *relay.Config: // a machine that is busy with other tests is no relay that is lost
-			cfg.Registry.Lease = patience
+			cfg.Registry.Lease, cfg.External.Patience = patience, patience
 		}
 	}})
 	s.together(
@@ -137,11 +137,12 @@ func kubectlGoesThroughTheRelay(s *system) {
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	require.Contains(t, strangerCLI.fails(5, "relay", "pods", strconv.FormatInt(s.agent, 10)), "does not exist")
 
-	require.Equal(t, 2, strings.Count(readerCLI.ok("relay", "agents", "local"), "\n")-1, "two replicas are connected")
+	awaitCluster(t, "two replicas are connected", func(context.Context) (bool, error) {
+		return strings.Count(readerCLI.ok("relay", "agents", "local"), "\n")-1 == 2, nil
+	})
 	require.Contains(t, readerCLI.ok("relay", "list"), s.Address(stack.Relay, stack.ListenerInternal))
 
-	connections := s.connected(s.agent)
-	require.Len(t, connections, 2)
+	awaitCluster(t, "both are told", func(context.Context) (bool, error) { return len(s.connected(s.agent)) >= 2, nil })
 	user := func(id int64) events.RequestCaller {
 		return events.RequestCaller{Kind: events.CallerKindUser, UserID: int(id)}
 	}
@@ -151,7 +152,7 @@ func kubectlGoesThroughTheRelay(s *system) {
 	})
 	require.Equal(t, http.StatusCreated, created.Status)
 	require.Equal(t, events.RequestPhaseEnded, created.Phase)
-	require.Contains(t, connections, created.ConnectionID)
+	require.Contains(t, s.connected(s.agent), created.ConnectionID)
 	refused := s.awaitRequest(s.agent, "refused create", func(r events.AgentRequest) bool {
 		return r.Verb == "create" && r.Caller == user(readerID)
 	})
@@ -223,7 +224,10 @@ func bytesAreCarriedToTheirEnd(s *system) {
 		return code == 0 && out == string(want[:])
 	}, patience, time.Second)
 	require.Contains(t, cli.fails(4, "relay", "forward", "bytes", "other", "--stdio"), `has no target "other"`)
-	require.Contains(t, readerCLI.fails(4, "relay", "forward", "bytes", "sink", "--stdio"), "needs the role developer")
+	require.Eventually(t, func() bool { // and the relay of the reader
+		code, _, says := readerCLI.run("relay", "forward", "bytes", "sink", "--stdio")
+		return code == 4 && strings.Contains(says, "needs the role developer")
+	}, patience, time.Second)
 
 	forwarding := cli.begin("relay", "forward", "bytes", "sink")
 	address, _, _ := strings.Cut(forwarding.line("leads to sink"), " ")

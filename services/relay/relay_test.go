@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -144,6 +145,31 @@ func TestARevokedAgentIsCutOff(t *testing.T) {
 	})
 	status, body := b.ask(b.request(r, developer, http.MethodGet, "/agents/7/http/shop/", ""))
 	require.Equal(t, 409, status, body)
+}
+
+// What is open to a target ends with it, and nothing goes to the old one over a connection that was kept.
+func TestATargetThatMovesIsLeft(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.relay(), b.relay()
+	b.replica(first)
+	moved := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "moved") }))
+	t.Cleanup(moved.Close)
+	for _, r := range []*running{first, second} {
+		_, body := b.ask(b.request(r, developer, http.MethodGet, "/agents/7/http/shop/", ""))
+		require.Equal(t, "GET / ", body)
+	}
+	_, answers, response := b.connect(second, developer, "shop")
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	b.configure(2, "shop", moved.Listener.Addr().String())
+	_, err := answers.ReadByte()
+	require.Error(t, err)
+	for _, r := range []*running{first, second} {
+		require.Eventually(t, func() bool { // a request that is under way meanwhile fails
+			status, body := b.ask(b.request(r, developer, http.MethodGet, "/agents/7/http/shop/", ""))
+			return status == http.StatusOK && body == "moved"
+		}, soon, tick)
+	}
 }
 
 func TestACallerWhoLosesItsRoleIsCutOff(t *testing.T) {

@@ -6,8 +6,11 @@ import (
 	"time"
 )
 
-// peerName is whom relays are measured beside.
-const peerName = "remotedialer"
+// Whom relays are measured beside: another one, and what does nothing but copy.
+const (
+	peerName   = "remotedialer"
+	copiesName = "copies"
+)
 
 const (
 	bulkBytes   = 1 << 30
@@ -17,7 +20,7 @@ const (
 
 const relayAbout = "All on the loopback address, each a process: the target, relays, an agent, and the client, which is this program. It is as cheap as can be, so that what is measured has the machine to itself; figures of client are those of http once more, " +
 	"asked by net/http's client, as programs do. Both have the same aims, since whom those had in mind that set them is not known. The target is net/http's server with responses of 1 KB. Beside it " +
-	"github.com/rancher/remotedialer v0.6.1 with a reverse proxy in front that keeps its connections, in the same run and taking turns, as one of peers. Figures of http, client, open, wait, agents and tunnels are in plaintext from end to end; " +
+	"github.com/rancher/remotedialer v0.6.1 with a reverse proxy in front that keeps its connections, in the same run and taking turns, as one of peers; the other, copies, is as many processes as there are relays and agents, which do nothing but copy bytes: what is lost there is lost to the way, not to the relay. Figures of http, client, open, wait, agents and tunnels are in plaintext from end to end; " +
 	"those of https and bulk have TLS between the client and the relay, between relays, and between relay and agent; what is behind an agent is plaintext, as within a cluster. Bulk is what goes in the time of a turn, at most 1 GiB; with --long always 1 GiB."
 
 // relayFamily measures the way to an agent's target through one relay.
@@ -186,13 +189,13 @@ func onWays(hops int, secure bool, fn func(context.Context, Measured, Size, []wa
 // measureBulk moves 1 GiB a turn, or what goes in a turn's time. However many streams there are, they are beside one raw connection; what as many of those do is noted.
 func measureBulk(ctx context.Context, size Size, ways []way, streams int, down bool) (Measurement, error) {
 	const firstBytes = 4 << 20
-	ours, direct, peer := ways[0], ways[1], ways[2]
+	ours, direct, peer, copied := ways[0], ways[1], ways[2], ways[3]
 	type run struct {
 		way
 
 		streams int
 	}
-	runs := []run{{ours, streams}, {direct, 1}, {peer, streams}}
+	runs := []run{{ours, streams}, {direct, 1}, {peer, streams}, {copied, streams}}
 	if streams > 1 {
 		runs = append(runs, run{direct, streams})
 	}
@@ -227,10 +230,10 @@ func measureBulk(ctx context.Context, size Size, ways []way, streams int, down b
 		return Measurement{}, err
 	}
 	m := beside(median(rates[0]), median(rates[1]))
-	m.Peers = map[string]float64{peerName: median(rates[2])}
+	m.Peers = map[string]float64{peerName: median(rates[2]), copiesName: median(rates[3])}
 	m.Note = fmt.Sprintf("turns of %d to %d MiB", least>>20, most>>20)
 	if streams > 1 {
-		m.Note += fmt.Sprintf("; %d raw TLS connections: %.0f MB/s", streams, median(rates[3]))
+		m.Note += fmt.Sprintf("; %d raw TLS connections: %.0f MB/s", streams, median(rates[4]))
 	}
 	return m, nil
 }
@@ -274,9 +277,9 @@ func compare(ctx context.Context, duration time.Duration, ways []way, measure fu
 	return out, nil
 }
 
-// measurement of one value: ours beside the direct way, and the peer.
+// measurement of one value: ours beside the direct way, and the peers.
 func (c compared) measurement(value int) Measurement {
 	m := beside(c[0][value], c[1][value])
-	m.Peers = map[string]float64{peerName: c[2][value]}
+	m.Peers = map[string]float64{peerName: c[2][value], copiesName: c[3][value]}
 	return m
 }

@@ -4,45 +4,36 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 )
 
-// programClient asks as programs do: with net/http's client, whose transport has one connection.
+// programClient asks as programs do: with net/http's client, which has a transport of its own and so one connection. It keeps that, but not on every occasion: when a machine is so busy that an
+// answer comes well before it is noticed that the request was sent, it gives the connection up and makes another.
 type programClient struct {
-	net.Conn
-
 	client  http.Client
 	request *http.Request
+	cancel  context.CancelFunc
 }
 
-// client connects a client as programs have it. It asks what the bare one asks, and fails when its connection is not kept, since what it would measure then is connecting.
+// client makes a client as programs have it, which connects when it first asks. It asks what the bare one asks.
 func (w way) client(ctx context.Context) (asker, error) {
 	request, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(w.request())))
 	if err != nil {
 		return nil, fmt.Errorf("make a request to %s: %w", w.name, err)
 	}
 	request.RequestURI, request.URL.Scheme, request.URL.Host = "", "http", request.Host // TLS, where there is any, is the connection's
-	conn, err := w.ask(ctx)
-	if err != nil {
-		return nil, err
-	}
-	only := make(chan net.Conn, 1)
-	only <- conn
-	return &programClient{
-		Conn: conn, request: request.WithContext(ctx),
-		client: http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			select {
-			case conn := <-only:
-				return conn, nil
-			default:
-				return nil, errors.New("the connection was not kept")
-			}
-		}}},
-	}, nil
+	ctx, cancel := context.WithCancel(ctx)
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.ask(ctx) }}
+	return &programClient{client: http.Client{Transport: transport}, request: request.WithContext(ctx), cancel: cancel}, nil
+}
+
+func (c *programClient) Close() error {
+	c.cancel()
+	c.client.CloseIdleConnections()
+	return nil
 }
 
 func (c *programClient) ask() error {

@@ -84,7 +84,7 @@ func measureHTTP(ctx context.Context, measured Measured, size Size, askings []as
 	return nil
 }
 
-// asker is a client with one connection, which is kept. Closing it ends what it asks.
+// asker is a client that keeps its connection. Closing it ends what it asks.
 type asker interface {
 	io.Closer
 	// ask asks once, and reads the answer to its end.

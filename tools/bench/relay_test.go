@@ -66,9 +66,11 @@ func TestWhatIsCutOffIsNoFigure(t *testing.T) {
 	}
 }
 
+const ofPrograms = "as of programs"
+
 // clients by who asks.
 func clients() map[string]func(way, context.Context) (asker, error) {
-	return map[string]func(way, context.Context) (asker, error){"bare": way.bare, "as of programs": way.client}
+	return map[string]func(way, context.Context) (asker, error){"bare": way.bare, ofPrograms: way.client}
 }
 
 func TestClientsAskAndAreInterrupted(t *testing.T) {
@@ -116,13 +118,14 @@ func TestClientsAreInterruptedWhileTheyWait(t *testing.T) {
 	}
 }
 
-func TestClientsAskTheSameOverOneConnectionEach(t *testing.T) {
+func TestClientsAskTheSameAndKeepTheirConnections(t *testing.T) {
 	t.Parallel()
-	const clientsAtOnce, each = 3, 5
+	const each = 20
 	for name, connect := range clients() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var connections, questions atomic.Int64
+			ended := make(chan struct{}, each)
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method != http.MethodGet || r.URL.Path != "/agents/7/http/http/x" || r.Header.Get("Authorization") != "Bearer you" || r.Host != r.Context().Value(http.LocalAddrContextKey).(net.Addr).String() {
 					w.WriteHeader(http.StatusForbidden)
@@ -131,44 +134,46 @@ func TestClientsAskTheSameOverOneConnectionEach(t *testing.T) {
 				respond().ServeHTTP(w, r)
 			}))
 			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-				if state == http.StateNew {
+				switch state { //nolint:exhaustive // those that say how many there are
+				case http.StateNew:
 					connections.Add(1)
+				case http.StateClosed:
+					ended <- struct{}{}
 				}
 			}
 			server.Start()
 			t.Cleanup(server.Close)
 			w := way{name: "the test", http: server.Listener.Addr().String(), path: "/agents/7", header: "Authorization: Bearer you\r\n"}
-			for range clientsAtOnce {
-				who, err := connect(w, t.Context())
-				require.NoError(t, err)
-				for range each {
-					require.NoError(t, who.ask())
-				}
-				require.NoError(t, who.Close())
-				require.Error(t, who.ask(), "what is closed asks no more")
+			who, err := connect(w, t.Context())
+			require.NoError(t, err)
+			for range each {
+				require.NoError(t, who.ask())
 			}
-			require.EqualValues(t, clientsAtOnce, connections.Load())
-			require.EqualValues(t, clientsAtOnce*each, questions.Load())
+			require.NoError(t, who.Close())
+			for range connections.Load() {
+				<-ended
+			}
+			require.Error(t, who.ask(), "what is closed asks no more")
+			require.EqualValues(t, each, questions.Load())
+			require.Less(t, connections.Load(), int64(each)/2, "a busy machine makes net/http give up one or another")
 		})
 	}
 }
 
-func TestConnectionsThatAreNotKeptAreNoFigure(t *testing.T) {
+func TestConnectionsThatEndAreReplacedByProgramsOnly(t *testing.T) {
 	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		respond().ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	w := way{name: "the test", http: server.Listener.Addr().String()}
 	for name, connect := range clients() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Connection", "close")
-				respond().ServeHTTP(w, r)
-			}))
-			t.Cleanup(server.Close)
-			who, err := connect(way{name: "the test", http: server.Listener.Addr().String()}, t.Context())
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = who.Close() })
-			require.NoError(t, who.ask())
-			require.Error(t, who.ask())
-		})
+		who, err := connect(w, t.Context())
+		require.NoError(t, err)
+		require.NoError(t, who.ask())
+		require.Equal(t, name == ofPrograms, who.ask() == nil, name)
+		require.NoError(t, who.Close())
 	}
 }
 

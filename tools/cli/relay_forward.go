@@ -154,6 +154,7 @@ func (f *forwarder) carry(ctx context.Context, conn net.Conn) error {
 	go func() { ended <- pass(stream, local) }()
 	err = pass(local, stream)
 	if err != nil {
+		_ = local.SetLinger(0) // what there was of the answer is not all of it, whoever closes first
 		cancel()
 	}
 	return errors.Join(err, <-ended)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,7 +25,11 @@ func shell(t *testing.T, log *bytes.Buffer, script string) *service {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "program")
-	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
+	// Whatever another test starts meanwhile would have the file open for writing for a moment, and a program that is being written cannot be started.
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700)
+	syscall.ForkLock.RUnlock()
+	require.NoError(t, err)
 	return &service{
 		name: "tested", begin: program{path: path, dir: dir, log: log}.begin,
 		configure: func(map[string]string) configuration {

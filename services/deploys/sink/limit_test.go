@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,48 +18,54 @@ import (
 
 func TestALimiterNeverLetsMoreThroughThanItsLimitsTogether(t *testing.T) {
 	t.Parallel()
-	const window = 400 * time.Millisecond
-	l := sink.NewLimiter(sink.Limit{Count: 20, Window: window, Burst: 100}).Within(sink.Limit{Count: 30, Window: 2 * window})
-	gate := sinktest.Gate{Windows: []sinktest.Window{{Count: 20, Length: window}, {Count: 30, Length: 2 * window}}}
-	for range 50 {
-		require.NoError(t, l.Wait(t.Context()))
-		gate.Enter()
-	}
-	refused, _ := gate.Refused()
-	require.Zero(t, refused)
+	synctest.Test(t, func(t *testing.T) {
+		const window = time.Minute
+		l := sink.NewLimiter(sink.Limit{Count: 20, Window: window, Burst: 100}).Within(sink.Limit{Count: 30, Window: 2 * window})
+		gate := sinktest.Gate{Windows: []sinktest.Window{{Count: 20, Length: window}, {Count: 30, Length: 2 * window}}}
+		for range 500 {
+			require.NoError(t, l.Wait(t.Context()))
+			gate.Enter()
+		}
+		refused, _ := gate.Refused()
+		require.Zero(t, refused)
+	})
 }
 
 func TestAPauseHoldsEveryoneBack(t *testing.T) {
 	t.Parallel()
-	const pause = 200 * time.Millisecond
-	var limiters sink.Limiters
-	a, b := limiters.For("x", sink.Limit{Count: 100, Window: time.Second, Burst: 50}), limiters.For("x").Within()
-	require.NotSame(t, a, limiters.For("y"))
-	began := time.Now()
-	b.Pause(pause)
-	b.Pause(time.Millisecond) // shortens nothing
-	require.Positive(t, a.Paused())
-	require.NoError(t, a.Await(t.Context()))
-	require.NoError(t, a.Wait(t.Context()))
-	require.GreaterOrEqual(t, time.Since(began), pause)
+	synctest.Test(t, func(t *testing.T) {
+		const pause = 200 * time.Millisecond
+		var limiters sink.Limiters
+		a, b := limiters.For("x", sink.Limit{Count: 100, Window: time.Second, Burst: 50}), limiters.For("x").Within()
+		require.NotSame(t, a, limiters.For("y"))
+		began := time.Now()
+		b.Pause(pause)
+		b.Pause(time.Millisecond) // shortens nothing
+		require.Equal(t, pause, a.Paused())
+		require.NoError(t, a.Await(t.Context()))
+		require.NoError(t, a.Wait(t.Context()))
+		require.Equal(t, pause, time.Since(began))
 
-	a.Pause(time.Hour)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, a.Wait(ctx), context.Canceled)
-	require.ErrorIs(t, b.Await(ctx), context.Canceled)
+		a.Pause(time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, a.Wait(ctx), context.Canceled)
+		require.ErrorIs(t, b.Await(ctx), context.Canceled)
+	})
 }
 
 func TestAwaitCountsNothing(t *testing.T) {
 	t.Parallel()
-	l := sink.NewLimiter(sink.Limit{Count: 1, Window: time.Hour})
-	for range 10 {
-		require.NoError(t, l.Await(t.Context()))
-	}
-	require.NoError(t, l.Wait(t.Context()))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	require.Error(t, l.Await(ctx))
+	synctest.Test(t, func(t *testing.T) {
+		l := sink.NewLimiter(sink.Limit{Count: 1, Window: time.Hour})
+		for range 10 {
+			require.NoError(t, l.Await(t.Context()))
+		}
+		require.NoError(t, l.Wait(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.Error(t, l.Await(ctx))
+	})
 }
 
 func TestPublicAddresses(t *testing.T) {

@@ -328,7 +328,7 @@ func TestAReplicaThatLosesItsLockRecordsNothingAndTheFactIsDeliveredAgainUnderIt
 		if d.Key == "a/2" {
 			once.Do(func() {
 				_, err := b.pool.Exec(context.Background(), `
-					SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted
+					SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory' AND granted
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 				if err != nil {
 					t.Error(err)

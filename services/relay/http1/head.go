@@ -12,7 +12,7 @@ var (
 	ErrOther = errors.New("the head is not plain")
 )
 
-// MaxFields of a plain head.
+// MaxFields of a plain head, whatever they are for.
 const MaxFields = 64
 
 // Field of a head. Its parts belong to what the head was read from.
@@ -70,7 +70,7 @@ func next(lines []byte) (f Field, rest []byte, plain bool) {
 		begin++
 	}
 	end := begin
-	for end < len(lines) && (' ' <= lines[end] && lines[end] < 0x7f || lines[end] == '\t') {
+	for end < len(lines) && printable(lines[end]) {
 		end++
 	}
 	if end+1 >= len(lines) || lines[end] != '\r' || lines[end+1] != '\n' {
@@ -78,6 +78,9 @@ func next(lines []byte) (f Field, rest []byte, plain bool) {
 	}
 	return Field{Name: lines[:colon], Value: bytes.TrimRight(lines[begin:end], " \t")}, lines[end+2:], true
 }
+
+// printable says whether a byte is one of text that everybody reads alike.
+func printable(c byte) bool { return ' ' <= c && c < 0x7f || c == '\t' }
 
 // set of bytes.
 type set [256]bool

@@ -34,9 +34,9 @@ func (r *Request) Read(b []byte) (size int, err error) {
 	}
 	var authorization Field
 	var small [maxName]byte
-	for len(lines) > 0 {
+	for n := 0; len(lines) > 0; n++ {
 		f, rest, plain := next(lines)
-		if !plain || len(r.Fields) == MaxFields {
+		if !plain || n == MaxFields {
 			return 0, ErrOther
 		}
 		lines = rest

@@ -30,9 +30,9 @@ func (r *Response) Read(b []byte, bodiless bool) (size int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for len(lines) > 0 {
+	for n := 0; len(lines) > 0; n++ {
 		f, rest, plain := next(lines)
-		if !plain || len(r.Fields) == MaxFields || !r.take(f) {
+		if !plain || n == MaxFields || !r.take(f) {
 			return 0, ErrOther
 		}
 		lines = rest
@@ -57,6 +57,11 @@ func (r *Response) begin(line []byte) bool {
 			return false
 		}
 		r.Status = 10*r.Status + int(c-'0')
+	}
+	for _, c := range rest[4:] { // nobody wants to know the reason, but to others a line might end in it
+		if !printable(c) {
+			return false
+		}
 	}
 	return 200 <= r.Status && r.Status < 600
 }

@@ -103,11 +103,11 @@ type told struct {
 	connectedAt time.Time
 }
 
-// hear what the stream says of an agent's connection from its beginning, until the last that was said is what the test waits for.
-func (s *system) hear(t *testing.T, agent int64, enough func(last told) bool) (all []told) {
+// hear what the stream says of agent 7 from its beginning, until the last that was said is what the test waits for.
+func (s *system) hear(t *testing.T, enough func(last told) bool) (all []told) {
 	t.Helper()
 	consumer, err := s.operator(t).OrderedConsumer(natstest.Context(t), topology.StreamAgents, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{cell.AgentConnected(agent), cell.AgentDisconnected(agent)},
+		FilterSubjects: []string{cell.AgentConnected(7), cell.AgentDisconnected(7)},
 	})
 	require.NoError(t, err)
 	messages, err := consumer.Messages()
@@ -176,14 +176,14 @@ func TestARelayThatWasTakenForDeadTellsAgainWhoIsThere(t *testing.T) {
 			a.Connected(one)
 			b.sees(t, 7, 1)
 			thaw := a.freeze(t, b)
-			s.hear(t, 7, isLost)
+			s.hear(t, isLost)
 			b.sees(t, 7)
 			meanwhile(t, s, a)
 			thaw()
 			b.sees(t, 7, 1)
-			s.hear(t, 7, isAgain)
+			s.hear(t, isAgain)
 			a.Disconnected(one, time.Now(), events.DisconnectReasonAgentLeft)
-			all := s.hear(t, 7, hasLeft)
+			all := s.hear(t, hasLeft)
 			require.GreaterOrEqual(t, len(all), 4)
 			requireTurns(t, one, all)
 		})
@@ -202,12 +202,12 @@ func TestARelayThatIsAwayWhenTheBucketIsLostTellsAgainWhoIsThere(t *testing.T) {
 	s.server.Down()
 	require.NoError(t, s.server.Restart())
 	require.Eventually(t, func() bool { return topology.EnsureRelays(t.Context(), s.state, topology.Options{}) == nil }, patience, 10*time.Millisecond)
-	s.hear(t, 7, isLost)
+	s.hear(t, isLost)
 	thaw()
 	b.sees(t, 7, 1)
-	s.hear(t, 7, isAgain)
+	s.hear(t, isAgain)
 	a.Disconnected(one, time.Now(), events.DisconnectReasonAgentLeft)
-	requireTurns(t, one, s.hear(t, 7, hasLeft))
+	requireTurns(t, one, s.hear(t, hasLeft))
 }
 
 // A queue that is full has what is told again wait, and nobody else.

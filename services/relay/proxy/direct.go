@@ -26,7 +26,7 @@ const (
 	attention = 100 * time.Millisecond
 )
 
-// direct is a connection of a caller that was taken from the server of HTTP, and carries plain requests (see package http1) one after the other: at a third of what they cost there. With the
+// direct is a connection of a caller that was taken from the server of HTTP, and carries plain requests (see package http1) one after the other, at half of what they cost there. With the
 // first that is not plain, or is to be refused, the server has it back.
 type direct struct {
 	h      *Handler

@@ -13,7 +13,7 @@ import (
 // shortCopy is how much is read at once of what becomes a stream, and longCopy while there is so much that each read is full.
 const (
 	shortCopy = 16 << 10
-	longCopy  = 2 * fullPayload
+	longCopy  = 4 * fullPayload
 )
 
 var (

@@ -10,7 +10,7 @@ import (
 )
 
 // gathered is how much one read or write below TLS may be, in bytes.
-const gathered = 128 << 10
+const gathered = 256 << 10
 
 var gatherings = sync.Pool{New: func() any { return new([gathered]byte) }}
 

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// stopPatience is how long a lab may take to stop before it is killed; it needs one to two seconds.
-const stopPatience = 20 * time.Second
+// stopPatience is how long a lab may take to stop before it is killed; it needs one to two seconds, and many more where the machine is busy.
+const stopPatience = time.Minute
 
 // Lab is a running control plane.
 type Lab struct {
