@@ -219,6 +219,17 @@ func TestAHeadThatDoesNotEndIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+func TestWhatIsNoRequestIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	f := stand(t, setup(t, http.HandlerFunc(echo)))
+	c := f.call().taken("/free")
+	c.say("SSH-2.0-OpenSSH_9\r\n")
+	response, err := http.ReadResponse(c.r, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusBadRequest, response.StatusCode)
+	f.gone()
+}
+
 func TestACallerThatLeavesInTheMiddleOfAHeadLeavesNothing(t *testing.T) {
 	t.Parallel()
 	f := stand(t, setup(t, http.HandlerFunc(echo)))
