@@ -86,7 +86,7 @@ func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context,
 		for {
 			changed := v.cfg.Directory.Changed()
 			now, err := v.caller(caller.UserID, caller.Admin)
-			if err == nil && now != caller {
+			if err == nil && now.Admin != caller.Admin {
 				err = fault.New(errcode.Unavailable, "user %d is no administrator any more: call again", caller.UserID)
 			}
 			if err != nil {

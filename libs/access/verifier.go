@@ -52,6 +52,8 @@ type Caller struct {
 	UserID int64
 	// Admin may do everything in the cell.
 	Admin bool
+	// ExpiresAt is when the token ends by which the caller was let in, by the clock of who signed it: the verifier may accept it for a little longer. Zero where there was no token.
+	ExpiresAt time.Time
 }
 
 // Verifier accepts access tokens. It is safe for concurrent use.
@@ -117,7 +119,12 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	if err != nil || id <= 0 {
 		return Caller{}, fault.New(errcode.Unauthenticated, "the access token names no user")
 	}
-	return v.caller(id, said.Admin)
+	caller, err := v.caller(id, said.Admin)
+	if err != nil {
+		return Caller{}, err
+	}
+	caller.ExpiresAt = said.ExpiresAt.Time
+	return caller, nil
 }
 
 // personal begins personal access tokens.

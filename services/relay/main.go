@@ -90,8 +90,8 @@ type process struct {
 	transport      *proxy.Transport
 	proxy          *proxy.Handler
 	intake         *intake.Handler
-	// tunnels are those of agents and of other relays.
-	tunnels tunnel.Sessions
+	// Tunnels that others have opened.
+	ofAgents, ofRelays tunnel.Sessions
 
 	agents, external, internal service.Part
 }
@@ -134,7 +134,7 @@ func (p *process) openRegistry(context.Context) error {
 	p.trail = audit.NewLog(audit.Config{Publish: p.teller.Publish, Logger: p.tel.Logger})
 	p.book = nats.NewBook(nats.Config{
 		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease,
-		Lost: p.teller.Lost, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
+		Announcer: p.teller, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
 }
@@ -161,8 +161,8 @@ func (p *process) openPeers(context.Context) error {
 	})
 	p.hub = hub.New(hub.Config{Self: p.self.ID, Registry: p.registry, Peer: p.peers.Session, Patience: p.cfg.External.Patience})
 	p.internal = p.listener("internal", p.cfg.Internal.Listener, &peer.Handler{
-		Verifier: verifier, Sessions: &p.tunnels, Follow: p.hub.Follow, Tunnel: p.cfg.Tunnel.tunnel(), Logger: p.tel.Logger,
-	})
+		Verifier: verifier, Sessions: &p.ofRelays, Follow: p.hub.Follow, Tunnel: p.cfg.Tunnel.tunnel(), Logger: p.tel.Logger,
+	}, nil)
 	return nil
 }
 
@@ -210,49 +210,63 @@ func (p *process) openExternal(context.Context) error {
 	}
 	authenticator := proxy.NewAuthenticator(users, services, p.directory.Changed, time.Now)
 	p.transport = proxy.NewTransport(p.hub)
+	handover := service.NewHandover()
 	p.proxy = proxy.NewHandler(proxy.Config{
 		Authenticator: authenticator, Directory: p.directory, Rules: rules, Opener: p.hub, Transport: p.transport, Audit: p.trail,
+		Handover: handover, IdleTimeout: p.cfg.External.IdleTimeout, ReadHeaderTimeout: p.cfg.External.ReadHeaderTimeout,
 		MaxRequests: p.cfg.External.MaxRequests, MaxRequestsPerCaller: p.cfg.External.MaxRequestsPerCaller, Logger: p.tel.Logger, Now: time.Now,
 	})
 	mux := http.NewServeMux()
 	mux.Handle("/", connectapi.NewHandler(connectapi.Dependencies{
 		Registry: p.registry, Callers: authenticator, May: p.proxy.May, Get: p.proxy.Get, Logger: p.tel.Logger, Interceptors: []connect.Interceptor{tracing},
 	}))
-	p.external = p.listener("external", p.cfg.External.Listener, p.proxy.Before(p.tel.HTTP, mux))
+	p.external = p.listener("external", p.cfg.External.Listener, p.proxy.Before(p.tel.HTTP, mux), handover)
 	return nil
 }
 
 func (p *process) openAgents(context.Context) error {
 	p.intake = intake.New(intake.Config{
-		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book, p.teller}, Configurations: p.configurations,
-		Sessions: &p.tunnels, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
+		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book}, Configurations: p.configurations,
+		Sessions: &p.ofAgents, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
-	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake)
+	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake, nil)
 	return nil
 }
 
-func (p *process) listener(name string, cfg service.Listener, handler http.Handler) service.Part {
-	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Below: tunnel.Gather})
+func (p *process) listener(name string, cfg service.Listener, handler http.Handler, handover *service.Handover) service.Part {
+	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Below: tunnel.Gather, Handover: handover})
 }
 
 // measure registers what can be seen of the relay.
 func (p *process) measure(context.Context) error {
+	if err := p.tel.Metrics.Register(p.proxy.Metrics()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	const streams = "lockstep_relay_streams"
 	for _, gauge := range []struct {
-		name, help string
-		value      func() int
+		name, help, direction string
+		value                 func() int
 	}{
-		{"lockstep_relay_connections", "Connections of agents that this relay holds.", p.intake.Connections},
-		{"lockstep_relay_known_connections", "Connections of agents that all relays hold, as far as this one knows.", p.registry.Connections},
-		{"lockstep_relay_requests", "Requests to agents that are under way.", p.proxy.Requests},
-		{"lockstep_relay_unpublished_records", "Records of the audit trail that wait to be published.", p.trail.Waiting},
+		{"lockstep_relay_connections", "Connections of agents that this relay holds.", "", p.intake.Connections},
+		{"lockstep_relay_known_connections", "Connections of agents that all relays hold, as far as this one knows.", "", p.registry.Connections},
+		{"lockstep_relay_requests", "Requests to agents that are under way.", "", p.proxy.Requests},
+		{"lockstep_relay_unpublished_records", "Records of the audit trail that wait to be published.", "", p.trail.Waiting},
+		{streams, streamsHelp, "to_agent", func() int { opened, _ := p.ofAgents.Streams(); return opened }},
+		{streams, streamsHelp, "to_relay", p.peers.Streams},
+		{streams, streamsHelp, "from_relay", func() int { _, taken := p.ofRelays.Streams(); return taken }},
 	} {
-		err := p.tel.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: gauge.name, Help: gauge.help}, func() float64 { return float64(gauge.value()) }))
-		if err != nil {
+		options := prometheus.GaugeOpts{Name: gauge.name, Help: gauge.help}
+		if gauge.direction != "" {
+			options.ConstLabels = prometheus.Labels{"direction": gauge.direction}
+		}
+		if err := p.tel.Metrics.Register(prometheus.NewGaugeFunc(options, func() float64 { return float64(gauge.value()) })); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return nil
 }
+
+const streamsHelp = "Streams that are open: to agents that this relay holds, to other relays that hold the agent, and from other relays, which then have another one to an agent here. Some are kept for the next request."
 
 // agents are the directory's, as the intake asks for them.
 type agents struct{ *directory.Directory }

@@ -3,8 +3,10 @@ package relay
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"lockstep.internal/libs/service"
+	"lockstep.internal/services/relay/tunnel"
 )
 
 // parts of the service: what begins when, and what is waited for.
@@ -60,12 +62,18 @@ func (p *process) listening(then func(map[string]string)) func(map[string]string
 	}
 }
 
-// holdTunnels until the relay is drained: then nobody is sent here any more, agents connect elsewhere, and what is open goes on to its end.
+// holdTunnels until the relay is drained: then nobody is sent here any more, agents connect elsewhere, and what is open goes on to its end. That a connection has ended is told before
+// this returns, and so before those end who pass it on.
 func (p *process) holdTunnels(ctx context.Context, self *service.Self) error {
 	self.Ready()
 	<-ctx.Done()
 	err := p.book.Retire(self.Finish())
-	p.tunnels.Drain(self.Finish())
+	var draining sync.WaitGroup
+	for _, tunnels := range []*tunnel.Sessions{&p.ofAgents, &p.ofRelays} {
+		draining.Go(func() { tunnels.Drain(self.Finish()) })
+	}
+	draining.Wait()
+	p.intake.Drain(self.Finish())
 	if err != nil {
 		return fmt.Errorf("retire from the registry: %w", err)
 	}

@@ -2,14 +2,17 @@ package relay_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/relay/agent"
 )
 
 func TestARequestReachesTheAgentThroughAnyRelay(t *testing.T) {
@@ -124,6 +127,32 @@ func TestARequestWaitsForItsAgent(t *testing.T) {
 	require.Equal(t, "GET /late ", <-answered)
 }
 
+// Where streams are, and in which direction.
+func TestOpenStreamsAreCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.relay(), b.relay()
+	b.replica(first)
+	b.shows(second, "lockstep_relay_known_connections 1")
+	streams := func(direction string, count int) string {
+		return fmt.Sprintf(`lockstep_relay_streams{direction="%s"} %d`, direction, count)
+	}
+	none := []string{streams("to_agent", 0), streams("to_relay", 0), streams("from_relay", 0)}
+	b.shows(first, none...)
+	b.shows(second, none...)
+	here, _, response := b.connect(first, developer, "shop")
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	b.shows(first, streams("to_agent", 1), streams("to_relay", 0), streams("from_relay", 0))
+	there, _, response := b.connect(second, developer, "shop")
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	b.shows(first, streams("to_agent", 2), streams("to_relay", 0), streams("from_relay", 1))
+	b.shows(second, streams("to_agent", 0), streams("to_relay", 1), streams("from_relay", 0))
+	require.NoError(t, here.Close())
+	require.NoError(t, there.Close())
+	b.shows(first, none...)
+	b.shows(second, none...)
+}
+
 func TestARevokedAgentIsCutOff(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -142,6 +171,31 @@ func TestARevokedAgentIsCutOff(t *testing.T) {
 	})
 	status, body := b.ask(b.request(r, developer, http.MethodGet, "/agents/7/http/shop/", ""))
 	require.Equal(t, 409, status, body)
+}
+
+// What is open to a target ends with it, and nothing goes to the old one over a connection that was kept.
+func TestATargetThatMovesIsLeft(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.relay(), b.relay()
+	b.replica(first)
+	moved := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "moved") }))
+	t.Cleanup(moved.Close)
+	for _, r := range []*running{first, second} {
+		_, body := b.ask(b.request(r, developer, http.MethodGet, "/agents/7/http/shop/", ""))
+		require.Equal(t, "GET / ", body)
+	}
+	_, answers, response := b.connect(second, developer, "shop")
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	b.configure(2, "shop", moved.Listener.Addr().String())
+	_, err := answers.ReadByte()
+	require.Error(t, err)
+	for _, r := range []*running{first, second} {
+		require.Eventually(t, func() bool { // a request that is under way meanwhile fails
+			status, body := b.ask(b.request(r, developer, http.MethodGet, "/agents/7/http/shop/", ""))
+			return status == http.StatusOK && body == "moved"
+		}, soon, tick)
+	}
 }
 
 func TestACallerWhoLosesItsRoleIsCutOff(t *testing.T) {
@@ -190,4 +244,25 @@ func TestADrainFailsNoRequest(t *testing.T) {
 	answer, err := io.ReadAll(answers)
 	require.NoError(t, err)
 	require.Contains(t, string(answer), "GET /still")
+}
+
+// Its last word is about the last connection that it held.
+func TestARelayThatIsDrainedTellsEveryEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const connections = 40
+	first := b.relay()
+	b.replicaWith(func(cfg *agent.Config) {
+		cfg.Relay.URLs, cfg.Relay.Connections = []string{"ws://" + first.addrs["agents"]}, connections
+	})
+	require.Eventually(t, func() bool { return b.metric(first, fmt.Sprintf("lockstep_relay_known_connections %d", connections)) }, soon, 5*time.Millisecond)
+	first.stop()
+	ended := 0
+	b.events(events.TypeAgentDisconnected, func(data []byte) bool {
+		var d events.AgentDisconnected
+		require.NoError(t, json.Unmarshal(data, &d))
+		require.Equal(t, events.DisconnectReasonRelayLeft, d.Reason)
+		ended++
+		return ended == connections
+	})
 }

@@ -48,6 +48,7 @@ const (
 	childPeerRelay = "peer-relay" // remotedialer's, beside which they are measured
 	childPeerAgent = "peer-agent"
 	childPeerFleet = "peer-fleet"
+	childCopies    = "copies" // what only copies, beside which they are measured, too
 )
 
 // peerPrefix begins the names of those that run others' programs. These have data races, which are not ours to find.
@@ -143,6 +144,8 @@ func serveBare(name, argument string, agents *fleetOfAgents, signals <-chan os.S
 		return watchBare(argument, signals, func() { ready(nil) })
 	case childTarget:
 		return configured(argument, signals, ready, serveTarget)
+	case childCopies:
+		return configured(argument, signals, ready, serveCopies)
 	case childPeerRelay:
 		return configured(argument, signals, ready, servePeerRelay)
 	case childPeerAgent:

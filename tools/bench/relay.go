@@ -6,19 +6,11 @@ import (
 	"time"
 )
 
-// peerName is whom relays are measured beside.
-const peerName = "remotedialer"
-
-// httpLevels are the clients of the HTTP figures in plaintext.
-var httpLevels = []int{1, 8, 32, 256}
-
-// httpsLevelsOf are those over TLS, which are measured through one relay only.
-func httpsLevelsOf(hops int) []int {
-	if hops > 1 {
-		return nil
-	}
-	return []int{1, 32}
-}
+// Whom relays are measured beside: another one, and what does nothing but copy.
+const (
+	peerName   = "remotedialer"
+	copiesName = "copies"
+)
 
 const (
 	bulkBytes   = 1 << 30
@@ -26,8 +18,9 @@ const (
 	manyAgents  = 1000
 )
 
-const relayAbout = "All on the loopback address, each a process: the target, relays, an agent, and the client, which is this program and as cheap as can be. The target is net/http's server with responses of 1 KB. Beside it " +
-	"github.com/rancher/remotedialer v0.6.1 with a reverse proxy in front that keeps its connections, in the same run and taking turns, as one of peers. Figures of http, open, wait, agents and tunnels are in plaintext from end to end; " +
+const relayAbout = "All on the loopback address, each a process: the target, relays, an agent, and the client, which is this program. It is as cheap as can be, so that what is measured has the machine to itself; figures of client are those of http once more, " +
+	"asked by net/http's client, as programs do. Both have the same aims, since whom those had in mind that set them is not known. The target is net/http's server with responses of 1 KB. Beside it " +
+	"github.com/rancher/remotedialer v0.6.1 with a reverse proxy in front that keeps its connections, in the same run and taking turns, as one of peers; the other, copies, is as many processes as there are relays and agents, which do nothing but copy bytes: what is lost there is lost to the way, not to the relay. Figures of http, client, open, wait, agents and tunnels are in plaintext from end to end; " +
 	"those of https and bulk have TLS between the client and the relay, between relays, and between relay and agent; what is behind an agent is plaintext, as within a cluster. Bulk is what goes in the time of a turn, at most 1 GiB; with --long always 1 GiB."
 
 // relayFamily measures the way to an agent's target through one relay.
@@ -61,28 +54,26 @@ func relay2Family() Family {
 	}
 }
 
-// carrySpecs are of what is carried. One relay has aims, and HTTP over TLS.
+// carrySpecs are of what is carried. One relay has aims, and more ways to ask.
 func carrySpecs(hops int) []Spec {
 	aims := map[string]Aim{}
 	if hops == 1 {
 		aims = map[string]Aim{
-			httpRate("http", 1): {Of: ofRatio, AtLeast: 0.5}, httpRate("http", 32): {Of: ofRatio, AtLeast: 0.4}, httpTail("http", 32): {Of: ofRatio, AtMost: 4},
 			bulkName(down, 1): {Of: ofRatio, AtLeast: 0.7}, bulkName(up, 1): {Of: ofRatio, AtLeast: 0.7},
 			bulkName(down, bulkStreams): {Of: ofRatio, AtLeast: 0.7}, bulkName(up, bulkStreams): {Of: ofRatio, AtLeast: 0.7},
+		}
+		for _, kind := range []string{httpKind, clientKind} {
+			aims[httpRate(kind, 1)], aims[httpRate(kind, 32)], aims[httpTail(kind, 32)] = Aim{Of: ofRatio, AtLeast: 0.5}, Aim{Of: ofRatio, AtLeast: 0.4}, Aim{Of: ofRatio, AtMost: 4}
 		}
 	}
 	var specs []Spec
 	add := func(name, unit, about, baseline string) {
 		specs = append(specs, Spec{Name: name, Unit: unit, About: about, Baseline: baseline, Aim: aims[name]})
 	}
-	for _, scheme := range []string{"http", "https"} {
-		levels, how := httpLevels, "plaintext"
-		if scheme == "https" {
-			levels, how = httpsLevelsOf(hops), "TLS"
-		}
-		for _, n := range levels {
-			add(httpRate(scheme, n), "1/s", fmt.Sprintf("responses of 1 KB in %s to %d clients that keep their connections", how, n), "the same clients directly at the target, in "+how)
-			add(httpTail(scheme, n), "ms", "what all but one in a hundred of them took at the most", "the same directly")
+	for _, a := range append(plainAskings(hops), secureAskings(hops)...) {
+		for _, n := range a.levels {
+			add(httpRate(a.kind, n), "1/s", fmt.Sprintf("responses of 1 KB in %s to %d clients that keep their connections%s", a.how, n, a.who), "the same clients directly at the target, in "+a.how)
+			add(httpTail(a.kind, n), "ms", "what all but one in a hundred of them took at the most", "the same directly")
 		}
 	}
 	for _, streams := range []int{1, bulkStreams} {
@@ -97,11 +88,9 @@ func carrySpecs(hops int) []Spec {
 	return specs
 }
 
-func httpRate(scheme string, clients int) string { return fmt.Sprintf("%s_c%d_rps", scheme, clients) }
+func httpRate(kind string, clients int) string { return fmt.Sprintf("%s_c%d_rps", kind, clients) }
 
-func httpTail(scheme string, clients int) string {
-	return fmt.Sprintf("%s_c%d_p99_ms", scheme, clients)
-}
+func httpTail(kind string, clients int) string { return fmt.Sprintf("%s_c%d_p99_ms", kind, clients) }
 
 func bulkName(down bool, streams int) string {
 	name := "bulk_up"
@@ -136,14 +125,7 @@ func measureParts(ctx context.Context, size Size, parts []relayPart) (Measured, 
 
 // carryParts are the figures of what is carried, in plaintext and over TLS.
 func carryParts(hops int) []relayPart {
-	plain := []string{"open_ms"}
-	for _, n := range httpLevels {
-		plain = append(plain, httpRate("http", n), httpTail("http", n))
-	}
-	var secure []string
-	for _, n := range httpsLevelsOf(hops) {
-		secure = append(secure, httpRate("https", n), httpTail("https", n))
-	}
+	plain, secure := append(namesOf(plainAskings(hops)), "open_ms"), namesOf(secureAskings(hops))
 	for _, streams := range []int{1, bulkStreams} {
 		secure = append(secure, bulkName(down, streams), bulkName(up, streams))
 	}
@@ -152,7 +134,7 @@ func carryParts(hops int) []relayPart {
 
 func measurePlain(hops int) func(context.Context, Measured, Size) error {
 	return onWays(hops, false, func(ctx context.Context, measured Measured, size Size, ways []way) error {
-		if err := measureHTTP(ctx, measured, size, "http", httpLevels, ways); err != nil {
+		if err := measureHTTP(ctx, measured, size, plainAskings(hops), ways); err != nil {
 			return err
 		}
 		if !size.wants("open_ms") {
@@ -172,7 +154,7 @@ func measurePlain(hops int) func(context.Context, Measured, Size) error {
 
 func measureSecure(hops int) func(context.Context, Measured, Size) error {
 	return onWays(hops, true, func(ctx context.Context, measured Measured, size Size, ways []way) error {
-		if err := measureHTTP(ctx, measured, size, "https", httpsLevelsOf(hops), ways); err != nil {
+		if err := measureHTTP(ctx, measured, size, secureAskings(hops), ways); err != nil {
 			return err
 		}
 		for _, streams := range []int{1, bulkStreams} {
@@ -204,34 +186,16 @@ func onWays(hops int, secure bool, fn func(context.Context, Measured, Size, []wa
 	}
 }
 
-func measureHTTP(ctx context.Context, measured Measured, size Size, scheme string, levels []int, ways []way) error {
-	for _, n := range levels {
-		if !size.wants(httpRate(scheme, n), httpTail(scheme, n)) {
-			continue
-		}
-		counting := turnOf(size, len(ways))
-		took, err := compare(ctx, size.For, ways, func(ctx context.Context, w way, _ int) ([]float64, error) {
-			l, err := w.asks(ctx, n, counting/warmingPart, counting)
-			return []float64{l.perSecond, l.p99}, err
-		})
-		if err != nil {
-			return err
-		}
-		measured[httpRate(scheme, n)], measured[httpTail(scheme, n)] = took.measurement(0), took.measurement(1)
-	}
-	return nil
-}
-
 // measureBulk moves 1 GiB a turn, or what goes in a turn's time. However many streams there are, they are beside one raw connection; what as many of those do is noted.
 func measureBulk(ctx context.Context, size Size, ways []way, streams int, down bool) (Measurement, error) {
 	const firstBytes = 4 << 20
-	ours, direct, peer := ways[0], ways[1], ways[2]
+	ours, direct, peer, copied := ways[0], ways[1], ways[2], ways[3]
 	type run struct {
 		way
 
 		streams int
 	}
-	runs := []run{{ours, streams}, {direct, 1}, {peer, streams}}
+	runs := []run{{ours, streams}, {direct, 1}, {peer, streams}, {copied, streams}}
 	if streams > 1 {
 		runs = append(runs, run{direct, streams})
 	}
@@ -266,10 +230,10 @@ func measureBulk(ctx context.Context, size Size, ways []way, streams int, down b
 		return Measurement{}, err
 	}
 	m := beside(median(rates[0]), median(rates[1]))
-	m.Peers = map[string]float64{peerName: median(rates[2])}
+	m.Peers = map[string]float64{peerName: median(rates[2]), copiesName: median(rates[3])}
 	m.Note = fmt.Sprintf("turns of %d to %d MiB", least>>20, most>>20)
 	if streams > 1 {
-		m.Note += fmt.Sprintf("; %d raw TLS connections: %.0f MB/s", streams, median(rates[3]))
+		m.Note += fmt.Sprintf("; %d raw TLS connections: %.0f MB/s", streams, median(rates[4]))
 	}
 	return m, nil
 }
@@ -313,9 +277,9 @@ func compare(ctx context.Context, duration time.Duration, ways []way, measure fu
 	return out, nil
 }
 
-// measurement of one value: ours beside the direct way, and the peer.
+// measurement of one value: ours beside the direct way, and the peers.
 func (c compared) measurement(value int) Measurement {
 	m := beside(c[0][value], c[1][value])
-	m.Peers = map[string]float64{peerName: c[2][value]}
+	m.Peers = map[string]float64{peerName: c[2][value], copiesName: c[3][value]}
 	return m
 }

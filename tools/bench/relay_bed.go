@@ -80,7 +80,7 @@ func (b *relayBed) direct() way {
 	return way{name: "the direct connection", http: b.target.addrs[targetHTTP], stream: b.target.addrs[targetStream]}
 }
 
-// ways are ours, the direct one, and the peer's, in this order.
+// ways are ours, the direct one, the peer's, and that of copies, in this order.
 func (b *relayBed) ways(ctx context.Context, hops int) ([]way, error) {
 	ours, err := b.lockstep(ctx, hops)
 	if err != nil {
@@ -95,7 +95,11 @@ func (b *relayBed) ways(ctx context.Context, hops int) ([]way, error) {
 			return nil, err
 		}
 	}
-	ways := []way{ours.way(bedAgent), b.direct(), peer.way(bedAgent)}
+	copied, err := b.copied(ctx, hops)
+	if err != nil {
+		return nil, err
+	}
+	ways := []way{ours.way(bedAgent), b.direct(), peer.way(bedAgent), copied}
 	for _, w := range ways {
 		if err := w.reached(ctx); err != nil { // a relay may not know yet what another one has
 			return nil, err

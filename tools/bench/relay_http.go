@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"sync"
@@ -18,42 +19,112 @@ type load struct {
 	p99       float64 // milliseconds
 }
 
-// asks has clients of one connection each ask again and again: first unmeasured, then for the time that counts. The client is as cheap as can be, since it shares the machine with what is
-// measured.
-func (w way) asks(ctx context.Context, clients int, warming, counting time.Duration) (load, error) {
+// Kinds of HTTP figures, with which their names begin.
+const (
+	httpKind   = "http"
+	httpsKind  = "https"
+	clientKind = "client"
+)
+
+// asking is HTTP figures of one kind.
+type asking struct {
+	kind string
+	// how and who complete the sentence that describes them.
+	how, who string
+	// connect makes a client, and levels are how many of them ask at once.
+	connect func(way, context.Context) (asker, error)
+	levels  []int
+}
+
+// plainAskings are those in plaintext. What depends on the client is measured through one relay only.
+func plainAskings(hops int) []asking {
+	askings := []asking{{kind: httpKind, how: "plaintext", connect: way.bare, levels: []int{1, 8, 32, 256}}}
+	if hops == 1 {
+		askings = append(askings, asking{kind: clientKind, how: "plaintext", who: " and are net/http's", connect: way.client, levels: []int{1, 32}})
+	}
+	return askings
+}
+
+// secureAskings are those over TLS, which are measured through one relay only.
+func secureAskings(hops int) []asking {
+	if hops > 1 {
+		return nil
+	}
+	return []asking{{kind: httpsKind, how: "TLS", connect: way.bare, levels: []int{1, 32}}}
+}
+
+// namesOf figures.
+func namesOf(askings []asking) []string {
+	var names []string
+	for _, a := range askings {
+		for _, n := range a.levels {
+			names = append(names, httpRate(a.kind, n), httpTail(a.kind, n))
+		}
+	}
+	return names
+}
+
+func measureHTTP(ctx context.Context, measured Measured, size Size, askings []asking, ways []way) error {
+	for _, a := range askings {
+		for _, n := range a.levels {
+			if !size.wants(httpRate(a.kind, n), httpTail(a.kind, n)) {
+				continue
+			}
+			counting := turnOf(size, len(ways))
+			took, err := compare(ctx, size.For, ways, func(ctx context.Context, w way, _ int) ([]float64, error) {
+				l, err := w.asks(ctx, a.connect, n, counting/warmingPart, counting)
+				return []float64{l.perSecond, l.p99}, err
+			})
+			if err != nil {
+				return err
+			}
+			measured[httpRate(a.kind, n)], measured[httpTail(a.kind, n)] = took.measurement(0), took.measurement(1)
+		}
+	}
+	return nil
+}
+
+// asker is a client that keeps its connection. Closing it ends what it asks.
+type asker interface {
+	io.Closer
+	// ask asks once, and reads the answer to its end.
+	ask() error
+}
+
+// asks has clients ask again and again: first unmeasured, then for the time that counts.
+func (w way) asks(ctx context.Context, connect func(way, context.Context) (asker, error), clients int, warming, counting time.Duration) (load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	conns := make([]net.Conn, 0, clients)
+	askers := make([]asker, 0, clients)
 	defer func() {
-		for _, conn := range conns {
-			_ = conn.Close() // nothing follows
+		for _, a := range askers {
+			_ = a.Close() // nothing follows
 		}
 	}()
 	for range clients {
-		conn, err := w.ask(ctx)
+		a, err := connect(w, ctx)
 		if err != nil {
 			return load{}, err
 		}
-		conns = append(conns, conn)
+		askers = append(askers, a)
 	}
 	var (
-		request = w.request()
 		from    = time.Now().Add(warming)
 		until   = from.Add(counting)
 		all     = make([]answers, clients)
-		asking  sync.WaitGroup
+		running sync.WaitGroup
 	)
-	for i, conn := range conns {
-		asking.Go(func() {
-			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	for i, a := range askers {
+		running.Go(func() {
+			stop := context.AfterFunc(ctx, func() { _ = a.Close() })
 			defer stop()
 			var err error
-			if all[i], err = ask(conn, request, from, until); err != nil {
+			if all[i], err = askFor(a, from, until); err != nil {
 				cancel(fmt.Errorf("ask through %s: %w", w.name, err)) // the first is the cause
 			}
 		})
 	}
-	asking.Wait()
+	running.Wait()
 	if ctx.Err() != nil {
 		return load{}, fmt.Errorf("ask: %w", context.Cause(ctx))
 	}
@@ -75,19 +146,15 @@ type answers struct {
 	last time.Time // when the last of them came
 }
 
-// ask asks one time after the other. Answers count that come from one time until another; one does, however late it comes.
-func ask(conn net.Conn, request []byte, from, until time.Time) (answers, error) {
-	reader := bufio.NewReaderSize(conn, 4<<10)
+// askFor asks one time after the other. Answers count that come from one time until another; one does, however late it comes.
+func askFor(who asker, from, until time.Time) (answers, error) {
 	var a answers
 	for {
 		began := time.Now()
 		if began.After(until) && len(a.took) > 0 {
 			return a, nil
 		}
-		if _, err := conn.Write(request); err != nil {
-			return a, fmt.Errorf("send: %w", err)
-		}
-		if err := readResponse(reader); err != nil {
+		if err := who.ask(); err != nil {
 			return a, err
 		}
 		if ended := time.Now(); ended.After(from) && (!ended.After(until) || len(a.took) == 0) {
@@ -95,6 +162,32 @@ func ask(conn net.Conn, request []byte, from, until time.Time) (answers, error) 
 		}
 	}
 }
+
+// bareClient is as cheap as can be, since it shares the machine with what is measured.
+type bareClient struct {
+	net.Conn
+
+	request []byte
+	reader  *bufio.Reader
+}
+
+// bare connects a client that does no more than it must.
+func (w way) bare(ctx context.Context) (asker, error) {
+	conn, err := w.ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &bareClient{Conn: conn, request: w.request(), reader: bufio.NewReaderSize(conn, 4<<10)}, nil
+}
+
+func (c *bareClient) ask() error {
+	if _, err := c.Write(c.request); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return readResponse(c.reader)
+}
+
+var errLength = errors.New("the answer is not of the length that it should have, or does not say it")
 
 var (
 	statusOK      = []byte("HTTP/1.1 200 ")
@@ -128,7 +221,7 @@ func readResponse(reader *bufio.Reader) error {
 		}
 	}
 	if length != responseSize {
-		return errors.New("the answer is not of the length that it should have, or does not say it")
+		return errLength
 	}
 	if _, err := reader.Discard(length); err != nil {
 		return fmt.Errorf("read the answer: %w", err)

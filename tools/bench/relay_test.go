@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,29 +60,121 @@ func TestWhatIsCutOffIsNoFigure(t *testing.T) {
 	w := way{name: "the test", stream: cut, http: cut}
 	_, err := w.carries(t.Context(), 1, down, 100, 100)
 	require.ErrorContains(t, err, "carry bulk through the test")
-	_, err = w.asks(t.Context(), 2, 0, time.Minute)
-	require.ErrorContains(t, err, "ask through the test")
+	for _, connect := range clients() {
+		_, err = w.asks(t.Context(), connect, 2, 0, time.Minute)
+		require.ErrorContains(t, err, "ask through the test")
+	}
+}
+
+const ofPrograms = "as of programs"
+
+// clients by who asks.
+func clients() map[string]func(way, context.Context) (asker, error) {
+	return map[string]func(way, context.Context) (asker, error){"bare": way.bare, ofPrograms: way.client}
 }
 
 func TestClientsAskAndAreInterrupted(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(respond())
+	for name, connect := range clients() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(respond())
+			t.Cleanup(server.Close)
+			w := way{name: "the test", http: server.Listener.Addr().String()}
+			seen, err := w.asks(t.Context(), connect, 4, time.Millisecond, 50*time.Millisecond)
+			require.NoError(t, err)
+			require.Positive(t, seen.perSecond)
+			require.Positive(t, seen.p99)
+
+			seen, err = w.asks(t.Context(), connect, 4, 0, time.Nanosecond)
+			require.NoError(t, err, "an answer that comes too late is better than none")
+			require.Positive(t, seen.perSecond)
+
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cause := errors.New("interrupt")
+			cancel(cause)
+			_, err = w.asks(ctx, connect, 4, time.Minute, time.Minute)
+			require.Error(t, err)
+		})
+	}
+}
+
+func TestClientsAreInterruptedWhileTheyWait(t *testing.T) {
+	t.Parallel()
+	for name, connect := range clients() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cause := errors.New("interrupt")
+			server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				cancel(cause)
+				<-r.Context().Done()
+			}))
+			t.Cleanup(server.Close)
+			w := way{name: "the test", http: server.Listener.Addr().String()}
+			_, err := w.asks(ctx, connect, 2, time.Minute, time.Minute)
+			require.ErrorIs(t, err, cause)
+		})
+	}
+}
+
+func TestClientsAskTheSameAndKeepTheirConnections(t *testing.T) {
+	t.Parallel()
+	const each = 20
+	for name, connect := range clients() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var connections, questions atomic.Int64
+			ended := make(chan struct{}, each)
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet || r.URL.Path != "/agents/7/http/http/x" || r.Header.Get("Authorization") != "Bearer you" || r.Host != r.Context().Value(http.LocalAddrContextKey).(net.Addr).String() {
+					w.WriteHeader(http.StatusForbidden)
+				}
+				questions.Add(1)
+				respond().ServeHTTP(w, r)
+			}))
+			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				switch state { //nolint:exhaustive // those that say how many there are
+				case http.StateNew:
+					connections.Add(1)
+				case http.StateClosed:
+					ended <- struct{}{}
+				}
+			}
+			server.Start()
+			t.Cleanup(server.Close)
+			w := way{name: "the test", http: server.Listener.Addr().String(), path: "/agents/7", header: "Authorization: Bearer you\r\n"}
+			who, err := connect(w, t.Context())
+			require.NoError(t, err)
+			for range each {
+				require.NoError(t, who.ask())
+			}
+			require.NoError(t, who.Close())
+			for range connections.Load() {
+				<-ended
+			}
+			require.Error(t, who.ask(), "what is closed asks no more")
+			require.EqualValues(t, each, questions.Load())
+			require.Less(t, connections.Load(), int64(each)/2, "a busy machine makes net/http give up one or another")
+		})
+	}
+}
+
+func TestConnectionsThatEndAreReplacedByProgramsOnly(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		respond().ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	w := way{name: "the test", http: server.Listener.Addr().String()}
-	seen, err := w.asks(t.Context(), 4, time.Millisecond, 50*time.Millisecond)
-	require.NoError(t, err)
-	require.Positive(t, seen.perSecond)
-	require.Positive(t, seen.p99)
-
-	seen, err = w.asks(t.Context(), 4, 0, time.Nanosecond)
-	require.NoError(t, err, "an answer that comes too late is better than none")
-	require.Positive(t, seen.perSecond)
-
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("interrupt")
-	cancel(cause)
-	_, err = w.asks(ctx, 4, time.Minute, time.Minute)
-	require.Error(t, err)
+	for name, connect := range clients() {
+		who, err := connect(w, t.Context())
+		require.NoError(t, err)
+		require.NoError(t, who.ask())
+		require.Equal(t, name == ofPrograms, who.ask() == nil, name)
+		require.NoError(t, who.Close())
+	}
 }
 
 func TestUpgradesThatAreRefusedSayWhy(t *testing.T) {
@@ -118,6 +212,33 @@ func TestResponsesAreOfTheSizeThatIsMeasured(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, c.fault)
+		})
+	}
+}
+
+func TestClientsOfProgramsLookAtAnswers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		fault   string
+	}{
+		"refused": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nobody", http.StatusServiceUnavailable) }, "503 Service Unavailable: nobody"},
+		"of another length": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "short")
+		}, "length"},
+		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(responseSize))
+			_, _ = io.WriteString(w, "short")
+		}, "EOF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(c.handler)
+			t.Cleanup(server.Close)
+			who, err := way{name: "the test", http: server.Listener.Addr().String()}.client(t.Context())
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = who.Close() })
+			require.ErrorContains(t, who.ask(), c.fault)
 		})
 	}
 }

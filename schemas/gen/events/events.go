@@ -40,7 +40,9 @@ type AgentConfig struct {
 	UnschedulablePatienceMs int `json:"unschedulable_patience_ms"`
 }
 
-// A replica of an agent has connected to a relay.
+// A replica of an agent has connected to a relay. Said once more, with the same
+// connection_id and connected_at, of a connection that was said to be lost and is
+// there.
 type AgentConnected struct {
 	// The agent.
 	AgentID int `json:"agent_id"`
@@ -70,8 +72,8 @@ type AgentConnected struct {
 	Version string `json:"version,omitempty"`
 }
 
-// A replica of an agent is no longer connected to a relay. Nothing says so for the
-// replicas of a relay that was killed.
+// A replica of an agent is no longer connected to a relay. Of the replicas of a
+// relay that was killed, the other relays say so.
 type AgentDisconnected struct {
 	// The agent.
 	AgentID int `json:"agent_id"`

@@ -5,10 +5,11 @@ package events
 // Names of the event types.
 const (
 	// TypeAgentConnected is an event whose data is [AgentConnected], on stream AGENTS at agent.{agent}.connected: A replica of an agent has
-	// connected to a relay.
+	// connected to a relay. Said once more, with the same connection_id and connected_at, of a connection that was said to be lost and is
+	// there.
 	TypeAgentConnected = "dev.lockstep.agent.connected.v1"
 	// TypeAgentDisconnected is an event whose data is [AgentDisconnected], on stream AGENTS at agent.{agent}.disconnected: A replica of an
-	// agent is no longer connected to a relay. Nothing says so for the replicas of a relay that was killed.
+	// agent is no longer connected to a relay. Of the replicas of a relay that was killed, the other relays say so.
 	TypeAgentDisconnected = "dev.lockstep.agent.disconnected.v1"
 	// TypeAgentRequests is an event whose data is [AgentRequests], on stream AGENTS at agent.{agent}.requests: Who asked what of an agent
 	// through a relay: requests that have ended, and the beginning of those that last. Never with bodies, headers or queries.
@@ -122,11 +123,11 @@ func Types() []Type {
 	return []Type{
 		{
 			Name: TypeAgentConnected, Title: "AgentConnected", Stream: "AGENTS", Subject: "agent.{agent}.connected",
-			Description: "A replica of an agent has connected to a relay.",
+			Description: "A replica of an agent has connected to a relay. Said once more, with the same connection_id and connected_at, of a connection that was said to be lost and is there.",
 		},
 		{
 			Name: TypeAgentDisconnected, Title: "AgentDisconnected", Stream: "AGENTS", Subject: "agent.{agent}.disconnected",
-			Description: "A replica of an agent is no longer connected to a relay. Nothing says so for the replicas of a relay that was killed.",
+			Description: "A replica of an agent is no longer connected to a relay. Of the replicas of a relay that was killed, the other relays say so.",
 		},
 		{
 			Name: TypeAgentRequests, Title: "AgentRequests", Stream: "AGENTS", Subject: "agent.{agent}.requests",

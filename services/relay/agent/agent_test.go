@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -129,6 +130,40 @@ func TestTargetsAreReachedAsConfiguredAndAllowed(t *testing.T) {
 	require.Equal(t, "apps", made[0].PodNamespace)
 	require.Equal(t, "agent-0", made[0].PodName)
 	require.NotEmpty(t, made[0].Version)
+}
+
+// What was opened to a target does not outlive it: neither when it is taken away, nor when it is another one under the same name.
+func TestStreamsEndWithTheirTarget(t *testing.T) {
+	t.Parallel()
+	token := natsauth.NewToken(natsauth.TokenAgent)
+	r, echo, other := newRelay(t, token), newTarget(t), newTarget(t)
+	cfg := config(t, token, r)
+	p := start(t, cfg)
+	r.configure(echo.configuration(3))
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 3")
+	first := r.stream("echo")
+	echoes(t, first)
+	r.configure(echo.configuration(4))
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 4")
+	echoes(t, first)
+
+	r.configure(other.configuration(5))
+	_, err := first.Read(make([]byte, 1))
+	var reset *tunnel.ResetError
+	require.ErrorAs(t, err, &reset)
+	require.Equal(t, tunnel.Refused, reset.Reason)
+	require.Equal(t, fmt.Sprintf(`target "echo" is at %s now (revision 5 of the agent's configuration), and not at %s`, other.addr, echo.addr), reset.Text)
+	echo.left(t, 0)
+	second := r.stream("echo")
+	echoes(t, second)
+	other.left(t, 1)
+
+	r.configure(`{"config_revision":6}`)
+	_, err = second.Read(make([]byte, 1))
+	require.ErrorAs(t, err, &reset)
+	require.Equal(t, `the agent's configuration (revision 6) has no target "echo"`, reset.Text)
+	other.left(t, 0)
+	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_streams 0")
 }
 
 // A relay that is killed says nothing; what it had opened must not stay open at the targets.

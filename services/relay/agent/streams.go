@@ -70,10 +70,11 @@ func (e *unreachableError) Unwrap() error { return e.err }
 
 // join carries a stream's bytes to a target and back until both directions have ended. An error is that there is nothing to be joined with.
 func (a *agent) join(s *tunnel.Stream, target string) error {
-	conn, err := a.reach(s, target)
+	conn, release, err := a.reach(s, target)
 	if err != nil {
 		return err
 	}
+	defer release()
 	a.metrics.streams.WithLabelValues(streamTaken).Inc()
 	_ = s.Take()                              // joining shows what is wrong with it
 	sent, received, _ := tunnel.Join(s, conn) // both ends know why it ended
@@ -82,8 +83,8 @@ func (a *agent) join(s *tunnel.Stream, target string) error {
 	return nil
 }
 
-// reach connects to a target, unless the stream is given up meanwhile.
-func (a *agent) reach(s *tunnel.Stream, target string) (tunnel.Conn, error) {
+// reach connects to a target, unless the stream is given up meanwhile: by who opened it, or, until release is called, because the target is another one now.
+func (a *agent) reach(s *tunnel.Stream, target string) (joined tunnel.Conn, release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.Targets.DialTimeout)
 	defer cancel()
 	s.OnFailure(cancel)
@@ -92,18 +93,26 @@ func (a *agent) reach(s *tunnel.Stream, target string) (tunnel.Conn, error) {
 	case <-a.book.Known(): // the first streams may come before the agent has read its configuration
 	case <-ctx.Done():
 	}
-	address, err := a.book.Find(target)
+	address, release, err := a.book.Use(target, func(why error) { a.end(s, target, why) })
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address.String())
 	if err != nil {
-		return nil, &unreachableError{target, err}
+		release()
+		return nil, nil, &unreachableError{target, err}
 	}
 	joined, is := conn.(tunnel.Conn)
 	if !is {
+		release()
 		_ = conn.Close() // nobody has used it
-		return nil, &unreachableError{target, fmt.Errorf("a %T has no directions that end separately", conn)}
+		return nil, nil, &unreachableError{target, fmt.Errorf("a %T has no directions that end separately", conn)}
 	}
-	return joined, nil
+	return joined, release, nil
+}
+
+// end a stream whose target is another one now. Its connection to the old one ends with it.
+func (a *agent) end(s *tunnel.Stream, target string, why error) {
+	a.logger.Warn("a stream is ended, since its target has changed", slog.String("target", target), slog.String("error", why.Error()))
+	s.Reset(tunnel.Refused, why.Error())
 }

@@ -74,6 +74,9 @@ func (l *Log) Reserve(ctx context.Context, records int) error {
 	return nil
 }
 
+// TryReserve is Reserve where there is room at once; it says whether there was.
+func (l *Log) TryReserve(records int) bool { return l.room.TryAcquire(int64(records)) }
+
 // Release gives back room that is not needed.
 func (l *Log) Release(records int) { l.room.Release(int64(records)) }
 

@@ -38,8 +38,8 @@ const (
 const (
 	// maxText of what an agent says of itself, in bytes.
 	maxText = 253
-	// helloTimeout is how soon an agent has to ask for its configuration.
-	helloTimeout = 15 * time.Second
+	// DefaultHelloTimeout is how soon an agent has to ask for its configuration.
+	DefaultHelloTimeout = 15 * time.Second
 	// maxStreams that an agent may have open: it needs one, and each may cost a window of memory.
 	maxStreams = 4
 	// retryAfter is what agents are told that come when there is no room, in seconds; they add to it by chance.
@@ -80,7 +80,7 @@ type Configurations interface {
 	Configuration(agent int64) (line []byte, changed <-chan struct{})
 }
 
-// Config of a [Handler]. All is required but Tunnel.
+// Config of a [Handler]. All is required but Tunnel and HelloTimeout.
 type Config struct {
 	// RelayID of this relay.
 	RelayID        string
@@ -92,8 +92,10 @@ type Config struct {
 	Tunnel         tunnel.Config
 	// MaxConnections that are held at a time, and MaxConnectionsPerAgent those of one agent.
 	MaxConnections, MaxConnectionsPerAgent int
-	Logger                                 *slog.Logger
-	Now                                    func() time.Time
+	// HelloTimeout is how soon an agent has to ask for its configuration; else its connection, which nobody can use, is closed. Defaults to [DefaultHelloTimeout].
+	HelloTimeout time.Duration
+	Logger       *slog.Logger
+	Now          func() time.Time
 }
 
 // Handler is made by [New].
@@ -106,11 +108,16 @@ type Handler struct {
 	// count of all that are held, and held those of each agent: also those that are not connected yet, or are being drained.
 	count int
 	held  map[int64]int
+	// idle is closed when none is held any more; nil while nobody waits for that.
+	idle chan struct{}
 }
 
 // New makes a handler.
 func New(cfg Config) *Handler {
 	cfg.Tunnel.MaxStreams = maxStreams
+	if cfg.HelloTimeout == 0 {
+		cfg.HelloTimeout = DefaultHelloTimeout
+	}
 	return &Handler{cfg: cfg, connected: map[int64]map[int64]*connection{}, held: map[int64]int{}}
 }
 
@@ -229,6 +236,28 @@ func (h *Handler) release(agent int64) {
 	if h.held[agent]--; h.held[agent] == 0 {
 		delete(h.held, agent)
 	}
+	if h.count == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// Drain waits until no connection is held any more and all have been told so, which is after the end of its session; at the latest until finish is done. The sessions are drained before.
+func (h *Handler) Drain(finish context.Context) {
+	h.mu.Lock()
+	if h.count == 0 {
+		h.mu.Unlock()
+		return
+	}
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+	}
+	idle := h.idle
+	h.mu.Unlock()
+	select {
+	case <-idle:
+	case <-finish.Done():
+	}
 }
 
 // hold serves a connection until it ends.
@@ -237,7 +266,7 @@ func (h *Handler) hold(ctx context.Context, c *connection, conn net.Conn, secret
 	c.session = tunnel.NewSession(conn, false, secret, h.cfg.Tunnel, func(s *tunnel.Stream) { h.take(c, s) })
 	why := make(chan error, 1)
 	go func() { why <- h.cfg.Sessions.Serve(c.session) }()
-	hello := time.NewTimer(helloTimeout)
+	hello := time.NewTimer(h.cfg.HelloTimeout)
 	defer hello.Stop()
 	select {
 	case <-c.hello:

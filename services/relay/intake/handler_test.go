@@ -37,6 +37,8 @@ type world struct {
 	another chan struct{}
 	held    map[int64]*tunnel.Session
 	told    chan string
+	// slow is how long it takes to be told of an end: until it is closed.
+	slow chan struct{}
 }
 
 func (w *world) Ready() bool {
@@ -88,6 +90,7 @@ func (w *world) Connected(c registry.Connection) {
 }
 
 func (w *world) Disconnected(_ registry.Connection, _ time.Time, why events.DisconnectReason) {
+	<-w.slow
 	w.told <- "disconnected: " + string(why)
 }
 
@@ -99,26 +102,43 @@ type bed struct {
 	sessions tunnel.Sessions
 	handler  *intake.Handler
 	url      string
+	// quick has everything told at once from then on.
+	quick func()
 }
 
-func setup(t *testing.T) *bed {
+func setup(t *testing.T, change ...func(*intake.Config)) *bed {
+	t.Helper()
+	b := setupSlow(t, change...)
+	b.quick()
+	return b
+}
+
+// setupSlow is a bed where no end is told until that is quick.
+func setupSlow(t *testing.T, change ...func(*intake.Config)) *bed {
 	t.Helper()
 	b := &bed{t: t, token: natsauth.NewToken(natsauth.TokenAgent), world: &world{
 		ready: true, changed: make(chan struct{}), another: make(chan struct{}), held: map[int64]*tunnel.Session{}, told: make(chan string, 100), line: `{"config_revision":1}`,
+		slow: make(chan struct{}),
 	}}
+	b.quick = sync.OnceFunc(func() { close(b.slow) })
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, b.token)
 	require.NoError(t, err)
 	b.known = map[int64]intake.Credential{7: {ProjectID: 3, TokenHash: hash}, 8: {ProjectID: 3}, 9: {ProjectID: 3, TokenHash: hash, Revoked: true}}
-	b.handler = intake.New(intake.Config{
+	cfg := intake.Config{
 		RelayID: "r", Agents: b, Holder: b, Tellers: []intake.Teller{b}, Configurations: b, Sessions: &b.sessions, MaxConnections: 4, MaxConnectionsPerAgent: 2,
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	b.handler = intake.New(cfg)
 	server := httptest.NewServer(b.handler)
 	b.url = strings.Replace(server.URL, "http", "ws", 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { b.handler.Run(ctx) })
 	t.Cleanup(func() {
+		b.quick()
 		cancel()
 		running.Wait()
 		ended, end := context.WithCancel(context.Background())
@@ -258,6 +278,24 @@ func TestAnAgentHearsItsConfigurationAndEveryChange(t *testing.T) {
 	require.Empty(t, b.held)
 }
 
+// Who has a token and says nothing takes nobody's place: it is gone after a while, and was never connected.
+func TestWhoDoesNotSayHelloIsClosed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(cfg *intake.Config) { cfg.HelloTimeout = 50 * time.Millisecond })
+	silent, err := b.dial(b.header(7, b.token))
+	require.NoError(t, err)
+	other, err := b.dial(b.header(7, b.token))
+	require.NoError(t, err)
+	if wrong, err := other.Open([]byte("something else")); err == nil {
+		_, err = wrong.Read(make([]byte, 1))
+		require.Error(t, err)
+	}
+	<-silent.Done()
+	<-other.Done()
+	require.Eventually(t, func() bool { return b.handler.Connections() == 0 }, soon, time.Millisecond)
+	require.Empty(t, b.told)
+}
+
 // An agent is somebody else's: it opens one stream, of which the relay keeps at most a window.
 func TestAnAgentOpensOneStream(t *testing.T) {
 	t.Parallel()
@@ -370,6 +408,36 @@ func TestADrainIsToldAndTakesNobody(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, refusal(t, err).Status)
 	<-drained
 	<-s.Done()
+}
+
+// Who passes on what is told may end once the drain has: a session ends before that has been told.
+func TestADrainEndsWhenItsLastEndIsTold(t *testing.T) {
+	t.Parallel()
+	b := setupSlow(t)
+	s, _ := b.connect()
+	s2, _ := b.connect()
+	b.sessions.Drain(t.Context())
+	<-s.Done()
+	<-s2.Done()
+	given, giveUp := context.WithCancel(t.Context())
+	giveUp()
+	b.handler.Drain(given)
+	require.Empty(t, b.told)
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		b.handler.Drain(t.Context())
+	}()
+	select {
+	case <-drained:
+		require.Fail(t, "nothing has been told yet")
+	case <-time.After(50 * time.Millisecond):
+	}
+	b.quick()
+	<-drained
+	require.Len(t, b.told, 2)
+	b.handler.Drain(t.Context())
+	require.Zero(t, b.handler.Connections())
 }
 
 func TestABrowserMakesNoTunnel(t *testing.T) {

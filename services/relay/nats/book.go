@@ -37,24 +37,37 @@ type Config struct {
 	Registry  *registry.Registry
 	// Lease defaults to [DefaultLease]; whole seconds.
 	Lease time.Duration
-	// Lost is told of connections whose relay has ended without a word, by every relay that notices. Optional.
-	Lost func(registry.Connection)
+	// Announcer is told who comes and goes. Defaults to nobody.
+	Announcer Announcer
 	// Gone is told of every connection that the registry has no more. Optional.
 	Gone   func(registry.Connection)
 	Logger *slog.Logger
+}
+
+// Announcer is told who comes and goes; a [Teller].
+type Announcer interface {
+	Connected(c registry.Connection)
+	Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason)
+	// Again tells of a connection of this relay that others have told to be lost. It does not wait: false is that it has to be told later.
+	Again(c registry.Connection) bool
+	// Lost tells of connections whose relay has ended without a word, and returns when that is stored. Every relay that notices does so.
+	Lost(ctx context.Context, lost []registry.Connection) error
 }
 
 // Book is made by [NewBook].
 type Book struct {
 	cfg Config
 
-	mu sync.Mutex
-	// held is what the bucket shall have of this relay, by key; nil what shall go.
-	held    map[string][]byte
-	changed map[string]struct{}
-	wake    chan struct{}
+	mu     sync.Mutex
+	claims *registry.Claims
+	// lease is the revision of this relay's own.
+	lease uint64
+	wake  chan struct{}
 	// retired is that the bucket shall have nothing of this relay any more, lapsed that its lease was lost.
 	retired, lapsed bool
+
+	// Only Run uses these. lost are connections whose relay has ended without a word, which is to be told; told are those of which it was, and whose entries are to go.
+	lost, told map[string]registry.Connection
 }
 
 // NewBook makes a book that is written while Run runs.
@@ -62,37 +75,38 @@ func NewBook(cfg Config) *Book {
 	if cfg.Lease == 0 {
 		cfg.Lease = DefaultLease
 	}
-	return &Book{cfg: cfg, held: map[string][]byte{}, changed: map[string]struct{}{}, wake: make(chan struct{}, 1)}
+	if cfg.Announcer == nil {
+		cfg.Announcer = nobody{}
+	}
+	return &Book{cfg: cfg, claims: registry.NewClaims(), wake: make(chan struct{}, 1), lost: map[string]registry.Connection{}, told: map[string]registry.Connection{}}
 }
 
 // At says where other relays reach this one. It is called before Run.
 func (b *Book) At(url string) { b.cfg.Self.URL = url }
 
-// Connected notes a connection of this relay.
+// Connected notes a connection of this relay, and has it announced.
 func (b *Book) Connected(c registry.Connection) {
 	c.RelayID = b.cfg.Self.ID
-	value, err := json.Marshal(c)
-	if err != nil { // of what has come in a header, nothing can be in the way
-		b.cfg.Logger.Error("a connection cannot be written", "agent_id", c.AgentID, "connection_id", c.ID, "error", err)
-		return
-	}
-	b.note(c.Key(), value)
-}
-
-// Disconnected takes it back.
-func (b *Book) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
-	b.note(c.Key(), nil)
-}
-
-func (b *Book) note(key string, value []byte) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if value == nil {
-		delete(b.held, key)
-	} else {
-		b.held[key] = value
+	b.claims.Hold(c)
+	b.stir()
+	b.mu.Unlock()
+	b.cfg.Announcer.Connected(c)
+}
+
+// Disconnected takes it back, and has that announced.
+func (b *Book) Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) {
+	b.mu.Lock()
+	if was, held := b.claims.Drop(c.Key()); held {
+		c = was
 	}
-	b.changed[key] = struct{}{}
+	b.stir()
+	b.mu.Unlock()
+	b.cfg.Announcer.Disconnected(c, at, why) // nothing is told again of it after that
+}
+
+// stir has Run look at what is to be written.
+func (b *Book) stir() {
 	select {
 	case b.wake <- struct{}{}:
 	default:
@@ -124,7 +138,9 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 	if err := b.refresh(ctx); err != nil {
 		return false, err
 	}
-	b.everything()
+	if err := b.everything(ctx, kv); err != nil {
+		return false, err
+	}
 	if err := b.flush(ctx, kv); err != nil {
 		return false, err
 	}
@@ -134,8 +150,9 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 	}
 	defer watcher.Stop() //nolint:errcheck // it is over
 	b.cfg.Registry.Doubt()
-	believed := time.NewTimer(b.cfg.Lease)
+	believed := time.NewTimer(0)
 	defer believed.Stop()
+	believed.Stop() // until all is read: a lease is newer than what counts by it
 	lease := time.NewTicker(b.cfg.Lease / refreshes)
 	defer lease.Stop()
 	for {
@@ -150,6 +167,7 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 				return false, fmt.Errorf("watch bucket %s: the watch has ended", bucket)
 			case entry == nil:
 				ready()
+				believed.Reset(b.cfg.Lease)
 			default:
 				b.take(ctx, entry)
 			}
@@ -157,6 +175,7 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 			if err := b.refresh(ctx); err != nil {
 				return false, err
 			}
+			b.tellAgain()
 		case <-b.wake:
 			if err := b.renew(ctx); err != nil {
 				return false, err
@@ -166,10 +185,15 @@ func (b *Book) session(ctx context.Context, ready func()) (again bool, err error
 			}
 		case <-believed.C:
 			b.dispel()
-			if err := b.clean(ctx, kv); err != nil {
+			more, err := b.clean(ctx, kv)
+			if err != nil {
 				return false, err
 			}
-			believed.Reset(b.cfg.Lease)
+			if more {
+				believed.Reset(0)
+			} else {
+				believed.Reset(b.cfg.Lease)
+			}
 		}
 	}
 }
@@ -207,9 +231,13 @@ func (b *Book) refresh(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if _, err := b.cfg.JetStream.Publish(ctx, "$KV."+bucket+"."+b.cfg.Self.Key(), value, jetstream.WithMsgTTL(b.cfg.Lease)); err != nil {
+	ack, err := b.cfg.JetStream.Publish(ctx, "$KV."+bucket+"."+b.cfg.Self.Key(), value, jetstream.WithMsgTTL(b.cfg.Lease))
+	if err != nil {
 		return fmt.Errorf("refresh the lease in bucket %s: %w", bucket, err)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lease = ack.Sequence
 	return nil
 }
 
@@ -225,13 +253,22 @@ func (b *Book) renew(ctx context.Context) error {
 	return b.refresh(ctx)
 }
 
-// everything is to be written once more.
-func (b *Book) everything() {
+// everything is to be written once more, and what others may have told to be lost is to be told again.
+func (b *Book) everything(ctx context.Context, kv jetstream.KeyValue) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("look at bucket %s: %w", bucket, err)
+	}
+	found := registry.Bucket{}
+	if s, is := status.(*jetstream.KeyValueBucketStatus); is {
+		found = registry.Bucket{Created: s.StreamInfo().Created, Seen: s.StreamInfo().TimeStamp}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key := range b.held {
-		b.changed[key] = struct{}{}
-	}
+	b.claims.Begin(found, b.cfg.Lease)
+	return nil
 }
 
 // flush writes what has changed. What it could not write is still to be written.
@@ -241,48 +278,71 @@ func (b *Book) flush(ctx context.Context, kv jetstream.KeyValue) error {
 		b.mu.Unlock()
 		return nil
 	}
-	changed := make(map[string][]byte, len(b.changed))
-	for key := range b.changed {
-		changed[key] = b.held[key]
-	}
-	clear(b.changed)
+	changes := b.claims.Changes()
 	b.mu.Unlock()
-	var failed error
-	for key, value := range changed {
-		if failed == nil {
-			failed = b.write(ctx, kv, key, value)
-		}
-		if failed != nil {
-			b.mu.Lock()
-			b.changed[key] = struct{}{}
-			b.mu.Unlock()
+	for _, change := range changes {
+		if err := b.change(ctx, kv, change); err != nil {
+			return err
 		}
 	}
-	return failed
+	b.tellAgain()
+	return nil
 }
 
-func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, key string, value []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	var err error
-	if value == nil {
-		err = kv.Purge(ctx, key, jetstream.PurgeTTL(b.cfg.Lease))
-	} else {
-		_, err = kv.Put(ctx, key, value)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s into bucket %s: %w", key, bucket, err)
+// change makes one. An entry that others have removed is left to the next flush.
+func (b *Book) change(ctx context.Context, kv jetstream.KeyValue, c registry.Change) error {
+	revision, err := b.write(ctx, kv, c)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+		b.claims.Mistaken(c)
+		b.stir()
+	case err != nil:
+		return err
+	default:
+		b.claims.Made(c, revision)
 	}
 	return nil
 }
 
+func (b *Book) write(ctx context.Context, kv jetstream.KeyValue, c registry.Change) (revision uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var value []byte
+	if c.Connection != nil {
+		if value, err = json.Marshal(c.Connection); err != nil {
+			return 0, fmt.Errorf("write %s: %w", c.Key, err)
+		}
+	}
+	switch {
+	case c.Connection == nil:
+		err = kv.Purge(ctx, c.Key, jetstream.PurgeTTL(b.cfg.Lease))
+	case c.Revision == 0:
+		revision, err = kv.Put(ctx, c.Key, value)
+	default:
+		revision, err = kv.Update(ctx, c.Key, value, c.Revision)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write %s into bucket %s: %w", c.Key, bucket, err)
+	}
+	return revision, nil
+}
+
+// tellAgain of what others have told to be lost.
+func (b *Book) tellAgain() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.claims.Again(b.cfg.Announcer.Again)
+}
+
 func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
-		if b.insist(entry.Key()) {
+		if b.insist(entry) {
 			return
 		}
-		if c, was := b.cfg.Registry.Delete(entry.Key()); was && b.cfg.Gone != nil {
-			b.cfg.Gone(c)
+		if c, was := b.cfg.Registry.Delete(entry.Key()); was {
+			b.gone(c)
 		}
 		return
 	}
@@ -291,53 +351,20 @@ func (b *Book) take(ctx context.Context, entry jetstream.KeyValueEntry) {
 	}
 }
 
-// dispel drops what NATS has lost and nobody has written again. Where its relay is gone, too, that ended while NATS was away, and nobody else tells.
-func (b *Book) dispel() {
-	for _, c := range b.cfg.Registry.Dispel() {
-		if b.cfg.Gone != nil {
-			b.cfg.Gone(c)
-		}
-		if _, there := b.cfg.Registry.Relay(c.RelayID); !there && b.cfg.Lost != nil {
-			b.cfg.Lost(c)
-		}
-	}
-}
-
 // insist has an entry of this relay, or its lease, written again at once. Others removed it, or it has expired, since this relay gave no sign of life for as long as its lease.
-func (b *Book) insist(key string) bool {
+func (b *Book) insist(removed jetstream.KeyValueEntry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, holds := b.held[key]
-	lease := key == b.cfg.Self.Key()
-	if b.retired || !holds && !lease {
+	if b.retired {
 		return false
 	}
-	if lease {
-		b.lapsed = true
-	} else {
-		b.changed[key] = struct{}{}
+	if removed.Key() == b.cfg.Self.Key() {
+		b.lapsed = b.lapsed || removed.Revision() > b.lease
+	} else if !b.claims.Removed(removed.Key(), removed.Revision()) {
+		return false
 	}
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	b.stir()
 	return true
-}
-
-// clean removes what relays have left that were killed. Every relay does so: who comes later finds nothing.
-func (b *Book) clean(ctx context.Context, kv jetstream.KeyValue) error {
-	var failed []error
-	for _, c := range b.cfg.Registry.Orphans() {
-		if c.RelayID == b.cfg.Self.ID {
-			continue
-		}
-		if err := b.write(ctx, kv, c.Key(), nil); err != nil {
-			failed = append(failed, err)
-		} else if b.cfg.Lost != nil {
-			b.cfg.Lost(c)
-		}
-	}
-	return errors.Join(failed...)
 }
 
 // Retire takes the lease back, and with it all that is held: no other relay sends anything here. What others do is still followed while Run runs.
@@ -345,10 +372,7 @@ func (b *Book) Retire(ctx context.Context) error {
 	b.mu.Lock()
 	again := b.retired
 	b.retired = true
-	keys := []string{b.cfg.Self.Key()}
-	for key := range b.held {
-		keys = append(keys, key)
-	}
+	keys := append([]string{b.cfg.Self.Key()}, b.claims.Keys()...)
 	b.mu.Unlock()
 	if again {
 		return nil
@@ -360,7 +384,7 @@ func (b *Book) Retire(ctx context.Context) error {
 		return fmt.Errorf("open bucket %s: %w", bucket, err)
 	}
 	for _, key := range keys {
-		if err := b.write(ctx, kv, key, nil); err != nil {
+		if _, err := b.write(ctx, kv, registry.Change{Key: key}); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/tools/testkit/natsd"
@@ -48,7 +49,7 @@ func startFor(t *testing.T, server *natsd.Server, id string, lease time.Duration
 	r := &relay{known: registry.New(), js: natstest.JetStream(t, server), lost: make(chan int64, 10)}
 	require.NoError(t, topology.EnsureRelays(natstest.Context(t), r.js, topology.Options{}))
 	r.Book = nats.NewBook(nats.Config{
-		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: lease, Lost: func(c registry.Connection) { r.lost <- c.ID }, Logger: slog.New(slog.DiscardHandler),
+		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: lease, Announcer: heard{lost: r.lost}, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}, 100), make(chan struct{})
@@ -72,6 +73,24 @@ func startFor(t *testing.T, server *natsd.Server, id string, lease time.Duration
 	return r
 }
 
+// heard is told who comes and goes, and says who is lost.
+type heard struct {
+	lost chan<- int64
+}
+
+func (heard) Connected(registry.Connection) {}
+
+func (heard) Disconnected(registry.Connection, time.Time, events.DisconnectReason) {}
+
+func (heard) Again(registry.Connection) bool { return true }
+
+func (h heard) Lost(_ context.Context, lost []registry.Connection) error {
+	for _, c := range lost {
+		h.lost <- c.ID
+	}
+	return nil
+}
+
 func (r *relay) sees(t *testing.T, agent int64, want ...int64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -84,7 +103,7 @@ func (r *relay) sees(t *testing.T, agent int64, want ...int64) {
 }
 
 func connection(agent, id int64) registry.Connection {
-	return registry.Connection{AgentID: agent, ID: id, ProjectID: 3, ConnectedAt: time.Now()}
+	return registry.Connection{AgentID: agent, ID: id, ProjectID: 3, ConnectedAt: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
 func TestEveryRelayKnowsWhatEachHolds(t *testing.T) {

@@ -29,6 +29,7 @@ type system struct {
 	dir    string
 	server *natsd.Server
 	state  jetstream.JetStream
+	reader jetstream.JetStream // see operator
 }
 
 func startSystem(t *testing.T) *system {

@@ -43,37 +43,96 @@ func NewTeller(js jetstream.JetStream, cell topology.Cell, relayID string, logge
 
 // Connected tells that a connection was made.
 func (t *Teller) Connected(c registry.Connection) {
-	t.tell(t.cell.AgentConnected(c.AgentID), event.Attributes{
-		Type: events.TypeAgentConnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: decimal(c.ID) + "/connected", Time: c.ConnectedAt,
+	if msg := t.connected(c, c.ConnectedAt); msg != nil {
+		t.untold <- msg
+	}
+}
+
+// Again tells that a connection is there which was told to be lost. It does not wait: false is that too much waits already.
+func (t *Teller) Again(c registry.Connection) bool {
+	msg := t.connected(c, time.Now())
+	if msg == nil {
+		return true
+	}
+	select {
+	case t.untold <- msg:
+		return true
+	default:
+		return false
+	}
+}
+
+// Disconnected tells that it is no more. However many relays say so of one, it counts once.
+func (t *Teller) Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) {
+	if msg := t.disconnected(c, at, why); msg != nil {
+		t.untold <- msg
+	}
+}
+
+// Lost tells of connections whose relay has ended without a word, and returns when that is stored.
+func (t *Teller) Lost(ctx context.Context, lost []registry.Connection) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	under := make([]jetstream.PubAckFuture, 0, len(lost))
+	for _, c := range lost {
+		msg := t.disconnected(c, time.Now(), events.DisconnectReasonLost)
+		if msg == nil {
+			continue
+		}
+		ack, err := t.js.PublishMsgAsync(msg)
+		if err != nil {
+			return fmt.Errorf("publish on %s: %w", msg.Subject, err)
+		}
+		under = append(under, ack)
+	}
+	for _, ack := range under {
+		select {
+		case <-ack.Ok():
+		case err := <-ack.Err():
+			return fmt.Errorf("publish on %s: %w", ack.Msg().Subject, err)
+		case <-ctx.Done():
+			return fmt.Errorf("publish on %s: %w", ack.Msg().Subject, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func (t *Teller) connected(c registry.Connection, at time.Time) *nats.Msg {
+	return t.told(t.cell.AgentConnected(c.AgentID), event.Attributes{
+		Type: events.TypeAgentConnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: identity(c, "connected"), Time: at.UTC().Truncate(time.Millisecond),
 	}, events.AgentConnected{
 		AgentID: int(c.AgentID), ConnectionID: decimal(c.ID), RelayID: c.RelayID, ProjectID: int(c.ProjectID), Version: c.Version, Commit: c.Commit,
 		PodNamespace: c.PodNamespace, PodName: c.PodName, ConnectedAt: c.ConnectedAt,
 	})
 }
 
-// Disconnected tells that it is no more. However many relays say so of one, it counts once.
-func (t *Teller) Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) {
+func (t *Teller) disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) *nats.Msg {
 	at = at.UTC().Truncate(time.Millisecond)
-	t.tell(t.cell.AgentDisconnected(c.AgentID), event.Attributes{
-		Type: events.TypeAgentDisconnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: decimal(c.ID) + "/disconnected", Time: at,
+	return t.told(t.cell.AgentDisconnected(c.AgentID), event.Attributes{
+		Type: events.TypeAgentDisconnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: identity(c, "disconnected"), Time: at,
 	}, events.AgentDisconnected{
 		AgentID: int(c.AgentID), ConnectionID: decimal(c.ID), RelayID: c.RelayID, ProjectID: int(c.ProjectID), Version: c.Version, Commit: c.Commit,
 		PodNamespace: c.PodNamespace, PodName: c.PodName, ConnectedAt: c.ConnectedAt, DisconnectedAt: at, Reason: why,
 	})
 }
 
-// Lost tells of a connection whose relay has ended without a word.
-func (t *Teller) Lost(c registry.Connection) {
-	t.Disconnected(c, time.Now(), events.DisconnectReasonLost)
+// identity of what is told of a connection. The same is told once; what is told again of one that was not lost is something else.
+func identity(c registry.Connection, what string) string {
+	id := decimal(c.ID) + "/" + what
+	if c.Revived > 0 {
+		id += "/" + strconv.Itoa(c.Revived)
+	}
+	return id
 }
 
-func (t *Teller) tell(subject string, a event.Attributes, data any) {
+// told is a message, or nil where there cannot be one.
+func (t *Teller) told(subject string, a event.Attributes, data any) *nats.Msg {
 	msg, err := t.message(subject, a, data)
 	if err != nil { // of what is known of a connection, nothing can be in the way
 		t.logger.Error("an event cannot be written", slog.String("subject", subject), slog.Any("error", err))
-		return
+		return nil
 	}
-	t.untold <- msg
+	return msg
 }
 
 func (t *Teller) message(subject string, a event.Attributes, data any) (*nats.Msg, error) {

@@ -24,9 +24,24 @@ type address struct {
 
 const root = "/agents/"
 
-// parse reads a request's path. Faults: not_found, invalid_argument.
+// parse reads a request's path, and takes the header that picks a connection. Faults: not_found, invalid_argument.
 func parse(u *url.URL, header http.Header) (address, error) {
-	path := u.Path
+	a, err := locate(u.Path, u.RawPath)
+	if err != nil {
+		return address{}, err
+	}
+	if values := header[intake.HeaderConnection]; len(values) > 0 {
+		a.ConnectionID, err = strconv.ParseInt(values[0], 10, 64)
+		if err != nil || a.ConnectionID <= 0 || len(values) > 1 {
+			return address{}, fault.New(errcode.InvalidArgument, "the header %s must be the id of one connection", intake.HeaderConnection)
+		}
+		delete(header, intake.HeaderConnection)
+	}
+	return a, nil
+}
+
+// locate reads a path; raw is how it was sent, where that is another. Faults: not_found, invalid_argument.
+func locate(path, raw string) (address, error) {
 	below, is := strings.CutPrefix(path, root)
 	id, rest, _ := strings.Cut(below, "/")
 	agent, err := strconv.ParseInt(id, 10, 64)
@@ -47,18 +62,11 @@ func parse(u *url.URL, header http.Header) (address, error) {
 	default:
 		return address{}, fault.New(errcode.NotFound, "agents have no %.100q: it is kubernetes, http or tcp", kind)
 	}
-	if a.protocol == audit.TCP && rest != "" || u.RawPath != "" && !a.begins(u.RawPath) {
+	if a.protocol == audit.TCP && rest != "" || raw != "" && !a.begins(raw) {
 		return address{}, fault.New(errcode.NotFound, "%.200q is no address of a target", path)
 	}
-	if dotted(rest) || dotted(u.RawPath) {
+	if dotted(rest) || dotted(raw) {
 		return address{}, fault.New(errcode.InvalidArgument, "a path with . or .. between its slashes means one thing here and another one there: send it without")
-	}
-	if values := header[intake.HeaderConnection]; len(values) > 0 {
-		a.ConnectionID, err = strconv.ParseInt(values[0], 10, 64)
-		if err != nil || a.ConnectionID <= 0 || len(values) > 1 {
-			return address{}, fault.New(errcode.InvalidArgument, "the header %s must be the id of one connection", intake.HeaderConnection)
-		}
-		delete(header, intake.HeaderConnection)
 	}
 	return a, nil
 }

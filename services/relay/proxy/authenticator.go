@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// rememberFor is how long a token that was accepted is accepted without another look, unless the directory changes.
+	// rememberFor is how long a token that was accepted is accepted without another look, unless it ends before or the directory changes.
 	rememberFor = 10 * time.Second
 	// maxRemembered tokens.
 	maxRemembered = 10_000
@@ -63,7 +63,12 @@ func (a *Authenticator) Caller(header http.Header) (policy.Caller, error) {
 	if len(values) != 1 {
 		return policy.Caller{}, fault.New(errcode.Unauthenticated, "send one access token for the relay, in the header %s: Bearer <token>", headerAuthorization)
 	}
-	scheme, token, _ := strings.Cut(values[0], " ")
+	return a.bearer(name, values[0])
+}
+
+// bearer is who shows a token by the value of a header.
+func (a *Authenticator) bearer(name, value string) (policy.Caller, error) {
+	scheme, token, _ := strings.Cut(value, " ")
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
 		return policy.Caller{}, fault.New(errcode.Unauthenticated, "the header %s is not of the form: Bearer <token>", name)
 	}
@@ -85,9 +90,13 @@ func (a *Authenticator) verify(token string) (policy.Caller, error) {
 	if found && now.Before(known.until) {
 		return known.Caller, nil
 	}
-	caller, err := a.look(token)
+	caller, expires, err := a.look(token)
 	if err != nil {
 		return policy.Caller{}, err
+	}
+	end := now.Add(rememberFor)
+	if expires.Before(end) {
+		end = expires
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -95,18 +104,19 @@ func (a *Authenticator) verify(token string) (policy.Caller, error) {
 		clear(a.remembered)
 	}
 	if a.until == until {
-		a.remembered[key] = remembered{caller, now.Add(rememberFor)}
+		a.remembered[key] = remembered{caller, end}
 	}
 	return caller, nil
 }
 
-func (a *Authenticator) look(token string) (policy.Caller, error) {
+// look at a token: whose it is, and until when.
+func (a *Authenticator) look(token string) (policy.Caller, time.Time, error) {
 	if a.services != nil && symmetric(token) {
 		c, err := a.services.Verify(token)
-		return policy.Caller{Subject: c.Subject}, err
+		return policy.Caller{Subject: c.Subject}, c.ExpiresAt, err
 	}
 	c, err := a.users.Verify(token)
-	return policy.Caller{UserID: c.UserID, Admin: c.Admin}, err
+	return policy.Caller{UserID: c.UserID, Admin: c.Admin}, c.ExpiresAt, err
 }
 
 // symmetric says whether a token claims to be signed with a shared secret. Who verifies it believes nothing of that.

@@ -25,7 +25,7 @@ func (h *Handler) Get(ctx context.Context, caller policy.Caller, agentID, at int
 		return fmt.Errorf("ask agent %d: %w", agentID, err)
 	}
 	request.Header.Set("Accept", accept)
-	v, err := h.visit(caller, target, request)
+	v, err := h.visit(caller, target, askedBy(request))
 	if err != nil {
 		return err
 	}

@@ -4,19 +4,19 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/policy"
@@ -31,7 +31,7 @@ type Directory interface {
 	Changed() <-chan struct{}
 }
 
-// Config of a [Handler]. All is required.
+// Config of a [Handler]. All is required but what says so.
 type Config struct {
 	Authenticator *Authenticator
 	Directory     Directory
@@ -40,6 +40,10 @@ type Config struct {
 	Opener    Opener
 	Transport *Transport
 	Audit     *audit.Log
+	// Handover takes back connections that were taken from the server. Optional: without it none is, and plain requests cost more.
+	Handover *service.Handover
+	// IdleTimeout and ReadHeaderTimeout of connections that were taken from it, as it has them.
+	IdleTimeout, ReadHeaderTimeout time.Duration
 	// MaxRequests of all callers together and MaxRequestsPerCaller of one of them that may be under way.
 	MaxRequests, MaxRequestsPerCaller int
 	Logger                            *slog.Logger
@@ -48,13 +52,18 @@ type Config struct {
 
 // Handler carries callers' requests to agents. It is made by [NewHandler].
 type Handler struct {
-	cfg   Config
-	proxy *httputil.ReverseProxy
+	cfg       Config
+	proxy     *httputil.ReverseProxy
+	durations *prometheus.HistogramVec
+	// attention and stall are those of each [direct].
+	attention, stall time.Duration
 
 	mu sync.Mutex
 	// visits are the requests that are under way, and under how many there are of each caller.
 	visits map[*visit]context.CancelCauseFunc
 	under  map[policy.Caller]int
+	// directs are the connections that were taken from the server.
+	directs map[*direct]struct{}
 	// draining is that they are to end, and idle is closed when there are no more.
 	draining bool
 	idle     chan struct{}
@@ -63,7 +72,10 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{})}
+	h := &Handler{
+		cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{}), durations: newDurations(),
+		attention: attention, stall: stallTimeout,
+	}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
@@ -73,6 +85,9 @@ func NewHandler(cfg Config) *Handler {
 
 // ServeHTTP serves one request to its end.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.direct(w, r) {
+		return
+	}
 	v, err := h.admit(r)
 	if err != nil {
 		h.answer(w, r, err)
@@ -170,35 +185,50 @@ func (h *Handler) admit(r *http.Request) (*visit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.visit(caller, at, r)
+	return h.visit(caller, at, askedBy(r))
 }
 
-func (h *Handler) visit(caller policy.Caller, at address, r *http.Request) (*visit, error) {
+// asked is what matters of a request for whether it may be made.
+type asked struct {
+	method, path string
+	upgrades     bool
+	// watches and follows say that the query asks for that.
+	watches, follows bool
+	// pretends is the header by which the caller would appear in a cluster as somebody; none is allowed.
+	pretends string
+}
+
+func askedBy(r *http.Request) asked {
+	query := r.URL.Query()
+	a := asked{method: r.Method, path: r.URL.Path, upgrades: r.Header.Get("Upgrade") != "", watches: said(query, "watch"), follows: said(query, "follow")}
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			a.pretends = name
+		}
+	}
+	return a
+}
+
+func (h *Handler) visit(caller policy.Caller, at address, a asked) (*visit, error) {
 	if _, found := h.cfg.Directory.Agent(at.AgentID); !found {
 		return nil, fault.New(errcode.NotFound, "agent %d does not exist", at.AgentID)
 	}
-	upgrade := r.Header.Get("Upgrade") != ""
 	v := &visit{
 		caller: caller, address: at, way: Way{To: at.Instruction},
-		lasts: upgrade || at.protocol == audit.TCP, reads: !upgrade && (r.Method == http.MethodGet || r.Method == http.MethodHead),
+		lasts: a.upgrades || at.protocol == audit.TCP, reads: !a.upgrades && (a.method == http.MethodGet || a.method == http.MethodHead),
 		Record: audit.Record{
 			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: at.AgentID, Target: at.Target, Protocol: at.protocol,
-			Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, at.prefix), StartedAt: h.cfg.Now(),
+			Method: a.method, Path: strings.TrimPrefix(a.path, at.prefix), StartedAt: h.cfg.Now(),
 		},
 	}
 	if at.protocol == audit.Kubernetes {
-		for name := range r.Header {
-			if strings.HasPrefix(name, "Impersonate-") {
-				v.pretends = name
-			}
-		}
-		query := r.URL.Query()
+		v.pretends = a.pretends
 		// A path with nothing between two slashes is another one to who takes one of them away.
 		v.reads = v.reads && !strings.Contains(v.Path, "//")
-		if v.Verb, v.Resource = audit.Describe(r.Method, v.Path, said(query, "watch")); v.Verb != "" {
+		if v.Verb, v.Resource = audit.Describe(a.method, v.Path, a.watches); v.Verb != "" {
 			v.Path = ""
 		}
-		v.lasts = v.lasts || v.Verb == verbWatch || said(query, "follow")
+		v.lasts = v.lasts || v.Verb == verbWatch || a.follows
 		v.reads = v.reads && v.Resource.Subresource != "proxy"
 	}
 	return v, nil
@@ -252,76 +282,6 @@ func (h *Handler) admitted(v *visit) (policy.Impersonation, error) {
 	return as, nil
 }
 
-// enter counts a request among those that are under way, if there is room.
-func (h *Handler) enter(v *visit, cancel context.CancelCauseFunc) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case len(h.visits) >= h.cfg.MaxRequests:
-		return fault.New(errcode.ResourceExhausted, "%d requests are under way at this relay, as many as may be: try again", len(h.visits))
-	case h.under[v.caller] >= h.cfg.MaxRequestsPerCaller:
-		return fault.New(errcode.ResourceExhausted, "%d of your requests are under way at this relay, as many as may be: try again", h.under[v.caller])
-	}
-	h.visits[v] = cancel
-	h.under[v.caller]++
-	if h.draining && v.Verb == verbWatch {
-		cancel(errDrained)
-	}
-	return nil
-}
-
-// settle as whom a request that lasts is made.
-func (h *Handler) settle(v *visit, as policy.Impersonation) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	v.groups = as.Groups
-}
-
-func (h *Handler) leave(v *visit) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.visits, v)
-	if h.under[v.caller]--; h.under[v.caller] == 0 {
-		delete(h.under, v.caller)
-	}
-	if h.draining && len(h.visits) == 0 {
-		h.ended.Do(func() { close(h.idle) })
-	}
-}
-
-// Requests counts those that are under way.
-func (h *Handler) Requests() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.visits)
-}
-
-// Drain ends watches, whose clients begin them elsewhere, waits for all other requests, and gives up what is left when finish is done.
-func (h *Handler) Drain(finish context.Context) {
-	h.mu.Lock()
-	if h.draining = true; len(h.visits) == 0 {
-		h.mu.Unlock()
-		return
-	}
-	for v, cancel := range h.visits {
-		if v.Verb == verbWatch {
-			cancel(errDrained)
-		}
-	}
-	h.mu.Unlock()
-	select {
-	case <-h.idle:
-	case <-finish.Done():
-		h.mu.Lock()
-		for _, cancel := range h.visits {
-			cancel(errDrained)
-		}
-		h.mu.Unlock()
-	}
-}
-
-var errDrained = fault.New(errcode.Unavailable, "this relay is being drained: ask another one")
-
 // Before serves what is for agents, and has the rest served by others. Requests that belong to a trace are traced.
 func (h *Handler) Before(traced func(http.Handler) http.Handler, others http.Handler) http.Handler {
 	tracing := traced(h)
@@ -337,49 +297,15 @@ func (h *Handler) Before(traced func(http.Handler) http.Handler, others http.Han
 	})
 }
 
-// Run gives up requests whose callers may not do them any more, until ctx is done.
-func (h *Handler) Run(ctx context.Context) {
-	for {
-		changed := h.cfg.Directory.Changed()
-		h.mu.Lock()
-		visits := maps.Clone(h.visits)
-		h.mu.Unlock()
-		for v, cancel := range visits {
-			if err := h.mayGoOn(v); err != nil {
-				cancel(err)
-			}
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// mayGoOn says whether a request that is under way would still be let in, as the same user in no fewer groups.
-func (h *Handler) mayGoOn(v *visit) error {
-	now, err := h.admitted(v)
-	if err != nil {
-		return err
-	}
-	h.mu.Lock()
-	began := v.groups
-	h.mu.Unlock()
-	for _, group := range began {
-		if v.protocol == audit.Kubernetes && !slices.Contains(now.Groups, group) { // others have no groups
-			return fault.New(errcode.PermissionDenied, "you are not in the group %s any more, as which this request was made: ask again", group)
-		}
-	}
-	return nil
-}
-
 // record what is known of a request by now.
 func (h *Handler) record(v *visit, phase audit.Phase) {
 	r := v.Record
 	r.Phase, r.ConnectionID = phase, v.way.ConnectionID
 	if phase == audit.Ended {
 		r.Duration, r.BytesSent, r.BytesReceived = h.cfg.Now().Sub(v.StartedAt), v.sent.Load(), v.received.Load()
+		if !v.lasts {
+			h.durations.WithLabelValues(string(v.protocol), class(r.Status)).Observe(r.Duration.Seconds())
+		}
 	}
 	h.cfg.Audit.Add(r)
 }

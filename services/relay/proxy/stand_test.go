@@ -20,6 +20,7 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/service"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/policy"
@@ -41,6 +42,8 @@ type people struct {
 	agents  map[int64]directory.Agent
 	roles   map[int64]directory.Role
 	key     directory.Key
+	// asked is told which user is asked for, where it is there.
+	asked func(id int64)
 }
 
 func (*people) Ready() bool { return true }
@@ -52,6 +55,12 @@ func (p *people) Changed() <-chan struct{} {
 }
 
 func (p *people) User(id int64) (directory.User, bool) {
+	p.mu.Lock()
+	asked := p.asked
+	p.mu.Unlock()
+	if asked != nil {
+		asked(id)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	u, known := p.users[id]
@@ -126,13 +135,26 @@ type front struct {
 	server   *httptest.Server
 	trail    *records
 	publish  func() []audit.Record
+	flush    func() // publishes what there is by now
 	logs     *journal
 }
 
 var shared = []byte("a secret of more than thirty-two bytes")
 
-func stand(t *testing.T, b *bed) *front {
+// stance is what a front is made with.
+type stance struct {
+	slow         bool // no connection is taken from the server
+	secure       bool
+	room         int // for records
+	idle, header time.Duration
+}
+
+func stand(t *testing.T, b *bed, said ...func(*stance)) *front {
 	t.Helper()
+	how := stance{idle: soon, header: soon}
+	for _, say := range said {
+		say(&how)
+	}
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	f := &front{bed: b, private: private, trail: &records{}, logs: &journal{}}
@@ -144,32 +166,50 @@ func stand(t *testing.T, b *bed) *front {
 	}
 	users, err := access.NewVerifier(access.Config{Directory: f.people, Cell: "local", Audience: "relay"})
 	require.NoError(t, err)
-	cfg := auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{shared}, Lifetime: time.Hour}
-	services, err := auth.NewVerifier(cfg)
+	secret := auth.Config{Issuer: "gitlab", Audience: "gitlab-kas", Secrets: [][]byte{shared}, Lifetime: time.Hour}
+	services, err := auth.NewVerifier(secret)
 	require.NoError(t, err)
-	f.services, err = auth.NewSigner(cfg)
+	f.services, err = auth.NewSigner(secret)
 	require.NoError(t, err)
-	trail := audit.NewLog(audit.Config{Publish: f.trail.publish, Logger: slog.New(slog.DiscardHandler)})
-	f.handler = proxy.NewHandler(proxy.Config{
+	trail := audit.NewLog(audit.Config{Publish: f.trail.publish, Room: how.room, Logger: slog.New(slog.DiscardHandler)})
+	handover := service.NewHandover()
+	cfg := proxy.Config{
 		Authenticator: proxy.NewAuthenticator(users, services, f.people.Changed, time.Now), Directory: f.people,
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
 		Opener: b, Transport: b.transport, Audit: trail, MaxRequests: 10, MaxRequestsPerCaller: 3, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now,
-	})
-	f.server = httptest.NewServer(f.handler)
+		Handover: handover, IdleTimeout: how.idle, ReadHeaderTimeout: how.header,
+	}
+	if how.slow {
+		cfg.Handover = nil
+	}
+	f.handler = proxy.NewHandler(cfg)
+	f.server = httptest.NewUnstartedServer(f.handler)
+	handover.Prepare(f.server.Config)
+	if how.secure {
+		f.server.StartTLS()
+	} else {
+		f.server.Start()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { f.handler.Run(ctx) })
+	running.Go(func() { _ = handover.Serve(f.server.Config) })
 	t.Cleanup(func() {
 		cancel()
-		running.Wait()
+		f.handler.Drain(ctx)
 		f.server.Close()
+		_ = f.server.Config.Close()
+		running.Wait()
 		b.transport.Close()
 	})
-	f.publish = func() []audit.Record {
-		require.Eventually(t, func() bool { return f.handler.Requests() == 0 }, soon, time.Millisecond)
+	f.flush = func() {
 		ended, end := context.WithCancel(context.Background())
 		end()
 		require.NoError(t, trail.Run(ended, context.Background()))
+	}
+	f.publish = func() []audit.Record {
+		require.Eventually(t, func() bool { return f.handler.Requests() == 0 }, soon, time.Millisecond)
+		f.flush()
 		f.trail.mu.Lock()
 		defer f.trail.mu.Unlock()
 		all := f.trail.all

@@ -128,19 +128,21 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		if err == nil {
 			return response, nil
 		}
-		var reset *tunnel.ResetError
-		switch {
-		case request.Context().Err() != nil || begun:
-			return nil, err
-		case errors.As(err, &reset) && reset.Untaken():
-			attempt.Failed(k.Route, err)
-		case errors.Is(err, tunnel.ErrClosed) && replayable(request):
-			attempt.Failed(k.Route, err)
-		case k.again && errors.Is(err, errNoAnswer) && replayable(request): // it was let go of while the request was on its way
-		default:
+		if request.Context().Err() != nil || begun || !k.failed(&attempt, err, replayable(request)) {
 			return nil, err
 		}
 	}
+}
+
+// failed notes that an attempt led to no answer, and says whether there may be another.
+func (k *kept) failed(attempt *hub.Attempt, err error, replayable bool) (again bool) {
+	var reset *tunnel.ResetError
+	switch {
+	case errors.As(err, &reset) && reset.Untaken(), errors.Is(err, tunnel.ErrClosed) && replayable:
+		attempt.Failed(k.Route, err)
+		return true
+	}
+	return k.again && errors.Is(err, errNoAnswer) && replayable // it was let go of while the request was on its way
 }
 
 // take a stream that is kept, or a new one.
@@ -298,16 +300,24 @@ func (k *kept) send(request *http.Request) error {
 	return nil
 }
 
+// await the first byte of an answer.
+func (k *kept) await() error {
+	_, err := k.reader.Peek(1)
+	var reset *tunnel.ResetError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		return errNoAnswer
+	case errors.As(err, &reset) && reset.Reason == tunnel.Broken:
+		return fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	return fmt.Errorf("read the answer: %w", err)
+}
+
 func (k *kept) receive(request *http.Request) (*http.Response, error) {
-	if _, err := k.reader.Peek(1); err != nil {
-		var reset *tunnel.ResetError
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil, errNoAnswer
-		case errors.As(err, &reset) && reset.Reason == tunnel.Broken:
-			return nil, fmt.Errorf("%w: %w", errNoAnswer, err)
-		}
-		return nil, fmt.Errorf("read the answer: %w", err)
+	if err := k.await(); err != nil {
+		return nil, err
 	}
 	k.head.left = maxAnswerHead
 	defer func() { k.head.left = unlimited }()

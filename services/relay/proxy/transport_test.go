@@ -36,6 +36,8 @@ type bed struct {
 	// connections that were named, one for each stream.
 	connections atomic.Int64
 	target      string
+	// absent, where it is there, is closed when the agent comes.
+	absent chan struct{}
 }
 
 func setup(t *testing.T, target http.Handler) *bed {
@@ -78,7 +80,14 @@ func (b *bed) serve(s *tunnel.Stream) {
 	_, _, _ = tunnel.Join(s, conn.(*net.TCPConn)) //nolint:dogsled // both ends know why
 }
 
-func (b *bed) Open(_ context.Context, _ *hub.Attempt, to route.Instruction) (*hub.Route, error) {
+func (b *bed) Open(ctx context.Context, _ *hub.Attempt, to route.Instruction) (*hub.Route, error) {
+	if b.absent != nil {
+		select {
+		case <-b.absent:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 	s, err := b.session.Open(to.Encode())
 	if err != nil {
 		return nil, err

@@ -5,5 +5,7 @@
 // lease is there. So a relay that is killed takes all its connections with it, whatever their number, and refreshing costs one message per relay. In which order entries come does not
 // matter.
 //
+// What a relay itself holds, and has the bucket say, are its [Claims]. Where others took it for dead by mistake, they decide what is told again.
+//
 // Registry may be used by many goroutines. What it returns is the caller's.
 package registry

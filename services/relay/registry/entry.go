@@ -33,6 +33,8 @@ type Connection struct {
 	PodNamespace string    `json:"pod_namespace"`
 	PodName      string    `json:"pod_name"`
 	ConnectedAt  time.Time `json:"connected_at"`
+	// Revived is how often it was told to be lost, and was not.
+	Revived int `json:"revived,omitempty"`
 }
 
 const (

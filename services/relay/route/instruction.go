@@ -20,13 +20,22 @@ type Instruction struct {
 // KubernetesAPI is the target that every agent has which is in a cluster.
 const KubernetesAPI = "kubernetes"
 
-var (
-	targetName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
-)
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// ValidTarget says whether it could be the name of a target: lower-case letters, digits and dashes, at most 63.
-func ValidTarget(name string) bool { return targetName.MatchString(name) }
+// maxTarget is the longest name of a target.
+const maxTarget = 63
+
+// ValidTarget says whether it could be the name of a target: lower-case letters, digits and dashes within, at most 63.
+func ValidTarget(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		within := c == '-' && i > 0 && i < len(name)-1
+		if !within && (c < 'a' || 'z' < c) && (c < '0' || '9' < c) {
+			return false
+		}
+	}
+	return name != "" && len(name) <= maxTarget
+}
 
 // Encode makes a stream's head.
 func (i Instruction) Encode() []byte {

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -12,7 +13,7 @@ import (
 // shortCopy is how much is read at once of what becomes a stream, and longCopy while there is so much that each read is full.
 const (
 	shortCopy = 16 << 10
-	longCopy  = 128 << 10
+	longCopy  = 4 * fullPayload
 )
 
 var (
@@ -39,6 +40,7 @@ func (b *copyBuffer) put() {
 
 // WriteTo writes what comes to w until the other side ends. While nothing comes it holds no memory.
 func (st *Stream) WriteTo(w io.Writer) (int64, error) {
+	straight := newSink(w)
 	w = writer(w)
 	var written int64
 	var data, spare []byte
@@ -46,13 +48,20 @@ func (st *Stream) WriteTo(w io.Writer) (int64, error) {
 	for {
 		var at int
 		var err error
-		data, at, err = st.takeAll(spare)
+		data, at, err = st.takeAll(spare, straight)
+		if straight != nil {
+			written, straight.written = written+straight.written, 0
+		}
 		if err != nil {
 			spare = nil
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
 			return written, err
+		}
+		if straight != nil && straight.failed != nil {
+			spare = data
+			return written, straight.failed
 		}
 		n, err := w.Write(data[at:])
 		written += int64(n)
@@ -64,15 +73,19 @@ func (st *Stream) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// takeAll waits until something has come and takes all of it, leaving spare in its place. While it waits it keeps nothing large.
-func (st *Stream) takeAll(spare []byte) (data []byte, at int, err error) {
+// takeAll waits until something has come that could not be written to a sink at once, if there is one, and takes all of it, leaving spare in its place. While it waits it keeps nothing
+// large.
+func (st *Stream) takeAll(spare []byte, to *sink) (data []byte, at int, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.at == len(st.in) {
 		spare = shrink(spare)
 		st.in, st.at = shrink(st.in), 0
 	}
-	if err := st.await(); err != nil {
+	st.sink = to
+	err = st.await()
+	st.sink = nil
+	if err != nil {
 		shrink(spare)
 		return nil, 0, err
 	}
@@ -88,6 +101,8 @@ func (st *Stream) ReadFrom(r io.Reader) (int64, error) {
 		if raw, err := c.SyscallConn(); err == nil {
 			read = readWhenReady(raw)
 		}
+	} else if g := gatheringBelow(r); g != nil {
+		read = readGathered(r.(*tls.Conn), g) //nolint:errcheck,forcetypeassert // it is TLS
 	}
 	var sent int64
 	long := false
@@ -116,6 +131,15 @@ func readBlocking(r io.Reader) func(long bool) (*copyBuffer, int, error) {
 		buffer := takeCopy(long)
 		n, err := r.Read(buffer.bytes)
 		return buffer, n, err //nolint:wrapcheck // the reader's own
+	}
+}
+
+// readGathered reads more than one record at once.
+func readGathered(secure *tls.Conn, g *gathering) func(long bool) (*copyBuffer, int, error) {
+	return func(long bool) (*copyBuffer, int, error) {
+		buffer := takeCopy(long)
+		n, err := g.readReady(secure, buffer.bytes)
+		return buffer, n, err
 	}
 }
 
@@ -156,7 +180,7 @@ type Conn interface {
 }
 
 // Join carries bytes between two connections until both directions have ended, and closes both. An error of either ends both at once; it is the first that there was. So does a stream
-// that is given up, even while the other connection neither takes nor sends anything.
+// that is given up, even while the other connection neither takes nor sends anything. Nobody else may use them meanwhile.
 func Join(a, b Conn) (aToB, bToA int64, err error) {
 	j := &joint{a: a, b: b}
 	j.watch(a)

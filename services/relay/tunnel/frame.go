@@ -29,8 +29,8 @@ const (
 const (
 	// headerSize is kind, a byte of zero, the payload's length (2 bytes) and the stream (4 bytes), big endian.
 	headerSize = 8
-	// maxPayload of a frame.
-	maxPayload = 1<<16 - 1
+	// fullPayload is that of a frame of data when there is more. Four of them, with what WebSocket and TLS put around them, are just what is gathered.
+	fullPayload = 65424
 	// maxHead is the largest head of a stream, maxReason the longest reason of a reset.
 	maxHead   = 16 << 10
 	maxReason = 256

@@ -3,13 +3,14 @@ package tunnel
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"sync"
 )
 
 // gathered is how much one read or write below TLS may be, in bytes.
-const gathered = 128 << 10
+const gathered = 256 << 10
 
 var gatherings = sync.Pool{New: func() any { return new([gathered]byte) }}
 
@@ -26,6 +27,10 @@ type gathering struct {
 	begin, end int
 	// busy is that the last read was as large as it could be.
 	busy bool
+	// reads is told before the connection is read, unless it is nil.
+	reads func()
+	// ready is that only what was read already is given out.
+	ready bool
 
 	// mu guards what follows, and keeps what is written in order.
 	mu   sync.Mutex
@@ -39,6 +44,12 @@ func (g *gathering) NetConn() net.Conn { return g.Conn }
 
 func (g *gathering) Read(p []byte) (int, error) {
 	if g.in == nil {
+		if g.ready {
+			return 0, errNothingReady
+		}
+		if g.reads != nil {
+			g.reads()
+		}
 		if !g.busy || len(p) >= gathered {
 			n, err := g.Conn.Read(p)
 			g.busy = n == len(p)
@@ -110,12 +121,45 @@ func (g *gathering) flush() error {
 	return err //nolint:wrapcheck // the connection's own
 }
 
+// gatheringBelow is what is below TLS, where it gathers; else nil.
+func gatheringBelow(conn any) *gathering {
+	secure, is := conn.(*tls.Conn)
+	if !is {
+		return nil
+	}
+	g, _ := secure.NetConn().(*gathering)
+	return g
+}
+
+// errNothingReady is temporary, so that TLS goes on another time.
+var errNothingReady net.Error = notReadyError{}
+
+type notReadyError struct{}
+
+func (notReadyError) Error() string   { return "nothing is ready" }
+func (notReadyError) Timeout() bool   { return true }
+func (notReadyError) Temporary() bool { return true }
+
+// readReady reads as TLS does, which gives out one record at a time, and then what else has been read and is ready. It waits for the first only.
+func (g *gathering) readReady(secure *tls.Conn, p []byte) (n int, err error) {
+	n, err = secure.Read(p)
+	g.ready = true
+	defer func() { g.ready = false }()
+	for err == nil && n < len(p) {
+		var more int
+		more, err = secure.Read(p[n:])
+		n += more
+	}
+	if errors.Is(err, errNothingReady) && n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
 // writer is how to write to w: as it is, or in as few writes as can be where it is TLS on a connection of [Gather].
 func writer(w io.Writer) io.Writer {
-	if secure, is := w.(*tls.Conn); is {
-		if g, is := secure.NetConn().(*gathering); is {
-			return &gatheringWriter{secure, g}
-		}
+	if g := gatheringBelow(w); g != nil {
+		return &gatheringWriter{w.(*tls.Conn), g} //nolint:errcheck,forcetypeassert // it is TLS
 	}
 	return w
 }

@@ -75,8 +75,8 @@ func dialGathering(ctx context.Context, network, address string) (net.Conn, erro
 
 // Dialled is a connection that has been upgraded.
 type Dialled struct {
-	net.Conn
-
+	// Conn is what a session is made of, as it is: its type says how to write to it.
+	Conn net.Conn
 	// Secret is that it is encrypted.
 	Secret bool
 	// Header is what the server said of itself.

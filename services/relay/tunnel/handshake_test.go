@@ -55,7 +55,7 @@ func TestATunnelIsMadeThroughAnUpgrade(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, server.TLS != nil, conn.Secret)
 			require.Equal(t, "one", conn.Header.Get("Lockstep-Relay"))
-			s := tunnel.NewSession(conn, true, conn.Secret, tunnel.Config{}, nil)
+			s := tunnel.NewSession(conn.Conn, true, conn.Secret, tunnel.Config{}, nil)
 			ended := make(chan error, 1)
 			go func() { ended <- s.Serve() }()
 			stream, err := s.Open(nil)

@@ -80,6 +80,8 @@ type Session struct {
 	// silent is for how many beats nothing has come.
 	silent int
 	told   bool // the other side has told its settings
+	// late is a stream to which something has come that its reader was not woken for. It is the reader's of the session.
+	late *Stream
 
 	// What waits to be written, and who writes it.
 	out     sync.Mutex
@@ -105,6 +107,11 @@ func NewSession(conn net.Conn, dialled, secret bool, cfg Config, accept func(*St
 		wire: &wire{conn: conn, out: writer(conn), masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
 	}
 	s.wire.pinged = s.answerPing
+	if g := gatheringBelow(conn); g != nil {
+		g.reads = s.wakeLate
+	} else {
+		s.wire.reads = s.wakeLate
+	}
 	s.room.L = &s.out
 	if dialled {
 		s.next = 1
@@ -321,7 +328,7 @@ func (s *Session) read() error {
 			left -= n
 			switch {
 			case h.kind == kindData:
-				err = s.deliver(h.stream, chunk)
+				err = s.deliver(h.stream, chunk, n == h.length)
 			case left > 0:
 				part = append(part, chunk...)
 			case len(part) > 0:
@@ -343,11 +350,24 @@ func (s *Session) stream(id uint32) *Stream {
 	return s.streams[id]
 }
 
-func (s *Session) deliver(id uint32, data []byte) error {
-	if st := s.stream(id); st != nil {
-		return st.deliver(data)
+func (s *Session) deliver(id uint32, data []byte, whole bool) error {
+	st := s.stream(id)
+	if st == nil {
+		return nil // it has been reset here, which the other side does not know yet
 	}
-	return nil // it has been reset here, which the other side does not know yet
+	if s.late != st {
+		s.wakeLate()
+	}
+	return st.deliver(data, whole)
+}
+
+// wakeLate wakes who reads the last stream that something has come for. It is put off until something comes for another one, or the connection has to be read: what of a stream comes together is
+// read together.
+func (s *Session) wakeLate() {
+	if s.late != nil {
+		s.late.readable.Signal()
+		s.late = nil
+	}
 }
 
 // take obeys one frame.

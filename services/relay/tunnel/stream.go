@@ -72,6 +72,7 @@ type Stream struct {
 	window   int     // bytes that may be sent
 	err      error
 	failure  func() // see OnFailure
+	sink     *sink  // where what comes is to be written; nil unless who writes it waits for it
 
 	readDeadline, writeDeadline deadline
 }
@@ -85,7 +86,8 @@ func newStream(s *Session, id uint32, head []byte) *Stream {
 // Head is what the stream was opened with.
 func (st *Stream) Head() []byte { return st.head }
 
-func (st *Stream) deliver(data []byte) error {
+// deliver takes what has come, and leaves it to the session to wake who reads it. whole says that it is all of a frame.
+func (st *Stream) deliver(data []byte, whole bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.err != nil {
@@ -99,11 +101,38 @@ func (st *Stream) deliver(data []byte) error {
 		st.s.forget(st)
 		return st.s.post(header{kind: kindReset, stream: st.id}, nobodyReads().encode())
 	}
+	if whole && len(data) <= smallBuffer && st.sink != nil && st.at == len(st.in) {
+		n := st.sink.put(data)
+		if err := st.passed(n); err != nil || n == len(data) {
+			return err
+		}
+		data = data[n:]
+	}
 	st.in, st.at = grow(st.in, st.at, len(data))
 	st.in = append(st.in, data...)
 	st.unread += len(data)
-	st.readable.Signal()
+	st.s.late = st
 	return nil
+}
+
+// passed is read for what was never kept. It is called with st.mu held, by who must not wait.
+func (st *Stream) passed(n int) error {
+	owed := st.owes(n)
+	if owed == 0 {
+		return nil
+	}
+	return st.s.post(header{kind: kindWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(owed)))
+}
+
+// owes n bytes more to the other side, and returns how many it is to be told of now. It is called with st.mu held.
+func (st *Stream) owes(n int) int {
+	st.owed += n
+	if st.owed < st.s.cfg.Window/2 || st.ended || st.err != nil {
+		return 0
+	}
+	owed := st.owed
+	st.owed = 0
+	return owed
 }
 
 func (st *Stream) end() {
@@ -247,11 +276,7 @@ func (st *Stream) await() error {
 func (st *Stream) read(n int) {
 	st.mu.Lock()
 	st.unread -= n
-	st.owed += n
-	owed := 0
-	if st.owed >= st.s.cfg.Window/2 && !st.ended && st.err == nil {
-		owed, st.owed = st.owed, 0
-	}
+	owed := st.owes(n)
 	st.mu.Unlock()
 	if owed > 0 {
 		_ = st.s.send(header{kind: kindWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(owed))) // what has come counts; the next read tells
@@ -269,7 +294,7 @@ func (st *Stream) Quiet() bool {
 func (st *Stream) Write(p []byte) (int, error) {
 	sent := 0
 	for sent < len(p) {
-		n, err := st.reserve(min(len(p)-sent, maxPayload))
+		n, err := st.reserve(min(len(p)-sent, longCopy))
 		if err != nil {
 			return sent, err
 		}

@@ -61,6 +61,8 @@ type wire struct {
 	// pinged hears the payload of each ping; it must not wait.
 	pinged  func(payload []byte)
 	timeout time.Duration
+	// reads is told before the connection is read, unless it is nil.
+	reads func()
 	// heard is that something has come, whatever it is.
 	heard atomic.Bool
 }
@@ -98,6 +100,9 @@ func (w *wire) fill(n int) error {
 		w.begin, w.end = 0, w.end-w.begin
 	}
 	for w.end-w.begin < n {
+		if w.reads != nil {
+			w.reads()
+		}
 		read, err := w.conn.Read(w.buffer[w.end:])
 		w.end += read
 		if read > 0 && !w.heard.Load() {

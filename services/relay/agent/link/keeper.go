@@ -14,8 +14,8 @@ import (
 
 // Connection is one that has been made, and upgraded for a tunnel.
 type Connection struct {
-	net.Conn
-
+	// Conn is as it was dialled: a session knows by its type how to write to it.
+	Conn net.Conn
 	// Secret is that it is encrypted.
 	Secret bool
 	// RelayID and ID are what the relay calls itself and the connection.

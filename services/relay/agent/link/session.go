@@ -26,7 +26,7 @@ type session struct {
 func (k *Keeper) begin(ctx, finish context.Context, c Connection) *session {
 	attend, dismiss := context.WithCancel(context.WithoutCancel(ctx))
 	var opened *tunnel.Session
-	opened = tunnel.NewSession(c, true, c.Secret, k.cfg.Tunnel, func(st *tunnel.Stream) { k.cfg.Accept(opened, st) })
+	opened = tunnel.NewSession(c.Conn, true, c.Secret, k.cfg.Tunnel, func(st *tunnel.Stream) { k.cfg.Accept(opened, st) })
 	s := &session{
 		Session: opened, linger: k.cfg.Linger, dismiss: dismiss, attended: make(chan struct{}),
 		logger: k.cfg.Logger.With(slog.String("relay_url", k.cfg.Relay), slog.String("relay_id", c.RelayID), slog.String("connection_id", c.ID)),

@@ -16,11 +16,19 @@ type Book struct {
 	reported map[*Reporter]Configuration
 	current  *Configuration
 	known    chan struct{} // closed when there is a first one
+	uses     map[*use]struct{}
+}
+
+// use of a target by a stream.
+type use struct {
+	name    string
+	address Address
+	over    func(why error)
 }
 
 // NewBook makes a book without a configuration.
 func NewBook(allowed Allowed) *Book {
-	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}, known: make(chan struct{})}
+	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}, known: make(chan struct{}), uses: map[*use]struct{}{}}
 }
 
 // Known is closed once there is a configuration.
@@ -32,16 +40,39 @@ type Reporter struct{ book *Book }
 // Reporter makes one; it counts from its first report on.
 func (b *Book) Reporter() *Reporter { return &Reporter{book: b} }
 
-// Report takes the place of the reporter's report before. It returns whether another configuration counts now.
+// Report takes the place of the reporter's report before. It returns whether another configuration counts now, once those who use a target that is no more, or is elsewhere, have been told.
 func (r *Reporter) Report(c Configuration) bool {
 	b := r.book
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.reported[r] = c
-	return b.choose()
+	changed := b.choose()
+	over := map[*use]error{}
+	for u := range b.uses {
+		if why := b.void(u); why != nil {
+			over[u] = why
+			delete(b.uses, u)
+		}
+	}
+	b.mu.Unlock()
+	for u, why := range over {
+		u.over(why)
+	}
+	return changed
 }
 
-// Leave forgets what it reported, unless nobody else has reported anything.
+// void says why a use may not go on.
+func (b *Book) void(u *use) error {
+	address, err := b.find(u.name)
+	switch {
+	case err != nil:
+		return err
+	case address != u.address:
+		return fmt.Errorf("target %q is at %s now (revision %d of the agent's configuration), and not at %s", u.name, address, b.current.Revision, u.address)
+	}
+	return nil
+}
+
+// Leave forgets what it reported, unless nobody else has reported anything. Who is left may know less for a moment: what is in use stays so until somebody reports otherwise.
 func (r *Reporter) Leave() {
 	b := r.book
 	b.mu.Lock()
@@ -71,15 +102,35 @@ func (b *Book) choose() bool {
 // Find returns where a target is. Its error is for who asked.
 func (b *Book) Find(name string) (Address, error) {
 	b.mu.Lock()
-	current := b.current
-	b.mu.Unlock()
-	if current == nil {
+	defer b.mu.Unlock()
+	return b.find(name)
+}
+
+// Use is Find for who stays there. over is called, at most once and maybe before Use returns, when the target is no more, is elsewhere, or is not allowed, with the reason for who asked. The
+// caller calls release when it uses it no longer.
+func (b *Book) Use(name string, over func(why error)) (address Address, release func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if address, err = b.find(name); err != nil {
+		return Address{}, nil, err
+	}
+	u := &use{name: name, address: address, over: over}
+	b.uses[u] = struct{}{}
+	return address, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.uses, u)
+	}, nil
+}
+
+func (b *Book) find(name string) (Address, error) {
+	if b.current == nil {
 		return Address{}, errors.New("the agent has not been told its targets yet")
 	}
-	address, known := current.Addresses[name]
+	address, known := b.current.Addresses[name]
 	switch {
 	case !known:
-		return Address{}, fmt.Errorf("the agent's configuration (revision %d) has no target %q", current.Revision, name)
+		return Address{}, fmt.Errorf("the agent's configuration (revision %d) has no target %q", b.current.Revision, name)
 	case !b.allowed.Allows(address):
 		return Address{}, fmt.Errorf("target %q is at %s, which targets.allowed_addresses of the agent in its cluster does not allow", name, address)
 	}

@@ -67,6 +67,68 @@ func TestTheHighestRevisionOfTheRelaysThatAreThereCounts(t *testing.T) {
 	require.Contains(t, where(t, b, "shop"), "no target")
 }
 
+func TestWhoUsesATargetIsToldWhenItChanges(t *testing.T) {
+	t.Parallel()
+	const same = `{"name":"same","address":"same.svc:1"}`
+	for name, c := range map[string]struct {
+		happens func(one, two *targets.Reporter, report func(r *targets.Reporter, revision string, targets string))
+		over    string
+	}{
+		"the same": {func(one, _ *targets.Reporter, report func(*targets.Reporter, string, string)) {
+			report(one, "4", `{"name":"shop","address":"shop.svc:80"},`+same)
+		}, ""},
+		"no more": {
+			func(one, _ *targets.Reporter, report func(*targets.Reporter, string, string)) { report(one, "4", same) },
+			`the agent's configuration (revision 4) has no target "shop"`,
+		},
+		"elsewhere": {func(one, _ *targets.Reporter, report func(*targets.Reporter, string, string)) {
+			report(one, "4", `{"name":"shop","address":"shop.svc:81"},`+same)
+		}, `target "shop" is at shop.svc:81 now (revision 4 of the agent's configuration), and not at shop.svc:80`},
+		"not allowed": {func(one, _ *targets.Reporter, report func(*targets.Reporter, string, string)) {
+			report(one, "4", `{"name":"shop","address":"10.0.0.1:80"},`+same)
+		}, `target "shop" is at 10.0.0.1:80, which targets.allowed_addresses of the agent in its cluster does not allow`},
+		"by a relay that is behind": {func(_, two *targets.Reporter, report func(*targets.Reporter, string, string)) { report(two, "2", same) }, ""},
+		"who is behind is left, and catches up": {func(one, two *targets.Reporter, report func(*targets.Reporter, string, string)) {
+			report(two, "2", same)
+			one.Leave()
+			report(two, "3", `{"name":"shop","address":"shop.svc:80"},`+same)
+		}, ""},
+		"the control plane was restored": {func(one, two *targets.Reporter, report func(*targets.Reporter, string, string)) {
+			one.Leave()
+			report(two, "2", same)
+		}, `the agent's configuration (revision 2) has no target "shop"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBook(t, "*.svc:*")
+			report := func(r *targets.Reporter, revision, list string) {
+				r.Report(parse(t, `{"config_revision":`+revision+`,"relay_targets":[`+list+`]}`))
+			}
+			one, two := b.Reporter(), b.Reporter()
+			report(one, "3", `{"name":"shop","address":"shop.svc:80"},`+same)
+			told := map[string][]string{}
+			use := func(name, as string) (release func()) {
+				_, release, err := b.Use(name, func(why error) { told[as] = append(told[as], why.Error()) })
+				require.NoError(t, err)
+				return release
+			}
+			use("shop", "one")
+			release := use("shop", "gone")
+			use("same", "same")
+			release()
+			c.happens(one, two, report)
+			report(one, "9", same)
+			report(one, "10", same)
+			if c.over == "" {
+				c.over = `the agent's configuration (revision 9) has no target "shop"`
+			}
+			require.Equal(t, map[string][]string{"one": {c.over}}, told, "once, and nobody else")
+			_, _, err := b.Use("shop", nil)
+			require.Error(t, err)
+		})
+	}
+}
+
 func TestWhatCannotBeATargetIsLeftOut(t *testing.T) {
 	t.Parallel()
 	c := parse(t, `{"config_revision":1,"more":true,"relay_targets":[{"name":"kubernetes","address":"a:1"},{"name":"A","address":"a:1"},{"name":"db","address":"db"},{"name":"shop","address":"a:1"},{"name":"shop","address":"b:1"}]}`)

@@ -4,7 +4,7 @@
 // nobody outside of the cluster can change, allows its address ([Allowed]).
 //
 // Relays may know different revisions for a moment: the highest that a connected relay reports counts, so that a control plane that was restored from an older copy is followed, too.
-// While no relay is connected, the last configuration is kept.
+// While no relay is connected, the last configuration is kept. Who uses a target ([Book.Use]) is told when a report has it no more, or elsewhere.
 //
 // What cannot be a target is left out, and said; it makes nothing else of the configuration void.
 package targets
