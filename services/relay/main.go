@@ -90,8 +90,8 @@ type process struct {
 	transport      *proxy.Transport
 	proxy          *proxy.Handler
 	intake         *intake.Handler
-	// tunnels are those of agents and of other relays.
-	tunnels tunnel.Sessions
+	// Tunnels that others have opened.
+	ofAgents, ofRelays tunnel.Sessions
 
 	agents, external, internal service.Part
 }
@@ -161,7 +161,7 @@ func (p *process) openPeers(context.Context) error {
 	})
 	p.hub = hub.New(hub.Config{Self: p.self.ID, Registry: p.registry, Peer: p.peers.Session, Patience: p.cfg.External.Patience})
 	p.internal = p.listener("internal", p.cfg.Internal.Listener, &peer.Handler{
-		Verifier: verifier, Sessions: &p.tunnels, Follow: p.hub.Follow, Tunnel: p.cfg.Tunnel.tunnel(), Logger: p.tel.Logger,
+		Verifier: verifier, Sessions: &p.ofRelays, Follow: p.hub.Follow, Tunnel: p.cfg.Tunnel.tunnel(), Logger: p.tel.Logger,
 	}, nil)
 	return nil
 }
@@ -227,7 +227,7 @@ func (p *process) openExternal(context.Context) error {
 func (p *process) openAgents(context.Context) error {
 	p.intake = intake.New(intake.Config{
 		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book}, Configurations: p.configurations,
-		Sessions: &p.tunnels, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
+		Sessions: &p.ofAgents, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
 	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake, nil)
 	return nil
@@ -242,22 +242,31 @@ func (p *process) measure(context.Context) error {
 	if err := p.tel.Metrics.Register(p.proxy.Metrics()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	const streams = "lockstep_relay_streams"
 	for _, gauge := range []struct {
-		name, help string
-		value      func() int
+		name, help, direction string
+		value                 func() int
 	}{
-		{"lockstep_relay_connections", "Connections of agents that this relay holds.", p.intake.Connections},
-		{"lockstep_relay_known_connections", "Connections of agents that all relays hold, as far as this one knows.", p.registry.Connections},
-		{"lockstep_relay_requests", "Requests to agents that are under way.", p.proxy.Requests},
-		{"lockstep_relay_unpublished_records", "Records of the audit trail that wait to be published.", p.trail.Waiting},
+		{"lockstep_relay_connections", "Connections of agents that this relay holds.", "", p.intake.Connections},
+		{"lockstep_relay_known_connections", "Connections of agents that all relays hold, as far as this one knows.", "", p.registry.Connections},
+		{"lockstep_relay_requests", "Requests to agents that are under way.", "", p.proxy.Requests},
+		{"lockstep_relay_unpublished_records", "Records of the audit trail that wait to be published.", "", p.trail.Waiting},
+		{streams, streamsHelp, "to_agent", func() int { opened, _ := p.ofAgents.Streams(); return opened }},
+		{streams, streamsHelp, "to_relay", p.peers.Streams},
+		{streams, streamsHelp, "from_relay", func() int { _, taken := p.ofRelays.Streams(); return taken }},
 	} {
-		err := p.tel.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: gauge.name, Help: gauge.help}, func() float64 { return float64(gauge.value()) }))
-		if err != nil {
+		options := prometheus.GaugeOpts{Name: gauge.name, Help: gauge.help}
+		if gauge.direction != "" {
+			options.ConstLabels = prometheus.Labels{"direction": gauge.direction}
+		}
+		if err := p.tel.Metrics.Register(prometheus.NewGaugeFunc(options, func() float64 { return float64(gauge.value()) })); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return nil
 }
+
+const streamsHelp = "Streams that are open: to agents that this relay holds, to other relays that hold the agent, and from other relays, which then have another one to an agent here. Some are kept for the next request."
 
 // agents are the directory's, as the intake asks for them.
 type agents struct{ *directory.Directory }

@@ -3,8 +3,10 @@ package relay
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"lockstep.internal/libs/service"
+	"lockstep.internal/services/relay/tunnel"
 )
 
 // parts of the service: what begins when, and what is waited for.
@@ -66,7 +68,11 @@ func (p *process) holdTunnels(ctx context.Context, self *service.Self) error {
 	self.Ready()
 	<-ctx.Done()
 	err := p.book.Retire(self.Finish())
-	p.tunnels.Drain(self.Finish())
+	var draining sync.WaitGroup
+	for _, tunnels := range []*tunnel.Sessions{&p.ofAgents, &p.ofRelays} {
+		draining.Go(func() { tunnels.Drain(self.Finish()) })
+	}
+	draining.Wait()
 	p.intake.Drain(self.Finish())
 	if err != nil {
 		return fmt.Errorf("retire from the registry: %w", err)

@@ -127,6 +127,32 @@ func TestARequestWaitsForItsAgent(t *testing.T) {
 	require.Equal(t, "GET /late ", <-answered)
 }
 
+// Where streams are, and in which direction.
+func TestOpenStreamsAreCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.relay(), b.relay()
+	b.replica(first)
+	b.shows(second, "lockstep_relay_known_connections 1")
+	streams := func(direction string, count int) string {
+		return fmt.Sprintf(`lockstep_relay_streams{direction="%s"} %d`, direction, count)
+	}
+	none := []string{streams("to_agent", 0), streams("to_relay", 0), streams("from_relay", 0)}
+	b.shows(first, none...)
+	b.shows(second, none...)
+	here, _, response := b.connect(first, developer, "shop")
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	b.shows(first, streams("to_agent", 1), streams("to_relay", 0), streams("from_relay", 0))
+	there, _, response := b.connect(second, developer, "shop")
+	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
+	b.shows(first, streams("to_agent", 2), streams("to_relay", 0), streams("from_relay", 1))
+	b.shows(second, streams("to_agent", 0), streams("to_relay", 1), streams("from_relay", 0))
+	require.NoError(t, here.Close())
+	require.NoError(t, there.Close())
+	b.shows(first, none...)
+	b.shows(second, none...)
+}
+
 func TestARevokedAgentIsCutOff(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

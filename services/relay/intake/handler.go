@@ -38,8 +38,8 @@ const (
 const (
 	// maxText of what an agent says of itself, in bytes.
 	maxText = 253
-	// helloTimeout is how soon an agent has to ask for its configuration.
-	helloTimeout = 15 * time.Second
+	// DefaultHelloTimeout is how soon an agent has to ask for its configuration.
+	DefaultHelloTimeout = 15 * time.Second
 	// maxStreams that an agent may have open: it needs one, and each may cost a window of memory.
 	maxStreams = 4
 	// retryAfter is what agents are told that come when there is no room, in seconds; they add to it by chance.
@@ -80,7 +80,7 @@ type Configurations interface {
 	Configuration(agent int64) (line []byte, changed <-chan struct{})
 }
 
-// Config of a [Handler]. All is required but Tunnel.
+// Config of a [Handler]. All is required but Tunnel and HelloTimeout.
 type Config struct {
 	// RelayID of this relay.
 	RelayID        string
@@ -92,8 +92,10 @@ type Config struct {
 	Tunnel         tunnel.Config
 	// MaxConnections that are held at a time, and MaxConnectionsPerAgent those of one agent.
 	MaxConnections, MaxConnectionsPerAgent int
-	Logger                                 *slog.Logger
-	Now                                    func() time.Time
+	// HelloTimeout is how soon an agent has to ask for its configuration; else its connection, which nobody can use, is closed. Defaults to [DefaultHelloTimeout].
+	HelloTimeout time.Duration
+	Logger       *slog.Logger
+	Now          func() time.Time
 }
 
 // Handler is made by [New].
@@ -113,6 +115,9 @@ type Handler struct {
 // New makes a handler.
 func New(cfg Config) *Handler {
 	cfg.Tunnel.MaxStreams = maxStreams
+	if cfg.HelloTimeout == 0 {
+		cfg.HelloTimeout = DefaultHelloTimeout
+	}
 	return &Handler{cfg: cfg, connected: map[int64]map[int64]*connection{}, held: map[int64]int{}}
 }
 
@@ -261,7 +266,7 @@ func (h *Handler) hold(ctx context.Context, c *connection, conn net.Conn, secret
 	c.session = tunnel.NewSession(conn, false, secret, h.cfg.Tunnel, func(s *tunnel.Stream) { h.take(c, s) })
 	why := make(chan error, 1)
 	go func() { why <- h.cfg.Sessions.Serve(c.session) }()
-	hello := time.NewTimer(helloTimeout)
+	hello := time.NewTimer(h.cfg.HelloTimeout)
 	defer hello.Stop()
 	select {
 	case <-c.hello:

@@ -106,15 +106,15 @@ type bed struct {
 	quick func()
 }
 
-func setup(t *testing.T) *bed {
+func setup(t *testing.T, change ...func(*intake.Config)) *bed {
 	t.Helper()
-	b := setupSlow(t)
+	b := setupSlow(t, change...)
 	b.quick()
 	return b
 }
 
 // setupSlow is a bed where no end is told until that is quick.
-func setupSlow(t *testing.T) *bed {
+func setupSlow(t *testing.T, change ...func(*intake.Config)) *bed {
 	t.Helper()
 	b := &bed{t: t, token: natsauth.NewToken(natsauth.TokenAgent), world: &world{
 		ready: true, changed: make(chan struct{}), another: make(chan struct{}), held: map[int64]*tunnel.Session{}, told: make(chan string, 100), line: `{"config_revision":1}`,
@@ -124,10 +124,14 @@ func setupSlow(t *testing.T) *bed {
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, b.token)
 	require.NoError(t, err)
 	b.known = map[int64]intake.Credential{7: {ProjectID: 3, TokenHash: hash}, 8: {ProjectID: 3}, 9: {ProjectID: 3, TokenHash: hash, Revoked: true}}
-	b.handler = intake.New(intake.Config{
+	cfg := intake.Config{
 		RelayID: "r", Agents: b, Holder: b, Tellers: []intake.Teller{b}, Configurations: b, Sessions: &b.sessions, MaxConnections: 4, MaxConnectionsPerAgent: 2,
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	b.handler = intake.New(cfg)
 	server := httptest.NewServer(b.handler)
 	b.url = strings.Replace(server.URL, "http", "ws", 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -272,6 +276,24 @@ func TestAnAgentHearsItsConfigurationAndEveryChange(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	require.Empty(t, b.held)
+}
+
+// Who has a token and says nothing takes nobody's place: it is gone after a while, and was never connected.
+func TestWhoDoesNotSayHelloIsClosed(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(cfg *intake.Config) { cfg.HelloTimeout = 50 * time.Millisecond })
+	silent, err := b.dial(b.header(7, b.token))
+	require.NoError(t, err)
+	other, err := b.dial(b.header(7, b.token))
+	require.NoError(t, err)
+	if wrong, err := other.Open([]byte("something else")); err == nil {
+		_, err = wrong.Read(make([]byte, 1))
+		require.Error(t, err)
+	}
+	<-silent.Done()
+	<-other.Done()
+	require.Eventually(t, func() bool { return b.handler.Connections() == 0 }, soon, time.Millisecond)
+	require.Empty(t, b.told)
 }
 
 // An agent is somebody else's: it opens one stream, of which the relay keeps at most a window.

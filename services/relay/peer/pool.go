@@ -40,6 +40,7 @@ type Pool struct {
 	closed  bool
 	links   map[place]*link
 	running sync.WaitGroup
+	serving tunnel.Sessions
 	life    context.Context //nolint:containedctx // ends with the pool
 	end     context.CancelFunc
 }
@@ -107,7 +108,7 @@ func (p *Pool) keep(relay registry.Relay, at place, l *link) {
 		p.running.Go(func() {
 			defer close(ended)
 			defer stop()
-			_ = l.session.Serve() // its streams say why
+			_ = p.serving.Serve(l.session) // its streams say why
 		})
 		select {
 		case <-ended:
@@ -135,6 +136,12 @@ func (p *Pool) open(relay registry.Relay) (*tunnel.Session, error) {
 	return tunnel.NewSession(conn.Conn, true, conn.Secret, p.cfg.Tunnel, func(s *tunnel.Stream) {
 		s.Reset(tunnel.Refused, "streams between relays are opened by who took the request")
 	}), nil
+}
+
+// Streams that are open to other relays.
+func (p *Pool) Streams() int {
+	opened, _ := p.serving.Streams()
+	return opened
 }
 
 // Close ends all tunnels and waits for their end.

@@ -278,11 +278,19 @@ func FuzzSession(f *testing.F) {
 		b := append([]byte{kind, 0, 0, byte(len(payload)), 0, 0, 0, stream}, payload...)
 		return append([]byte{0x82, byte(len(b))}, b...)
 	}
-	f.Add(bytes.Join([][]byte{frame(1, 2, "head"), frame(2, 2, "data"), frame(3, 2, ""), frame(5, 2, "\x00\x00\x01\x00"), frame(4, 2, "why"), frame(6, 0, "")}, nil))
-	f.Add([]byte{0x89, 3, 'a', 'b', 'c', 0x88, 0})
-	f.Add([]byte{0x82, 126, 0, 200})
-	f.Add([]byte{0x82, 127, 0, 0, 0, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 0, 0, 2})
-	f.Fuzz(func(t *testing.T, sent []byte) {
+	frames := func(all ...[]byte) []byte { return bytes.Join(all, nil) }
+	settings, drain, drained := frame(9, 0, "\x00\x02\x00\x00"), frame(6, 0, ""), frame(7, 0, "")
+	f.Add(frames(frame(1, 2, "head"), frame(2, 2, "data"), frame(3, 2, ""), frame(5, 2, "\x00\x00\x01\x00"), frame(4, 2, "why"), drain), false)
+	f.Add([]byte{0x89, 3, 'a', 'b', 'c', 0x88, 0}, false)
+	f.Add([]byte{0x82, 126, 0, 200}, false)
+	f.Add([]byte{0x82, 127, 0, 0, 0, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 0, 0, 2}, false)
+	f.Add(frames(settings, frame(8, 1, ""), frame(2, 1, "data"), frame(3, 1, "")), false)
+	f.Add(frames(settings, settings), false)
+	f.Add(frames(frame(9, 0, "\x00\x00\x00\x01")), false)
+	f.Add(frames(drain, frame(1, 2, "head"), drain, frame(4, 1, "\x01why")), false)
+	f.Add(frames(settings, frame(8, 1, ""), frame(8, 1, ""), frame(8, 2, ""), drained, frame(3, 1, "")), true)
+	f.Add(frames(drained, drain, drained, frame(1, 2, "head"), frame(4, 1, "\x01why")), true)
+	f.Fuzz(func(t *testing.T, sent []byte, leaves bool) {
 		near, far := net.Pipe()
 		var others sync.WaitGroup
 		others.Go(func() { _, _ = io.Copy(io.Discard, far) })
@@ -290,6 +298,16 @@ func FuzzSession(f *testing.F) {
 			_, _ = io.Copy(s, s)
 			_ = s.Close()
 		})
+		own, err := s.Open([]byte("head"))
+		require.NoError(t, err)
+		others.Go(func() {
+			_ = own.Taken()
+			_, _ = io.Copy(own, own)
+			_ = own.Close()
+		})
+		if leaves {
+			s.Drain()
+		}
 		others.Go(func() {
 			_, _ = far.Write(sent)
 			_ = far.Close()

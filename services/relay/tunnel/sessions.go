@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Sessions are those that a server has accepted, to be drained together. The zero value has none.
+// Sessions are those that belong together, such as all that a server has accepted. The zero value has none.
 type Sessions struct {
 	mu       sync.Mutex
 	all      map[*Session]struct{}
@@ -70,4 +70,25 @@ func (s *Sessions) Drain(finish context.Context) {
 		<-ended
 	}
 	draining.Wait()
+}
+
+// Streams that are open in all sessions: those that were opened here, and those that the other sides opened.
+func (s *Sessions) Streams() (opened, taken int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for one := range s.all {
+		here, there := one.count()
+		opened += here
+		taken += there
+	}
+	return opened, taken
+}
+
+func (s *Session) count() (opened, taken int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0, 0
+	}
+	return len(s.streams) - s.taken, s.taken
 }
