@@ -104,9 +104,10 @@ func (d *direct) rescue() {
 // close the connection, whatever it is used for.
 func (d *direct) close() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.conn != nil {
-		_ = d.conn.Close() // nothing follows
+	conn := d.conn
+	d.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close() // nothing follows; over TLS it may take a while to say so
 	}
 }
 

@@ -100,10 +100,11 @@ func (h *Handler) Drain(finish context.Context) {
 		for _, cancel := range h.visits {
 			cancel(errDrained)
 		}
-		for d := range h.directs {
+		directs := maps.Clone(h.directs)
+		h.mu.Unlock()
+		for d := range directs {
 			d.close() // it may be writing to who does not read
 		}
-		h.mu.Unlock()
 	}
 }
 
