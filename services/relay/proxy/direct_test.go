@@ -352,7 +352,10 @@ func TestAnAnswerThatIsLostOnTheWayDoesNotLookComplete(t *testing.T) {
 // When it is looked whether a caller is there, just then an answer may come, or another request.
 func TestALookMayMeetAnything(t *testing.T) {
 	t.Parallel()
-	for _, said := range []func(*stance){func(*stance) {}, secured} {
+	for _, way := range []struct {
+		said      func(*stance)
+		attention time.Duration
+	}{{func(*stance) {}, hasty}, {secured, hasty}, {func(*stance) {}, time.Nanosecond}, {secured, time.Nanosecond}} {
 		f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var n int
 			_, _ = fmt.Sscanf(r.URL.Path, "/%d", &n)
@@ -361,8 +364,8 @@ func TestALookMayMeetAnything(t *testing.T) {
 			case <-r.Context().Done():
 			}
 			echo(w, r)
-		})), said)
-		f.handler.Hurry(hasty, soon)
+		})), way.said)
+		f.handler.Hurry(way.attention, soon)
 		c := f.call()
 		const all = 150
 		var speaking sync.WaitGroup

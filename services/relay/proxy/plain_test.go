@@ -211,6 +211,7 @@ func TestBothWaysPassOnTheSameAnswer(t *testing.T) {
 		"no chunk":             {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"}, status: 200},
 		"trailers":             {says: says{answer: "HTTP/1.1 200 OK\r\nTrailer: Sum\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\n\r\n"}, status: 200, body: "good"},
 		"trailers, unsaid":     {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\nX: 1\r\nX: 2\r\n\r\n"}, status: 200, body: "good"},
+		"trailers that frame":  {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nContent-Length: 8\r\nTransfer-Encoding: x\r\nHost: y\r\n\r\n"}, status: 200, body: "good"},
 		"to the end":           {says: says{answer: "HTTP/1.1 200 OK\r\n\r\ngood", ends: true}, status: 200, body: "good"},
 		"nothing, to the end":  {says: says{answer: "HTTP/1.1 200 OK\r\n\r\n", ends: true}, status: 200},
 		"HTTP/1.0":             {says: says{answer: "HTTP/1.0 200 OK\r\n\r\ngood", ends: true}, status: 200, body: "good"},
