@@ -7,9 +7,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -48,11 +50,11 @@ type direct struct {
 	attentive *time.Timer
 	looked    chan struct{}
 
-	mu       sync.Mutex
-	k        *kept // given up with ctx
-	awaiting bool  // an answer
-	resting  bool  // between two requests
-	leaving  bool  // there is to be no next request
+	mu       sync.Mutex // guards what follows, and the conn until there is one
+	k        *kept      // given up with ctx
+	awaiting bool       // an answer
+	resting  bool       // between two requests
+	leaving  bool       // there is to be no next request
 }
 
 // direct takes a request's connection over if the request is plain, and carries it and those after it. It says whether it has.
@@ -61,16 +63,20 @@ func (h *Handler) direct(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	head, plain := written(r)
-	if !plain {
+	d := &direct{h: h, secure: r.TLS, looked: make(chan struct{}, 1)}
+	if !plain || !h.begin(d) {
 		return false
 	}
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
+		h.end(d)
 		return false // the server serves it, or it is gone
 	}
 	more, _ := buffered.Peek(buffered.Reader.Buffered()) // there is as much
 	conn, unread := service.Reclaim(conn)
-	d := &direct{h: h, conn: conn, secure: r.TLS, looked: make(chan struct{}, 1)}
+	d.mu.Lock()
+	d.conn = conn
+	d.mu.Unlock()
 	d.before.Reset(slices.Concat(head, more, unread))
 	d.reader = bufio.NewReaderSize(io.MultiReader(&d.before, conn), headBuffer)
 	d.from, _, _ = net.SplitHostPort(r.RemoteAddr)
@@ -78,8 +84,31 @@ func (h *Handler) direct(w http.ResponseWriter, r *http.Request) bool {
 	if d.attentive = time.AfterFunc(h.attention, d.look); !d.attentive.Stop() {
 		<-d.looked // it was late; what it has found is not to be taken for what another one does
 	}
-	h.begin(d)
+	go func() {
+		defer h.end(d)
+		defer d.rescue()
+		d.run()
+	}()
 	return true
+}
+
+// rescue is as in net/http's server: what goes wrong with a request that nobody has thought of ends its connection, and no other.
+func (d *direct) rescue() {
+	if failure := recover(); failure != nil {
+		d.h.cfg.Logger.Error("a connection of a caller is given up for a fault of the relay's own", slog.Any("panic", failure), slog.String("stack", string(debug.Stack())))
+		d.cancel(nil)
+		d.close()
+	}
+}
+
+// close the connection, whatever it is used for.
+func (d *direct) close() {
+	d.mu.Lock()
+	conn := d.conn
+	d.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close() // nothing follows; over TLS it may take a while to say so
+	}
 }
 
 // written is a request's head as it may have been sent, if it is plain.
@@ -121,7 +150,7 @@ func (d *direct) run() {
 		d.h.cfg.Handover.Give(d.conn, slices.Concat(unread, before), d.secure)
 		return
 	}
-	_ = d.conn.Close() // nothing follows
+	d.close()
 }
 
 // next waits for a request, and reads its head.

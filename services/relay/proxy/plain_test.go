@@ -18,11 +18,16 @@ import (
 	"lockstep.internal/services/relay/audit"
 )
 
-// script is a target that answers whatever it is asked below /warm in a plain way, and anything else as a test has it. It remembers what it was asked last.
-type script struct {
+// says is what a target answers.
+type says struct {
 	answer string
 	single bool // byte by byte
 	ends   bool // the connection, after the answer
+}
+
+// script is a target that answers what it is asked at /warm in a plain way, and anything else as a test has it. It remembers what it was asked last.
+type script struct {
+	says
 
 	mu   sync.Mutex
 	head string
@@ -154,11 +159,10 @@ func outcomeOf(t *testing.T, s *script, request string, said ...func(*stance)) o
 
 // equal says that both ways through the relay come to the same. What is left to the server's taste is not compared: it dates and guesses at what is said without, and says how the body ends
 // in its own way.
-func equal(t *testing.T, s script, request string, differs func(direct, served *outcome)) outcome {
+func equal(t *testing.T, s says, request string, differs func(direct, served *outcome)) outcome {
 	t.Helper()
-	one, two := script{answer: s.answer, single: s.single, ends: s.ends}, script{answer: s.answer, single: s.single, ends: s.ends}
-	direct := outcomeOf(t, &one, request)
-	served := outcomeOf(t, &two, request, func(s *stance) { s.slow = true })
+	direct := outcomeOf(t, &script{says: s}, request)
+	served := outcomeOf(t, &script{says: s}, request, func(s *stance) { s.slow = true })
 	whole := direct
 	for _, o := range []*outcome{&direct, &served} {
 		o.Header = o.Header.Clone()
@@ -189,7 +193,7 @@ func TestBothWaysPassOnTheSameAnswer(t *testing.T) {
 	const good = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
 	long := strings.Repeat("0123456789abcdef", 10_000)
 	for name, c := range map[string]struct {
-		script
+		says
 
 		head    bool // is asked for
 		status  int
@@ -197,72 +201,73 @@ func TestBothWaysPassOnTheSameAnswer(t *testing.T) {
 		failed  bool
 		differs func(direct, served *outcome)
 	}{
-		"a length":             {script: script{answer: good}, status: 200, body: "good"},
-		"a long one":           {script: script{answer: fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(long), long)}, status: 200, body: long},
-		"nothing":              {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"}, status: 200},
-		"in single bytes":      {script: script{answer: good, single: true}, status: 200, body: "good"},
-		"chunks":               {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n4;x=y\r\n day\r\n0\r\n\r\n"}, status: 200, body: "good day"},
-		"chunks in bytes":      {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n", single: true}, status: 200, body: "good"},
-		"a large chunk":        {script: script{answer: fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(long), long)}, status: 200, body: long},
-		"no chunk":             {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"}, status: 200},
-		"trailers":             {script: script{answer: "HTTP/1.1 200 OK\r\nTrailer: Sum\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\n\r\n"}, status: 200, body: "good"},
-		"trailers, unsaid":     {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\nX: 1\r\nX: 2\r\n\r\n"}, status: 200, body: "good"},
-		"to the end":           {script: script{answer: "HTTP/1.1 200 OK\r\n\r\ngood", ends: true}, status: 200, body: "good"},
-		"nothing, to the end":  {script: script{answer: "HTTP/1.1 200 OK\r\n\r\n", ends: true}, status: 200},
-		"HTTP/1.0":             {script: script{answer: "HTTP/1.0 200 OK\r\n\r\ngood", ends: true}, status: 200, body: "good"},
-		"HTTP/1.0, a length":   {script: script{answer: "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"HEAD":                 {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"}, head: true, status: 200},
-		"HEAD without length":  {script: script{answer: "HTTP/1.1 200 OK\r\n\r\n"}, head: true, status: 200},
-		"HEAD of chunks":       {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"}, head: true, status: 200},
-		"HEAD with a body":     {script: script{answer: good}, head: true, status: 200},
-		"HEAD, no content":     {script: script{answer: "HTTP/1.1 204 No Content\r\n\r\n"}, head: true, status: 204},
-		"HEAD, HTTP/1.0":       {script: script{answer: "HTTP/1.0 200 OK\r\n\r\n", ends: true}, head: true, status: 200},
-		"no content":           {script: script{answer: "HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n"}, status: 204},
-		"no content, a length": {script: script{answer: "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\n"}, status: 204},
-		"no content, a body":   {script: script{answer: "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nevil"}, status: 204},
-		"no content, chunks":   {script: script{answer: "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"}, status: 204},
-		"not modified":         {script: script{answer: "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n"}, status: 304},
-		"not modified, length": {script: script{answer: "HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\n"}, status: 304, differs: func(direct, served *outcome) {
+		"a length":             {says: says{answer: good}, status: 200, body: "good"},
+		"a long one":           {says: says{answer: fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(long), long)}, status: 200, body: long},
+		"nothing":              {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"}, status: 200},
+		"in single bytes":      {says: says{answer: good, single: true}, status: 200, body: "good"},
+		"chunks":               {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n4;x=y\r\n day\r\n0\r\n\r\n"}, status: 200, body: "good day"},
+		"chunks in bytes":      {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n", single: true}, status: 200, body: "good"},
+		"a large chunk":        {says: says{answer: fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(long), long)}, status: 200, body: long},
+		"no chunk":             {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"}, status: 200},
+		"trailers":             {says: says{answer: "HTTP/1.1 200 OK\r\nTrailer: Sum\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\n\r\n"}, status: 200, body: "good"},
+		"trailers, unsaid":     {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\nX: 1\r\nX: 2\r\n\r\n"}, status: 200, body: "good"},
+		"trailers that frame":  {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nContent-Length: 8\r\nTransfer-Encoding: x\r\nHost: y\r\n\r\n"}, status: 200, body: "good"},
+		"to the end":           {says: says{answer: "HTTP/1.1 200 OK\r\n\r\ngood", ends: true}, status: 200, body: "good"},
+		"nothing, to the end":  {says: says{answer: "HTTP/1.1 200 OK\r\n\r\n", ends: true}, status: 200},
+		"HTTP/1.0":             {says: says{answer: "HTTP/1.0 200 OK\r\n\r\ngood", ends: true}, status: 200, body: "good"},
+		"HTTP/1.0, a length":   {says: says{answer: "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"HEAD":                 {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"}, head: true, status: 200},
+		"HEAD without length":  {says: says{answer: "HTTP/1.1 200 OK\r\n\r\n"}, head: true, status: 200},
+		"HEAD of chunks":       {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"}, head: true, status: 200},
+		"HEAD with a body":     {says: says{answer: good}, head: true, status: 200},
+		"HEAD, no content":     {says: says{answer: "HTTP/1.1 204 No Content\r\n\r\n"}, head: true, status: 204},
+		"HEAD, HTTP/1.0":       {says: says{answer: "HTTP/1.0 200 OK\r\n\r\n", ends: true}, head: true, status: 200},
+		"no content":           {says: says{answer: "HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n"}, status: 204},
+		"no content, a length": {says: says{answer: "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\n"}, status: 204},
+		"no content, a body":   {says: says{answer: "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nevil"}, status: 204},
+		"no content, chunks":   {says: says{answer: "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"}, status: 204},
+		"not modified":         {says: says{answer: "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n"}, status: 304},
+		"not modified, length": {says: says{answer: "HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\n"}, status: 304, differs: func(direct, served *outcome) {
 			require.Equal(t, "4", direct.Header.Get("Content-Length"), "it is what would have been (RFC 9110, section 15.4.5)")
 			require.Empty(t, served.Header.Get("Content-Length"), "net/http's server leaves it out")
 			delete(direct.Header, "Content-Length")
 		}},
-		"interim ones before":  {script: script{answer: "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + good}, status: 200, body: "good"},
-		"too many interim":     {script: script{answer: strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 9) + good}, status: 503},
-		"a switch":             {script: script{answer: "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"}, status: 503},
-		"an odd status":        {script: script{answer: "HTTP/1.1 299 What\r\nContent-Length: 4\r\n\r\ngood"}, status: 299, body: "good"},
-		"an odder status":      {script: script{answer: "HTTP/1.1 799 What\r\nContent-Length: 4\r\n\r\ngood"}, status: 799, body: "good"},
-		"a status alone":       {script: script{answer: "HTTP/1.1 200\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"a large head":         {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: " + strings.Repeat("a", 8000) + "\r\nX-B: " + strings.Repeat("b", 80_000) + "\r\n\r\ngood"}, status: 200, body: "good"},
-		"many fields":          {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n" + strings.Repeat("X-A: b\r\n", 100) + "\r\ngood"}, status: 200, body: "good"},
-		"a giant head":         {script: script{answer: "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: "+strings.Repeat("x", 1000)+"\r\n", 1100)}, status: 503},
-		"a head cut off":       {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Len", ends: true}, status: 503},
-		"a line cut off":       {script: script{answer: "HTTP/1.1 20", ends: true}, status: 503},
-		"a body cut off":       {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\ngood", ends: true}, status: 200, body: "good", failed: true},
-		"a long body cut off":  {script: script{answer: fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(long)+1, long), ends: true}, status: 200, body: long, failed: true},
-		"a chunk cut off":      {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\ngood", ends: true}, status: 200, body: "good", failed: true},
-		"chunks cut off":       {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n", ends: true}, status: 200, body: "good", failed: true},
-		"trailers cut off":     {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\n", ends: true}, status: 200, body: "good", failed: true},
-		"chunks that are none": {script: script{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngoodxx\r\n0\r\n\r\n"}, status: 200, body: "good", failed: true},
-		"two answers":          {script: script{answer: good + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"}, status: 200, body: "good"},
-		"more than its length": {script: script{answer: good + "evil"}, status: 200, body: "good"},
-		"chunks and a length":  {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n"}, status: 200, body: "good"},
-		"the same length":      {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"two lengths":          {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\ngood"}, status: 503},
-		"no length":            {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\ngood"}, status: 503},
-		"line feeds alone":     {script: script{answer: "HTTP/1.1 200 OK\nContent-Length: 4\n\ngood"}, status: 200, body: "good"},
-		"a folded line":        {script: script{answer: "HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"a space too much":     {script: script{answer: "HTTP/1.1 200 OK\r\nContent-Length : 4\r\n\r\ngood", ends: true}, status: 200, body: "good"},
-		"no HTTP":              {script: script{answer: "SSH-2.0-OpenSSH_9\r\n"}, status: 503},
-		"close":                {script: script{answer: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"a hop":                {script: script{answer: "HTTP/1.1 200 OK\r\nConnection: X-Hop, keep-alive\r\nX-Hop: 1\r\nX-End: 2\r\nKeep-Alive: timeout=5\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"kept alive":           {script: script{answer: "HTTP/1.1 200 OK\r\nConnection: Keep-Alive\r\nKeep-Alive: timeout=5\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"an upgrade, unasked":  {script: script{answer: "HTTP/1.1 426 Upgrade Required\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: 4\r\nContent-Type: a/b\r\n\r\ngood"}, status: 426, body: "good"},
-		"for the proxy":        {script: script{answer: "HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Type: a/b\r\nContent-Length: 4\r\n\r\ngood"}, status: 407, body: "good"},
-		"two cookies":          {script: script{answer: "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"a date and a type":    {script: script{answer: "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Type: a/b\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"an empty field":       {script: script{answer: "HTTP/1.1 200 OK\r\nX-Empty:\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
-		"no answer":            {script: script{ends: true}, status: 503},
+		"interim ones before":  {says: says{answer: "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + good}, status: 200, body: "good"},
+		"too many interim":     {says: says{answer: strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 9) + good}, status: 503},
+		"a switch":             {says: says{answer: "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"}, status: 503},
+		"an odd status":        {says: says{answer: "HTTP/1.1 299 What\r\nContent-Length: 4\r\n\r\ngood"}, status: 299, body: "good"},
+		"an odder status":      {says: says{answer: "HTTP/1.1 799 What\r\nContent-Length: 4\r\n\r\ngood"}, status: 799, body: "good"},
+		"a status alone":       {says: says{answer: "HTTP/1.1 200\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"a large head":         {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: " + strings.Repeat("a", 8000) + "\r\nX-B: " + strings.Repeat("b", 80_000) + "\r\n\r\ngood"}, status: 200, body: "good"},
+		"many fields":          {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n" + strings.Repeat("X-A: b\r\n", 100) + "\r\ngood"}, status: 200, body: "good"},
+		"a giant head":         {says: says{answer: "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: "+strings.Repeat("x", 1000)+"\r\n", 1100)}, status: 503},
+		"a head cut off":       {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Len", ends: true}, status: 503},
+		"a line cut off":       {says: says{answer: "HTTP/1.1 20", ends: true}, status: 503},
+		"a body cut off":       {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\ngood", ends: true}, status: 200, body: "good", failed: true},
+		"a long body cut off":  {says: says{answer: fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(long)+1, long), ends: true}, status: 200, body: long, failed: true},
+		"a chunk cut off":      {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\ngood", ends: true}, status: 200, body: "good", failed: true},
+		"chunks cut off":       {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n", ends: true}, status: 200, body: "good", failed: true},
+		"trailers cut off":     {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\nSum: 8\r\n", ends: true}, status: 200, body: "good", failed: true},
+		"chunks that are none": {says: says{answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngoodxx\r\n0\r\n\r\n"}, status: 200, body: "good", failed: true},
+		"two answers":          {says: says{answer: good + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"}, status: 200, body: "good"},
+		"more than its length": {says: says{answer: good + "evil"}, status: 200, body: "good"},
+		"chunks and a length":  {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n0\r\n\r\n"}, status: 200, body: "good"},
+		"the same length":      {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"two lengths":          {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\ngood"}, status: 503},
+		"no length":            {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\ngood"}, status: 503},
+		"line feeds alone":     {says: says{answer: "HTTP/1.1 200 OK\nContent-Length: 4\n\ngood"}, status: 200, body: "good"},
+		"a folded line":        {says: says{answer: "HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"a space too much":     {says: says{answer: "HTTP/1.1 200 OK\r\nContent-Length : 4\r\n\r\ngood", ends: true}, status: 200, body: "good"},
+		"no HTTP":              {says: says{answer: "SSH-2.0-OpenSSH_9\r\n"}, status: 503},
+		"close":                {says: says{answer: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"a hop":                {says: says{answer: "HTTP/1.1 200 OK\r\nConnection: X-Hop, keep-alive\r\nX-Hop: 1\r\nX-End: 2\r\nKeep-Alive: timeout=5\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"kept alive":           {says: says{answer: "HTTP/1.1 200 OK\r\nConnection: Keep-Alive\r\nKeep-Alive: timeout=5\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"an upgrade, unasked":  {says: says{answer: "HTTP/1.1 426 Upgrade Required\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: 4\r\nContent-Type: a/b\r\n\r\ngood"}, status: 426, body: "good"},
+		"for the proxy":        {says: says{answer: "HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Type: a/b\r\nContent-Length: 4\r\n\r\ngood"}, status: 407, body: "good"},
+		"two cookies":          {says: says{answer: "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"a date and a type":    {says: says{answer: "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Type: a/b\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"an empty field":       {says: says{answer: "HTTP/1.1 200 OK\r\nX-Empty:\r\nContent-Length: 4\r\n\r\ngood"}, status: 200, body: "good"},
+		"no answer":            {says: says{ends: true}, status: 503},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -271,7 +276,7 @@ func TestBothWaysPassOnTheSameAnswer(t *testing.T) {
 			if c.head {
 				request = "HEAD" + strings.TrimPrefix(request, "GET")
 			}
-			got := equal(t, c.script, request, differs)
+			got := equal(t, c.says, request, differs)
 			require.Equal(t, c.status, got.Status)
 			if c.status != http.StatusServiceUnavailable {
 				require.Equal(t, c.body, got.Body)
@@ -340,7 +345,7 @@ func TestBothWaysAskTheSame(t *testing.T) {
 			if !strings.HasPrefix(c.request, "HEAD") {
 				answer += "good"
 			}
-			got := equal(t, script{answer: answer}, c.request, c.differs)
+			got := equal(t, says{answer: answer}, c.request, c.differs)
 			if !strings.Contains(c.request, "impersonate-user") {
 				require.Equal(t, http.StatusOK, got.Status, got.Body)
 				require.NotEmpty(t, got.Asked)

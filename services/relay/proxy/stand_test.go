@@ -25,6 +25,7 @@ import (
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/policy"
 	"lockstep.internal/services/relay/proxy"
+	"lockstep.internal/services/relay/tunnel"
 )
 
 const (
@@ -149,6 +150,17 @@ type stance struct {
 	idle, header time.Duration
 }
 
+// gathering is a listener as the relay's is, below TLS.
+type gathering struct{ net.Listener }
+
+func (g gathering) Accept() (net.Conn, error) {
+	conn, err := g.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return tunnel.Gather(conn), nil
+}
+
 func stand(t *testing.T, b *bed, said ...func(*stance)) *front {
 	t.Helper()
 	how := stance{idle: soon, header: soon}
@@ -186,6 +198,7 @@ func stand(t *testing.T, b *bed, said ...func(*stance)) *front {
 	f.server = httptest.NewUnstartedServer(f.handler)
 	handover.Prepare(f.server.Config)
 	if how.secure {
+		f.server.Listener = gathering{f.server.Listener}
 		f.server.StartTLS()
 	} else {
 		f.server.Start()

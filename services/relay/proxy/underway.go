@@ -2,9 +2,7 @@ package proxy
 
 import (
 	"context"
-	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 
 	"lockstep.internal/libs/fault"
@@ -55,27 +53,19 @@ func (h *Handler) rest() {
 	}
 }
 
-// begin to carry a connection's requests.
-func (h *Handler) begin(d *direct) {
+// begin to take a connection from the server, unless the relay is drained: who drains it may have found none and waits no more, while the server waits for what is its own.
+func (h *Handler) begin(d *direct) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.directs[d] = struct{}{}
 	if h.draining {
-		d.leave()
+		return false
 	}
-	go func() {
-		defer h.end(d)
-		d.run()
-	}()
+	h.directs[d] = struct{}{}
+	return true
 }
 
-// end of a connection. As in net/http's server, what goes wrong with a request that nobody has thought of ends its connection, and no other.
+// end of a connection, here.
 func (h *Handler) end(d *direct) {
-	if failure := recover(); failure != nil {
-		h.cfg.Logger.Error("a connection of a caller is given up for a fault of the relay's own", slog.Any("panic", failure), slog.String("stack", string(debug.Stack())))
-		d.cancel(nil)
-		_ = d.conn.Close() // it is over
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.directs, d)
@@ -110,10 +100,11 @@ func (h *Handler) Drain(finish context.Context) {
 		for _, cancel := range h.visits {
 			cancel(errDrained)
 		}
-		for d := range h.directs {
-			_ = d.conn.Close() // it may be writing to who does not read
-		}
+		directs := maps.Clone(h.directs)
 		h.mu.Unlock()
+		for d := range directs {
+			d.close() // it may be writing to who does not read
+		}
 	}
 }
 
