@@ -149,7 +149,7 @@ func watch(t *testing.T, b *bundle, server *httptest.Server) *connect.ServerStre
 
 func TestAStreamDoesNotLiveForEver(t *testing.T) {
 	t.Parallel()
-	b := setup(t, func(c *access.Config) { c.StreamLifetime = 50 * time.Millisecond })
+	b := setup(t, func(c *access.Config) { c.StreamLifetime = 3 * time.Second }) // in which a busy machine begins one
 	answers := watch(t, b, serve(t, b))
 	require.False(t, answers.Receive())
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(answers.Err()))

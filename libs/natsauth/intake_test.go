@@ -180,7 +180,7 @@ func TestEmptyMessageEndsAnAnswer(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	batch, err := consumer.Fetch(3, jetstream.FetchMaxWait(time.Second))
+	batch, err := consumer.Fetch(3, jetstream.FetchMaxWait(5*time.Second))
 	require.NoError(t, err)
 
 	arrived := 0

@@ -62,7 +62,7 @@ func TestKickCatchesWhoIsBeingAdmitted(t *testing.T) {
 
 	slow := &slowDirectory{directory: newDirectory(), entered: make(chan struct{}), leave: make(chan struct{})}
 	c := startCell(t, func(r *natsauth.Responder) { r.Authenticator = slow })
-	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: 200 * time.Millisecond}
+	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: 5 * time.Second} // which is as long as a busy machine may take to admit it
 	option, gone := watchDisconnects()
 	admitted := make(chan *nats.Conn, 1)
 

@@ -395,7 +395,7 @@ func TestARevokedReaderIsCutWithinASecond(t *testing.T) {
 	}
 
 	require.ElementsMatch(t, []string{"reader", "reader.live"}, []string{receive(t, cut), receive(t, cut)})
-	require.Less(t, time.Since(began), 5*time.Second, "generous, for a machine that has much else to do")
+	require.Less(t, time.Since(began), patience/4, "generous, for a machine that has much else to do")
 	require.True(t, stays.IsConnected())
 	require.True(t, stay.IsConnected())
 }

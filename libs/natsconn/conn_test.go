@@ -26,7 +26,7 @@ import (
 	"lockstep.internal/tools/testkit/port"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
 

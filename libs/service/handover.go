@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -79,6 +80,17 @@ func (h *handed) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return h.Conn.Read(p) //nolint:wrapcheck // the connection's own
+}
+
+// NetConn is what is below. What was read of it before is not to be read there.
+func (h *handed) NetConn() net.Conn { return h.Conn }
+
+// CloseWrite ends the direction to the other side, for a handler that takes the connection over and knows nothing of what it was, and for the server.
+func (h *handed) CloseWrite() error {
+	if half, can := h.Conn.(interface{ CloseWrite() error }); can {
+		return half.CloseWrite() //nolint:wrapcheck // the connection's own
+	}
+	return errors.ErrUnsupported
 }
 
 // Reclaim a connection that a handler has taken over: where it had been given, this is what was given, and what of it the server has not read. Others are returned as they are.

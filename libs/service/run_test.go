@@ -21,7 +21,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // process is a service that runs.
 type process struct {

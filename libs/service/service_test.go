@@ -137,7 +137,7 @@ func TestAWholeServiceIsConfiguredServesAndDrains(t *testing.T) {
 		code, body := get(t, client, "http://"+addrs["ops"]+"/readyz", "application/json")
 		var report service.Report
 		return code == 503 && json.Unmarshal([]byte(body), &report) == nil && report.Draining
-	}, 20*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	close(release)
 	require.Equal(t, "good day slow", <-answered)
 	require.Equal(t, 0, <-status)

@@ -83,13 +83,13 @@ func TestTheBucketOfRelaysIsMadeWhereItIsMissing(t *testing.T) {
 		kv, err := js.KeyValue(t.Context(), topology.BucketRelays)
 		require.NoError(t, err)
 		// It is all that a relay asks of a bucket: what it says expires, what is removed leaves nothing behind.
+		watcher, err := kv.WatchAll(t.Context())
+		require.NoError(t, err)
 		_, err = js.Publish(t.Context(), "$KV.RELAYS.relay.a", nil, jetstream.WithMsgTTL(time.Second))
 		require.NoError(t, err)
 		_, err = kv.Put(t.Context(), "connection.7.1", nil)
 		require.NoError(t, err)
 		require.NoError(t, kv.Purge(t.Context(), "connection.7.1", jetstream.PurgeTTL(time.Second)))
-		watcher, err := kv.WatchAll(t.Context())
-		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			select {
 			case entry := <-watcher.Updates():

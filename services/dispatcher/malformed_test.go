@@ -29,11 +29,15 @@ func TestWhatCannotBeReadIsToldWhereItCanBe(t *testing.T) {
 	w.DesiredRevision, w.Manifests = 2, []map[string]any{p.configMap(w, "files", "1")}
 	p.desire(w)
 	require.Equal(t, 2, next[events.Applied](p, "applied").DesiredRevision)
-	metrics := get(t, "http://"+addrs["ops"]+"/metrics")
-	require.Contains(t, metrics, "\nlockstep_dispatcher_dropped_total 1\n")
-	require.Contains(t, metrics, `lockstep_dispatcher_failed_total{reason="Malformed"} 1`)
-	require.Contains(t, metrics, "\nlockstep_dispatcher_applied_total 1\n")
-	require.Contains(t, metrics, "\nlockstep_dispatcher_leading 1\n")
+	var metrics string
+	for _, line := range []string{
+		"\nlockstep_dispatcher_dropped_total 1\n", "\nlockstep_dispatcher_failed_total{reason=\"Malformed\"} 1\n", "\nlockstep_dispatcher_applied_total 1\n", "\nlockstep_dispatcher_leading 1\n",
+	} {
+		require.Eventually(t, func() bool { // what is told is counted a moment later
+			metrics = get(t, "http://"+addrs["ops"]+"/metrics")
+			return strings.Contains(metrics, line)
+		}, patience, tick, line)
+	}
 	require.NotContains(t, strings.ToLower(metrics), w.WorkspaceID, "no label grows with the number of workspaces")
 }
 

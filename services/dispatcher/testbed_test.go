@@ -346,13 +346,13 @@ func (p *plane) desire(w events.DesiredWorkspace, extensions ...string) {
 	require.NoError(p.t, err)
 }
 
-// config is quick to retry and to fail over.
+// config is quick to retry. Who ends gives the Lease back, and a busy machine must take it from nobody.
 func (p *plane) config() dispatcher.Config {
 	cfg := dispatcher.DefaultConfig()
 	cfg.Ops.Listen = "127.0.0.1:0"
 	cfg.CredentialsFile, cfg.Kubeconfig = p.file, kubeconfig
 	cfg.RetryMin, cfg.RetryMax = 10*time.Millisecond, 200*time.Millisecond
-	cfg.Lease = dispatcher.Lease{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 100 * time.Millisecond}
+	cfg.Lease = dispatcher.Lease{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 100 * time.Millisecond}
 	cfg.Telemetry.LogLevel = "error"
 	return cfg
 }

@@ -41,7 +41,8 @@ func (c *cell) configWith(kubeconfig string) watcher.Config {
 	cfg.CredentialsFile = c.credentials
 	cfg.Kubernetes.Kubeconfig = kubeconfig
 	cfg.Ops.Listen = "127.0.0.1:0"
-	cfg.Lease = kube.LeaseConfig{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	// Who ends gives the Lease back, and a busy machine must take it from nobody.
+	cfg.Lease = kube.LeaseConfig{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 200 * time.Millisecond}
 	cfg.Telemetry.LogFormat = "text"
 	return cfg
 }

@@ -341,6 +341,7 @@ func TestKubernetesAwayIsSaidAndWaitedFor(t *testing.T) {
 	proxy.cut()
 	cfg := c.config(t)
 	cfg.Kubernetes.Kubeconfig = path
+	cfg.Lease.Duration, cfg.Lease.RenewDeadline = 3*time.Second, 2*time.Second // it is to be lost
 	p := start(t, cfg)
 	p.awaitReason(t, "leader", false, "lockstep-agent-")
 	proxy.mend()
@@ -353,6 +354,7 @@ func TestKubernetesAwayIsSaidAndWaitedFor(t *testing.T) {
 	tape.until(t, "the report", func(h heard) bool { return h.Object.Name == "before" })
 	proxy.cut()
 	p.awaitReason(t, "kubernetes", false, "does not answer")
+	p.awaitReason(t, "leader", true, "standby")
 	w.remove(t, "before")
 	w.create(t, "after", 0)
 	proxy.mend()

@@ -125,6 +125,7 @@ func TestClientsAskTheSameAndKeepTheirConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var connections, questions atomic.Int64
+			ended := make(chan struct{}, each)
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method != http.MethodGet || r.URL.Path != "/agents/7/http/http/x" || r.Header.Get("Authorization") != "Bearer you" || r.Host != r.Context().Value(http.LocalAddrContextKey).(net.Addr).String() {
 					w.WriteHeader(http.StatusForbidden)
@@ -133,8 +134,11 @@ func TestClientsAskTheSameAndKeepTheirConnections(t *testing.T) {
 				respond().ServeHTTP(w, r)
 			}))
 			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-				if state == http.StateNew {
+				switch state { //nolint:exhaustive // those that say how many there are
+				case http.StateNew:
 					connections.Add(1)
+				case http.StateClosed:
+					ended <- struct{}{}
 				}
 			}
 			server.Start()
@@ -146,6 +150,9 @@ func TestClientsAskTheSameAndKeepTheirConnections(t *testing.T) {
 				require.NoError(t, who.ask())
 			}
 			require.NoError(t, who.Close())
+			for range connections.Load() {
+				<-ended
+			}
 			require.Error(t, who.ask(), "what is closed asks no more")
 			require.EqualValues(t, each, questions.Load())
 			require.Less(t, connections.Load(), int64(each)/2, "a busy machine makes net/http give up one or another")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -16,6 +17,9 @@ import (
 
 // LeaseName is the Lease in the agent's namespace that the leader holds.
 const LeaseName = "dispatcher"
+
+// releaseTimeout bounds giving the lease back. Where that fails, others have to wait until it runs out.
+const releaseTimeout = 5 * time.Second
 
 // ErrLost says that the lease could not be kept.
 var ErrLost = errors.New("the lease is lost: it could not be renewed in time")
@@ -93,7 +97,7 @@ func (e Election) Run(ctx, finish context.Context, lead func(ctx, work context.C
 	stop()
 	<-ended
 	// The lease may have come at the very moment that nobody wanted it any more.
-	if releaseErr := release(context.WithoutCancel(ctx), lock, e.Timing.RetryPeriod); releaseErr != nil {
+	if releaseErr := release(context.WithoutCancel(ctx), lock); releaseErr != nil {
 		e.Logger.WarnContext(ctx, "cannot give the lease back, others have to wait until it runs out", slog.String("error", releaseErr.Error()))
 	}
 	return err
@@ -112,24 +116,29 @@ func (e Election) hold(ctx, finish, held context.Context, lead func(ctx, work co
 }
 
 // release empties the lease if it is still ours, so that nobody has to wait until it runs out.
-func release(ctx context.Context, lock *resourcelock.LeaseLock, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// release gives the lease back if it is held. The last renewal may have been given up by this side only, and come in between.
+func release(ctx context.Context, lock *resourcelock.LeaseLock) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	record, _, err := lock.Get(ctx)
-	if err != nil {
-		return fmt.Errorf("read the lease: %w", err)
+	for {
+		record, _, err := lock.Get(ctx)
+		if err != nil {
+			return fmt.Errorf("read the lease: %w", err)
+		}
+		if record.HolderIdentity != lock.Identity() {
+			return nil
+		}
+		now := metav1.Now()
+		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+		})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsConflict(err) || ctx.Err() != nil {
+			return fmt.Errorf("empty the lease: %w", err)
+		}
 	}
-	if record.HolderIdentity != lock.Identity() {
-		return nil
-	}
-	now := metav1.Now()
-	err = lock.Update(ctx, resourcelock.LeaderElectionRecord{
-		LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
-	})
-	if err != nil {
-		return fmt.Errorf("empty the lease: %w", err)
-	}
-	return nil
 }
 
 // quietHandler hides that an elector which was told to stop complains of being stopped.

@@ -41,7 +41,17 @@ type candidate struct {
 	outage  *outage
 }
 
-func (b *bed) stand(t *testing.T, identity string, busy *atomic.Int32) *candidate {
+// steady is the timing of a Lease that is given back: a busy machine must take it from nobody.
+func steady() kube.Timing {
+	return kube.Timing{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 200 * time.Millisecond}
+}
+
+// brief is the timing of one that is to be lost.
+func brief() kube.Timing {
+	return kube.Timing{Duration: 15 * time.Second, RenewDeadline: 5 * time.Second, RetryPeriod: 200 * time.Millisecond}
+}
+
+func (b *bed) stand(t *testing.T, identity string, busy *atomic.Int32, timing kube.Timing) *candidate {
 	t.Helper()
 	c := &candidate{leading: make(chan struct{}), outage: &outage{}}
 	cfg := rest.CopyConfig(admin)
@@ -52,7 +62,7 @@ func (b *bed) stand(t *testing.T, identity string, busy *atomic.Int32) *candidat
 	election := kube.Election{
 		Client: newClient(t, cfg), Agent: b.agent, Identity: identity, Follow: func(string) {},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Timing: kube.Timing{Duration: 4 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond},
+		Timing: timing,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -93,9 +103,9 @@ func TestOneLeadsAndHandsOver(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	var busy atomic.Int32
-	first := b.stand(t, "first", &busy)
+	first := b.stand(t, "first", &busy, steady())
 	first.leads(t)
-	second := b.stand(t, "second", &busy)
+	second := b.stand(t, "second", &busy, steady())
 	lease, err := b.admin.CoordinationV1().Leases(kube.Home(b.agent)).Get(testContext(t), kube.LeaseName, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "first", *lease.Spec.HolderIdentity)
@@ -111,9 +121,9 @@ func TestALostLeaseEndsAllWorkBeforeAnotherHasIt(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	var busy atomic.Int32
-	first := b.stand(t, "first", &busy)
+	first := b.stand(t, "first", &busy, brief())
 	first.leads(t)
-	second := b.stand(t, "second", &busy)
+	second := b.stand(t, "second", &busy, brief())
 	first.outage.down.Store(true)
 	second.leads(t)
 	require.ErrorIs(t, first.stop(), kube.ErrLost)
@@ -124,8 +134,8 @@ func TestACandidateThatIsNotElectedEnds(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	var busy atomic.Int32
-	first := b.stand(t, "first", &busy)
+	first := b.stand(t, "first", &busy, steady())
 	first.leads(t)
-	require.NoError(t, b.stand(t, "second", &busy).stop())
+	require.NoError(t, b.stand(t, "second", &busy, steady()).stop())
 	require.NoError(t, first.stop())
 }

@@ -188,17 +188,52 @@ func FuzzRequest(f *testing.F) {
 	for _, head := range requests() {
 		f.Add([]byte(head))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) { agreeOnRequest(t, b) })
+	for _, text := range []string{"?a=%2f", "b/c", "h:1", "Accept: */*\r\nX:", "\r\nLockstep-Authorization: r"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		text := string(b)
+		for _, head := range []string{ // the text as a head, and in each place of one
+			text,
+			asking("GET /a"+text+" HTTP/1.1", "Host: h", "Authorization: t"),
+			asking("GET /a?"+text+" HTTP/1.1", "Host: h", "Authorization: t"),
+			asking("GET /a HTTP/1.1"+text, "Host: h", "Authorization: t"),
+			asking("GET /a HTTP/1.1", "Host: h"+text, "Authorization: t"),
+			asking("GET /a HTTP/1.1", "Host: h", "Authorization:"+text),
+			get(text),
+			get(text + ": x"),
+			get("X: " + text),
+			get("Connection: " + text),
+		} {
+			agreeOnRequest(t, []byte(head))
+		}
+	})
 }
 
 func FuzzResponse(f *testing.F) {
 	for _, head := range responses() {
 		f.Add([]byte(head))
 	}
+	for _, text := range []string{"5", "close", "keep-alive", "Server: x\r\nX:", "404 Not Found", "\r\nContent-Length: 6"} {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		get := agreeOnResponse(t, b, http.MethodGet)
-		head := agreeOnResponse(t, b, http.MethodHead)
-		require.True(t, head || !get, "what is plain with a body is plain without")
+		text := string(b)
+		for _, head := range []string{
+			text,
+			asking("HTTP/1.1 "+text, "Content-Length: 5"),
+			asking("HTTP/1.1 200 "+text, "Content-Length: 5"),
+			asking("HTTP/1.1 200 OK", "Content-Length:"+text),
+			asking("HTTP/1.1 200 OK", text),
+			answer(text),
+			answer(text + ": x"),
+			answer("X: " + text),
+			answer("Connection: " + text),
+		} {
+			get := agreeOnResponse(t, []byte(head), http.MethodGet)
+			bodiless := agreeOnResponse(t, []byte(head), http.MethodHead)
+			require.True(t, bodiless || !get, "what is plain with a body is plain without")
+		}
 	})
 }
 
@@ -244,20 +279,61 @@ func neighbours(text string) iter.Seq[[]byte] {
 	}
 }
 
+// ends are all that may be taken for the end of a line or a field, and some that are none: up to three of these bytes.
+func ends() (all []string) {
+	const bytes = "\r\n \t:x\x00"
+	last := []string{""}
+	for range 3 {
+		var longer []string
+		for _, text := range last {
+			for i := range len(bytes) {
+				longer = append(longer, text+bytes[i:i+1])
+			}
+		}
+		all = append(all, longer...)
+		last = longer
+	}
+	return all
+}
+
+const (
+	someRequest  = "GET /a/b?c=%2f HTTP/1.1\r\nHost: h:1\r\nAuthorization: t\r\nConnection: keep-alive\r\nX: a b\r\n\r\n"
+	someResponse = "HTTP/1.1 200 OK\r\nContent-Length: 12\r\nConnection: close\r\nX: a b\r\n\r\n"
+)
+
 // Whatever one byte does to a head that is plain, it is not taken for something else than it is to net/http.
 func TestOneByteDoesNotDivide(t *testing.T) {
 	t.Parallel()
 	plain := 0
-	for b := range neighbours(asking("GET /a/b?c=%2f HTTP/1.1", "Host: h:1", "Authorization: t", "Connection: keep-alive", "X: a b")) {
+	for b := range neighbours(someRequest) {
 		if agreeOnRequest(t, b) {
 			plain++
 		}
 	}
 	require.Greater(t, plain, 1000, "many are plain")
 	plain = 0
-	for b := range neighbours(asking("HTTP/1.1 200 OK", "Content-Length: 12", "Connection: close", "X: a b")) {
+	for b := range neighbours(someResponse) {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			if agreeOnResponse(t, b, method) {
+				plain++
+			}
+		}
+	}
+	require.Greater(t, plain, 1000, "many are plain")
+}
+
+// Wherever a line may be taken to end, it does so for both.
+func TestTheEndsOfLinesDoNotDivide(t *testing.T) {
+	t.Parallel()
+	plain := 0
+	for _, end := range ends() {
+		for at := range len(someRequest) {
+			if agreeOnRequest(t, []byte(someRequest[:at]+end+someRequest[at:])) {
+				plain++
+			}
+		}
+		for at := range len(someResponse) {
+			if agreeOnResponse(t, []byte(someResponse[:at]+end+someResponse[at:]), http.MethodGet) {
 				plain++
 			}
 		}

@@ -40,14 +40,17 @@ func lower(into *[maxName]byte, name []byte) []byte {
 	return into[:len(name)]
 }
 
-// cut takes a head apart into its first line and what is below it; size is that of the whole head.
+// cut takes a head apart into its first line and what is below it; size is that of the whole head. The first line is told as soon as it is there: who sends something else may wait after it.
 func cut(b []byte) (first, below []byte, size int, err error) {
 	end := bytes.Index(b, []byte("\r\n\r\n"))
 	if end < 0 {
 		if bytes.Count(b, []byte("\n")) != bytes.Count(b, []byte("\r\n")) { // others take that for the end of a line, too
 			return nil, nil, 0, ErrOther
 		}
-		return nil, nil, 0, ErrShort
+		if end = bytes.Index(b, []byte("\r\n")); end >= 0 {
+			first = b[:end]
+		}
+		return first, nil, 0, ErrShort
 	}
 	first, below, _ = bytes.Cut(b[:end+2], []byte("\r\n"))
 	return first, below, end + 4, nil

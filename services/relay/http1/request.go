@@ -26,11 +26,11 @@ type Request struct {
 func (r *Request) Read(b []byte) (size int, err error) {
 	*r = Request{Fields: r.Fields[:0]}
 	first, lines, size, err := cut(b)
+	if first != nil && !r.begin(first) {
+		return 0, ErrOther
+	}
 	if err != nil {
 		return 0, err
-	}
-	if !r.begin(first) {
-		return 0, ErrOther
 	}
 	var authorization Field
 	var small [maxName]byte

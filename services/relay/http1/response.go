@@ -24,11 +24,11 @@ const maxLength = 15
 func (r *Response) Read(b []byte, bodiless bool) (size int, err error) {
 	*r = Response{Fields: r.Fields[:0], Length: -1}
 	first, lines, size, err := cut(b)
+	if first != nil && !r.begin(first) {
+		return 0, ErrOther
+	}
 	if err != nil {
 		return 0, err
-	}
-	if !r.begin(first) {
-		return 0, ErrOther
 	}
 	for n := 0; len(lines) > 0; n++ {
 		f, rest, plain := next(lines)

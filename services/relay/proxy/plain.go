@@ -198,6 +198,7 @@ func (d *direct) begun(v *visit, a *answerOf) error {
 	if err := a.await(); err != nil {
 		return err
 	}
+	var cut error // the reader of net/http says what is wrong with it
 	for {
 		head, _ := a.reader.Peek(a.reader.Buffered()) // there is as much
 		size, err := d.response.Read(head, v.Method == http.MethodHead)
@@ -206,18 +207,13 @@ func (d *direct) begun(v *visit, a *answerOf) error {
 			_, _ = a.reader.Discard(size) // it is there
 			a.closes = d.response.Close
 			return nil
-		case !errors.Is(err, http1.ErrShort) || len(head) == a.reader.Size():
+		case cut != nil || !errors.Is(err, http1.ErrShort) || len(head) == a.reader.Size():
 			if a.rest, err = a.receive(&http.Request{Method: v.Method}); err == nil { //nolint:bodyclose // it ends with the stream
 				a.closes = a.rest.Close
 			}
 			return err
 		}
-		if _, err := a.reader.Peek(len(head) + 1); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return fmt.Errorf("read the answer: %w", err)
-		}
+		_, cut = a.reader.Peek(len(head) + 1)
 	}
 }
 

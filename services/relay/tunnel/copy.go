@@ -13,7 +13,7 @@ import (
 // shortCopy is how much is read at once of what becomes a stream, and longCopy while there is so much that each read is full.
 const (
 	shortCopy = 16 << 10
-	longCopy  = 2 * fullPayload
+	longCopy  = 4 * fullPayload
 )
 
 var (
@@ -180,7 +180,7 @@ type Conn interface {
 }
 
 // Join carries bytes between two connections until both directions have ended, and closes both. An error of either ends both at once; it is the first that there was. So does a stream
-// that is given up, even while the other connection neither takes nor sends anything.
+// that is given up, even while the other connection neither takes nor sends anything. Nobody else may use them meanwhile.
 func Join(a, b Conn) (aToB, bToA int64, err error) {
 	j := &joint{a: a, b: b}
 	j.watch(a)

@@ -26,4 +26,13 @@
 // the agent. A thousand agents with a handful of parked connections each would also cost as many times their memory. Bulk over TLS was bound by memory (buffers that grew anew for each
 // batch) and by calls of the system (one for each record of TLS); with buffers that are kept while bytes come, and records gathered ([Gather]), it is twice as fast. To wait for others
 // before a write pays only while several write; a single client was slower by a fifth when it always waited.
+//
+// Later, as processor time beside what went before, both kinds taking turns. A small frame that goes straight to the target's connection, from who reads the session (sink), costs the agent
+// a quarter less a request with one client, a seventh with 32, a tenth with 256, and a wake-up less with one. Frames of bulk must not: written one by one as TLS gives out its records,
+// instead of in the half megabyte that gathers meanwhile, they cost agent and target half as much again. So does, less, to wake who reads a stream for each record, or to make a frame of each
+// record of a caller's TLS; what is at hand goes together. Four frames read, encrypted and written at once (256 KiB) are a tenth cheaper than two. With all of it bulk costs an eighth to a
+// sixth less, client and target included; two thirds of what remains are the system's, a quarter encryption, and copies a twentieth.
+//
+// Not worth it: to spare the read that finds a connection empty before it is waited for, a microsecond of forty, since waiting is only safe from within one call that holds the connection,
+// and who closes it would wait for what the session writes; to renew the deadline of writes less often, 0.2 µs of a write.
 package tunnel

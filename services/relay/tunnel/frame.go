@@ -29,7 +29,7 @@ const (
 const (
 	// headerSize is kind, a byte of zero, the payload's length (2 bytes) and the stream (4 bytes), big endian.
 	headerSize = 8
-	// fullPayload is that of a frame of data when there is more. Two of them, with what WebSocket and TLS put around them, are just what is gathered.
+	// fullPayload is that of a frame of data when there is more. Four of them, with what WebSocket and TLS put around them, are just what is gathered.
 	fullPayload = 65424
 	// maxHead is the largest head of a stream, maxReason the longest reason of a reset.
 	maxHead   = 16 << 10

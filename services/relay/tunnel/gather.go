@@ -10,7 +10,7 @@ import (
 )
 
 // gathered is how much one read or write below TLS may be, in bytes.
-const gathered = 128 << 10
+const gathered = 256 << 10
 
 var gatherings = sync.Pool{New: func() any { return new([gathered]byte) }}
 
@@ -127,18 +127,18 @@ func gatheringBelow(conn any) *gathering {
 	if !is {
 		return nil
 	}
-	g, _ := secure.NetConn().(*gathering) //nolint:errcheck // nil is what it is then
+	g, _ := secure.NetConn().(*gathering)
 	return g
 }
 
 // errNothingReady is temporary, so that TLS goes on another time.
-var errNothingReady net.Error = nothingReady{}
+var errNothingReady net.Error = notReadyError{}
 
-type nothingReady struct{}
+type notReadyError struct{}
 
-func (nothingReady) Error() string   { return "nothing is ready" }
-func (nothingReady) Timeout() bool   { return true }
-func (nothingReady) Temporary() bool { return true }
+func (notReadyError) Error() string   { return "nothing is ready" }
+func (notReadyError) Timeout() bool   { return true }
+func (notReadyError) Temporary() bool { return true }
 
 // readReady reads as TLS does, which gives out one record at a time, and then what else has been read and is ready. It waits for the first only.
 func (g *gathering) readReady(secure *tls.Conn, p []byte) (n int, err error) {
@@ -153,7 +153,7 @@ func (g *gathering) readReady(secure *tls.Conn, p []byte) (n int, err error) {
 	if errors.Is(err, errNothingReady) && n > 0 {
 		err = nil
 	}
-	return n, err //nolint:wrapcheck // the connection's own
+	return n, err
 }
 
 // writer is how to write to w: as it is, or in as few writes as can be where it is TLS on a connection of [Gather].

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -186,6 +187,131 @@ func TestTLSGoesThroughBothWays(t *testing.T) {
 		require.Nil(t, g.out)
 		_ = c.NetConn().Close()
 	}
+}
+
+// secured are both ends of TLS over connections that gather, after the handshake.
+func secured(t *testing.T, dialled, accepted net.Conn) (one, other *tls.Conn) {
+	t.Helper()
+	one = tls.Client(Gather(dialled), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, DynamicRecordSizingDisabled: true})
+	other = tls.Server(Gather(accepted), &tls.Config{Certificates: []tls.Certificate{certificate(t)}, MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true})
+	var shaking sync.WaitGroup
+	shaking.Go(func() { _ = one.Handshake() }) // what follows tells
+	require.NoError(t, other.Handshake())
+	shaking.Wait()
+	return one, other
+}
+
+// scripted gives out what the test has it give out, each piece by one read.
+type scripted struct {
+	net.Conn
+
+	pieces [][]byte
+}
+
+func (c *scripted) Read(p []byte) (int, error) {
+	if len(c.pieces) == 0 {
+		return 0, errScriptEnded
+	}
+	n := copy(p, c.pieces[0])
+	if c.pieces[0] = c.pieces[0][n:]; len(c.pieces[0]) == 0 {
+		c.pieces = c.pieces[1:]
+	}
+	return n, nil
+}
+
+var errScriptEnded = errors.New("it would have waited")
+
+// What has come is given out together, and does not wait for what has come in part.
+func TestRecordsThatAreReadyAreReadTogether(t *testing.T) {
+	t.Parallel()
+	const size = 10_000
+	near, far := net.Pipe()
+	one, other := secured(t, near, far)
+	captured := &counted{}
+	from, is := one.NetConn().(*gathering)
+	require.True(t, is)
+	from.Conn = captured
+	sent := make([]byte, 10*size)
+	_, err := rand.Read(sent)
+	require.NoError(t, err)
+	var ends []int // of records, in what is captured
+	for i := range 10 {
+		_, err := one.Write(sent[i*size : (i+1)*size])
+		require.NoError(t, err)
+		ends = append(ends, captured.written.Len())
+	}
+	raw := captured.written.Bytes()
+	g, is := other.NetConn().(*gathering)
+	require.True(t, is)
+	script := &scripted{Conn: far, pieces: [][]byte{raw[:ends[0]-7], raw[ends[0]-7 : ends[1]+3], raw[ends[1]+3 : ends[3]+5000], raw[ends[3]+5000 : ends[8]+1], raw[ends[8]+1:]}}
+	g.Conn = script
+	g.busy = true // as it is while there is much to read
+	var got []byte
+	for _, want := range []int{2, 2, 5, 1} {
+		p := make([]byte, len(sent))
+		n, err := g.readReady(other, p)
+		require.NoError(t, err)
+		require.Equal(t, want*size, n)
+		got = append(got, p[:n]...)
+	}
+	require.True(t, bytes.Equal(sent, got))
+	_, err = g.readReady(other, make([]byte, 1))
+	require.ErrorIs(t, err, errScriptEnded)
+	require.NoError(t, near.Close())
+	require.NoError(t, far.Close())
+}
+
+// Who reads a stream is woken later than something comes, and yet always before the session waits for more: over TLS as well, which may have more at hand that is none of the connection.
+func TestWhoReadsIsWokenBeforeTheSessionWaits(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	dialled, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	accepted, err := l.Accept()
+	require.NoError(t, err)
+	one, other := secured(t, dialled, accepted)
+	echo := func(st *Stream) {
+		_, _ = io.Copy(st, st)
+		_ = st.CloseWrite()
+	}
+	near, far := NewSession(one, true, true, Config{}, nil), NewSession(other, false, true, Config{}, echo)
+	var serving, talking sync.WaitGroup
+	for _, s := range []*Session{near, far} {
+		serving.Go(func() { _ = s.Serve() })
+	}
+	for i := range 4 {
+		talking.Go(func() {
+			st, err := near.Open(nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for j := range 100 {
+				sent := bytes.Repeat([]byte{byte(i), byte(j), 7}, 1+j*j*(1+i*10))
+				got := make([]byte, len(sent))
+				var writing sync.WaitGroup
+				writing.Go(func() { _, _ = st.Write(sent) })
+				_, err := io.ReadFull(st, got)
+				writing.Wait()
+				if err != nil || !bytes.Equal(sent, got) {
+					t.Errorf("what came back is not what was sent: %v", err)
+					_ = near.Close()
+					return
+				}
+			}
+			_ = st.CloseWrite()
+			if _, err := st.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+				t.Errorf("no end: %v", err)
+			}
+		})
+	}
+	talking.Wait()
+	for _, s := range []*Session{near, far} {
+		require.NoError(t, s.Close())
+	}
+	serving.Wait()
 }
 
 // What is in a buffer is what came, whatever came before and was read of it, and nothing large is kept when it is empty.

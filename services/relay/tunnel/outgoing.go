@@ -53,6 +53,9 @@ func (s *Session) rouse() {
 // add puts a frame to what waits, or as many as are needed. The first leaves space for the header of a message.
 func (s *Session) add(h header, payload []byte) {
 	s.frames++
+	if n := maxWireHeader + len(payload) + headerSize*(1+len(payload)/fullPayload); len(s.pending)+n > smallBuffer {
+		s.pending, _ = grow(s.pending, 0, n)
+	}
 	if len(s.pending) == 0 {
 		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
 	}
@@ -73,6 +76,7 @@ func (s *Session) flush() error {
 		if len(batch) == 0 && pong == nil && !ping {
 			last := s.last
 			s.flushing = last
+			s.pending, s.spare = shrink(s.pending), shrink(s.spare)
 			s.out.Unlock()
 			if last {
 				_ = s.wire.sendControl(opClose, normalClosure()) // it ends in any case
@@ -86,9 +90,7 @@ func (s *Session) flush() error {
 		s.out.Unlock()
 		err := s.write(batch, pong, ping)
 		s.out.Lock()
-		if s.spare = nil; cap(batch) <= maxPending {
-			s.spare = batch
-		}
+		s.spare = batch
 		if err != nil {
 			s.flushing = false
 			s.out.Unlock()

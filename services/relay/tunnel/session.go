@@ -357,7 +357,6 @@ func (s *Session) deliver(id uint32, data []byte, whole bool) error {
 	}
 	if s.late != st {
 		s.wakeLate()
-		s.late = st
 	}
 	return st.deliver(data, whole)
 }

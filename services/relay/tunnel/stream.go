@@ -111,6 +111,7 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 	st.in, st.at = grow(st.in, st.at, len(data))
 	st.in = append(st.in, data...)
 	st.unread += len(data)
+	st.s.late = st
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 	"lockstep.internal/services/watcher/kube/kubetest"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // calls are what a handler was told, as text.
 type calls chan string
@@ -181,7 +181,7 @@ func TestListIsTrimmedAndTakesWhatIsHeld(t *testing.T) {
 func TestTheLeaseIsGivenBackAfterTheWorkIsDone(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
-	lease := kube.LeaseConfig{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 50 * time.Millisecond}
+	lease := kube.LeaseConfig{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 50 * time.Millisecond}
 	first := newClient(t, server).NewElector(lease, kube.Candidacy{Namespace: "ns", Name: "watcher", Identity: "first"})
 	second := newClient(t, server).NewElector(lease, kube.Candidacy{Namespace: "ns", Name: "watcher", Identity: "second"})
 

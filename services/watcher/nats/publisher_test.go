@@ -18,7 +18,7 @@ import (
 const (
 	cellName = topology.Cell("local")
 	agent    = int64(7)
-	patience = 30 * time.Second
+	patience = time.Minute
 )
 
 // newStreams starts a server with the streams and one agent's consumers.
