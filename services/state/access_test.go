@@ -99,7 +99,7 @@ func TestAPersonalAccessTokenIsExchangedForOneThatOtherServicesVerify(t *testing
 	token = annas.exchange(t, "deploys")
 	caller, err = v.Verify(token)
 	require.NoError(t, err)
-	require.Equal(t, int64(anna), caller.UserID)
+	require.Equal(t, anna, caller.UserID)
 	require.False(t, caller.Admin)
 	ctx := access.With(t.Context(), caller)
 	require.NoError(t, access.Agent(ctx, d, agent.GetAgent().GetId(), directory.RoleReader, "a rollout"))

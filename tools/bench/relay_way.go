@@ -4,13 +4,13 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
+
+	"lockstep.internal/libs/authority"
 )
 
 // way is one of the ways to the target that are compared.
@@ -100,13 +100,9 @@ func (c certified) client() (*tls.Config, error) {
 	if c.CAFile == "" {
 		return nil, nil //nolint:nilnil // plaintext is no TLS
 	}
-	raw, err := os.ReadFile(c.CAFile)
+	pool, err := authority.Read(c.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the authority: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(raw) {
-		return nil, fmt.Errorf("%s has no certificate", c.CAFile)
 	}
 	return &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13}, nil
 }

@@ -27,8 +27,8 @@
 // batch) and by calls of the system (one for each record of TLS); with buffers that are kept while bytes come, and records gathered ([Gather]), it is twice as fast. To wait for others
 // before a write pays only while several write; a single client was slower by a fifth when it always waited.
 //
-// Later, as processor time beside what went before, both kinds taking turns. A small frame that goes straight to the target's connection, from who reads the session (sink), costs the agent
-// a quarter less a request with one client, a seventh with 32, a tenth with 256, and a wake-up less with one. Frames of bulk must not: written one by one as TLS gives out its records,
+// Later, as processor time beside what went before, both kinds taking turns on a busy machine, so about. A small frame that goes straight to the target's connection, from who reads the
+// session (sink), costs the agent a wake-up less a request with one client, and, beside the target's time in the same turns, a quarter less; a seventh with 32, a tenth with 256. Frames of bulk must not: written one by one as TLS gives out its records,
 // instead of in the half megabyte that gathers meanwhile, they cost agent and target half as much again. So does, less, to wake who reads a stream for each record, or to make a frame of each
 // record of a caller's TLS; what is at hand goes together. Four frames read, encrypted and written at once (256 KiB) are a tenth cheaper than two. With all of it bulk costs an eighth to a
 // sixth less, client and target included; two thirds of what remains are the system's, a quarter encryption, and copies a twentieth.
