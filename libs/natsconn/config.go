@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"lockstep.internal/libs/authority"
 	"lockstep.internal/libs/config"
 )
 
@@ -78,7 +79,12 @@ func (t TLS) Validate() []error {
 	if (t.CertFile == "") != (t.KeyFile == "") {
 		errs = append(errs, config.Invalid("", "cert_file and key_file come together"))
 	}
-	for key, path := range map[string]string{"ca_file": t.CAFile, "cert_file": t.CertFile, "key_file": t.KeyFile} {
+	if t.CAFile != "" {
+		if _, err := authority.Read(t.CAFile); err != nil {
+			errs = append(errs, config.Invalid("ca_file", "%v", err))
+		}
+	}
+	for key, path := range map[string]string{"cert_file": t.CertFile, "key_file": t.KeyFile} {
 		if path != "" {
 			errs = append(errs, readable(key, path))
 		}

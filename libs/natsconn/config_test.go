@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/internal/testcert"
 	"lockstep.internal/libs/natsconn"
 )
 
@@ -15,14 +16,17 @@ func TestValidate(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
+	authority := testcert.New(t)
 	for name, tc := range map[string]struct {
 		change func(*natsconn.Config)
 		want   string // part of the only fault; none = valid
 	}{
-		"default":         {func(*natsconn.Config) {}, ""},
-		"several":         {func(c *natsconn.Config) { c.URL = "nats://a:4222, tls://b,c:4222,wss://d" }, ""},
-		"user":            {func(c *natsconn.Config) { c.User, c.PasswordFile = "7", config.SecretFile(file) }, ""},
-		"TLS":             {func(c *natsconn.Config) { c.TLS = natsconn.TLS{CAFile: file, CertFile: file, KeyFile: file} }, ""},
+		"default": {func(*natsconn.Config) {}, ""},
+		"several": {func(c *natsconn.Config) { c.URL = "nats://a:4222, tls://b,c:4222,wss://d" }, ""},
+		"user":    {func(c *natsconn.Config) { c.User, c.PasswordFile = "7", config.SecretFile(file) }, ""},
+		"TLS": {func(c *natsconn.Config) {
+			c.TLS = natsconn.TLS{CAFile: authority.CAFile, CertFile: file, KeyFile: file}
+		}, ""},
 		"inbox":           {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX_42.x" }, ""},
 		"empty URL":       {func(c *natsconn.Config) { c.URL = "" }, "nats.url"},
 		"scheme":          {func(c *natsconn.Config) { c.URL = "http://user:sesame@a" }, "nats.url"},
@@ -33,6 +37,7 @@ func TestValidate(t *testing.T) {
 		"no token":        {func(c *natsconn.Config) { c.TokenFile = config.SecretFile("/does/not/exist") }, "nats.token_file"},
 		"cert alone":      {func(c *natsconn.Config) { c.TLS.CertFile = file }, "nats.tls: cert_file and key_file come together"},
 		"no CA":           {func(c *natsconn.Config) { c.TLS.CAFile = "/does/not/exist" }, "nats.tls.ca_file"},
+		"no authority":    {func(c *natsconn.Config) { c.TLS.CAFile = file }, "holds no certificate"},
 		"inbox wildcard":  {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX.*" }, "nats.inbox_prefix"},
 		"inbox dot":       {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX." }, "nats.inbox_prefix"},
 		"time-out":        {func(c *natsconn.Config) { c.ConnectTimeout = 0 }, "nats.connect_timeout"},

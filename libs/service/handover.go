@@ -88,7 +88,7 @@ func (h *handed) NetConn() net.Conn { return h.Conn }
 // CloseWrite ends the direction to the other side, for a handler that takes the connection over and knows nothing of what it was, and for the server.
 func (h *handed) CloseWrite() error {
 	if half, can := h.Conn.(interface{ CloseWrite() error }); can {
-		return half.CloseWrite() //nolint:wrapcheck // the connection's own
+		return half.CloseWrite()
 	}
 	return errors.ErrUnsupported
 }

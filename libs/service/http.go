@@ -132,7 +132,7 @@ func (s *httpServer) run(ctx context.Context, self *Self) error {
 	self.Ready()
 	select {
 	case err := <-served:
-		return Permanent(fmt.Errorf("cannot serve: %w", err))
+		return Permanent(errors.Join(fmt.Errorf("cannot serve: %w", err), server.Close()))
 	case <-draining:
 	}
 	err = server.Shutdown(self.Finish())

@@ -204,7 +204,7 @@ func TestValidateConfig(t *testing.T) {
 		"CA alone": {func(c *service.Config) { c.Ops.TLS.ClientCAFile = authority.CAFile }, []string{"ops.tls.client_ca_file (LOCKSTEP_OPS_TLS_CLIENT_CA_FILE"}},
 		"no CA": {func(c *service.Config) {
 			c.Ops.TLS = service.TLS{CertFile: certFile, KeyFile: keyFile, ClientCAFile: "/no"}
-		}, []string{"cannot read the client authorities"}},
+		}, []string{"client_ca_file: cannot read the authorities"}},
 		"CA is key": {func(c *service.Config) {
 			c.Ops.TLS = service.TLS{CertFile: certFile, KeyFile: keyFile, ClientCAFile: keyFile}
 		}, []string{"holds no certificate"}},

@@ -2,12 +2,13 @@ package service
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
+
+	"lockstep.internal/libs/authority"
 )
 
 // config reads the files once, to fail early, and then again whenever they change. A nil logger is
@@ -19,14 +20,11 @@ func (t TLS) config(logger *slog.Logger) (*tls.Config, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: reloader.get}
 	if t.ClientCAFile != "" {
-		pem, err := os.ReadFile(t.ClientCAFile)
+		authorities, err := authority.Read(t.ClientCAFile)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the client authorities: %w", err)
+			return nil, fmt.Errorf("client_ca_file: %w", err)
 		}
-		cfg.ClientCAs = x509.NewCertPool()
-		if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate", t.ClientCAFile)
-		}
+		cfg.ClientCAs = authorities
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	}
 	return cfg, nil

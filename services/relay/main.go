@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/access"
+	"lockstep.internal/libs/authority"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/natsauth"
@@ -170,14 +170,11 @@ func (p *process) openPeers(context.Context) error {
 func (c InternalConfig) client() (*tls.Config, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
+		authorities, err := authority.Read(c.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("internal.ca_file: %w", err)
 		}
-		secure.RootCAs = x509.NewCertPool()
-		if !secure.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("internal.ca_file: %s holds no certificate", c.CAFile)
-		}
+		secure.RootCAs = authorities
 	}
 	if c.TLS.Enabled() {
 		secure.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

@@ -3,13 +3,13 @@ package state
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"lockstep.internal/libs/authority"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/natsauth"
@@ -275,7 +275,7 @@ func (p *process) endpoint() (connectapi.AgentEndpoint, error) {
 		e.URLs = []string{p.cfg.NATS.URL.Reveal()}
 	}
 	if p.cfg.Agents.CAFile != "" {
-		raw, err := os.ReadFile(p.cfg.Agents.CAFile)
+		raw, err := authority.ReadPEM(p.cfg.Agents.CAFile)
 		if err != nil {
 			return e, fmt.Errorf("agents.ca_file: %w", err)
 		}

@@ -74,7 +74,7 @@ func (b *bundle) start(t *testing.T) (stop func()) {
 	case err := <-done:
 		cancel()
 		require.NoError(t, err, "the service ended")
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		cancel()
 		require.FailNow(t, "the service is not ready", "%v", <-done)
 	}

@@ -3,14 +3,13 @@ package client
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 
+	"lockstep.internal/libs/authority"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/lockstep/relay/v1/relayv1connect"
@@ -43,12 +42,11 @@ func (a *API) Relay(server, caFile string) (*Relay, error) {
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetHTTP1(true) // HTTP/2 has no Upgrade
 	if caFile != "" {
-		pem, err := ReadAuthorities(caFile)
+		authorities, err := authority.Read(caFile)
 		if err != nil {
-			return nil, err
+			return nil, fault.Wrap(err, errcode.InvalidArgument, "the authorities of relays: %v", err)
 		}
-		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
-		transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem)
+		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities}
 	}
 	r := &Relay{url: strings.TrimSuffix(server, "/"), http: &http.Client{Transport: transport}, access: a.access}
 	r.RelayServiceClient = relayv1connect.NewRelayServiceClient(r.http, r.url, a.For(RelayAudience))
@@ -57,12 +55,9 @@ func (a *API) Relay(server, caFile string) (*Relay, error) {
 
 // ReadAuthorities reads the file with the authorities of a relay's certificate. Fault invalid_argument: it holds none.
 func ReadAuthorities(file string) ([]byte, error) {
-	pem, err := os.ReadFile(file)
+	pem, err := authority.ReadPEM(file)
 	if err != nil {
-		return nil, fault.Wrap(err, errcode.InvalidArgument, "the authorities of relays cannot be read: %v", err)
-	}
-	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-		return nil, fault.New(errcode.InvalidArgument, "%s holds no certificate of an authority of relays", file)
+		return nil, fault.Wrap(err, errcode.InvalidArgument, "the authorities of relays: %v", err)
 	}
 	return pem, nil
 }

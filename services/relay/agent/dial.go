@@ -3,13 +3,12 @@ package agent
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"strconv"
 
+	"lockstep.internal/libs/authority"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/relay/agent/link"
@@ -21,14 +20,11 @@ import (
 func (t TLS) load() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
+		authorities, err := authority.Read(t.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the authorities of relays: %w", err)
+			return nil, fmt.Errorf("ca_file: %w", err)
 		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate", t.CAFile)
-		}
+		cfg.RootCAs = authorities
 	}
 	if t.CertFile != "" && t.KeyFile != "" {
 		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)

