@@ -13,6 +13,8 @@ type Response struct {
 	Length int64
 	// Close is that the connection ends with it.
 	Close bool
+	// Dated is that it says when it was made.
+	Dated bool
 	// Fields are all but those that are for the connection.
 	Fields []Field
 }
@@ -80,6 +82,8 @@ func (r *Response) take(f Field) (plain bool) {
 		}
 	case "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization":
 		return true
+	case "date":
+		r.Dated = true
 	case "te", "trailer", "transfer-encoding", "upgrade":
 		return false
 	case "content-length":

@@ -224,7 +224,7 @@ func (d *direct) pass(v *visit, a *answerOf, buffer *[]byte, keep bool) error {
 	for _, f := range d.response.Fields {
 		out = line(out, f)
 	}
-	out = end(out, keep)
+	out = d.end(out, d.response.Dated, keep)
 	left := d.response.Length
 	here, _ := a.reader.Peek(int(min(left, int64(a.reader.Buffered())))) // there is as much
 	out = append(out, here...)
@@ -270,7 +270,7 @@ func (d *direct) pour(v *visit, r *http.Response, keep bool) error {
 	}
 	head := bytes.NewBuffer(begin(nil, v.Status))
 	_ = r.Header.Write(head) // into memory
-	if err := d.write(end(head.Bytes(), keep)); err != nil || bodiless {
+	if err := d.write(d.end(head.Bytes(), len(r.Header["Date"]) > 0, keep)); err != nil || bodiless {
 		return err
 	}
 	if err := d.copy(v, r.Body, r.ContentLength, chunked); err != nil || !chunked {
@@ -333,8 +333,11 @@ func begin(b []byte, status int) []byte {
 	return append(append(append(b, ' '), text...), crlf...)
 }
 
-// end the head of an answer; keep says that another may follow.
-func end(b []byte, keep bool) []byte {
+// end the head of an answer. One that does not say when it was made is said to be made now (RFC 9110, section 6.6.1); keep is that another may follow.
+func (d *direct) end(b []byte, dated, keep bool) []byte {
+	if !dated {
+		b = append(d.h.cfg.Now().UTC().AppendFormat(append(b, "Date: "...), http.TimeFormat), crlf...)
+	}
 	if !keep {
 		b = append(b, "Connection: close\r\n"...)
 	}
@@ -362,7 +365,7 @@ func (d *direct) refuse(v *visit, err error, keep bool) error {
 	w.header["Content-Length"] = []string{strconv.Itoa(w.body.Len())}
 	head := bytes.NewBuffer(begin(nil, w.status))
 	_ = w.header.Write(head) // into memory
-	out := end(head.Bytes(), keep)
+	out := d.end(head.Bytes(), false, keep)
 	if v.Method != http.MethodHead {
 		out = append(out, w.body.Bytes()...)
 		v.received.Add(int64(w.body.Len()))
