@@ -115,8 +115,8 @@ func (e Election) hold(ctx, finish, held context.Context, lead func(ctx, work co
 	return lead(ctx, work)
 }
 
-// release empties the lease if it is still ours, so that nobody has to wait until it runs out.
-// release gives the lease back if it is held. The last renewal may have been given up by this side only, and come in between.
+// release empties the lease if it is still ours, so that nobody has to wait until it runs out. The last renewal may have been given up by this side only, and come in between: then it is read
+// and emptied once more.
 func release(ctx context.Context, lock *resourcelock.LeaseLock) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()

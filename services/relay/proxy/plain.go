@@ -161,7 +161,7 @@ func (d *direct) conclude(v *visit, a *answerOf, err error) error {
 	return err
 }
 
-// answer that has begun: what d.response says, or rest where that is not plain.
+// answerOf a target, which has begun: its head is in the connection's response, or in rest where that is not plain.
 type answerOf struct {
 	*kept
 

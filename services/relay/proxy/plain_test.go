@@ -35,29 +35,7 @@ type script struct {
 
 const warm = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Type: text/plain\r\n\r\nwarm"
 
-func (s *script) start(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var serving sync.WaitGroup
-	t.Cleanup(func() {
-		_ = l.Close()
-		serving.Wait()
-	})
-	serving.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() {
-				defer conn.Close()
-				s.serve(conn)
-			})
-		}
-	})
-	return l.Addr().String()
-}
+func (s *script) start(t *testing.T) string { return served(t, s.serve) }
 
 func (s *script) serve(conn net.Conn) {
 	var head bytes.Buffer

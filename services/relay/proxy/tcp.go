@@ -36,7 +36,9 @@ func (h *Handler) connect(w http.ResponseWriter, r *http.Request, v *visit) {
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", tcpProtocol)
 		switched := &http.Response{StatusCode: v.Status, ProtoMajor: 1, ProtoMinor: 1, Header: w.Header()}
-		err = errors.Join(switched.Write(buffered), buffered.Flush(), conn.SetDeadline(time.Time{}))
+		if err = errors.Join(switched.Write(buffered), buffered.Flush(), conn.SetDeadline(time.Time{})); err != nil {
+			_ = conn.Close() // nobody else does
+		}
 	}
 	if err != nil {
 		stream.Reset(tunnel.Cancelled, "the caller is gone")

@@ -248,8 +248,8 @@ func TestACallerThatLeavesEndsTheRequestAtTheTarget(t *testing.T) {
 	<-ended
 }
 
-// answers is a target that says what the test wants to each request, however it is asked.
-func answers(t *testing.T, said ...string) *bed {
+// served is the address of a target whose connections are each served by a function, and closed after it.
+func served(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -266,22 +266,30 @@ func answers(t *testing.T, said ...string) *bed {
 			}
 			serving.Go(func() {
 				defer conn.Close()
-				asked := bufio.NewReader(conn)
-				for _, answer := range said {
-					request, err := http.ReadRequest(asked)
-					if err != nil {
-						return
-					}
-					_, _ = io.Copy(io.Discard, request.Body)
-					if _, err := io.WriteString(conn, answer); err != nil {
-						return
-					}
-				}
-				_, _ = io.Copy(io.Discard, asked)
+				serve(conn)
 			})
 		}
 	})
-	return setupAt(t, l.Addr().String())
+	return l.Addr().String()
+}
+
+// answers is a target that says what the test wants to each request, however it is asked.
+func answers(t *testing.T, said ...string) *bed {
+	t.Helper()
+	return setupAt(t, served(t, func(conn net.Conn) {
+		asked := bufio.NewReader(conn)
+		for _, answer := range said {
+			request, err := http.ReadRequest(asked)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			if _, err := io.WriteString(conn, answer); err != nil {
+				return
+			}
+		}
+		_, _ = io.Copy(io.Discard, asked)
+	}))
 }
 
 // What a target says is the answer to what it was asked, or none: nothing of it is left for who comes next.
