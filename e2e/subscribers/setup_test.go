@@ -37,7 +37,7 @@ type bundle struct {
 
 // Authenticate knows subscribers by name and token.
 func (b *bundle) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
-	name, listens := natsauth.SubscriberOfUser(c.User)
+	name, listens := natsauth.ParseSubscriberUser(c.User)
 	if token, known := b.tokens[name]; !known || token != c.Password || listens {
 		return natsauth.Principal{}, natsauth.ErrRefused
 	}

@@ -11,14 +11,14 @@ import (
 
 type callerKey struct{}
 
-// From is who makes the call of this context; false where no verifier has let it in.
-func From(ctx context.Context) (Caller, bool) {
+// CallerFrom is who makes the call of this context; false where no verifier has let it in.
+func CallerFrom(ctx context.Context) (Caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	return c, ok
 }
 
-// With is for calls from within, and for tests: a context of a call by this caller.
-func With(ctx context.Context, c Caller) context.Context {
+// WithCaller is for calls from within, and for tests: a context of a call by this caller.
+func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
@@ -28,10 +28,10 @@ type Roles interface {
 	Agents(userID int64, least directory.Role) []int64
 }
 
-// Agent returns nil when the caller may do with things of an agent what this role may. What it may not even read does not exist for it: not_found; what it may read but
+// RequireAgentRole returns nil when the caller may do with things of an agent what this role may. What it may not even read does not exist for it: not_found; what it may read but
 // not do is permission_denied. The thing is named in the error, as in "rollout x".
-func Agent(ctx context.Context, roles Roles, agentID int64, least directory.Role, thing string) error {
-	c, known := From(ctx)
+func RequireAgentRole(ctx context.Context, roles Roles, agentID int64, least directory.Role, thing string) error {
+	c, known := CallerFrom(ctx)
 	if c.Admin {
 		return nil
 	}
@@ -49,9 +49,9 @@ func Agent(ctx context.Context, roles Roles, agentID int64, least directory.Role
 	}
 }
 
-// Agents are those whose things the caller may deal with as this role may; all is that no agent is left out, and then there is no list.
-func Agents(ctx context.Context, roles Roles, least directory.Role) (agents []int64, all bool) {
-	c, known := From(ctx)
+// AgentsWithRole are those whose things the caller may deal with as this role may; all is that no agent is left out, and then there is no list.
+func AgentsWithRole(ctx context.Context, roles Roles, least directory.Role) (agents []int64, all bool) {
+	c, known := CallerFrom(ctx)
 	switch {
 	case !known:
 		return []int64{}, false
@@ -62,9 +62,9 @@ func Agents(ctx context.Context, roles Roles, least directory.Role) (agents []in
 	}
 }
 
-// Administrator returns nil when the caller is an administrator of the cell.
-func Administrator(ctx context.Context) error {
-	c, known := From(ctx)
+// RequireAdministrator returns nil when the caller is an administrator of the cell.
+func RequireAdministrator(ctx context.Context) error {
+	c, known := CallerFrom(ctx)
 	switch {
 	case !known:
 		return fault.New(errcode.Unauthenticated, "nobody is known to make this call")

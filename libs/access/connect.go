@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Interceptor lets in calls with an access token, and none other. Put it after the interceptor of package fault. A handler finds who calls by [From].
+// Interceptor lets in calls with an access token, and none other. Put it after the interceptor of package fault. A handler finds who calls by [CallerFrom].
 func (v *Verifier) Interceptor() connect.Interceptor { return interceptor{v} }
 
 type interceptor struct{ *Verifier }
@@ -23,7 +23,7 @@ func (i interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if err != nil {
 			return nil, err
 		}
-		return next(With(ctx, caller), request)
+		return next(WithCaller(ctx, caller), request)
 	}
 }
 
@@ -33,7 +33,7 @@ func (i interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) con
 		if err != nil {
 			return err
 		}
-		ctx, release := i.bounded(With(ctx, caller), caller)
+		ctx, release := i.bounded(WithCaller(ctx, caller), caller)
 		defer release()
 		err = next(ctx, conn)
 		// Why the stream was cut says more than what its handler made of that.
@@ -57,7 +57,7 @@ func (v *Verifier) Handler(refuse func(http.ResponseWriter, *http.Request, error
 			refuse(w, r, err)
 			return
 		}
-		ctx, release := v.bounded(With(r.Context(), caller), caller)
+		ctx, release := v.bounded(WithCaller(r.Context(), caller), caller)
 		defer release()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})

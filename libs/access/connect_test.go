@@ -24,7 +24,7 @@ func serve(t *testing.T, b *bundle) *httptest.Server {
 	t.Helper()
 	options := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)), b.verifier.Interceptor())
 	who := func(ctx context.Context) *wrapperspb.Int64Value {
-		caller, known := access.From(ctx)
+		caller, known := access.CallerFrom(ctx)
 		if !known {
 			return nil
 		}
@@ -45,7 +45,7 @@ func serve(t *testing.T, b *bundle) *httptest.Server {
 		fault.WriteHTTP(w, r, slog.New(slog.DiscardHandler), err)
 	}
 	mux.Handle("/plain", b.verifier.Handler(refuse, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		caller, _ := access.From(r.Context())
+		caller, _ := access.CallerFrom(r.Context())
 		if caller.UserID == 5 {
 			w.WriteHeader(http.StatusNoContent)
 		}
@@ -167,7 +167,7 @@ func (roles) Agents(int64, directory.Role) []int64 { return []int64{1, 2} }
 
 func TestWhatACallerMayDoWithAnAgent(t *testing.T) {
 	t.Parallel()
-	five, admin := access.With(t.Context(), access.Caller{UserID: 5}), access.With(t.Context(), access.Caller{UserID: 6, Admin: true})
+	five, admin := access.WithCaller(t.Context(), access.Caller{UserID: 5}), access.WithCaller(t.Context(), access.Caller{UserID: 6, Admin: true})
 	for name, c := range map[string]struct {
 		ctx   context.Context
 		agent int64
@@ -182,18 +182,18 @@ func TestWhatACallerMayDoWithAnAgent(t *testing.T) {
 		"nobody":                   {t.Context(), 1, directory.RoleReader, errcode.NotFound},
 		"a role that there is not": {five, 2, directory.RoleNone, errcode.PermissionDenied},
 	} {
-		require.Equal(t, c.code, fault.CodeOf(access.Agent(c.ctx, roles{}, c.agent, c.least, "rollout x")), name)
+		require.Equal(t, c.code, fault.CodeOf(access.RequireAgentRole(c.ctx, roles{}, c.agent, c.least, "rollout x")), name)
 	}
-	agents, all := access.Agents(five, roles{}, directory.RoleReader)
+	agents, all := access.AgentsWithRole(five, roles{}, directory.RoleReader)
 	require.False(t, all)
 	require.Equal(t, []int64{1, 2}, agents)
-	_, all = access.Agents(admin, roles{}, directory.RoleReader)
+	_, all = access.AgentsWithRole(admin, roles{}, directory.RoleReader)
 	require.True(t, all)
-	agents, all = access.Agents(t.Context(), roles{}, directory.RoleReader)
+	agents, all = access.AgentsWithRole(t.Context(), roles{}, directory.RoleReader)
 	require.False(t, all)
 	require.Empty(t, agents)
-	require.NoError(t, access.Administrator(admin))
-	require.Equal(t, errcode.PermissionDenied, fault.CodeOf(access.Administrator(five)))
-	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(access.Administrator(t.Context())))
-	require.NotErrorIs(t, access.Administrator(five), access.Administrator(t.Context()))
+	require.NoError(t, access.RequireAdministrator(admin))
+	require.Equal(t, errcode.PermissionDenied, fault.CodeOf(access.RequireAdministrator(five)))
+	require.Equal(t, errcode.Unauthenticated, fault.CodeOf(access.RequireAdministrator(t.Context())))
+	require.NotErrorIs(t, access.RequireAdministrator(five), access.RequireAdministrator(t.Context()))
 }

@@ -13,8 +13,8 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// Lifetime of an access token.
-const Lifetime = 5 * time.Minute
+// TokenLifetime of an access token.
+const TokenLifetime = 5 * time.Minute
 
 // mediaType tells access tokens from other JWTs that somebody may sign with the same key one day (RFC 9068).
 const mediaType = "at+jwt"

@@ -153,8 +153,8 @@ func (v *Verifier) withinKey(said claims, key directory.Key) error {
 	if said.IssuedAt == nil || said.IssuedAt.Before(key.NotBefore.Add(-v.cfg.Skew)) || said.ExpiresAt.After(key.NotAfter.Add(v.cfg.Skew)) {
 		return fault.New(errcode.Unauthenticated, "the access token is not of the time of its key: get a new one")
 	}
-	if said.ExpiresAt.Sub(said.IssuedAt.Time) > Lifetime+v.cfg.Skew {
-		return fault.New(errcode.Unauthenticated, "the access token lives for longer than %s: get a new one", Lifetime)
+	if said.ExpiresAt.Sub(said.IssuedAt.Time) > TokenLifetime+v.cfg.Skew {
+		return fault.New(errcode.Unauthenticated, "the access token lives for longer than %s: get a new one", TokenLifetime)
 	}
 	return nil
 }

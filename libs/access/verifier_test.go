@@ -27,7 +27,7 @@ func TestATokenOfStateIsAccepted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(5), caller.UserID)
 	require.False(t, caller.Admin)
-	require.True(t, caller.ExpiresAt.Equal(b.now.Add(access.Lifetime)), caller.ExpiresAt)
+	require.True(t, caller.ExpiresAt.Equal(b.now.Add(access.TokenLifetime)), caller.ExpiresAt)
 	caller, err = b.verifier.Verify(b.sign(t, func(g *access.Grant) { g.Audience = []string{"other", audience} }))
 	require.NoError(t, err)
 	require.Equal(t, int64(5), caller.UserID)
@@ -51,8 +51,8 @@ func TestClocksMayDifferALittle(t *testing.T) {
 		shift time.Duration
 		ok    bool
 	}{
-		"now": {0, true}, "a little late": {29 * time.Second, true}, "a little early": {-access.Lifetime - 29*time.Second, true},
-		"late": {31 * time.Second, false}, "over": {-access.Lifetime - 31*time.Second, false},
+		"now": {0, true}, "a little late": {29 * time.Second, true}, "a little early": {-access.TokenLifetime - 29*time.Second, true},
+		"late": {31 * time.Second, false}, "over": {-access.TokenLifetime - 31*time.Second, false},
 	} {
 		_, err := b.verifier.Verify(b.sign(t, func(g *access.Grant) {
 			g.IssuedAt, g.ExpiresAt = g.IssuedAt.Add(c.shift), g.ExpiresAt.Add(c.shift)
@@ -84,7 +84,7 @@ func TestOtherTokensAreRefusedWithTheReason(t *testing.T) {
 		return h
 	}
 	claims := func(more map[string]any) map[string]any {
-		c := map[string]any{"iss": access.Issuer(cell), "aud": []string{audience}, "sub": "5", "iat": b.now.Unix(), "exp": b.now.Add(access.Lifetime).Unix()}
+		c := map[string]any{"iss": access.Issuer(cell), "aud": []string{audience}, "sub": "5", "iat": b.now.Unix(), "exp": b.now.Add(access.TokenLifetime).Unix()}
 		for k, v := range more {
 			c[k] = v
 			if v == nil {

@@ -107,7 +107,7 @@ func TestAPoisonGoesToDeadAndTheOthersAreHandled(t *testing.T) {
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
 	b.publish(10)
 	poisonOf := func(m *cursor.Message[string]) error {
-		return &cursor.Poison{Sequence: m.Sequence, Err: errors.New("violates a rule")}
+		return &cursor.DeadLetterError{Sequence: m.Sequence, Err: errors.New("violates a rule")}
 	}
 	b.run(b.consumer(func(c *cursor.Config[string]) {
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
@@ -139,7 +139,7 @@ func TestAPoisonThatIsNotInTheBatchIsAnOrdinaryError(t *testing.T) {
 	b.run(b.consumer(func(c *cursor.Config[string]) {
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			if failures--; failures >= 0 {
-				return &cursor.Poison{Sequence: 99, Err: errors.New("which?")}
+				return &cursor.DeadLetterError{Sequence: 99, Err: errors.New("which?")}
 			}
 			return handle(ctx, tx, batch)
 		}

@@ -21,26 +21,26 @@ type Message[T any] struct {
 	Value    T
 }
 
-// Poison says that one message of the batch can never be handled, whatever is tried. Return it from Handle to have that message put on DEAD and the
+// DeadLetterError says that one message of the batch can never be handled, whatever is tried. Return it from Handle to have that message put on DEAD and the
 // others handled without it.
-type Poison struct { //nolint:errname // a word of its own, as the handlers say it
+type DeadLetterError struct { //nolint:errname // a word of its own, as the handlers say it
 	Sequence uint64
 	Err      error
 }
 
 // Error implements error.
-func (p *Poison) Error() string {
+func (p *DeadLetterError) Error() string {
 	return fmt.Sprintf("message %d cannot be handled: %v", p.Sequence, p.Err)
 }
 
 // Unwrap gives the cause.
-func (p *Poison) Unwrap() error { return p.Err }
+func (p *DeadLetterError) Unwrap() error { return p.Err }
 
-// Poisons are several messages of one batch that can never be handled: they are put on DEAD together, before the others are tried again.
-type Poisons []*Poison //nolint:errname // as Poison
+// DeadLetterErrors are several messages of one batch that can never be handled: they are put on DEAD together, before the others are tried again.
+type DeadLetterErrors []*DeadLetterError //nolint:errname // as Poison
 
 // Error implements error.
-func (p Poisons) Error() string {
+func (p DeadLetterErrors) Error() string {
 	if len(p) == 1 {
 		return p[0].Error()
 	}
@@ -48,7 +48,7 @@ func (p Poisons) Error() string {
 }
 
 // Unwrap gives each of them.
-func (p Poisons) Unwrap() []error {
+func (p DeadLetterErrors) Unwrap() []error {
 	all := make([]error, len(p))
 	for i := range p {
 		all[i] = p[i]
@@ -57,13 +57,13 @@ func (p Poisons) Unwrap() []error {
 }
 
 // poisons are those that an error names and that are of the batch.
-func poisons[T any](err error, b *batch[T]) []*Poison {
-	several, are := errors.AsType[Poisons](err)
-	if one, is := errors.AsType[*Poison](err); !are && is {
-		several = Poisons{one}
+func poisons[T any](err error, b *batch[T]) []*DeadLetterError {
+	several, are := errors.AsType[DeadLetterErrors](err)
+	if one, is := errors.AsType[*DeadLetterError](err); !are && is {
+		several = DeadLetterErrors{one}
 	}
 	seen := make(map[uint64]bool, len(several))
-	return slices.DeleteFunc(slices.Clone(several), func(p *Poison) bool {
+	return slices.DeleteFunc(slices.Clone(several), func(p *DeadLetterError) bool {
 		again := seen[p.Sequence]
 		seen[p.Sequence] = true
 		return again || !b.has(p.Sequence)

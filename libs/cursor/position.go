@@ -85,9 +85,9 @@ type Position struct {
 	Sequence uint64
 }
 
-// Hold returns the consumer's position and keeps it there: until the transaction ends, nothing more is taken into the database, by whichever
+// LockPosition returns the consumer's position and keeps it there: until the transaction ends, nothing more is taken into the database, by whichever
 // replica; the reader waits. Whoever holds several consumers does it in the order of their names.
-func (c *Consumer[T]) Hold(ctx context.Context, tx pgx.Tx) (Position, error) {
+func (c *Consumer[T]) LockPosition(ctx context.Context, tx pgx.Tx) (Position, error) {
 	return c.cfg.key().position(ctx, tx, " FOR UPDATE")
 }
 

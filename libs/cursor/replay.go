@@ -15,11 +15,11 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// Stretch is a part of a stream, by sequences that both belong to it.
-type Stretch struct{ From, To uint64 }
+// SequenceRange is a part of a stream, by sequences that both belong to it.
+type SequenceRange struct{ From, To uint64 }
 
-// Replayed is what a replay came upon.
-type Replayed struct {
+// ReplayResult is what a replay came upon.
+type ReplayResult struct {
 	// First is the sequence of the first message that the stream still had, and FirstStored when that was stored. 0 when there was none.
 	First       uint64
 	FirstStored time.Time
@@ -29,8 +29,8 @@ type Replayed struct {
 	Handled, Skipped uint64
 }
 
-// ErrShort says that a stream ends before the stretch that is to be replayed.
-var ErrShort = errors.New("the stream was restored from an older copy")
+// ErrStreamTooShort says that a stream ends before the stretch that is to be replayed.
+var ErrStreamTooShort = errors.New("the stream was restored from an older copy")
 
 // Replay reads a stretch of the stream again, in the stream's order, through Decode and Handle of the consumer's configuration: for a read model that is
 // made anew elsewhere. Each batch is a transaction begun on db, which is a connection, or a transaction whose savepoints the batches become. The cursor is
@@ -39,7 +39,7 @@ var ErrShort = errors.New("the stream was restored from an older copy")
 //
 // The memory used is that of three batches. While NATS is away the replay waits, and goes on where it was. Any other failure ends it, of
 // the database or of the handler: what it has committed by then is up to its Replayed.Last.
-func (c *Consumer[T]) Replay(ctx context.Context, db postgres.Beginner, stretch Stretch, progress func(sequence uint64)) (Replayed, error) {
+func (c *Consumer[T]) Replay(ctx context.Context, db postgres.Beginner, stretch SequenceRange, progress func(sequence uint64)) (ReplayResult, error) {
 	r := &replay[T]{cfg: c.cfg, hooks: c.hooks, db: db, stretch: stretch, progress: progress}
 	if stretch.From > 0 {
 		r.out.Last = stretch.From - 1
@@ -72,9 +72,9 @@ type replay[T any] struct {
 	cfg      Config[T]
 	hooks    hooks
 	db       postgres.Beginner
-	stretch  Stretch
+	stretch  SequenceRange
 	progress func(sequence uint64)
-	out      Replayed
+	out      ReplayResult
 }
 
 // errEnded ends the reading of what has been replayed whole.
@@ -89,7 +89,7 @@ func (r *replay[T]) follow(ctx context.Context) error {
 		return err
 	}
 	if ends := stream.CachedInfo().State.LastSeq; ends < r.stretch.To {
-		return fmt.Errorf("%w: it ends at %d, before %d", ErrShort, ends, r.stretch.To)
+		return fmt.Errorf("%w: it ends at %d, before %d", ErrStreamTooShort, ends, r.stretch.To)
 	}
 	batches := make(chan *batch[T])
 	group, groupCtx := errgroup.WithContext(ctx)

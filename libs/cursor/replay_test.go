@@ -17,7 +17,7 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-func (b *bundle) replay(c *cursor.Consumer[string], stretch cursor.Stretch, progress func(uint64)) cursor.Replayed {
+func (b *bundle) replay(c *cursor.Consumer[string], stretch cursor.SequenceRange, progress func(uint64)) cursor.ReplayResult {
 	b.t.Helper()
 	done, err := c.Replay(b.t.Context(), b.pool, stretch, progress)
 	require.NoError(b.t, err)
@@ -33,14 +33,14 @@ func TestAReplayHandlesAStretchAndMovesNoCursor(t *testing.T) {
 	b.publish(20)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 7 })
 	var told []uint64
-	require.Equal(t, cursor.Replayed{First: 1, Last: 13, Handled: 13}, b.replay(c, cursor.Stretch{From: 1, To: 13}, func(sequence uint64) { told = append(told, sequence) }))
+	require.Equal(t, cursor.ReplayResult{First: 1, Last: 13, Handled: 13}, b.replay(c, cursor.SequenceRange{From: 1, To: 13}, func(sequence uint64) { told = append(told, sequence) }))
 	require.Equal(t, numbers(13), b.handled())
 	require.True(t, slices.IsSorted(told))
 	require.Equal(t, uint64(13), told[len(told)-1])
 	require.GreaterOrEqual(t, len(told), 2, "batch by batch")
-	require.Equal(t, cursor.Replayed{First: 14, Last: 20, Handled: 7}, b.replay(c, cursor.Stretch{From: 14, To: 20}, nothing))
+	require.Equal(t, cursor.ReplayResult{First: 14, Last: 20, Handled: 7}, b.replay(c, cursor.SequenceRange{From: 14, To: 20}, nothing))
 	require.Equal(t, numbers(20), b.handled())
-	require.Equal(t, cursor.Replayed{Last: 20}, b.replay(c, cursor.Stretch{From: 21, To: 20}, nothing), "nothing is a stretch too")
+	require.Equal(t, cursor.ReplayResult{Last: 20}, b.replay(c, cursor.SequenceRange{From: 21, To: 20}, nothing), "nothing is a stretch too")
 	epoch, _ := b.cursor()
 	require.Equal(t, int64(-1), epoch, "there is no cursor")
 	stream, err := b.js.Stream(t.Context(), stream)
@@ -64,13 +64,13 @@ func TestAReplaySkipsWhatIsMalformedOrPoisonousAndPublishesNothing(t *testing.T)
 			}
 			for i := range batch {
 				if v := batch[i].Value; v == "3" || v == "8" {
-					return &cursor.Poison{Sequence: batch[i].Sequence, Err: errors.New("violates a rule")}
+					return &cursor.DeadLetterError{Sequence: batch[i].Sequence, Err: errors.New("violates a rule")}
 				}
 			}
 			return nil
 		}
 	})
-	require.Equal(t, cursor.Replayed{First: 1, Last: 10, Handled: 6, Skipped: 4}, b.replay(c, cursor.Stretch{To: 10}, nothing))
+	require.Equal(t, cursor.ReplayResult{First: 1, Last: 10, Handled: 6, Skipped: 4}, b.replay(c, cursor.SequenceRange{To: 10}, nothing))
 	require.Equal(t, []string{"1", "2", "4", "5", "6", "7"}, b.handled())
 	dead, err := b.js.Stream(t.Context(), "DEAD")
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestAReplayOfAStreamThatHasLostItsHeadAndItsMiddleAndItsTail(t *testing.T) 
 		require.NoError(t, stream.DeleteMsg(t.Context(), sequence))
 	}
 	c := b.consumer(nil)
-	done, err := c.Replay(t.Context(), b.pool, cursor.Stretch{To: 20}, nothing)
+	done, err := c.Replay(t.Context(), b.pool, cursor.SequenceRange{To: 20}, nothing)
 	require.NoError(t, err)
 	first, err := stream.GetMsg(t.Context(), 6)
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestAReplayOfAStreamThatHasLostItsHeadAndItsMiddleAndItsTail(t *testing.T) 
 	require.Equal(t, []string{"6", "7", "8", "11", "12", "13", "14", "15", "16", "17"}, b.handled())
 
 	require.NoError(t, stream.Purge(t.Context()))
-	require.Equal(t, cursor.Replayed{}, b.replay(c, cursor.Stretch{To: 20}, nothing), "everything has expired")
+	require.Equal(t, cursor.ReplayResult{}, b.replay(c, cursor.SequenceRange{To: 20}, nothing), "everything has expired")
 }
 
 func TestAReplayGoesOnWhereItWasAfterNATSWasAway(t *testing.T) {
@@ -106,14 +106,14 @@ func TestAReplayGoesOnWhereItWasAfterNATSWasAway(t *testing.T) {
 	b.publish(100)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 10 })
 	restarts := 0
-	done := b.replay(c, cursor.Stretch{To: 95}, func(sequence uint64) {
+	done := b.replay(c, cursor.SequenceRange{To: 95}, func(sequence uint64) {
 		if restarts < 2 && sequence >= uint64(20+30*restarts) {
 			restarts++
 			require.NoError(t, b.server.Restart())
 		}
 	})
 	require.Equal(t, 2, restarts)
-	require.Equal(t, cursor.Replayed{First: 1, Last: 95, Handled: 95}, done)
+	require.Equal(t, cursor.ReplayResult{First: 1, Last: 95, Handled: 95}, done)
 	require.Equal(t, numbers(95), b.handled(), "each once, in order")
 }
 
@@ -121,7 +121,7 @@ func TestAReplayEndsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.publish(5)
-	_, err := b.consumer(nil).Replay(t.Context(), b.pool, cursor.Stretch{To: 6}, nothing)
+	_, err := b.consumer(nil).Replay(t.Context(), b.pool, cursor.SequenceRange{To: 6}, nothing)
 	require.ErrorContains(t, err, "restored from an older copy: it ends at 5, before 6")
 
 	failing := b.consumer(func(c *cursor.Config[string]) {
@@ -136,13 +136,13 @@ func TestAReplayEndsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 			return nil
 		}
 	})
-	done, err := failing.Replay(t.Context(), b.pool, cursor.Stretch{To: 5}, nothing)
+	done, err := failing.Replay(t.Context(), b.pool, cursor.SequenceRange{To: 5}, nothing)
 	require.ErrorContains(t, err, "messages up to 5 cannot be handled: the handler's reason")
 	require.Equal(t, uint64(4), done.Last)
 	require.Equal(t, numbers(4), b.handled())
 
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = b.consumer(func(c *cursor.Config[string]) { c.Batch = 1 }).Replay(ctx, b.pool, cursor.Stretch{To: 5}, func(uint64) { cancel() })
+	_, err = b.consumer(func(c *cursor.Config[string]) { c.Batch = 1 }).Replay(ctx, b.pool, cursor.SequenceRange{To: 5}, func(uint64) { cancel() })
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -155,7 +155,7 @@ func TestAReplayIntoATransactionIsSeenWithItOnly(t *testing.T) {
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			for i := range batch {
 				if batch[i].Value == "6" {
-					return &cursor.Poison{Sequence: batch[i].Sequence, Err: errors.Join(errors.New("no"), handle(ctx, tx, batch))}
+					return &cursor.DeadLetterError{Sequence: batch[i].Sequence, Err: errors.Join(errors.New("no"), handle(ctx, tx, batch))}
 				}
 			}
 			return handle(ctx, tx, batch)
@@ -163,7 +163,7 @@ func TestAReplayIntoATransactionIsSeenWithItOnly(t *testing.T) {
 	})
 	tx, err := b.pool.Begin(t.Context())
 	require.NoError(t, err)
-	done, err := poisoned.Replay(t.Context(), tx, cursor.Stretch{To: 9}, nothing)
+	done, err := poisoned.Replay(t.Context(), tx, cursor.SequenceRange{To: 9}, nothing)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), done.Skipped)
 	require.Empty(t, b.handled())
@@ -176,7 +176,7 @@ func TestWhoHoldsAConsumerHasItsPositionAndItWaits(t *testing.T) {
 	b := setup(t)
 	c := b.consumer(nil)
 	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
-		at, err := c.Hold(t.Context(), tx)
+		at, err := c.LockPosition(t.Context(), tx)
 		require.Equal(t, cursor.Position{}, at, "it has never read")
 		return err
 	}))
@@ -185,7 +185,7 @@ func TestWhoHoldsAConsumerHasItsPositionAndItWaits(t *testing.T) {
 	b.cursorAt(1, 3)
 	tx, err := b.pool.Begin(t.Context())
 	require.NoError(t, err)
-	at, err := c.Hold(t.Context(), tx)
+	at, err := c.LockPosition(t.Context(), tx)
 	require.NoError(t, err)
 	require.Equal(t, cursor.Position{Epoch: 1, Sequence: 3}, at)
 	b.publish(2)
@@ -226,7 +226,7 @@ func TestAReplayEndsThoughWhatWasPendingHasGone(t *testing.T) {
 		}
 	})
 	c.ImpatientAfter(50 * time.Millisecond)
-	done := b.replay(c, cursor.Stretch{To: 40}, nothing)
+	done := b.replay(c, cursor.SequenceRange{To: 40}, nothing)
 	require.Less(t, done.Last, uint64(40))
 	require.Equal(t, numbers(int(done.Last)), b.handled())
 }

@@ -250,7 +250,7 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
 		Name: "billing", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
-			Pub: jwt.Permission{Allow: natsauth.ReadDirectory()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("billing") + ".>"}},
+			Pub: jwt.Permission{Allow: natsauth.DirectoryReaderSubjects()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("billing") + ".>"}},
 		},
 	}}})
 	require.NoError(t, err)

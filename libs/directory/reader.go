@@ -34,8 +34,8 @@ var (
 // Part runs the copy as a part of a service, named directory, after the part nats.
 func (d *Directory) Part() service.Part {
 	return service.Part{
-		Name: "directory", After: []string{"nats"}, Check: d.Check,
-		Run: func(ctx context.Context, self *service.Self) error { return d.Run(ctx, self.Ready) },
+		Name: "directory", StartAfter: []string{"nats"}, Check: d.Check,
+		Run: func(ctx context.Context, self *service.Handle) error { return d.Run(ctx, self.Ready) },
 	}
 }
 

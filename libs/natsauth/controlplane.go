@@ -37,8 +37,8 @@ type StaticPrincipal struct {
 // responseExpiry is how long a service may take to answer a request.
 const responseExpiry = time.Minute
 
-// ControlPlane lists the static principals of a cell with the least that each needs.
-func ControlPlane(cell topology.Cell) []StaticPrincipal {
+// StaticPrincipals lists the static principals of a cell with the least that each needs.
+func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 	return []StaticPrincipal{
 		{PrincipalState, AccountControl, statePermissions(cell)},
 		{PrincipalDeploys, AccountControl, deploysPermissions(cell)},
@@ -160,7 +160,7 @@ func relayPermissions(cell topology.Cell) jwt.Permissions {
 		// Consumers of a bucket are pushed to: the server asks whether they keep up, and waits for an answer.
 		"$JS.FC." + topology.StreamRelays + ".>",
 	}
-	allow = append(allow, ReadDirectory()...)
+	allow = append(allow, DirectoryReaderSubjects()...)
 	allow = append(allow, readStream(topology.StreamControl)...)
 	allow = append(allow, readStream(topology.StreamRelays)...)
 	return jwt.Permissions{
@@ -169,8 +169,8 @@ func relayPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// ReadDirectory are the subjects that a control-plane service publishes to in order to keep its copy of the directory, for its permissions.
-func ReadDirectory() jwt.StringList { return readStream(topology.StreamDirectory) }
+// DirectoryReaderSubjects are the subjects that a control-plane service publishes to in order to keep its copy of the directory, for its permissions.
+func DirectoryReaderSubjects() jwt.StringList { return readStream(topology.StreamDirectory) }
 
 // readStream are the subjects that a control-plane service publishes to in order to read a stream with consumers that last no longer than itself.
 func readStream(stream string) jwt.StringList {

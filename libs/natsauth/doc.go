@@ -10,11 +10,11 @@
 // sender says: in one account with both, a subscriber could have answers delivered on the subjects of facts, to all who listen there.
 //
 // Agents and readers are admitted by the [Responder], which the server asks at every connect and which asks an [Authenticator]. Each
-// admission ends within the hour; clients come back by themselves. [Kicker] ends it at once. While no responder runs,
+// admission ends within the hour; clients come back by themselves. [Disconnector] ends it at once. While no responder runs,
 // whoever is in stays in. With the issuer key anybody can be made of any account but the system's.
 //
 // What the border between the accounts does to agents:
-//   - Reading goes through [Intake], because pull requests do not survive a reconnect.
+//   - Reading goes through [PullReader], because pull requests do not survive a reconnect.
 //   - A message with neither payload nor headers ends the answer to a pull request; nobody may put one on DESIRED or CONTROL.
 //   - An agent can direct answers to its own requests to any inbox of AGENTS that it can name. Inboxes end in 22 random
 //     characters, so it cannot name another's; still an agent must check that what it receives is on its own subject.

@@ -44,7 +44,7 @@ type Options struct {
 	TLS *TLS
 	// Cluster joins several servers. Defaults to one server alone.
 	Cluster *Cluster
-	// Principals are static users beyond those of [ControlPlane]; a name that both have is an error.
+	// Principals are static users beyond those of [StaticPrincipals]; a name that both have is an error.
 	Principals []StaticPrincipal
 }
 
@@ -107,7 +107,7 @@ func (o Options) withDefaults() Options {
 
 // principals are all static users, those that every cell has first.
 func (o Options) principals() []StaticPrincipal {
-	return append(ControlPlane(o.Cell), o.Principals...)
+	return append(StaticPrincipals(o.Cell), o.Principals...)
 }
 
 func (o Options) validate() error {

@@ -32,8 +32,8 @@ const listenerSuffix = ".live"
 // ListenerUser is the name under which a subscriber connects to listen.
 func ListenerUser(subscriber string) string { return subscriber + listenerSuffix }
 
-// SubscriberOfUser is the subscriber who connects under the name, and whether it does so to listen.
-func SubscriberOfUser(user string) (subscriber string, listens bool) {
+// ParseSubscriberUser is the subscriber who connects under the name, and whether it does so to listen.
+func ParseSubscriberUser(user string) (subscriber string, listens bool) {
 	return strings.CutSuffix(user, listenerSuffix)
 }
 
@@ -86,7 +86,7 @@ func (p Principal) Account() Account {
 	}
 }
 
-// User is the name under which the server lists the principal's connections; [Kicker] finds them by it.
+// User is the name under which the server lists the principal's connections; [Disconnector] finds them by it.
 // For an agent it is the decimal id, the same that it connects with.
 func (p Principal) User() string {
 	switch p.Kind {

@@ -105,10 +105,10 @@ func TestPrincipals(t *testing.T) {
 	require.NoError(t, listener.Validate())
 	require.Equal(t, natsauth.AccountListeners, listener.Account())
 	require.Equal(t, "reader-1.live", listener.User())
-	name, listens := natsauth.SubscriberOfUser(listener.User())
+	name, listens := natsauth.ParseSubscriberUser(listener.User())
 	require.Equal(t, "reader-1", name)
 	require.True(t, listens)
-	name, listens = natsauth.SubscriberOfUser(reader.User())
+	name, listens = natsauth.ParseSubscriberUser(reader.User())
 	require.Equal(t, "reader-1", name)
 	require.False(t, listens)
 

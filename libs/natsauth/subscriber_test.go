@@ -21,7 +21,7 @@ import (
 func (c *cell) reader(t *testing.T, user string, options ...nats.Option) *client {
 	t.Helper()
 
-	name, _ := natsauth.SubscriberOfUser(user)
+	name, _ := natsauth.ParseSubscriberUser(user)
 	a := &client{complaints: make(chan error, 1024)}
 	a.Conn = dial(t, c.server.ClientURL(), append([]nats.Option{
 		nats.UserInfo(user, name+"-token"), nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
@@ -372,7 +372,7 @@ func TestARevokedReaderIsCutWithinASecond(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
-	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: 100 * time.Millisecond}
+	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: 100 * time.Millisecond}
 	cut := make(chan string, 10)
 
 	for _, user := range []string{"reader", "reader.live"} {
@@ -389,7 +389,7 @@ func TestARevokedReaderIsCutWithinASecond(t *testing.T) {
 	for _, principal := range []natsauth.Principal{
 		{Kind: natsauth.KindSubscriber, Name: "reader"}, {Kind: natsauth.KindListener, Name: "reader", Filter: "lockstep.local.deploy.>"},
 	} {
-		kicked, err := kicker.Sweep(context.Background(), principal)
+		kicked, err := kicker.DisconnectOnce(context.Background(), principal)
 		require.NoError(t, err)
 		require.Equal(t, 1, kicked)
 	}

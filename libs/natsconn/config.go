@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
 )
 
@@ -80,7 +80,7 @@ func (t TLS) Validate() []error {
 		errs = append(errs, config.Invalid("", "cert_file and key_file come together"))
 	}
 	if t.CAFile != "" {
-		if _, err := authority.Read(t.CAFile); err != nil {
+		if _, err := certpool.Load(t.CAFile); err != nil {
 			errs = append(errs, config.Invalid("ca_file", "%v", err))
 		}
 	}

@@ -185,11 +185,11 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 func (c *Conn) Part() service.Part {
 	return service.Part{
 		Name: "nats",
-		Run: func(ctx context.Context, self *service.Self) error {
+		Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
 			select {
 			case <-ctx.Done():
-				return c.Shutdown(self.Finish())
+				return c.Shutdown(self.DrainContext())
 			case <-c.closed:
 				return service.Permanent(fmt.Errorf("the connection to NATS is closed: %s", errorText(c.reason())))
 			}

@@ -26,8 +26,8 @@ const allowance = 256
 // channel is the prefix of the notification channel; the schema's name follows.
 const channel = "lockstep_outbox_"
 
-// ErrMessage says that a message cannot be published, now or later.
-var ErrMessage = errors.New("message cannot go through the outbox")
+// ErrInvalidMessage says that a message cannot be published, now or later.
+var ErrInvalidMessage = errors.New("message cannot go through the outbox")
 
 //go:embed migrations/*.sql
 var files embed.FS
@@ -82,7 +82,7 @@ func (p *Publisher) Queue(batch *pgx.Batch, messages ...*nats.Msg) (*Queued, err
 		if len(m.Header) > 0 {
 			var err error
 			if header, err = json.Marshal(m.Header); err != nil {
-				return nil, fmt.Errorf("%w: headers of %s: %w", ErrMessage, m.Subject, err)
+				return nil, fmt.Errorf("%w: headers of %s: %w", ErrInvalidMessage, m.Subject, err)
 			}
 		}
 		subjects[i], headers[i], data[i] = m.Subject, string(header), m.Data
@@ -135,36 +135,36 @@ func validate(m *nats.Msg) error {
 		return err
 	}
 	if m.Reply != "" {
-		return fmt.Errorf("%w: %s asks for a reply", ErrMessage, m.Subject)
+		return fmt.Errorf("%w: %s asks for a reply", ErrInvalidMessage, m.Subject)
 	}
 	size := len(m.Data) + allowance
 	for name, values := range m.Header {
 		if name == RevisionHeader || strings.HasPrefix(name, "Nats-Expected-") {
-			return fmt.Errorf("%w: header %s of %s is set by the publisher", ErrMessage, name, m.Subject)
+			return fmt.Errorf("%w: header %s of %s is set by the publisher", ErrInvalidMessage, name, m.Subject)
 		}
 		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }) {
-			return fmt.Errorf("%w: %q of %s is not the name of a header", ErrMessage, name, m.Subject)
+			return fmt.Errorf("%w: %q of %s is not the name of a header", ErrInvalidMessage, name, m.Subject)
 		}
 		for _, value := range values {
 			if strings.ContainsAny(value, "\r\n\x00") || !utf8.ValidString(value) {
-				return fmt.Errorf("%w: header %s of %s has a line break, a zero byte or bytes that are no UTF-8", ErrMessage, name, m.Subject)
+				return fmt.Errorf("%w: header %s of %s has a line break, a zero byte or bytes that are no UTF-8", ErrInvalidMessage, name, m.Subject)
 			}
 			size += len(name) + len(value) + len(": \r\n")
 		}
 	}
 	if size > topology.MaxMessageSize {
-		return fmt.Errorf("%w: %s has %d bytes, at most %d may be", ErrMessage, m.Subject, size, topology.MaxMessageSize)
+		return fmt.Errorf("%w: %s has %d bytes, at most %d may be", ErrInvalidMessage, m.Subject, size, topology.MaxMessageSize)
 	}
 	return nil
 }
 
 func validateSubject(subject string) error {
 	if !utf8.ValidString(subject) {
-		return fmt.Errorf("%w: subject %q is no UTF-8", ErrMessage, subject)
+		return fmt.Errorf("%w: subject %q is no UTF-8", ErrInvalidMessage, subject)
 	}
 	for token := range strings.SplitSeq(subject, ".") {
 		if token == "" || token == "*" || token == ">" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			return fmt.Errorf("%w: %q is not a subject to publish to", ErrMessage, subject)
+			return fmt.Errorf("%w: %q is not a subject to publish to", ErrInvalidMessage, subject)
 		}
 	}
 	return nil

@@ -83,7 +83,7 @@ func TestInsertRefusesWhatCannotBePublished(t *testing.T) {
 		"header name invalid": {Subject: "fact.x", Header: nats.Header{"a b:": {"c"}}},
 	} {
 		err := postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, m) })
-		require.ErrorIs(t, err, outbox.ErrMessage, name)
+		require.ErrorIs(t, err, outbox.ErrInvalidMessage, name)
 	}
 	require.Zero(t, b.waiting())
 }

@@ -31,7 +31,7 @@ type session struct {
 	cfg   Config
 	hooks hooks
 	js    jetstream.JetStream
-	held  *postgres.Held
+	held  *postgres.HeldLock
 	queue queue
 	// offers of writers in this process
 	offers offers
@@ -52,7 +52,7 @@ type blocked struct {
 	pause *delay.Delay
 }
 
-func newSession(p *Publisher, js jetstream.JetStream, held *postgres.Held) *session {
+func newSession(p *Publisher, js jetstream.JetStream, held *postgres.HeldLock) *session {
 	return &session{
 		cfg: p.cfg, hooks: p.hooks, js: js, held: held, queue: queue{conn: held.Conn()}, offers: p.offers,
 		remembered: make(map[string]position), blocked: make(map[string]*blocked), pending: make(map[string]sent),
@@ -102,7 +102,7 @@ func (s *session) run(ctx context.Context) error {
 
 // idle waits for new rows, or until something else is due.
 func (s *session) idle(ctx context.Context) error {
-	if err := s.held.AwaitNotified(ctx, s.untilNext(), s.offers.wake); err != nil {
+	if err := s.held.WaitForNotification(ctx, s.untilNext(), s.offers.wake); err != nil {
 		return fmt.Errorf("wait for messages: %w", err)
 	}
 	return nil
@@ -116,7 +116,7 @@ func (s *session) publishBatch(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	s.held.ClearNotified()
+	s.held.ClearNotification()
 	rows, full, err := s.take(ctx)
 	if err != nil {
 		return false, err

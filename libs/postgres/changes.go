@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Changes tells which rows changed, from the notifications of every replica's transactions. It tells ids, not rows: who wants to know reads, so that a burst of
+// ChangeListener tells which rows changed, from the notifications of every replica's transactions. It tells ids, not rows: who wants to know reads, so that a burst of
 // changes is one read and no notification can bring what is old.
-type Changes[ID comparable] struct {
+type ChangeListener[ID comparable] struct {
 	pool    *pgxpool.Pool
 	channel string
 	parse   func(payload string) (ID, error)
@@ -20,13 +20,13 @@ type Changes[ID comparable] struct {
 	subscribers map[*Subscription[ID]]struct{}
 }
 
-// NewChanges makes a Changes that listens on a channel while Run runs. parse makes the id of a notification's payload; what it refuses is passed over.
-func NewChanges[ID comparable](pool *pgxpool.Pool, channel string, parse func(payload string) (ID, error)) *Changes[ID] {
-	return &Changes[ID]{pool: pool, channel: channel, parse: parse, subscribers: map[*Subscription[ID]]struct{}{}}
+// NewChangeListener makes a Changes that listens on a channel while Run runs. parse makes the id of a notification's payload; what it refuses is passed over.
+func NewChangeListener[ID comparable](pool *pgxpool.Pool, channel string, parse func(payload string) (ID, error)) *ChangeListener[ID] {
+	return &ChangeListener[ID]{pool: pool, channel: channel, parse: parse, subscribers: map[*Subscription[ID]]struct{}{}}
 }
 
 // Run listens until ctx is done or the connection is lost; it may then be called again. ready is called once it listens.
-func (c *Changes[ID]) Run(ctx context.Context, ready func()) error {
+func (c *ChangeListener[ID]) Run(ctx context.Context, ready func()) error {
 	conn, err := pgx.ConnectConfig(ctx, c.pool.Config().ConnConfig.Copy())
 	if err != nil {
 		return fmt.Errorf("listen on channel %s: %w", c.channel, err)
@@ -52,7 +52,7 @@ func (c *Changes[ID]) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-func (c *Changes[ID]) each(note func(*Subscription[ID])) {
+func (c *ChangeListener[ID]) each(note func(*Subscription[ID])) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s := range c.subscribers {
@@ -66,14 +66,14 @@ func (c *Changes[ID]) each(note func(*Subscription[ID])) {
 
 // Subscription collects what changed since it was asked last.
 type Subscription[ID comparable] struct {
-	changes *Changes[ID]
+	changes *ChangeListener[ID]
 	wake    chan struct{}
 	ids     map[ID]struct{} // guarded by changes.mu
 	all     bool            // guarded by changes.mu
 }
 
 // Subscribe begins to collect. The caller closes the subscription.
-func (c *Changes[ID]) Subscribe() *Subscription[ID] {
+func (c *ChangeListener[ID]) Subscribe() *Subscription[ID] {
 	s := &Subscription[ID]{changes: c, wake: make(chan struct{}, 1), ids: map[ID]struct{}{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *Subscription[ID]) Close() {
 	delete(s.changes.subscribers, s)
 }
 
-// Wake receives when something changed.
-func (s *Subscription[ID]) Wake() <-chan struct{} { return s.wake }
+// Changed receives when something changed.
+func (s *Subscription[ID]) Changed() <-chan struct{} { return s.wake }
 
 // Take returns what changed since the last time; all says that anything may have.
 func (s *Subscription[ID]) Take() (ids []ID, all bool) {

@@ -13,8 +13,8 @@ import (
 // outages tells a database that is away from a fault of the service: the caller may try again.
 type outages struct{}
 
-// Outages returns the interceptor that makes outages of the database unavailable. It comes after the one that makes everything unknown internal.
-func Outages() connect.Interceptor { return outages{} }
+// UnavailableInterceptor returns the interceptor that makes outages of the database unavailable. It comes after the one that makes everything unknown internal.
+func UnavailableInterceptor() connect.Interceptor { return outages{} }
 
 func (outages) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
@@ -35,7 +35,7 @@ func (outages) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 }
 
 func unavailable(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil || !Outage(err) {
+	if err == nil || ctx.Err() != nil || !IsUnavailable(err) {
 		return err
 	}
 	if _, said := errors.AsType[*fault.Error](err); said {

@@ -24,15 +24,15 @@ type Lock struct {
 	Interval time.Duration
 }
 
-// Held is a lock that this process holds, and the connection that holds it. It belongs to one goroutine.
-type Held struct {
+// HeldLock is a lock that this process holds, and the connection that holds it. It belongs to one goroutine.
+type HeldLock struct {
 	conn     *pgx.Conn
 	notified bool // a notification came since ClearNotified
 }
 
 // Acquire waits until it holds the lock, on a connection of its own beside the pool. It returns an error when the database fails or ctx
 // is done. The caller releases.
-func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
+func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 	interval := l.Interval
 	if interval == 0 {
 		interval = 500 * time.Millisecond
@@ -56,7 +56,7 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
 }
 
 // Try is Acquire that does not wait: nil when another session holds the lock.
-func (l Lock) Try(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
+func (l Lock) Try(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 	held, err := l.connect(ctx, pool)
 	if err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func (l Lock) Try(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
 	return held, nil
 }
 
-func (l Lock) connect(ctx context.Context, pool *pgxpool.Pool) (*Held, error) {
-	held := &Held{}
+func (l Lock) connect(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
+	held := &HeldLock{}
 	config := pool.Config().ConnConfig
 	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { held.notified = true }
 	conn, err := pgx.ConnectConfig(ctx, config)
@@ -91,22 +91,22 @@ func (l Lock) try(ctx context.Context, conn *pgx.Conn) (bool, error) {
 }
 
 // Conn is the connection that holds the lock: while it works, the lock is held.
-func (h *Held) Conn() *pgx.Conn { return h.conn }
+func (h *HeldLock) Conn() *pgx.Conn { return h.conn }
 
 // Listen makes the connection receive notifications of the channel.
-func (h *Held) Listen(ctx context.Context, channel string) error {
+func (h *HeldLock) Listen(ctx context.Context, channel string) error {
 	if _, err := h.conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return fmt.Errorf("listen on channel %s: %w", channel, err)
 	}
 	return nil
 }
 
-// ClearNotified forgets notifications that came so far: call it before looking at what they are about.
-func (h *Held) ClearNotified() { h.notified = false }
+// ClearNotification forgets notifications that came so far: call it before looking at what they are about.
+func (h *HeldLock) ClearNotification() { h.notified = false }
 
-// AwaitNotified waits until a notification has come since ClearNotified, something can be received from wake, or the time given is over; which of them is not told, since
+// WaitForNotification waits until a notification has come since ClearNotified, something can be received from wake, or the time given is over; which of them is not told, since
 // notifications are hints. It returns an error when the connection is lost or ctx is done.
-func (h *Held) AwaitNotified(ctx context.Context, atMost time.Duration, wake <-chan struct{}) error {
+func (h *HeldLock) WaitForNotification(ctx context.Context, atMost time.Duration, wake <-chan struct{}) error {
 	if h.notified {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (h *Held) AwaitNotified(ctx context.Context, atMost time.Duration, wake <-c
 }
 
 // Release ends the connection, and with it the lock; also when ctx is done, which is when locks are given up.
-func (h *Held) Release(ctx context.Context) error {
+func (h *HeldLock) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
 	if err := h.conn.Close(ctx); err != nil {

@@ -40,7 +40,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, serie
 			conn.Release()
 		}
 		var content contentError
-		if err != nil && unreachable(err) && !errors.As(err, &content) && !errors.Is(err, ErrVersion) {
+		if err != nil && unreachable(err) && !errors.As(err, &content) && !errors.Is(err, ErrUnsupportedVersion) {
 			logger.WarnContext(ctx, "waiting for the database", "error", err)
 			return temporaryError{err}
 		}

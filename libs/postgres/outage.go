@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Outage says whether an error means that the database was away or went away in the middle, so that whoever asked may ask again: what was asked may
+// IsUnavailable says whether an error means that the database was away or went away in the middle, so that whoever asked may ask again: what was asked may
 // have been done. It is false for what the database refused, and for errors that are not of a connection.
-func Outage(err error) bool {
+func IsUnavailable(err error) bool {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return passing(refusal.Code)
 	}

@@ -19,8 +19,8 @@ import (
 // MinVersion is the oldest major version of PostgreSQL that is accepted.
 const MinVersion = 15
 
-// ErrVersion says that the server is older than MinVersion.
-var ErrVersion = errors.New("PostgreSQL is too old")
+// ErrUnsupportedVersion says that the server is older than MinVersion.
+var ErrUnsupportedVersion = errors.New("PostgreSQL is too old")
 
 const (
 	defaultMaxConnections = 10
@@ -141,15 +141,15 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger) (*pgxpool.Poo
 	return pool, nil
 }
 
-// Await waits until the pool's database answers. It returns an error when ctx is done and when the server is too old.
-func Await(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger) error {
+// WaitUntilReady waits until the pool's database answers. It returns an error when ctx is done and when the server is too old.
+func WaitUntilReady(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger) error {
 	return await(ctx, pool, Config{}.retry(), logger)
 }
 
 func await(ctx context.Context, pool *pgxpool.Pool, retry delay.Range, logger *slog.Logger) error {
 	return persist(ctx, retry, func() error {
 		err := pool.Ping(ctx)
-		if err == nil || errors.Is(err, ErrVersion) {
+		if err == nil || errors.Is(err, ErrUnsupportedVersion) {
 			return err //nolint:wrapcheck // wrapped by persist
 		}
 		if ctx.Err() == nil {
@@ -194,7 +194,7 @@ func checkVersion(conn *pgx.Conn) error {
 		return fmt.Errorf("the server sent version %q: %w", sent, err)
 	}
 	if major < MinVersion {
-		return fmt.Errorf("%w: the server is version %s, need at least %d", ErrVersion, sent, MinVersion)
+		return fmt.Errorf("%w: the server is version %s, need at least %d", ErrUnsupportedVersion, sent, MinVersion)
 	}
 	return nil
 }

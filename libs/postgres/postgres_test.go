@@ -84,7 +84,7 @@ func TestConnectWaitsForADatabaseThatIsDown(t *testing.T) {
 	server.Kill()
 	require.ErrorContains(t, check(t.Context()), "database does not answer")
 	require.NoError(t, server.Restart(t.Context()))
-	require.NoError(t, postgres.Await(t.Context(), pool, discard()))
+	require.NoError(t, postgres.WaitUntilReady(t.Context(), pool, discard()))
 	require.NoError(t, check(t.Context()), "a pool outlives its server")
 }
 
@@ -204,7 +204,7 @@ func TestALockHasOneHolderAndPassesOnWhenItDies(t *testing.T) {
 	_, err = lock.Acquire(ctx, pool)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
-	taken := make(chan *postgres.Held, 1)
+	taken := make(chan *postgres.HeldLock, 1)
 	var group errgroup.Group
 	group.Go(func() error {
 		held, err := lock.Acquire(t.Context(), pool)
@@ -229,13 +229,13 @@ func TestAnOutageIsToldFromARefusal(t *testing.T) {
 	pool := connect(t, postgres.Config{URL: server.URL()})
 	_, err := pool.Exec(t.Context(), "select 1 / 0")
 	require.Error(t, err)
-	require.False(t, postgres.Outage(err), "%v", err)
-	require.False(t, postgres.Outage(errors.New("anything else")))
-	require.False(t, postgres.Outage(nil))
+	require.False(t, postgres.IsUnavailable(err), "%v", err)
+	require.False(t, postgres.IsUnavailable(errors.New("anything else")))
+	require.False(t, postgres.IsUnavailable(nil))
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = pool.Exec(canceled, "select 1")
-	require.False(t, postgres.Outage(err), "%v", err)
+	require.False(t, postgres.IsUnavailable(err), "%v", err)
 
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -249,9 +249,9 @@ func TestAnOutageIsToldFromARefusal(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	server.Kill()
 	err = <-running
-	require.True(t, postgres.Outage(err), "in the middle: %v", err)
+	require.True(t, postgres.IsUnavailable(err), "in the middle: %v", err)
 	err = tx.Commit(t.Context())
-	require.True(t, postgres.Outage(err), "at the end: %v", err)
+	require.True(t, postgres.IsUnavailable(err), "at the end: %v", err)
 	_, err = pool.Exec(t.Context(), "select 1")
-	require.True(t, postgres.Outage(err), "before it is back: %v", err)
+	require.True(t, postgres.IsUnavailable(err), "before it is back: %v", err)
 }

@@ -121,7 +121,7 @@ func TestValuesAreTiedToTheirPlace(t *testing.T) {
 	require.Equal(t, values, opened)
 
 	_, err = seal.OpenValues(box, "w/2", state.Public(), agent)
-	require.ErrorIs(t, err, seal.ErrMisplaced)
+	require.ErrorIs(t, err, seal.ErrWrongLabel)
 	_, err = seal.OpenValues(box, "w/1", state.Public(), state)
 	require.ErrorIs(t, err, seal.ErrNotOpened)
 

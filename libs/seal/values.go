@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// ErrMisplaced is returned when a box was opened but was sealed for another place; see [Values.Seal].
-var ErrMisplaced = errors.New("sealed values belong elsewhere")
+// ErrWrongLabel is returned when a box was opened but was sealed for another place; see [Values.Seal].
+var ErrWrongLabel = errors.New("sealed values belong elsewhere")
 
 // Seal seals the values together with a label that says what they belong to, such as workspace and revision.
 func (v Values) Seal(label, recipientPublic string, sender Key) ([]byte, error) {
@@ -21,7 +21,7 @@ func (v Values) Seal(label, recipientPublic string, sender Key) ([]byte, error) 
 	return Seal(plaintext, recipientPublic, sender)
 }
 
-// OpenValues opens what [Values.Seal] sealed with the same label. Errors wrap [ErrNotOpened] or [ErrMisplaced].
+// OpenValues opens what [Values.Seal] sealed with the same label. Errors wrap [ErrNotOpened] or [ErrWrongLabel].
 func OpenValues(box []byte, label, senderPublic string, recipient Key) (Values, error) {
 	plaintext, err := Open(box, senderPublic, recipient)
 	if err != nil {
@@ -35,7 +35,7 @@ func OpenValues(box []byte, label, senderPublic string, recipient Key) (Values, 
 	}
 
 	if sealedFor != label {
-		return nil, fmt.Errorf("%w: to %q, not %q", ErrMisplaced, sealedFor, label)
+		return nil, fmt.Errorf("%w: to %q, not %q", ErrWrongLabel, sealedFor, label)
 	}
 
 	values, ok := parseValues(rest)

@@ -16,13 +16,13 @@ import (
 
 // HTTPOptions of HTTPServer.
 type HTTPOptions struct {
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer // counts and times requests; optional
-	Uses    []string              // parts that the handler works with: they are stopped after it
+	Logger     *slog.Logger
+	Metrics    prometheus.Registerer // counts and times requests; optional
+	StopBefore []string              // parts that the handler works with: they are stopped after it
 	// Handover is where the handler gives back connections that it has taken over. Optional.
 	Handover *Handover
-	// Below puts something between a connection and the TLS on it. Optional.
-	Below func(net.Conn) net.Conn
+	// WrapConn puts something between a connection and the TLS on it. Optional.
+	WrapConn func(net.Conn) net.Conn
 }
 
 // HTTPServer is the part that serves handler on a listener: HTTP/1.1 and HTTP/2, in clear (h2c) or over
@@ -30,7 +30,7 @@ type HTTPOptions struct {
 // What is still open when the drain time-out is over is cut.
 func HTTPServer(name string, cfg Listener, handler http.Handler, options HTTPOptions) Part {
 	s := &httpServer{name: name, cfg: cfg, handler: handler, options: options}
-	return Part{Name: name, Uses: options.Uses, Listen: s.listen, Run: s.run}
+	return Part{Name: name, StopBefore: options.StopBefore, Listen: s.listen, Run: s.run}
 }
 
 type drainingKey struct{}
@@ -66,8 +66,8 @@ func (s *httpServer) listen(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)
 	}
-	if secure != nil && s.options.Below != nil {
-		listener = &wrapped{listener, s.options.Below}
+	if secure != nil && s.options.WrapConn != nil {
+		listener = &wrapped{listener, s.options.WrapConn}
 	}
 	if secure != nil {
 		return tls.NewListener(listener, secure), nil
@@ -90,7 +90,7 @@ func (w *wrapped) Accept() (net.Conn, error) {
 	return w.wrap(conn), nil
 }
 
-func (s *httpServer) run(ctx context.Context, self *Self) error {
+func (s *httpServer) run(ctx context.Context, self *Handle) error {
 	handler, err := s.instrumented()
 	if err != nil {
 		return Permanent(err)
@@ -135,7 +135,7 @@ func (s *httpServer) run(ctx context.Context, self *Self) error {
 		return Permanent(errors.Join(fmt.Errorf("cannot serve: %w", err), server.Close()))
 	case <-draining:
 	}
-	err = server.Shutdown(self.Finish())
+	err = server.Shutdown(self.DrainContext())
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were cut: %w", err), server.Close())
 	}

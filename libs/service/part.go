@@ -14,17 +14,17 @@ import (
 type Part struct {
 	// Name is unique in the service: metrics and /readyz use it.
 	Name string
-	// Uses names the parts that this one works with: they are stopped after it.
-	Uses []string
-	// After is Uses for a part that cannot begin without: it is started once those have been ready.
-	After []string
+	// StopBefore names the parts that this one works with: they are stopped after it.
+	StopBefore []string
+	// StartAfter is Uses for a part that cannot begin without: it is started once those have been ready.
+	StartAfter []string
 	// Listen opens a listener. All are opened before any part runs, and the service closes them; an
 	// error ends the service.
 	Listen func(ctx context.Context) (net.Listener, error)
 	// Run works until its context is done, then finishes within Self.Finish and returns. It says when
 	// it is ready. Nil returned earlier means the job is done: the part stays ready. An error makes it
 	// not ready and is retried with back-off, from 0.1 s to 30 s; one marked Permanent ends the service.
-	Run func(ctx context.Context, self *Self) error
+	Run func(ctx context.Context, self *Handle) error
 	// Check says why the part is not ready, nil when it is. It is called about once a second and must
 	// return when its context ends. With Run, both must agree. An error marked Degraded is shown and
 	// leaves the part ready.
@@ -32,35 +32,35 @@ type Part struct {
 }
 
 // needs are the parts that are stopped after p.
-func (p Part) needs() []string { return append(slices.Clone(p.Uses), p.After...) }
+func (p Part) needs() []string { return append(slices.Clone(p.StopBefore), p.StartAfter...) }
 
 // Func is a part that counts as ready as soon as it runs.
 func Func(name string, run func(ctx context.Context) error) Part {
-	return Part{Name: name, Run: func(ctx context.Context, self *Self) error {
+	return Part{Name: name, Run: func(ctx context.Context, self *Handle) error {
 		self.Ready()
 		return run(ctx)
 	}}
 }
 
-// Self is what a part knows of itself while it runs. It is safe for concurrent use.
-type Self struct {
+// Handle is what a part knows of itself while it runs. It is safe for concurrent use.
+type Handle struct {
 	listener net.Listener
 	finish   context.Context //nolint:containedctx // handed out as it is
 	set      func(ready bool, reason string)
 }
 
 // Ready says that the part does its work.
-func (s *Self) Ready() { s.set(true, "") }
+func (s *Handle) Ready() { s.set(true, "") }
 
 // NotReady says that it does not, and why; the part goes on running.
-func (s *Self) NotReady(reason string) { s.set(false, reason) }
+func (s *Handle) NotReady(reason string) { s.set(false, reason) }
 
-// Finish is the context for what is in hand when the part is told to stop: it ends when the drain
+// DrainContext is the context for what is in hand when the part is told to stop: it ends when the drain
 // time-out is over.
-func (s *Self) Finish() context.Context { return s.finish }
+func (s *Handle) DrainContext() context.Context { return s.finish }
 
 // Listener is what Listen of the part opened, nil without Listen.
-func (s *Self) Listener() net.Listener { return s.listener }
+func (s *Handle) Listener() net.Listener { return s.listener }
 
 // Permanent marks an error that retrying cannot mend: the service ends with it.
 func Permanent(err error) error { return backoff.Permanent(err) } //nolint:wrapcheck // a mark

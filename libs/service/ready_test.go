@@ -32,7 +32,7 @@ func checkReady(t *testing.T, args ...string) (int, string, string) {
 func TestARunningInstanceIsAskedWhetherItIsReady(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	p := start(t, nil, service.Part{Name: "gate", Run: func(ctx context.Context, self *service.Self) error {
+	p := start(t, nil, service.Part{Name: "gate", Run: func(ctx context.Context, self *service.Handle) error {
 		self.NotReady("closed")
 		select {
 		case <-open:

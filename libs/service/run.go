@@ -59,7 +59,7 @@ func Run(ctx context.Context, options Options, parts ...Part) error {
 type running struct {
 	Part
 
-	self    *Self
+	self    *Handle
 	ctx     context.Context //nolint:containedctx // lives as long as the part
 	cancel  context.CancelFunc
 	stopped chan struct{} // closed when Run of the part has returned for the last time
@@ -144,7 +144,7 @@ func (r *run) prepare(ctx context.Context, parts []Part) error {
 func (r *run) add(ctx context.Context, p Part) *running {
 	started := &running{Part: p, stopped: make(chan struct{})}
 	started.ctx, started.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	started.self = &Self{finish: r.finish, set: func(ready bool, reason string) {
+	started.self = &Handle{finish: r.finish, set: func(ready bool, reason string) {
 		if p.Name != opsName {
 			r.health.setSelf(p.Name, ready, reason)
 		}
@@ -219,7 +219,7 @@ func (r *run) run(ctx context.Context) error {
 // supervise runs one part, again and again, until it is told to stop.
 func (r *run) supervise(p *running) {
 	defer close(p.stopped)
-	for _, name := range p.After {
+	for _, name := range p.StartAfter {
 		p.self.NotReady("waits for " + name)
 		select {
 		case <-r.health.first(name):

@@ -80,7 +80,7 @@ func until(name string, ended *record, uses ...string) service.Part {
 		ended.add(name)
 		return nil
 	})
-	part.Uses = uses
+	part.StopBefore = uses
 	return part
 }
 
@@ -98,7 +98,7 @@ func (r *record) add(name string) {
 func TestAPartThatFailsSaysWhyAndIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	heal := make(chan struct{})
-	p := start(t, nil, service.Part{Name: "flaky", Run: func(ctx context.Context, self *service.Self) error {
+	p := start(t, nil, service.Part{Name: "flaky", Run: func(ctx context.Context, self *service.Handle) error {
 		select {
 		case <-heal:
 		default:
@@ -107,7 +107,7 @@ func TestAPartThatFailsSaysWhyAndIsStartedAgain(t *testing.T) {
 		self.Ready()
 		<-ctx.Done()
 		return ctx.Err()
-	}}, service.Part{Name: "late", After: []string{"flaky"}, Run: func(ctx context.Context, self *service.Self) error {
+	}}, service.Part{Name: "late", StartAfter: []string{"flaky"}, Run: func(ctx context.Context, self *service.Handle) error {
 		self.Ready()
 		<-ctx.Done()
 		return nil
@@ -141,7 +141,7 @@ func count(t *testing.T, metrics *prometheus.Registry, name, part string) float6
 func TestAPermanentErrorEndsTheService(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
-	p := start(t, nil, until("other", ended), service.Part{Name: "broken", After: []string{"other"}, Run: func(context.Context, *service.Self) error {
+	p := start(t, nil, until("other", ended), service.Part{Name: "broken", StartAfter: []string{"other"}, Run: func(context.Context, *service.Handle) error {
 		return fmt.Errorf("migrate: %w", service.Permanent(fault.New(errcode.FailedPrecondition, "the schema is newer than this program")))
 	}})
 	err := <-p.ended
@@ -152,8 +152,8 @@ func TestAPermanentErrorEndsTheService(t *testing.T) {
 
 func TestAJobThatIsDoneStaysReady(t *testing.T) {
 	t.Parallel()
-	p := start(t, nil, service.Part{Name: "migration", Run: func(context.Context, *service.Self) error { return nil }},
-		service.Part{Name: "reader", After: []string{"migration"}, Run: func(ctx context.Context, self *service.Self) error {
+	p := start(t, nil, service.Part{Name: "migration", Run: func(context.Context, *service.Handle) error { return nil }},
+		service.Part{Name: "reader", StartAfter: []string{"migration"}, Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
 			<-ctx.Done()
 			return nil
@@ -179,12 +179,12 @@ func TestADrainThatTakesTooLongNamesItsParts(t *testing.T) {
 	ended := &record{}
 	cut := make(chan struct{})
 	p := start(t, func(cfg *service.Config) { cfg.DrainTimeout = 20 * time.Millisecond }, until("quick", ended),
-		service.Part{Name: "slow", Uses: []string{"quick"}, Run: func(ctx context.Context, self *service.Self) error {
+		service.Part{Name: "slow", StopBefore: []string{"quick"}, Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
 			<-ctx.Done()
-			<-self.Finish().Done()
+			<-self.DrainContext().Done()
 			close(cut)
-			return self.Finish().Err()
+			return self.DrainContext().Err()
 		}})
 	<-p.ready
 	p.cancel()
@@ -239,7 +239,7 @@ func TestAnAddressInUseEndsTheServiceAndFreesTheOthers(t *testing.T) {
 		service.Part{Name: "first", Listen: func(ctx context.Context) (net.Listener, error) {
 			opened, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 			return opened, err
-		}, Run: func(context.Context, *service.Self) error { return nil }},
+		}, Run: func(context.Context, *service.Handle) error { return nil }},
 		service.HTTPServer("api", service.DefaultListener(taken.Addr().String()), http.NotFoundHandler(), options))
 	require.ErrorContains(t, <-p.ended, "api: cannot listen: listen tcp "+taken.Addr().String())
 	require.ErrorIs(t, opened.Close(), net.ErrClosed)
@@ -250,7 +250,7 @@ func TestRunRefusesPartsThatCannotWork(t *testing.T) {
 	run := func(context.Context) error { return nil }
 	with := func(name string, uses, after []string) service.Part {
 		part := service.Func(name, run)
-		part.Uses, part.After = uses, after
+		part.StopBefore, part.StartAfter = uses, after
 		return part
 	}
 	for want, parts := range map[string][]service.Part{

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 )
 
 // config reads the files once, to fail early, and then again whenever they change. A nil logger is
@@ -20,7 +20,7 @@ func (t TLS) config(logger *slog.Logger) (*tls.Config, error) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: reloader.get}
 	if t.ClientCAFile != "" {
-		authorities, err := authority.Read(t.ClientCAFile)
+		authorities, err := certpool.Load(t.ClientCAFile)
 		if err != nil {
 			return nil, fmt.Errorf("client_ca_file: %w", err)
 		}

@@ -186,7 +186,7 @@ func (p *process) openAPI(context.Context) error {
 		Stream: observations{&nats.Releaser{JetStream: p.js, Cell: p.cell}, p}, Projects: p.directory,
 		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
-	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})
+	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}})
 	return nil
 }
 

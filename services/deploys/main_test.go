@@ -167,7 +167,7 @@ func (b *bundle) client(user int64, admin bool) (deploysv1connect.RolloutService
 	b.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(b.private, "k", access.Grant{
-		Issuer: access.Issuer(cell), Audience: []string{"deploys"}, UserID: user, Admin: admin, IssuedAt: now, ExpiresAt: now.Add(access.Lifetime),
+		Issuer: access.Issuer(cell), Audience: []string{"deploys"}, UserID: user, Admin: admin, IssuedAt: now, ExpiresAt: now.Add(access.TokenLifetime),
 	})
 	require.NoError(b.t, err)
 	transport := &http.Transport{}

@@ -17,22 +17,22 @@ func (p *process) parts() []service.Part {
 	connection := p.conn.Part()
 	connection.Name = "nats"
 	users := p.directory.Part()
-	users.After = []string{"nats"}
+	users.StartAfter = []string{"nats"}
 	api := p.api
-	api.After = []string{"database", "changes"}
+	api.StartAfter = []string{"database", "changes"}
 	return []service.Part{
 		connection,
 		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
-		{Name: "streams", After: []string{"nats"}, Run: p.findStreams},
+		{Name: "streams", StartAfter: []string{"nats"}, Run: p.findStreams},
 		users,
-		{Name: "changes", After: []string{"database"}, Run: func(ctx context.Context, self *service.Self) error {
+		{Name: "changes", StartAfter: []string{"database"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.changes.Run(ctx, self.Ready)
 		}},
 		nats.Part(p.consumer),
 		p.mender.Part(),
 		{
-			Name: "sinks", After: []string{"database", "streams"}, Check: func(ctx context.Context) error { return service.Degraded(p.sinks.Check(ctx)) },
-			Run: func(ctx context.Context, self *service.Self) error {
+			Name: "sinks", StartAfter: []string{"database", "streams"}, Check: func(ctx context.Context) error { return service.Degraded(p.sinks.Check(ctx)) },
+			Run: func(ctx context.Context, self *service.Handle) error {
 				self.Ready()
 				return p.sinks.Run(ctx)
 			},
@@ -42,7 +42,7 @@ func (p *process) parts() []service.Part {
 }
 
 // findStreams waits until the streams are there: the service state makes them.
-func (p *process) findStreams(ctx context.Context, _ *service.Self) error {
+func (p *process) findStreams(ctx context.Context, _ *service.Handle) error {
 	for _, name := range []string{topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks, topology.StreamDirectory} {
 		if _, err := p.js.Stream(ctx, name); err != nil {
 			return fmt.Errorf("stream %s, which the service state makes: %w", name, err)
@@ -51,7 +51,7 @@ func (p *process) findStreams(ctx context.Context, _ *service.Self) error {
 	return nil
 }
 
-func (p *process) migrate(ctx context.Context, _ *service.Self) error {
+func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	series, err := postgres.Migrations()
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)

@@ -68,7 +68,7 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	return service.Run(ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics},
 		d.conn.Part(),
 		service.Part{Name: "cluster", Check: d.client.Check},
-		service.Part{Name: "dispatcher", After: []string{"nats", "cluster"}, Run: d.run, Check: d.check},
+		service.Part{Name: "dispatcher", StartAfter: []string{"nats", "cluster"}, Run: d.run, Check: d.check},
 	)
 }
 
@@ -147,14 +147,14 @@ func identity() string {
 }
 
 // run waits for the lease and leads, again and again.
-func (d *dispatcher) run(ctx context.Context, self *service.Self) error {
+func (d *dispatcher) run(ctx context.Context, self *service.Handle) error {
 	election := kube.Election{
 		Client: d.client, Agent: d.agent, Identity: d.self, Logger: d.logger, Follow: d.follow,
 		Timing: kube.Timing{Duration: d.cfg.Lease.Duration, RenewDeadline: d.cfg.Lease.RenewDeadline, RetryPeriod: d.cfg.Lease.RetryPeriod},
 	}
 	for ctx.Err() == nil {
 		self.Ready() // standing by is all that is asked of one that does not lead
-		err := election.Run(ctx, self.Finish(), d.lead)
+		err := election.Run(ctx, self.DrainContext(), d.lead)
 		if err != nil && !errors.Is(err, kube.ErrLost) {
 			return err
 		}

@@ -270,7 +270,7 @@ func (b *bed) bearer(user int) string {
 	b.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(b.private, "k", access.Grant{
-		Issuer: access.Issuer(cell), Audience: []string{"relay"}, UserID: int64(user), Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.Lifetime),
+		Issuer: access.Issuer(cell), Audience: []string{"relay"}, UserID: int64(user), Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.TokenLifetime),
 	})
 	require.NoError(b.t, err)
 	return "Bearer " + token

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/access"
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/natsauth"
@@ -170,7 +170,7 @@ func (p *process) openPeers(context.Context) error {
 func (c InternalConfig) client() (*tls.Config, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
-		authorities, err := authority.Read(c.CAFile)
+		authorities, err := certpool.Load(c.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("internal.ca_file: %w", err)
 		}
@@ -231,7 +231,7 @@ func (p *process) openAgents(context.Context) error {
 }
 
 func (p *process) listener(name string, cfg service.Listener, handler http.Handler, handover *service.Handover) service.Part {
-	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, Below: tunnel.Gather, Handover: handover})
+	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, WrapConn: tunnel.Gather, Handover: handover})
 }
 
 // measure registers what can be seen of the relay.

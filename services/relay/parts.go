@@ -15,22 +15,22 @@ func (p *process) parts() []service.Part {
 	connection := p.conn.Part()
 	connection.Name = "nats"
 	users := p.directory.Part()
-	users.After = []string{"nats"}
-	p.agents.Uses = []string{"registry", "events"}
-	p.agents.After = []string{"directory", "configurations"}
-	p.internal.Uses = []string{"registry"}
-	p.external.Uses = []string{"registry", "directory", "trail"}
+	users.StartAfter = []string{"nats"}
+	p.agents.StopBefore = []string{"registry", "events"}
+	p.agents.StartAfter = []string{"directory", "configurations"}
+	p.internal.StopBefore = []string{"registry"}
+	p.external.StopBefore = []string{"registry", "directory", "trail"}
 	return []service.Part{
 		connection, users,
-		{Name: "configurations", After: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error { return p.configurations.Run(ctx, self.Ready) }},
-		{Name: "registry", After: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error { return p.book.Run(ctx, self.Ready) }},
-		{Name: "events", Uses: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error {
+		{Name: "configurations", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error { return p.configurations.Run(ctx, self.Ready) }},
+		{Name: "registry", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error { return p.book.Run(ctx, self.Ready) }},
+		{Name: "events", StopBefore: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
-			return p.teller.Run(ctx, self.Finish())
+			return p.teller.Run(ctx, self.DrainContext())
 		}},
-		{Name: "trail", Uses: []string{"nats"}, Run: func(ctx context.Context, self *service.Self) error {
+		{Name: "trail", StopBefore: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
-			return p.trail.Run(ctx, self.Finish())
+			return p.trail.Run(ctx, self.DrainContext())
 		}},
 		service.Func("agents' access", func(ctx context.Context) error {
 			p.intake.Run(ctx)
@@ -40,8 +40,8 @@ func (p *process) parts() []service.Part {
 			p.proxy.Run(ctx)
 			return nil
 		}),
-		{Name: "tunnels", Uses: []string{"registry", "events"}, Run: p.holdTunnels},
-		{Name: "requests", Uses: []string{"registry", "trail"}, Run: p.awaitRequests},
+		{Name: "tunnels", StopBefore: []string{"registry", "events"}, Run: p.holdTunnels},
+		{Name: "requests", StopBefore: []string{"registry", "trail"}, Run: p.awaitRequests},
 		p.agents, p.internal, p.external,
 	}
 }
@@ -64,16 +64,16 @@ func (p *process) listening(then func(map[string]string)) func(map[string]string
 
 // holdTunnels until the relay is drained: then nobody is sent here any more, agents connect elsewhere, and what is open goes on to its end. That a connection has ended is told before
 // this returns, and so before those end who pass it on.
-func (p *process) holdTunnels(ctx context.Context, self *service.Self) error {
+func (p *process) holdTunnels(ctx context.Context, self *service.Handle) error {
 	self.Ready()
 	<-ctx.Done()
-	err := p.book.Retire(self.Finish())
+	err := p.book.Retire(self.DrainContext())
 	var draining sync.WaitGroup
 	for _, tunnels := range []*tunnel.Sessions{&p.ofAgents, &p.ofRelays} {
-		draining.Go(func() { tunnels.Drain(self.Finish()) })
+		draining.Go(func() { tunnels.Drain(self.DrainContext()) })
 	}
 	draining.Wait()
-	p.intake.Drain(self.Finish())
+	p.intake.Drain(self.DrainContext())
 	if err != nil {
 		return fmt.Errorf("retire from the registry: %w", err)
 	}
@@ -81,9 +81,9 @@ func (p *process) holdTunnels(ctx context.Context, self *service.Self) error {
 }
 
 // awaitRequests that the server of callers does not wait for, since their connections are not its own any more.
-func (p *process) awaitRequests(ctx context.Context, self *service.Self) error {
+func (p *process) awaitRequests(ctx context.Context, self *service.Handle) error {
 	self.Ready()
 	<-ctx.Done()
-	p.proxy.Drain(self.Finish())
+	p.proxy.Drain(self.DrainContext())
 	return nil
 }

@@ -101,8 +101,8 @@ func TestAPersonalAccessTokenIsExchangedForOneThatOtherServicesVerify(t *testing
 	require.NoError(t, err)
 	require.Equal(t, anna, caller.UserID)
 	require.False(t, caller.Admin)
-	ctx := access.With(t.Context(), caller)
-	require.NoError(t, access.Agent(ctx, d, agent.GetAgent().GetId(), directory.RoleReader, "a rollout"))
+	ctx := access.WithCaller(t.Context(), caller)
+	require.NoError(t, access.RequireAgentRole(ctx, d, agent.GetAgent().GetId(), directory.RoleReader, "a rollout"))
 	until(t, d, func() bool { _, known := d.User(eve); return known })
 	require.Equal(t, directory.RoleNone, d.AgentRole(eve, agent.GetAgent().GetId()))
 

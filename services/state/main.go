@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/natsauth"
@@ -235,7 +235,7 @@ func (p *process) openCallout(context.Context) error {
 		return fmt.Errorf("agents: %w", err)
 	}
 	cell := topology.Cell(p.cfg.Cell.Name)
-	kicker := &natsauth.Kicker{Conn: p.system.Conn}
+	kicker := &natsauth.Disconnector{Conn: p.system.Conn}
 	p.subscribers = &nats.Subscribers{Streams: js, Kicker: kicker, Logger: p.tel.Logger, Background: p.background.run}
 	p.agents = &nats.Agents{Streams: js, Kicker: kicker, Cell: cell, Logger: p.tel.Logger, Background: p.background.run, Again: make(chan struct{}, 1)}
 	p.responder = &natsauth.Responder{
@@ -265,7 +265,7 @@ func (p *process) openAPI(context.Context) error {
 		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents, Subscribers: p.subscribers,
 		Endpoint: endpoint, Rebuild: p.rebuild, Issuer: p.keyring, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
-	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, Uses: []string{"database", "nats"}})
+	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}})
 	return nil
 }
 
@@ -275,7 +275,7 @@ func (p *process) endpoint() (connectapi.AgentEndpoint, error) {
 		e.URLs = []string{p.cfg.NATS.URL.Reveal()}
 	}
 	if p.cfg.Agents.CAFile != "" {
-		raw, err := authority.ReadPEM(p.cfg.Agents.CAFile)
+		raw, err := certpool.ReadPEM(p.cfg.Agents.CAFile)
 		if err != nil {
 			return e, fmt.Errorf("agents.ca_file: %w", err)
 		}

@@ -25,27 +25,27 @@ func (p *process) parts() []service.Part {
 		named("nats-callout", p.callout.Part()),
 		named("nats-system", p.system.Part()),
 		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
-		{Name: "streams", After: []string{"nats"}, Run: p.keepStreams},
-		{Name: "bootstrap", After: []string{"database"}, Run: func(ctx context.Context, _ *service.Self) error {
+		{Name: "streams", StartAfter: []string{"nats"}, Run: p.keepStreams},
+		{Name: "bootstrap", StartAfter: []string{"database"}, Run: func(ctx context.Context, _ *service.Handle) error {
 			if err := bootstrap(ctx, p.cfg, p.directory); err != nil {
 				return err
 			}
 			return p.directory.TellAgentsAnew(ctx)
 		}},
-		{Name: "agents", After: []string{"bootstrap", "streams"}, Run: p.admitAgents},
-		{Name: "outbox", After: []string{"database", "streams"}, Run: ready(p.publisher.Run), Check: p.publisher.Check},
-		{Name: "changes", After: []string{"database"}, Run: func(ctx context.Context, self *service.Self) error {
+		{Name: "agents", StartAfter: []string{"bootstrap", "streams"}, Run: p.admitAgents},
+		{Name: "outbox", StartAfter: []string{"database", "streams"}, Run: ready(p.publisher.Run), Check: p.publisher.Check},
+		{Name: "changes", StartAfter: []string{"database"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.changes.Run(ctx, self.Ready)
 		}},
-		{Name: "keys", After: []string{"bootstrap"}, Run: func(ctx context.Context, self *service.Self) error {
+		{Name: "keys", StartAfter: []string{"bootstrap"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.keyring.Run(ctx, self.Ready)
 		}},
 		// Agents come in when their consumers are there.
-		{Name: "callout", After: []string{"agents", "nats-callout"}, Run: ready(p.responder.Run)},
-		{Name: "secrets", After: []string{"database", "nats"}, Run: func(ctx context.Context, self *service.Self) error {
+		{Name: "callout", StartAfter: []string{"agents", "nats-callout"}, Run: ready(p.responder.Run)},
+		{Name: "secrets", StartAfter: []string{"database", "nats"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.secretary.Run(ctx, self.Ready)
 		}},
-		{Name: "background", Uses: []string{"nats-system"}, Run: ready(p.background.wait)},
+		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},
 		p.openedAPI(),
 	}, p.ingest...)
 }
@@ -53,19 +53,19 @@ func (p *process) parts() []service.Part {
 // openedAPI serves calls from the moment that there is something to read and write.
 func (p *process) openedAPI() service.Part {
 	api := p.api
-	api.After = []string{"bootstrap", "changes", "keys"}
+	api.StartAfter = []string{"bootstrap", "changes", "keys"}
 	return api
 }
 
 // ready runs what is ready as soon as it runs.
-func ready(run func(context.Context) error) func(context.Context, *service.Self) error {
-	return func(ctx context.Context, self *service.Self) error {
+func ready(run func(context.Context) error) func(context.Context, *service.Handle) error {
+	return func(ctx context.Context, self *service.Handle) error {
 		self.Ready()
 		return run(ctx)
 	}
 }
 
-func (p *process) migrate(ctx context.Context, _ *service.Self) error {
+func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	series, err := postgres.Migrations()
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
@@ -77,7 +77,7 @@ func (p *process) migrate(ctx context.Context, _ *service.Self) error {
 }
 
 // keepStreams makes the streams, and what relays keep in the memory of NATS again whenever NATS may have been started again.
-func (p *process) keepStreams(ctx context.Context, self *service.Self) error {
+func (p *process) keepStreams(ctx context.Context, self *service.Handle) error {
 	connected := p.conn.StatusChanged(natsgo.CONNECTED)
 	defer p.conn.RemoveStatusListener(connected)
 	options := topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)}
@@ -102,7 +102,7 @@ func (p *process) keepStreams(ctx context.Context, self *service.Self) error {
 
 // admitAgents makes sure of the consumers of every agent and subscriber, which a restored NATS may lack, and one that was away when an agent was registered: when the service begins, and
 // whenever that has happened.
-func (p *process) admitAgents(ctx context.Context, self *service.Self) error {
+func (p *process) admitAgents(ctx context.Context, self *service.Handle) error {
 	for {
 		if err := errors.Join(p.admitAll(ctx), p.admitSubscribers(ctx)); err != nil {
 			return err

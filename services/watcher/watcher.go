@@ -156,14 +156,14 @@ func newIdentity() (string, error) {
 func (w *watcher) parts() []service.Part {
 	return []service.Part{
 		// A candidate that cannot reach NATS could win and report nothing.
-		{Name: "leader", After: []string{"nats"}, Run: w.stand, Check: w.checkLeader},
+		{Name: "leader", StartAfter: []string{"nats"}, Run: w.stand, Check: w.checkLeader},
 		{Name: "kubernetes", Check: func(context.Context) error { return w.elector.Err() }},
 		{Name: "backlog", Check: w.checkBacklog},
 	}
 }
 
 // stand takes part in the election until ctx is done.
-func (w *watcher) stand(ctx context.Context, self *service.Self) error {
+func (w *watcher) stand(ctx context.Context, self *service.Handle) error {
 	err := w.cluster.EnsureNamespace(ctx, Namespace(w.agent), map[string]string{LabelAgent: strconv.FormatInt(w.agent, 10)})
 	if err != nil {
 		return fmt.Errorf("the agent's own namespace: %w", err)
@@ -176,7 +176,7 @@ func (w *watcher) stand(ctx context.Context, self *service.Self) error {
 			cause = events.ResyncCauseStart
 		}
 		first = false
-		w.lead(held, self.Finish(), cause)
+		w.lead(held, self.DrainContext(), cause)
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"strings"
 
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 )
 
 // way is one of the ways to the target that are compared.
@@ -100,7 +100,7 @@ func (c certified) client() (*tls.Config, error) {
 	if c.CAFile == "" {
 		return nil, nil //nolint:nilnil // plaintext is no TLS
 	}
-	pool, err := authority.Read(c.CAFile)
+	pool, err := certpool.Load(c.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the authority: %w", err)
 	}

@@ -228,7 +228,7 @@ func (admission) enter(ctx context.Context, header http.Header) (context.Context
 	if header.Get("Authorization") != "Bearer "+accessToken {
 		return nil, fault.New(errcode.Unauthenticated, "no access token")
 	}
-	return access.With(ctx, access.Caller{UserID: 1, Admin: true}), nil
+	return access.WithCaller(ctx, access.Caller{UserID: 1, Admin: true}), nil
 }
 
 func (a admission) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {

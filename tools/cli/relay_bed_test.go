@@ -260,7 +260,7 @@ func (p *playedTokens) ExchangeToken(_ context.Context, r *connect.Request[state
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("nobody"))
 	}
 	now := time.Now()
-	expires := now.Add(access.Lifetime)
+	expires := now.Add(access.TokenLifetime)
 	token, err := access.Sign(p.bed.private, "k", access.Grant{
 		Issuer: access.Issuer(relayCell), Audience: r.Msg.GetAudience(), UserID: user, Admin: user == relayAdmin, IssuedAt: now, ExpiresAt: expires,
 	})

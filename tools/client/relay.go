@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/lockstep/relay/v1/relayv1connect"
@@ -42,7 +42,7 @@ func (a *API) Relay(server, caFile string) (*Relay, error) {
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetHTTP1(true) // HTTP/2 has no Upgrade
 	if caFile != "" {
-		authorities, err := authority.Read(caFile)
+		authorities, err := certpool.Load(caFile)
 		if err != nil {
 			return nil, fault.Wrap(err, errcode.InvalidArgument, "the authorities of relays: %v", err)
 		}
@@ -55,7 +55,7 @@ func (a *API) Relay(server, caFile string) (*Relay, error) {
 
 // ReadAuthorities reads the file with the authorities of a relay's certificate. Fault invalid_argument: it holds none.
 func ReadAuthorities(file string) ([]byte, error) {
-	pem, err := authority.ReadPEM(file)
+	pem, err := certpool.ReadPEM(file)
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.InvalidArgument, "the authorities of relays: %v", err)
 	}

@@ -49,7 +49,7 @@ type clusterService struct {
 }
 
 func (s *clusterService) ListClusters(ctx context.Context, _ *connect.Request[deploysv1.ListClustersRequest]) (*connect.Response[deploysv1.ListClustersResponse], error) {
-	if err := access.Administrator(ctx); err != nil {
+	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
 	at, err := s.stream.Position(ctx)
@@ -87,14 +87,14 @@ func clusterMessage(c *postgres.Cluster) *deploysv1.Cluster {
 
 // ReleaseCluster puts the release on the stream, where it takes effect once what is before it is taken in, and waits for that.
 func (s *clusterService) ReleaseCluster(ctx context.Context, r *connect.Request[deploysv1.ReleaseClusterRequest]) (*connect.Response[deploysv1.ReleaseClusterResponse], error) {
-	if err := access.Administrator(ctx); err != nil {
+	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
 	cluster, err := s.releasable(ctx, r.Msg)
 	if err != nil {
 		return nil, err
 	}
-	caller, _ := access.From(ctx)
+	caller, _ := access.CallerFrom(ctx)
 	from, to, at := cluster.Claim(), r.Msg.GetToProjectId(), s.now().UTC().Truncate(time.Millisecond)
 	position, err := s.stream.Release(ctx, from, to, caller.UserID, r.Msg.GetReason(), at)
 	if err != nil {

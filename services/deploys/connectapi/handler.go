@@ -47,7 +47,7 @@ type Rebuilt struct {
 // NewHandler serves every service of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.Outages(), d.Access, newLimits())...), connect.WithReadMaxBytes(maxRequest))
+	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), d.Access, newLimits())...), connect.WithReadMaxBytes(maxRequest))
 	mux := http.NewServeMux()
 	rollouts := &postgres.Rollouts{DB: d.Pool}
 	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now, stats: make(turns, atOnce)}, options))

@@ -27,7 +27,7 @@ type operationService struct {
 }
 
 func (s *operationService) Rebuild(ctx context.Context, r *connect.Request[deploysv1.RebuildRequest], stream *connect.ServerStream[deploysv1.RebuildResponse]) error {
-	if err := access.Administrator(ctx); err != nil {
+	if err := access.RequireAdministrator(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

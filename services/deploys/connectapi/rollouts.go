@@ -39,7 +39,7 @@ type rolloutService struct {
 
 // visible are the agents whose rollouts the caller may read; nil is all.
 func (s *rolloutService) visible(ctx context.Context) []int64 {
-	agents, all := access.Agents(ctx, s.roles, directory.RoleReader)
+	agents, all := access.AgentsWithRole(ctx, s.roles, directory.RoleReader)
 	if all {
 		return nil
 	}

@@ -219,9 +219,9 @@ func (b *bed) serve() {
 	cfg := service.DefaultConfig("127.0.0.1:0")
 	ready := make(chan map[string]string, 1)
 	cfg.OnReady = func(addrs map[string]string) { ready <- addrs }
-	api := service.HTTPServer("api", service.DefaultListener("127.0.0.1:0"), handler, service.HTTPOptions{Logger: logger, Uses: []string{"changes"}})
-	api.After = []string{"changes"}
-	listening := service.Part{Name: "changes", Run: func(ctx context.Context, self *service.Self) error { return changes.Run(ctx, self.Ready) }}
+	api := service.HTTPServer("api", service.DefaultListener("127.0.0.1:0"), handler, service.HTTPOptions{Logger: logger, StopBefore: []string{"changes"}})
+	api.StartAfter = []string{"changes"}
+	listening := service.Part{Name: "changes", Run: func(ctx context.Context, self *service.Handle) error { return changes.Run(ctx, self.Ready) }}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
@@ -252,7 +252,7 @@ func (b *bed) token(user int64) string {
 	b.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(b.private, "k", access.Grant{
-		Issuer: access.Issuer(cell), Audience: []string{"deploys"}, UserID: user, Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.Lifetime),
+		Issuer: access.Issuer(cell), Audience: []string{"deploys"}, UserID: user, Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.TokenLifetime),
 	})
 	require.NoError(b.t, err)
 	return token
@@ -322,7 +322,7 @@ func (b *bed) put(rollouts ...history.Rollout) {
 	}
 	for late := time.After(soon); len(missing) > 0; {
 		select {
-		case <-heard.Wake():
+		case <-heard.Changed():
 		case <-late:
 			require.FailNow(b.t, "the service does not hear of what was stored")
 		}

@@ -31,7 +31,7 @@ type sinkService struct {
 }
 
 func (s *sinkService) ListSinks(ctx context.Context, _ *connect.Request[deploysv1.ListSinksRequest]) (*connect.Response[deploysv1.ListSinksResponse], error) {
-	if err := access.Administrator(ctx); err != nil {
+	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
 	list, err := s.sinks.List(ctx)
@@ -54,7 +54,7 @@ func statusMessage(s *sink.Status) *deploysv1.Sink {
 }
 
 func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deploysv1.BackfillSinkRequest]) (*connect.Response[deploysv1.BackfillSinkResponse], error) {
-	if err := access.Administrator(ctx); err != nil {
+	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
 	first := uint64(0)
@@ -78,7 +78,7 @@ func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deplo
 }
 
 func (s *sinkService) ResendFact(ctx context.Context, r *connect.Request[deploysv1.ResendFactRequest]) (*connect.Response[deploysv1.ResendFactResponse], error) {
-	if err := access.Administrator(ctx); err != nil {
+	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
 	}
 	fact, err := (&postgres.Store{}).Fact(ctx, s.pool, r.Msg.GetFactId())

@@ -62,7 +62,7 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 		case <-again.C:
 			// A role that was given makes others visible.
 			err = w.sendAll(ctx, false)
-		case <-changed.Wake():
+		case <-changed.Changed():
 			if ids, all := changed.Take(); all {
 				err = w.sendAll(ctx, false)
 			} else {

@@ -66,7 +66,7 @@ func (i *Ingest) reading() roster.Reading {
 // admit refuses what agents say of the clusters of other projects. What is refused is named whole, so that the batch is tried once more only; it is judged from
 // the beginning then, and so changed only when all of it is let in.
 func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) error {
-	var refused cursor.Poisons
+	var refused cursor.DeadLetterErrors
 	var void []*Observed
 	clusters := map[int64]string{}
 	for m := range batch {
@@ -92,7 +92,7 @@ func (in *intake) admit(ctx context.Context, batch []cursor.Message[Observed]) e
 		case is && foreign.Clock:
 			void = append(void, o)
 		case is || unknown:
-			refused = append(refused, &cursor.Poison{Sequence: batch[m].Sequence, Err: err})
+			refused = append(refused, &cursor.DeadLetterError{Sequence: batch[m].Sequence, Err: err})
 		default:
 			return err
 		}

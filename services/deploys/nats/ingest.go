@@ -115,8 +115,8 @@ func (i *Ingest) Consumer() (*cursor.Consumer[Observed], error) {
 // Part is the consumer as a part of a service that has parts "database" and "streams".
 func Part(c *cursor.Consumer[Observed]) service.Part {
 	return service.Part{
-		Name: "ingest", After: []string{"database", "streams"}, Check: c.Check,
-		Run: func(ctx context.Context, self *service.Self) error {
+		Name: "ingest", StartAfter: []string{"database", "streams"}, Check: c.Check,
+		Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
 			return c.Run(ctx)
 		},

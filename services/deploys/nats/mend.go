@@ -42,7 +42,7 @@ type Mender struct {
 
 // Part is the mender as a part of a service that has parts "database" and "streams".
 func (m *Mender) Part() service.Part {
-	return service.Part{Name: "mender", After: []string{"database", "streams"}, Run: func(ctx context.Context, self *service.Self) error {
+	return service.Part{Name: "mender", StartAfter: []string{"database", "streams"}, Run: func(ctx context.Context, self *service.Handle) error {
 		self.Ready()
 		return m.Run(ctx)
 	}}

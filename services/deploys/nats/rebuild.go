@@ -84,7 +84,7 @@ func (r *Rebuild) Run(ctx context.Context, check bool) (RebuildOutcome, error) {
 }
 
 // lock makes it the only one.
-func (r *Rebuild) lock(ctx context.Context) (*libpostgres.Held, error) {
+func (r *Rebuild) lock(ctx context.Context) (*libpostgres.HeldLock, error) {
 	for last := time.Now().Add(lockPatience); ; {
 		held, err := libpostgres.Lock{Name: "rebuild"}.Try(ctx, r.Ingest.Pool)
 		if err != nil {
@@ -127,7 +127,7 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*rebuilding, error
 
 // explain makes faults of what its caller can do something about.
 func explain(err error) error {
-	if errors.Is(err, cursor.ErrShort) {
+	if errors.Is(err, cursor.ErrStreamTooShort) {
 		return fault.Wrap(err, errcode.Conflict, "the stream was restored from an older copy and has not been read again yet: rebuild in a while")
 	}
 	if fault.CodeOf(err) != errcode.Internal {
@@ -147,7 +147,7 @@ func (b *rebuilding) catchUp(ctx context.Context) error {
 			if err := b.read(ctx, b.shadow, min(b.at.Sequence, b.done+stretch)); err != nil {
 				return err
 			}
-			if err := b.shadow.Tidy(ctx); err != nil {
+			if err := b.shadow.Vacuum(ctx); err != nil {
 				return err
 			}
 		}
@@ -177,7 +177,7 @@ func (b *rebuilding) locate(ctx context.Context, tx pgx.Tx, ask func(context.Con
 func (b *rebuilding) read(ctx context.Context, into libpostgres.Beginner, to uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	_, err := b.consumer.Replay(ctx, into, cursor.Stretch{From: b.done + 1, To: to}, func(sequence uint64) {
+	_, err := b.consumer.Replay(ctx, into, cursor.SequenceRange{From: b.done + 1, To: to}, func(sequence uint64) {
 		if err := b.Told(sequence, b.at.Sequence); err != nil {
 			cancel(err)
 		}
@@ -194,11 +194,11 @@ func (b *rebuilding) finish(ctx context.Context, check bool) (RebuildOutcome, er
 	var out RebuildOutcome
 	errChecked := errors.New("only checked")
 	err := libpostgres.InTx(ctx, b.conn, func(tx pgx.Tx) error {
-		if err := b.locate(ctx, tx, b.consumer.Hold); err != nil {
+		if err := b.locate(ctx, tx, b.consumer.LockPosition); err != nil {
 			return err
 		}
 		if b.done < b.at.Sequence {
-			if err := b.read(ctx, b.shadow.Within(tx), b.at.Sequence); err != nil {
+			if err := b.read(ctx, b.shadow.Savepoints(tx), b.at.Sequence); err != nil {
 				return err
 			}
 		}

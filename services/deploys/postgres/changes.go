@@ -7,9 +7,9 @@ import (
 )
 
 // Changes tells which rollouts changed.
-type Changes = postgres.Changes[string]
+type Changes = postgres.ChangeListener[string]
 
 // NewChanges makes a Changes of rollouts.
 func NewChanges(pool *pgxpool.Pool) *Changes {
-	return postgres.NewChanges(pool, Channel, func(id string) (string, error) { return id, nil })
+	return postgres.NewChangeListener(pool, Channel, func(id string) (string, error) { return id, nil })
 }

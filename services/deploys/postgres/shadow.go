@@ -6,40 +6,40 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/libs/shadow"
+	"lockstep.internal/libs/readmodel"
 )
 
 // Shadow is a second, temporary set of the tables that the reader writes.
 //
 // It belongs to one goroutine.
-type Shadow struct{ *shadow.Tables }
+type Shadow struct{ *readmodel.ShadowTables }
 
 // RebuiltTable is how a table compares with its shadow.
-type RebuiltTable = shadow.Compared
+type RebuiltTable = readmodel.TableComparison
 
 // rebuiltTables are in the order in which they are compared and replaced.
-func rebuiltTables() []shadow.Table {
-	return []shadow.Table{
+func rebuiltTables() []readmodel.Table {
+	return []readmodel.Table{
 		{Name: "agents", Key: []string{"agent_id"}},
 		{Name: "resyncs", Key: []string{"agent_id", "resync_id"}},
 		{Name: "resync_members", Key: []string{"agent_id", "object"}},
-		{Name: "workloads", Key: []string{"id"}, Own: []string{"told"}},
-		{Name: "environments", Key: []string{"id"}, Own: []string{"told"}},
-		{Name: "facts", Key: []string{"id"}, Own: []string{"stream_sequence", "recorded_at"}},
+		{Name: "workloads", Key: []string{"id"}, Excluded: []string{"told"}},
+		{Name: "environments", Key: []string{"id"}, Excluded: []string{"told"}},
+		{Name: "facts", Key: []string{"id"}, Excluded: []string{"stream_sequence", "recorded_at"}},
 		{Name: "rollouts", Key: []string{"id"}},
 	}
 }
 
 // NewShadow makes the shadows on a connection, empty.
 func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
-	tables, err := shadow.Make(ctx, conn, rebuiltTables(), "")
+	tables, err := readmodel.NewShadowTables(ctx, conn, rebuiltTables(), "")
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.Empty(ctx, "intake", ""); err != nil {
+	if err := tables.AddTable(ctx, "intake", ""); err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, `insert into `+shadow.Of("intake")+` default values`); err != nil {
+	if _, err := conn.Exec(ctx, `insert into `+readmodel.ShadowName("intake")+` default values`); err != nil {
 		return nil, fmt.Errorf("make shadow tables: %w", err)
 	}
 	return &Shadow{tables}, nil
@@ -60,12 +60,12 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 	if !forgotten.Beginning && !forgotten.Restored {
 		return nil
 	}
-	names := map[string]string{"workloads": s.Real("workloads"), "environments": s.Real("environments"), "facts": s.Real("facts"), "agents": shadow.Of("agents")}
+	names := map[string]string{"workloads": s.LiveName("workloads"), "environments": s.LiveName("environments"), "facts": s.LiveName("facts"), "agents": readmodel.ShadowName("agents")}
 	since := `(select min(a.complete_at) from {agents} a where a.cluster_uid = k.cluster_uid)`
 	if forgotten.Restored {
 		since = `null::timestamptz`
 	}
-	_, err := tx.Exec(ctx, shadow.Fill(`
+	_, err := tx.Exec(ctx, readmodel.Render(`
 		create temporary table kept on commit drop as
 		select distinct k.id from (select id, cluster_uid from {workloads} union all select id, cluster_uid from {environments}) k
 		join {facts} f on f.workload = k.id and f.observed_at <= coalesce(`+since+`, 'infinity')`, names))
@@ -73,7 +73,7 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 		return fmt.Errorf("find what the stream has forgotten: %w", err)
 	}
 	for _, table := range rebuiltTables() {
-		names := map[string]string{"shadow": shadow.Of(table.Name), "real": s.Real(table.Name), "same": shadow.Same(table.Key)}
+		names := map[string]string{"shadow": readmodel.ShadowName(table.Name), "real": s.LiveName(table.Name), "same": readmodel.SameKey(table.Key)}
 		which := `exists (select from {real} l where {same})`
 		from := `true`
 		if table.Name == "facts" || table.Name == "rollouts" {
@@ -84,7 +84,7 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 			//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
 			`insert into {shadow} select l.* from {real} l where ` + from + ` on conflict do nothing`,
 		} {
-			if _, err := tx.Exec(ctx, shadow.Fill(statement, names)); err != nil {
+			if _, err := tx.Exec(ctx, readmodel.Render(statement, names)); err != nil {
 				return fmt.Errorf("keep what the stream has forgotten of %s: %w", table.Name, err)
 			}
 		}
@@ -95,10 +95,10 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 // Replace makes the real tables what their shadows are. Positions on the stream stay; those of facts that are new are not known. Readers notice, and forget what they
 // remember.
 func (s *Shadow) Replace(ctx context.Context, tx pgx.Tx) error {
-	if err := s.Tables.Replace(ctx, tx); err != nil {
+	if err := s.ShadowTables.Replace(ctx, tx); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `update `+s.Real("intake")+` set batches = batches + 2`); err != nil {
+	if _, err := tx.Exec(ctx, `update `+s.LiveName("intake")+` set batches = batches + 2`); err != nil {
 		return fmt.Errorf("tell readers of the rebuilt tables: %w", err)
 	}
 	return nil

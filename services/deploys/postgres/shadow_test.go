@@ -57,7 +57,7 @@ func TestAShadowIsComparedAndPutInPlace(t *testing.T) {
 	should.Rollouts[0].Reason = new("otherwise")
 	should.Agents = nil
 	conn, shadow := shadowed(t, pool, should)
-	require.NoError(t, shadow.Tidy(t.Context()))
+	require.NoError(t, shadow.Vacuum(t.Context()))
 	do := func(what func(tx pgx.Tx) error) { require.NoError(t, pgx.BeginFunc(t.Context(), conn, what)) }
 	do(func(tx pgx.Tx) error {
 		tables, differences, err := shadow.Compare(t.Context(), tx, 3)
@@ -98,7 +98,7 @@ func TestAShadowProtectsTheRealTables(t *testing.T) {
 		require.ErrorContains(t, err, "read-only transaction", statement)
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.NoError(t, pgx.BeginFunc(t.Context(), conn, func(outer pgx.Tx) error {
-			tx, err := shadow.Within(outer).Begin(t.Context())
+			tx, err := shadow.Savepoints(outer).Begin(t.Context())
 			require.NoError(t, err)
 			_, err = tx.Exec(t.Context(), statement)
 			require.ErrorContains(t, err, "read-only transaction", statement)

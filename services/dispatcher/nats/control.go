@@ -42,7 +42,7 @@ func (c Control) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	intake := natsauth.Intake{
+	intake := natsauth.PullReader{
 		Conn: c.Conn, Stream: topology.StreamControl, Consumer: topology.DispatcherConsumer(c.Agent), Logger: c.Logger,
 		Handle: func(message jetstream.Msg) { c.handle(ctx, message, since) },
 	}

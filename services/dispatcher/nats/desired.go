@@ -40,7 +40,7 @@ func (d Desired) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	intake := natsauth.Intake{
+	intake := natsauth.PullReader{
 		Conn: d.Conn, Stream: topology.StreamDesired, Consumer: topology.DispatcherConsumer(d.Agent), Logger: d.Logger,
 		Handle: func(message jetstream.Msg) { d.handle(ctx, message) },
 	}

@@ -76,7 +76,7 @@ func (s *Secrets) open(data []byte, label, name string, about *desired.Reference
 	}
 	opened, err := seal.OpenValues(reply.Box, label, s.Sealer, s.Key)
 	switch {
-	case errors.Is(err, seal.ErrMisplaced):
+	case errors.Is(err, seal.ErrWrongLabel):
 		return nil, failure.Wrap(err, failure.SecretRefused, about,
 			"the values that came for the Secret %s are another Secret's, or older ones; it is tried again", name)
 	case err != nil:

@@ -8,7 +8,7 @@ import (
 	"runtime/debug"
 	"strconv"
 
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/relay/agent/link"
@@ -20,7 +20,7 @@ import (
 func (t TLS) load() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
-		authorities, err := authority.Read(t.CAFile)
+		authorities, err := certpool.Load(t.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("ca_file: %w", err)
 		}

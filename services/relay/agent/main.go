@@ -66,10 +66,10 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	}
 	parts := []service.Part{{Name: partRelays, Run: a.run}}
 	if a.kube != nil {
-		parts[0].Uses = []string{partKubernetes}
+		parts[0].StopBefore = []string{partKubernetes}
 		parts = append(parts, service.Part{
 			Name: partKubernetes,
-			Run: func(ctx context.Context, self *service.Self) error {
+			Run: func(ctx context.Context, self *service.Handle) error {
 				self.Ready()
 				return a.kube.Run(ctx)
 			},
@@ -149,10 +149,10 @@ func (a *agent) note(outcome link.Outcome) {
 }
 
 // run keeps connections until ctx is done, and drains them.
-func (a *agent) run(ctx context.Context, self *service.Self) error {
+func (a *agent) run(ctx context.Context, self *service.Handle) error {
 	var keeping sync.WaitGroup
 	for _, k := range a.keepers {
-		keeping.Go(func() { k.Run(ctx, self.Finish()) })
+		keeping.Go(func() { k.Run(ctx, self.DrainContext()) })
 	}
 	for ctx.Err() == nil {
 		if err := a.check(); err != nil {

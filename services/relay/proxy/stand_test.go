@@ -236,7 +236,7 @@ func (f *front) token(user int64) string {
 	f.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(f.private, "k", access.Grant{
-		Issuer: access.Issuer("local"), Audience: []string{"relay"}, UserID: user, Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.Lifetime),
+		Issuer: access.Issuer("local"), Audience: []string{"relay"}, UserID: user, Admin: user == admin, IssuedAt: now, ExpiresAt: now.Add(access.TokenLifetime),
 	})
 	require.NoError(f.t, err)
 	return "Bearer " + token

@@ -46,7 +46,7 @@ func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	recent := newRecent()
 	callers := &authentication{directory: d.Directory, recent: recent, now: d.Now}
-	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.Outages(), callers)...), connect.WithReadMaxBytes(maxRequest))
+	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), callers)...), connect.WithReadMaxBytes(maxRequest))
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, recent: recent}, options))

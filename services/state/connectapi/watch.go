@@ -61,7 +61,7 @@ func (s *workspaceService) WatchWorkspaces(ctx context.Context, r *connect.Reque
 			return fault.New(errcode.Unavailable, "the server is stopping: watch again")
 		case <-again.C:
 			err = w.refresh(ctx, r.Header().Get("Authorization"))
-		case <-changed.Wake():
+		case <-changed.Changed():
 			if ids, all := changed.Take(); all {
 				err = w.sendAll(ctx, false)
 			} else {

@@ -34,7 +34,7 @@ func (a *Authenticator) subscriber(ctx context.Context, c natsauth.Credentials) 
 	if err != nil {
 		return natsauth.Principal{}, fmt.Errorf("%w: %w", natsauth.ErrRefused, err)
 	}
-	name, listens := natsauth.SubscriberOfUser(c.User)
+	name, listens := natsauth.ParseSubscriberUser(c.User)
 	s, err := a.Directory.SubscriberByToken(ctx, name, hash[:])
 	if fault.Is(err, errcode.NotFound) {
 		return natsauth.Principal{}, fmt.Errorf("%w: subscriber %q is unknown or revoked, or the token is not its own", natsauth.ErrRefused, name)
@@ -70,7 +70,7 @@ func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (nats
 // Agents prepares NATS for agents, and throws them out.
 type Agents struct {
 	Streams jetstream.JetStream
-	Kicker  *natsauth.Kicker
+	Kicker  *natsauth.Disconnector
 	Cell    topology.Cell
 	Logger  *slog.Logger
 	// Background runs work that outlives the call, and is waited for when the service stops.
@@ -98,11 +98,11 @@ func (a *Agents) Admit(ctx context.Context, agent int64) error {
 // Expel cuts the agent's connections now, and once more in the background, for one that was being admitted meanwhile.
 func (a *Agents) Expel(ctx context.Context, agent int64) error {
 	principal := natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent}
-	if _, err := a.Kicker.Sweep(ctx, principal); err != nil {
+	if _, err := a.Kicker.DisconnectOnce(ctx, principal); err != nil {
 		return fmt.Errorf("expel agent %d: %w", agent, err)
 	}
 	a.Background(func(ctx context.Context) {
-		if _, err := a.Kicker.Kick(ctx, principal); err != nil && ctx.Err() == nil {
+		if _, err := a.Kicker.Disconnect(ctx, principal); err != nil && ctx.Err() == nil {
 			a.Logger.WarnContext(ctx, "cut the revoked agent's connections a second time", "agent", agent, "error", err)
 		}
 	})

@@ -59,8 +59,8 @@ func (i *Ingest) Parts() ([]service.Part, error) {
 
 func consumerPart[T any](name string, consumer *cursor.Consumer[T]) service.Part {
 	return service.Part{
-		Name: "ingest-" + name, After: []string{"database", "streams"}, Check: consumer.Check,
-		Run: func(ctx context.Context, self *service.Self) error {
+		Name: "ingest-" + name, StartAfter: []string{"database", "streams"}, Check: consumer.Check,
+		Run: func(ctx context.Context, self *service.Handle) error {
 			self.Ready()
 			return consumer.Run(ctx)
 		},

@@ -92,9 +92,9 @@ func (i *Ingest) handleApplied(ctx context.Context, tx pgx.Tx, batch []cursor.Me
 			c.applied = append(c.applied, a)
 		case orphan != nil: // it is over: this is told twice
 		case known:
-			return &cursor.Poison{Sequence: batch[m].Sequence, Err: fmt.Errorf("workspace %s is another agent's, not of agent %d", a.WorkspaceID, a.AgentID)}
+			return &cursor.DeadLetterError{Sequence: batch[m].Sequence, Err: fmt.Errorf("workspace %s is another agent's, not of agent %d", a.WorkspaceID, a.AgentID)}
 		default:
-			return &cursor.Poison{Sequence: batch[m].Sequence, Err: fmt.Errorf("workspace %.80q does not exist", a.Label)}
+			return &cursor.DeadLetterError{Sequence: batch[m].Sequence, Err: fmt.Errorf("workspace %.80q does not exist", a.Label)}
 		}
 	}
 	for _, o := range orphans {

@@ -126,7 +126,7 @@ func (in *intake) identify(ctx context.Context, batch []cursor.Message[Observed]
 	if len(in.clusters) < len(agents) {
 		for m := range batch {
 			if in.clusters[batch[m].Value.AgentID] == nil {
-				return &cursor.Poison{Sequence: batch[m].Sequence, Err: fmt.Errorf("agent %d does not exist", batch[m].Value.AgentID)}
+				return &cursor.DeadLetterError{Sequence: batch[m].Sequence, Err: fmt.Errorf("agent %d does not exist", batch[m].Value.AgentID)}
 			}
 		}
 	}

@@ -61,8 +61,8 @@ type replayed struct {
 	name, stream string
 	consumer     interface {
 		Position(ctx context.Context, tx pgx.Tx) (cursor.Position, error)
-		Hold(ctx context.Context, tx pgx.Tx) (cursor.Position, error)
-		Replay(ctx context.Context, db libpostgres.Beginner, s cursor.Stretch, progress func(uint64)) (cursor.Replayed, error)
+		LockPosition(ctx context.Context, tx pgx.Tx) (cursor.Position, error)
+		Replay(ctx context.Context, db libpostgres.Beginner, s cursor.SequenceRange, progress func(uint64)) (cursor.ReplayResult, error)
 	}
 	at     cursor.Position
 	done   uint64
@@ -104,7 +104,7 @@ func (r *Rebuild) Run(ctx context.Context, check bool) (RebuildOutcome, error) {
 }
 
 // lock makes it the only one.
-func (r *Rebuild) lock(ctx context.Context) (*libpostgres.Held, error) {
+func (r *Rebuild) lock(ctx context.Context) (*libpostgres.HeldLock, error) {
 	for last := time.Now().Add(lockPatience); ; {
 		held, err := libpostgres.Lock{Name: "rebuild"}.Try(ctx, r.Ingest.Pool)
 		if err != nil {
@@ -152,7 +152,7 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*rebuilding, error
 
 // explain makes faults of what its caller can do something about.
 func (b *rebuilding) explain(err error) error {
-	if errors.Is(err, cursor.ErrShort) {
+	if errors.Is(err, cursor.ErrStreamTooShort) {
 		return fault.Wrap(err, errcode.Conflict, "a stream was restored from an older copy and has not been read again yet: rebuild in a while")
 	}
 	if fault.CodeOf(err) != errcode.Internal {
@@ -181,7 +181,7 @@ func (b *rebuilding) catchUp(ctx context.Context) error {
 				if err := b.read(ctx, s, b.shadow, min(s.at.Sequence, s.done+stretch)); err != nil {
 					return err
 				}
-				if err := b.shadow.Tidy(ctx); err != nil {
+				if err := b.shadow.Vacuum(ctx); err != nil {
 					return err
 				}
 			}
@@ -198,7 +198,7 @@ func (b *rebuilding) locate(ctx context.Context, tx pgx.Tx, hold bool) error {
 	for _, s := range b.streams {
 		ask := s.consumer.Position
 		if hold {
-			ask = s.consumer.Hold
+			ask = s.consumer.LockPosition
 		}
 		at, err := ask(ctx, tx)
 		if err != nil {
@@ -216,7 +216,7 @@ func (b *rebuilding) locate(ctx context.Context, tx pgx.Tx, hold bool) error {
 func (b *rebuilding) read(ctx context.Context, s *replayed, into libpostgres.Beginner, to uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	got, err := s.consumer.Replay(ctx, into, cursor.Stretch{From: s.done + 1, To: to}, func(sequence uint64) {
+	got, err := s.consumer.Replay(ctx, into, cursor.SequenceRange{From: s.done + 1, To: to}, func(sequence uint64) {
 		if err := b.Told(RebuildProgress{Stream: s.stream, Sequence: sequence, Last: s.at.Sequence}); err != nil {
 			cancel(err)
 		}
@@ -263,7 +263,7 @@ func (b *rebuilding) complete(ctx context.Context, tx pgx.Tx) error {
 	if err := b.shadow.Sync(ctx, tx); err != nil {
 		return err
 	}
-	safe := b.shadow.Within(tx)
+	safe := b.shadow.Savepoints(tx)
 	for _, s := range b.streams {
 		if s.done < s.at.Sequence {
 			if err := b.read(ctx, s, safe, s.at.Sequence); err != nil {

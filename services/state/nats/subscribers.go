@@ -16,7 +16,7 @@ import (
 // Subscribers prepares NATS for tools outside of Lockstep, and throws them out.
 type Subscribers struct {
 	Streams jetstream.JetStream
-	Kicker  *natsauth.Kicker
+	Kicker  *natsauth.Disconnector
 	Logger  *slog.Logger
 	// Background runs work that outlives the call, and is waited for when the service stops.
 	Background func(func(ctx context.Context))
@@ -39,10 +39,10 @@ func (s *Subscribers) Expel(ctx context.Context, subscriber domain.Subscriber) e
 	}
 	var failed []error
 	for _, principal := range principals {
-		_, err := s.Kicker.Sweep(ctx, principal)
+		_, err := s.Kicker.DisconnectOnce(ctx, principal)
 		failed = append(failed, err)
 		s.Background(func(ctx context.Context) {
-			if _, err := s.Kicker.Kick(ctx, principal); err != nil && ctx.Err() == nil {
+			if _, err := s.Kicker.Disconnect(ctx, principal); err != nil && ctx.Err() == nil {
 				s.Logger.WarnContext(ctx, "cut the revoked subscriber's connections a second time", "subscriber", subscriber.Name, "error", err)
 			}
 		})

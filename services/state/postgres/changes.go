@@ -8,9 +8,9 @@ import (
 )
 
 // Changes tells which workspaces changed.
-type Changes = postgres.Changes[uuid.UUID]
+type Changes = postgres.ChangeListener[uuid.UUID]
 
 // NewChanges makes a Changes of workspaces.
 func NewChanges(pool *pgxpool.Pool) *Changes {
-	return postgres.NewChanges(pool, WorkspaceChannel, uuid.Parse)
+	return postgres.NewChangeListener(pool, WorkspaceChannel, uuid.Parse)
 }

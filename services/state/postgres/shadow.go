@@ -8,28 +8,28 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/libs/shadow"
+	"lockstep.internal/libs/readmodel"
 )
 
 // Shadow is a second, temporary set of the tables that ingest reads and writes. What is put into the outbox is dropped.
 //
 // It belongs to one goroutine.
-type Shadow struct{ *shadow.Tables }
+type Shadow struct{ *readmodel.ShadowTables }
 
 // RebuiltTable is how a table compares with its shadow.
-type RebuiltTable = shadow.Compared
+type RebuiltTable = readmodel.TableComparison
 
 // NewShadow makes the shadows on a connection: agents and workspaces as they are wanted, with nothing heard of them; the others empty.
 func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
-	declared := []shadow.Table{}
+	declared := []readmodel.Table{}
 	for _, table := range rebuiltTables() {
 		declared = append(declared, table.Table)
 	}
-	tables, err := shadow.Make(ctx, conn, declared, "fillfactor = 60")
+	tables, err := readmodel.NewShadowTables(ctx, conn, declared, "fillfactor = 60")
 	if err != nil {
 		return nil, err
 	}
-	if err := tables.Empty(ctx, "outbox", ""); err != nil {
+	if err := tables.AddTable(ctx, "outbox", ""); err != nil {
 		return nil, err
 	}
 	for _, statement := range []string{
@@ -47,11 +47,11 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 // that are terminated are brought over whole: there is nothing more to hear of them. So are orphans whose deletion was asked for.
 func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 	for _, table := range rebuiltTables() {
-		if !table.Fixed {
+		if !table.UserRows {
 			continue
 		}
 		// The others are what is wanted.
-		wanted, err := s.Others(ctx, table.Name, append(append([]string{}, table.Key...), table.Derived...))
+		wanted, err := s.ColumnsExcept(ctx, table.Name, append(append([]string{}, table.Key...), table.Derived...))
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("bring over what is wanted of %s: %w", table.Name, err)
 		}
 	}
-	names := map[string]string{"shadow": shadow.Of("orphans"), "real": s.Real("orphans")}
+	names := map[string]string{"shadow": readmodel.ShadowName("orphans"), "real": s.LiveName("orphans")}
 	for _, statement := range []string{
 		// Orphans whose deletion was asked for are there until they are gone, and so known after that; whoever was adopted is none.
 		`delete from {shadow} s where desired_revision > 0 or exists (
@@ -67,7 +67,7 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 		`insert into {shadow} select * from {real} where desired_revision > 0
 			on conflict (agent_id, uid) do update set desired_revision = excluded.desired_revision, workspace = excluded.workspace`,
 	} {
-		if _, err := tx.Exec(ctx, shadow.Fill(statement, names)); err != nil {
+		if _, err := tx.Exec(ctx, readmodel.Render(statement, names)); err != nil {
 			return fmt.Errorf("bring over the orphans that shall be deleted: %w", err)
 		}
 	}
@@ -76,21 +76,21 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 
 func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted []string) error {
 	names := map[string]string{
-		"shadow": shadow.Of(table.Name), "real": s.Real(table.Name), "same": shadow.Same(table.Key),
-		"wanted": shadow.Assign(wanted, "l"), "wants": shadow.Distinct(wanted), "derived": shadow.Assign(table.Derived, "l"), "heard": shadow.Distinct(table.Derived), "key": table.Key[0], "reset": table.reset,
+		"shadow": readmodel.ShadowName(table.Name), "real": s.LiveName(table.Name), "same": readmodel.SameKey(table.Key),
+		"wanted": readmodel.Assignments(wanted, "l"), "wants": readmodel.Distinct(wanted), "derived": readmodel.Assignments(table.Derived, "l"), "heard": readmodel.Distinct(table.Derived), "key": table.Key[0], "reset": table.reset,
 	}
 	// Those that are final come first: their names are free again for those that came to be.
 	if table.final != "" {
 		names["final"] = table.final
-		if _, err := tx.Exec(ctx, shadow.Fill(`update {shadow} s set {wanted}, {derived} from {real} l where {same} and {final} and ({wants} or {heard})`, names)); err != nil {
+		if _, err := tx.Exec(ctx, readmodel.Render(`update {shadow} s set {wanted}, {derived} from {real} l where {same} and {final} and ({wants} or {heard})`, names)); err != nil {
 			return err //nolint:wrapcheck // Sync says what it was doing
 		}
 	}
-	if _, err := tx.Exec(ctx, shadow.Fill(`update {shadow} s set {wanted} from {real} l where {same} and {wants}`, names)); err != nil {
+	if _, err := tx.Exec(ctx, readmodel.Render(`update {shadow} s set {wanted} from {real} l where {same} and {wants}`, names)); err != nil {
 		return err //nolint:wrapcheck // Sync says what it was doing
 	}
 	//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
-	rows, err := tx.Query(ctx, shadow.Fill(`insert into {shadow} select l.* from {real} l where not exists (select from {shadow} s where {same}) returning {key}::text`, names))
+	rows, err := tx.Query(ctx, readmodel.Render(`insert into {shadow} select l.* from {real} l where not exists (select from {shadow} s where {same}) returning {key}::text`, names))
 	if err != nil {
 		return err //nolint:wrapcheck // Sync says what it was doing
 	}
@@ -102,13 +102,13 @@ func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted
 	if table.final != "" {
 		names["unless"] = "not (" + strings.ReplaceAll(table.final, "l.", "s.") + ")"
 	}
-	_, err = tx.Exec(ctx, shadow.Fill(`update {shadow} s set {reset} where {key}::text = any($1) and {unless}`, names), added)
+	_, err = tx.Exec(ctx, readmodel.Render(`update {shadow} s set {reset} where {key}::text = any($1) and {unless}`, names), added)
 	return err //nolint:wrapcheck // Sync says what it was doing
 }
 
 // Unfinished are the workspaces whose state can still become another one.
 func (s *Shadow) Unfinished(ctx context.Context, tx pgx.Tx) ([]uuid.UUID, error) {
-	rows, err := tx.Query(ctx, `select id from `+shadow.Of("workspaces")+` where actual_state <> 'terminated' order by id`)
+	rows, err := tx.Query(ctx, `select id from `+readmodel.ShadowName("workspaces")+` where actual_state <> 'terminated' order by id`)
 	if err != nil {
 		return nil, fmt.Errorf("list the rebuilt workspaces: %w", err)
 	}
@@ -122,7 +122,7 @@ func (s *Shadow) Unfinished(ctx context.Context, tx pgx.Tx) ([]uuid.UUID, error)
 // LockReal locks the real agents and workspaces until the transaction ends, in the order in which everybody does.
 func (s *Shadow) LockReal(ctx context.Context, tx pgx.Tx) error {
 	for _, table := range []string{"agents", "workspaces"} {
-		if _, err := tx.Exec(ctx, `select from `+s.Real(table)+` order by id for no key update`); err != nil {
+		if _, err := tx.Exec(ctx, `select from `+s.LiveName(table)+` order by id for no key update`); err != nil {
 			return fmt.Errorf("lock all %s: %w", table, err)
 		}
 	}

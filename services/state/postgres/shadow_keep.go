@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/libs/shadow"
+	"lockstep.internal/libs/readmodel"
 )
 
 // Forgotten is what a stream no longer tells.
@@ -47,8 +47,8 @@ func (s *Shadow) KeepForgotten(ctx context.Context, tx pgx.Tx, observed, applied
 // keepOccasions leaves objects alone that are the same but for when, and on which occasion, their version was observed first: the stream may have forgotten that.
 func (s *Shadow) keepOccasions(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
-		update `+shadow.Of("observed_objects")+` s set data = l.data from `+s.Real("observed_objects")+` l
-		where `+shadow.Same(objectKey())+` and `+alike+`
+		update `+readmodel.ShadowName("observed_objects")+` s set data = l.data from `+s.LiveName("observed_objects")+` l
+		where `+readmodel.SameKey(objectKey())+` and `+alike+`
 			and l.data <> s.data and `+occasionless("l.data")+` = `+occasionless("s.data"))
 	return err //nolint:wrapcheck // KeepForgotten says what it was doing
 }
@@ -67,7 +67,7 @@ func (s *Shadow) keepRevenants(ctx context.Context, tx pgx.Tx) error {
 		return err //nolint:wrapcheck // KeepForgotten says what it was doing
 	}
 	//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
-	_, err := tx.Exec(ctx, `insert into pg_temp.orphans select l.* from `+s.Real("orphans")+` l where `+fmt.Sprintf(ofTerminated, "l")+` and exists (
+	_, err := tx.Exec(ctx, `insert into pg_temp.orphans select l.* from `+s.LiveName("orphans")+` l where `+fmt.Sprintf(ofTerminated, "l")+` and exists (
 		select from pg_temp.observed_objects o
 		where (o.agent_id, o.kind, o.namespace, o.name, o.uid) = (l.agent_id, 'deployment', l.namespace, l.name, l.uid) and not o.deleted)`)
 	return err //nolint:wrapcheck // KeepForgotten says what it was doing
@@ -132,8 +132,8 @@ func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Forgotten) error 
 // keep runs statements over f, what is forgotten.
 func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ...string) error {
 	names := map[string]string{
-		"agents": s.Real("agents"), "objects": s.Real("observed_objects"), "resyncs": s.Real("resyncs"), "orphans": s.Real("orphans"), "workspaces": s.Real("workspaces"),
-		"same": shadow.Same(objectKey()), "alike": alike,
+		"agents": s.LiveName("agents"), "objects": s.LiveName("observed_objects"), "resyncs": s.LiveName("resyncs"), "orphans": s.LiveName("orphans"), "workspaces": s.LiveName("workspaces"),
+		"same": readmodel.SameKey(objectKey()), "alike": alike,
 	}
 	// What objects say of when they were observed is compared as text: no time has to be made of what may have been spoilt.
 	var stamp *string
@@ -141,7 +141,7 @@ func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ..
 		stamp = nullable(f.Before.UTC().Format("2006-01-02T15:04:05"))
 	}
 	for _, statement := range statements {
-		_, err := tx.Exec(ctx, `with f as (select $1::timestamptz as before, $2::text as stamp, $3::boolean as restored) `+shadow.Fill(statement, names), nullable(f.Before), stamp, f.Restored)
+		_, err := tx.Exec(ctx, `with f as (select $1::timestamptz as before, $2::text as stamp, $3::boolean as restored) `+readmodel.Render(statement, names), nullable(f.Before), stamp, f.Restored)
 		if err != nil {
 			return err //nolint:wrapcheck // KeepForgotten says what it was doing
 		}
@@ -151,11 +151,11 @@ func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ..
 
 // KeepDue brings over the states of workspaces that are to be computed at their agents' next ticks.
 func (s *Shadow) KeepDue(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, shadow.Fill(`
+	_, err := tx.Exec(ctx, readmodel.Render(`
 		update pg_temp.workspaces s set actual_state = l.actual_state, reason = l.reason, message = l.message, reconsider_at = l.reconsider_at
 		from {workspaces} l join pg_temp.agents a on a.id = l.agent_id join {agents} c on c.id = l.agent_id
 		where l.id = s.id and (l.reconsider_at <= coalesce(a.ticked_at, 'epoch') or c.considered_revision <> c.configuration_revision)`,
-		map[string]string{"workspaces": s.Real("workspaces"), "agents": s.Real("agents")}))
+		map[string]string{"workspaces": s.LiveName("workspaces"), "agents": s.LiveName("agents")}))
 	if err != nil {
 		return fmt.Errorf("keep the states of workspaces that are due: %w", err)
 	}

@@ -88,7 +88,7 @@ func TestAShadowProtectsTheRealTables(t *testing.T) {
 		if err := shadow.Sync(t.Context(), tx); err != nil {
 			return err
 		}
-		within := shadow.Within(tx)
+		within := shadow.Savepoints(tx)
 		require.ErrorContains(t, do(within, `update projects set name = 'mine'`), "read-only transaction")
 		require.NoError(t, do(within, `update agents set epoch = 7`))
 		_, err := tx.Exec(t.Context(), `update projects set name = 'renamed' where id = 4`)
@@ -96,7 +96,7 @@ func TestAShadowProtectsTheRealTables(t *testing.T) {
 	}))
 	require.ErrorContains(t, do(shadow, `delete from projects`), "read-only transaction")
 	require.NoError(t, do(shadow, `insert into outbox (subject, header, data) values ('a', '{}', '')`))
-	require.NoError(t, shadow.Tidy(t.Context()))
+	require.NoError(t, shadow.Vacuum(t.Context()))
 
 	count := func(db interface {
 		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row

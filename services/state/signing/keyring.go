@@ -90,7 +90,7 @@ func (k *Keyring) Issue(userID int64, admin bool, audience []string, until time.
 		return "", time.Time{}, fault.New(errcode.Unavailable, "there is no key to sign access tokens with at the moment: try again")
 	}
 	now := k.Now().UTC().Truncate(time.Second)
-	expires := now.Add(access.Lifetime)
+	expires := now.Add(access.TokenLifetime)
 	if !until.IsZero() && until.Before(expires) {
 		expires = until.UTC().Truncate(time.Second)
 	}

@@ -67,7 +67,7 @@ func TestAKeyringGoesOnWithWhatItHas(t *testing.T) {
 	token, expires, err := ring.Issue(5, false, []string{"deploys"}, time.Time{})
 	require.NoError(t, err)
 	require.NotEmpty(t, token)
-	require.Equal(t, start.Add(access.Lifetime), expires)
+	require.Equal(t, start.Add(access.TokenLifetime), expires)
 	cancel()
 	require.NoError(t, <-ended)
 

@@ -16,7 +16,7 @@ const (
 	// keyLead is how long a new key is told before it signs.
 	keyLead = 10 * time.Minute
 	// keyRest is what must be left of a key's life for it to sign: more than a token lives.
-	keyRest = 2 * access.Lifetime
+	keyRest = 2 * access.TokenLifetime
 )
 
 // Key signs access tokens from when it was made until it is over.

@@ -91,7 +91,7 @@ func TestThereIsAlwaysAKeyThatEverybodyHasHeardOf(t *testing.T) {
 		}
 		current, found := signing.Current(now, keys)
 		require.True(t, found, "%s", at)
-		require.True(t, now.Add(access.Lifetime).Before(current.NotAfter), "a token would outlive its key")
+		require.True(t, now.Add(access.TokenLifetime).Before(current.NotAfter), "a token would outlive its key")
 		if len(keys) > 1 {
 			require.GreaterOrEqual(t, now.Sub(current.MadeAt), 10*time.Minute, "%s: not everybody has heard of the key", at)
 		}

@@ -32,9 +32,9 @@ func TestStoredValuesComeBackUnderTheirLabelOnly(t *testing.T) {
 	require.Equal(t, "hunter2", back["TOKEN"].Reveal())
 
 	_, err = v.Load("w2", vault.Env, box)
-	require.ErrorIs(t, err, seal.ErrMisplaced, "another workspace's row")
+	require.ErrorIs(t, err, seal.ErrWrongLabel, "another workspace's row")
 	_, err = v.Load("w1", vault.Files, box)
-	require.ErrorIs(t, err, seal.ErrMisplaced, "another kind's row")
+	require.ErrorIs(t, err, seal.ErrWrongLabel, "another kind's row")
 	_, err = newVault(t).Load("w1", vault.Env, box)
 	require.Error(t, err, "another key")
 }

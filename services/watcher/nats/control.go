@@ -95,7 +95,7 @@ func (c *Control) read(ctx context.Context, to Directives, reset *bool, settling
 	if info := consumer.CachedInfo(); info.NumPending == 0 && info.NumAckPending == 0 {
 		c.allHeard()
 	}
-	intake := natsauth.Intake{
+	intake := natsauth.PullReader{
 		Conn: c.conn, Stream: topology.StreamControl, Consumer: c.consumer, Logger: c.logger,
 		Handle: func(msg jetstream.Msg) { c.handle(ctx, msg, to, settling) },
 	}

@@ -1,24 +1,24 @@
-package shadow
+package readmodel
 
 import (
 	"regexp"
 	"strings"
 )
 
-// Fill puts names into the places of a statement, which are words in braces. A place without a name becomes empty.
-func Fill(statement string, names map[string]string) string {
+// Render puts names into the places of a statement, which are words in braces. A place without a name becomes empty.
+func Render(statement string, names map[string]string) string {
 	return places.ReplaceAllStringFunc(statement, func(place string) string { return names[strings.Trim(place, "{}")] })
 }
 
 var places = regexp.MustCompile(`\{[a-z]+\}`)
 
-// Same is that a real row l and a row s of its shadow have the same key.
-func Same(key []string) string {
+// SameKey is that a real row l and a row s of its shadow have the same key.
+func SameKey(key []string) string {
 	return each(key, " and ", func(c string) string { return "l." + c + " = s." + c })
 }
 
-// Assign gives the columns the values of a row: l or s.
-func Assign(columns []string, row string) string {
+// Assignments gives the columns the values of a row: l or s.
+func Assignments(columns []string, row string) string {
 	return each(columns, ", ", func(c string) string { return c + " = " + row + "." + c })
 }
 

@@ -1,4 +1,4 @@
-package authority_test
+package certpool_test
 
 import (
 	"io/fs"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"lockstep.internal/libs/authority"
+	"lockstep.internal/libs/certpool"
 	"lockstep.internal/libs/internal/testcert"
 )
 
@@ -18,10 +18,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestAuthoritiesAreRead(t *testing.T) {
 	t.Parallel()
 	made := testcert.New(t)
-	pool, err := authority.Read(made.CAFile)
+	pool, err := certpool.Load(made.CAFile)
 	require.NoError(t, err)
 	require.True(t, pool.Equal(made.Pool))
-	pem, err := authority.ReadPEM(made.CAFile)
+	pem, err := certpool.ReadPEM(made.CAFile)
 	require.NoError(t, err)
 	raw, err := os.ReadFile(made.CAFile)
 	require.NoError(t, err)
@@ -34,12 +34,12 @@ func TestWhatHoldsNoAuthorityIsRefused(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, file := range []string{key, empty} {
-		_, err := authority.Read(file)
+		_, err := certpool.Load(file)
 		require.EqualError(t, err, file+" holds no certificate")
-		_, err = authority.ReadPEM(file)
+		_, err = certpool.ReadPEM(file)
 		require.EqualError(t, err, file+" holds no certificate")
 	}
-	_, err := authority.Read("/does/not/exist")
+	_, err := certpool.Load("/does/not/exist")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, "cannot read the authorities: ")
 }

@@ -1,4 +1,4 @@
-package shadow_test
+package readmodel_test
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/postgres"
-	"lockstep.internal/libs/shadow"
+	"lockstep.internal/libs/readmodel"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // setup has two tables: what people want beside what was heard of it, and what was heard alone.
-func setup(t *testing.T) (*pgx.Conn, *shadow.Tables) {
+func setup(t *testing.T) (*pgx.Conn, *readmodel.ShadowTables) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), pgtest.Database(t))
 	require.NoError(t, err)
@@ -26,9 +26,9 @@ func setup(t *testing.T) (*pgx.Conn, *shadow.Tables) {
 		`create table facts (a int, b int, text text not null, told int not null default 0, primary key (a, b))`,
 		`insert into wishes values (1, 'tea', 'poured'), (2, 'milk', '')`,
 		`insert into facts values (1, 1, 'same', 7), (1, 2, 'real', 7), (2, 1, 'too much', 7)`)
-	tables, err := shadow.Make(t.Context(), conn, []shadow.Table{
-		{Name: "wishes", Key: []string{"id"}, Derived: []string{"heard"}, Fixed: true},
-		{Name: "facts", Key: []string{"a", "b"}, Own: []string{"told"}},
+	tables, err := readmodel.NewShadowTables(t.Context(), conn, []readmodel.Table{
+		{Name: "wishes", Key: []string{"id"}, Derived: []string{"heard"}, UserRows: true},
+		{Name: "facts", Key: []string{"a", "b"}, Excluded: []string{"told"}},
 	}, "fillfactor = 60")
 	require.NoError(t, err)
 	return conn, tables
@@ -47,7 +47,7 @@ func exec(t *testing.T, db executor, statements ...string) {
 }
 
 // rebuilt is what the streams say: the code that fills the tables knows nothing of shadows.
-func rebuilt(t *testing.T, tables *shadow.Tables) {
+func rebuilt(t *testing.T, tables *readmodel.ShadowTables) {
 	t.Helper()
 	tx, err := tables.Begin(t.Context())
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func rebuilt(t *testing.T, tables *shadow.Tables) {
 		`insert into wishes values (1, 'tea', 'drunk'), (9, 'unmade', 'heard')`,
 		`insert into facts values (1, 1, 'same'), (1, 2, 'should'), (3, 1, 'missing')`)
 	require.NoError(t, tx.Commit(t.Context()))
-	require.NoError(t, tables.Tidy(t.Context()))
+	require.NoError(t, tables.Vacuum(t.Context()))
 }
 
 func TestTheRealTablesAreComparedAndReplaced(t *testing.T) {
@@ -65,7 +65,7 @@ func TestTheRealTablesAreComparedAndReplaced(t *testing.T) {
 	require.NoError(t, postgres.InTx(t.Context(), conn, func(tx pgx.Tx) error {
 		compared, differences, err := tables.Compare(t.Context(), tx, 3)
 		require.NoError(t, err)
-		require.Equal(t, []shadow.Compared{{Name: "wishes", Rows: 2, Different: 1}, {Name: "facts", Rows: 3, Different: 3}}, compared)
+		require.Equal(t, []readmodel.TableComparison{{Name: "wishes", Rows: 2, Different: 1}, {Name: "facts", Rows: 3, Different: 3}}, compared)
 		require.Equal(t, []string{
 			`wishes 1: heard is "poured", by the streams "drunk"`,
 			`facts 1/2: text is "real", by the streams "should"`,
@@ -80,8 +80,8 @@ func TestTheRealTablesAreComparedAndReplaced(t *testing.T) {
 		require.NoError(t, err)
 		return out
 	}
-	require.Equal(t, []string{"1 tea drunk", "2 milk "}, read(`select concat_ws(' ', id, wanted, heard) from `+tables.Real("wishes")+` order by id`), "rows are people's")
-	require.Equal(t, []string{"1 1 same 7", "1 2 should 7", "3 1 missing 0"}, read(`select concat_ws(' ', a, b, text, told) from `+tables.Real("facts")+` order by a, b`))
+	require.Equal(t, []string{"1 tea drunk", "2 milk "}, read(`select concat_ws(' ', id, wanted, heard) from `+tables.LiveName("wishes")+` order by id`), "rows are people's")
+	require.Equal(t, []string{"1 1 same 7", "1 2 should 7", "3 1 missing 0"}, read(`select concat_ws(' ', a, b, text, told) from `+tables.LiveName("facts")+` order by a, b`))
 }
 
 func TestTheRealTablesCannotBeWrittenMeanwhile(t *testing.T) {
@@ -92,12 +92,12 @@ func TestTheRealTablesCannotBeWrittenMeanwhile(t *testing.T) {
 		"within": func() (pgx.Tx, error) {
 			outer, err := conn.Begin(t.Context())
 			require.NoError(t, err)
-			return tables.Within(outer).Begin(t.Context())
+			return tables.Savepoints(outer).Begin(t.Context())
 		},
 	} {
 		tx, err := begin()
 		require.NoError(t, err, name)
-		_, err = tx.Exec(t.Context(), `delete from `+tables.Real("facts"))
+		_, err = tx.Exec(t.Context(), `delete from `+tables.LiveName("facts"))
 		require.ErrorContains(t, err, "read-only", name)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -105,8 +105,8 @@ func TestTheRealTablesCannotBeWrittenMeanwhile(t *testing.T) {
 
 func TestNamesAreFilledIn(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, `a b '{1,2}' `, shadow.Fill(`{one} {two} '{1,2}' {none}`, map[string]string{"one": "a", "two": "b"}))
-	require.Equal(t, "l.a = s.a and l.b = s.b", shadow.Same([]string{"a", "b"}))
-	require.Equal(t, "false", shadow.Distinct(nil))
-	require.Equal(t, "a = l.a", shadow.Assign([]string{"a"}, "l"))
+	require.Equal(t, `a b '{1,2}' `, readmodel.Render(`{one} {two} '{1,2}' {none}`, map[string]string{"one": "a", "two": "b"}))
+	require.Equal(t, "l.a = s.a and l.b = s.b", readmodel.SameKey([]string{"a", "b"}))
+	require.Equal(t, "false", readmodel.Distinct(nil))
+	require.Equal(t, "a = l.a", readmodel.Assignments([]string{"a"}, "l"))
 }

@@ -1,4 +1,4 @@
-package authority
+package certpool
 
 import (
 	"crypto/x509"
@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// Read returns the authorities in a PEM file.
-func Read(file string) (*x509.CertPool, error) {
+// Load returns the authorities in a PEM file.
+func Load(file string) (*x509.CertPool, error) {
 	pool, _, err := read(file)
 	return pool, err
 }

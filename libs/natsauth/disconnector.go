@@ -24,31 +24,31 @@ const (
 	sweepTimeout = 2 * time.Second
 )
 
-// Kicker cuts the live connections of a principal on every server of the cluster. It only cuts: the [Authenticator]
+// Disconnector cuts the live connections of a principal on every server of the cluster. It only cuts: the [Authenticator]
 // must already refuse the principal, or its client is back at once.
-type Kicker struct {
+type Disconnector struct {
 	// Conn is connected as [PrincipalSystem]. Required.
 	Conn *nats.Conn
-	// Settle is how long an admission that began before the refusal may take to become a connection; see Kick.
+	// AdmissionTimeout is how long an admission that began before the refusal may take to become a connection; see Kick.
 	// Defaults to the time after which a server gives up on a responder (5 s) and one more.
-	Settle time.Duration
+	AdmissionTimeout time.Duration
 }
 
-// ErrIncompleteKick is wrapped by errors of [Kicker] when some server did not answer; the connections there may live
+// ErrIncompleteDisconnect is wrapped by errors of [Disconnector] when some server did not answer; the connections there may live
 // on until their time is over. Kick again.
-var ErrIncompleteKick = errors.New("not all servers answered")
+var ErrIncompleteDisconnect = errors.New("not all servers answered")
 
-// Kick cuts the principal's connections now, within a second, and again and again until Settle is over, so that one that
+// Disconnect cuts the principal's connections now, within a second, and again and again until Settle is over, so that one that
 // was being admitted on old knowledge meanwhile does not slip through. It returns after the last time, with the number of
-// connections it cut; call it from a place that can wait, or use [Kicker.Sweep]. When the first time fails it returns at once,
+// connections it cut; call it from a place that can wait, or use [Disconnector.Sweep]. When the first time fails it returns at once,
 // when a later one does it goes on, and returns what the last said.
-func (k *Kicker) Kick(ctx context.Context, principal Principal) (int, error) {
-	kicked, err := k.Sweep(ctx, principal)
+func (k *Disconnector) Disconnect(ctx context.Context, principal Principal) (int, error) {
+	kicked, err := k.DisconnectOnce(ctx, principal)
 	if err != nil {
 		return kicked, err
 	}
 
-	left := k.Settle
+	left := k.AdmissionTimeout
 	if left == 0 {
 		left = authTimeout + time.Second
 	}
@@ -72,15 +72,15 @@ func (k *Kicker) Kick(ctx context.Context, principal Principal) (int, error) {
 
 		var more int
 
-		more, err = k.Sweep(ctx, principal)
+		more, err = k.DisconnectOnce(ctx, principal)
 		kicked += more
 	}
 
 	return kicked, err
 }
 
-// Sweep cuts the connections that the principal has at this moment, however many, and returns how many they were.
-func (k *Kicker) Sweep(ctx context.Context, principal Principal) (int, error) {
+// DisconnectOnce cuts the connections that the principal has at this moment, however many, and returns how many they were.
+func (k *Disconnector) DisconnectOnce(ctx context.Context, principal Principal) (int, error) {
 	if err := principal.Validate(); err != nil {
 		return 0, err
 	}
@@ -138,7 +138,7 @@ type serverError struct {
 
 // connections asks all servers and waits until as many have answered as one of them says there are. There are more where a
 // server has told of a whole page.
-func (k *Kicker) connections(ctx context.Context, principal Principal) (found []connection, more bool, err error) {
+func (k *Disconnector) connections(ctx context.Context, principal Principal) (found []connection, more bool, err error) {
 	servers, err := k.activeServers(ctx)
 	if err != nil {
 		return nil, false, err
@@ -167,7 +167,7 @@ func (k *Kicker) connections(ctx context.Context, principal Principal) (found []
 	for len(answered) < servers {
 		message, err := answers.NextMsgWithContext(ctx)
 		if err != nil {
-			return found, more, fmt.Errorf("%w: %d of %d: %w", ErrIncompleteKick, len(answered), servers, err)
+			return found, more, fmt.Errorf("%w: %d of %d: %w", ErrIncompleteDisconnect, len(answered), servers, err)
 		}
 
 		var answer connectionAnswer
@@ -176,7 +176,7 @@ func (k *Kicker) connections(ctx context.Context, principal Principal) (found []
 		}
 
 		if answer.Error != nil {
-			return found, more, fmt.Errorf("%w: server %s: %s", ErrIncompleteKick, answer.Server.ID, answer.Error.Description)
+			return found, more, fmt.Errorf("%w: server %s: %s", ErrIncompleteDisconnect, answer.Server.ID, answer.Error.Description)
 		}
 
 		answered[answer.Server.ID] = true
@@ -191,7 +191,7 @@ func (k *Kicker) connections(ctx context.Context, principal Principal) (found []
 }
 
 // activeServers asks any server how many there are in the cluster, itself included.
-func (k *Kicker) activeServers(ctx context.Context) (int, error) {
+func (k *Disconnector) activeServers(ctx context.Context) (int, error) {
 	message, err := k.Conn.RequestWithContext(ctx, pingStatsSubject, nil)
 	if err != nil {
 		return 0, fmt.Errorf("ask for the number of servers: %w", err)
@@ -210,14 +210,14 @@ func (k *Kicker) activeServers(ctx context.Context) (int, error) {
 }
 
 // kick cuts one connection. One that is gone already is no error.
-func (k *Kicker) kick(ctx context.Context, c connection) error {
+func (k *Disconnector) kick(ctx context.Context, c connection) error {
 	body, err := json.Marshal(map[string]uint64{"cid": c.id})
 	if err != nil {
 		return fmt.Errorf("encode kick: %w", err)
 	}
 
 	if _, err := k.Conn.RequestWithContext(ctx, fmt.Sprintf(kickSubjectFormat, c.server), body); err != nil {
-		return fmt.Errorf("%w: kick connection %d on server %s: %w", ErrIncompleteKick, c.id, c.server, err)
+		return fmt.Errorf("%w: kick connection %d on server %s: %w", ErrIncompleteDisconnect, c.id, c.server, err)
 	}
 
 	return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Intake reads one of an agent's consumers across the account border, for as long as it runs.
+// PullReader reads one of an agent's consumers across the account border, for as long as it runs.
 //
 // It is there because consuming does not survive a reconnect well: the server forgets the way back of pull requests
 // when a client goes, but not the requests, and where the client comes back with the same inbox it goes on answering
@@ -29,7 +29,7 @@ import (
 //
 // Messages are handled one at a time, in the order of the stream except for those delivered again: what is under way
 // when the connection breaks, or comes in the ten seconds after it in a cluster, may be late by AckWait.
-type Intake struct {
+type PullReader struct {
 	// Conn is the agent's connection. Required.
 	Conn *nats.Conn
 	// Stream and Consumer name what is read. The consumer must have been made in advance. Required.
@@ -39,8 +39,8 @@ type Intake struct {
 	Handle func(jetstream.Msg)
 	// Logger is told of what is waited for. Required.
 	Logger *slog.Logger
-	// Expiry of one request. Defaults to 10 s; at most a minute of silence passes the border.
-	Expiry time.Duration
+	// RequestTimeout of one request. Defaults to 10 s; at most a minute of silence passes the border.
+	RequestTimeout time.Duration
 }
 
 const (
@@ -50,14 +50,14 @@ const (
 	intakeBatch   = 500
 )
 
-// ErrInvalidIntake is wrapped by what [Intake.Run] returns for fields that it cannot run with.
-var ErrInvalidIntake = errors.New("invalid intake")
+// ErrInvalidPullReader is wrapped by what [PullReader.Run] returns for fields that it cannot run with.
+var ErrInvalidPullReader = errors.New("invalid intake")
 
 // Run reads until the context ends, then lets Handle finish what has arrived. It waits for a consumer that is not
 // there yet. Its only other end is a connection that its owner closed.
-func (i *Intake) Run(ctx context.Context) error {
+func (i *PullReader) Run(ctx context.Context) error {
 	if i.Conn == nil || i.Stream == "" || i.Consumer == "" || i.Handle == nil || i.Logger == nil {
-		return fmt.Errorf("%w: connection, stream, consumer, handler and logger are required", ErrInvalidIntake)
+		return fmt.Errorf("%w: connection, stream, consumer, handler and logger are required", ErrInvalidPullReader)
 	}
 
 	js, err := jetstream.New(i.Conn)
@@ -82,7 +82,7 @@ func (i *Intake) Run(ctx context.Context) error {
 }
 
 // lookUp retries until the consumer is there, the context ends or the connection is closed.
-func (i *Intake) lookUp(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+func (i *PullReader) lookUp(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval = intakeWait
 	wait.MaxInterval = intakeMaxWait
@@ -110,7 +110,7 @@ func (i *Intake) lookUp(ctx context.Context, js jetstream.JetStream) (jetstream.
 
 // read asks for messages and handles them, one request after the other, until the connection has changed, a request
 // fails or the context ends.
-func (i *Intake) read(ctx context.Context, consumer jetstream.Consumer, status <-chan nats.Status) {
+func (i *PullReader) read(ctx context.Context, consumer jetstream.Consumer, status <-chan nats.Status) {
 	ctx, cancel := context.WithCancel(ctx)
 
 	var watching sync.WaitGroup
@@ -138,11 +138,11 @@ func (i *Intake) read(ctx context.Context, consumer jetstream.Consumer, status <
 }
 
 // acknowledgements is how the subjects begin on which messages of the consumer are acknowledged; only the server makes replies of that kind.
-func (i *Intake) acknowledgements() string { return "$JS.ACK." + i.Stream + "." + i.Consumer + "." }
+func (i *PullReader) acknowledgements() string { return "$JS.ACK." + i.Stream + "." + i.Consumer + "." }
 
 // request is one pull request: it handles messages as they arrive and returns when it is used up or has expired.
-func (i *Intake) request(ctx context.Context, consumer jetstream.Consumer) error {
-	expiry := i.Expiry
+func (i *PullReader) request(ctx context.Context, consumer jetstream.Consumer) error {
+	expiry := i.RequestTimeout
 	if expiry == 0 {
 		expiry = intakeExpiry
 	}

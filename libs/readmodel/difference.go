@@ -1,4 +1,4 @@
-package shadow
+package readmodel
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Compared is how a table compares with its shadow.
-type Compared struct {
+// TableComparison is how a table compares with its shadow.
+type TableComparison struct {
 	Name string
 	// Rows that were rebuilt.
 	Rows int64
@@ -24,8 +24,8 @@ const maxShown = 120
 
 // Compare compares every real table with its shadow. Of the differences it returns the first as sentences, at most so many. Rows of a fixed table that have no shadow, or
 // no longer a real row, are none: people made or removed them meanwhile.
-func (t *Tables) Compare(ctx context.Context, tx pgx.Tx, most int) ([]Compared, []string, error) {
-	tables, differences := []Compared{}, []string{}
+func (t *ShadowTables) Compare(ctx context.Context, tx pgx.Tx, most int) ([]TableComparison, []string, error) {
+	tables, differences := []TableComparison{}, []string{}
 	for _, table := range t.tables {
 		compared, found, err := t.compare(ctx, tx, table, most-len(differences))
 		if err != nil {
@@ -36,22 +36,22 @@ func (t *Tables) Compare(ctx context.Context, tx pgx.Tx, most int) ([]Compared, 
 	return tables, differences, nil
 }
 
-func (t *Tables) compare(ctx context.Context, tx pgx.Tx, table Table, most int) (Compared, []string, error) {
-	out := Compared{Name: table.Name}
-	if err := tx.QueryRow(ctx, `select count(*) from `+Of(table.Name)).Scan(&out.Rows); err != nil {
+func (t *ShadowTables) compare(ctx context.Context, tx pgx.Tx, table Table, most int) (TableComparison, []string, error) {
+	out := TableComparison{Name: table.Name}
+	if err := tx.QueryRow(ctx, `select count(*) from `+ShadowName(table.Name)).Scan(&out.Rows); err != nil {
 		return out, nil, err //nolint:wrapcheck // Compare says of what
 	}
 	names := t.names(table)
 	names["join"], names["missing"] = "full join", "l."+table.Key[0]+" is null or s."+table.Key[0]+" is null or "
-	if table.Fixed {
+	if table.UserRows {
 		names["join"], names["missing"] = "join", ""
 	}
 	names["order"] = each(table.Key, ", ", func(c string) string { return "coalesce(l." + c + ", s." + c + ")" })
-	from := Fill(`from {real} l {join} {shadow} s on {same} where {missing}{distinct}`, names)
+	from := Render(`from {real} l {join} {shadow} s on {same} where {missing}{distinct}`, names)
 	if err := tx.QueryRow(ctx, `select count(*) `+from).Scan(&out.Different); err != nil || out.Different == 0 || most == 0 {
 		return out, nil, err //nolint:wrapcheck // Compare says of what
 	}
-	rows, err := tx.Query(ctx, `select to_jsonb(l), to_jsonb(s) `+from+Fill(` order by {order} limit $1`, names), most)
+	rows, err := tx.Query(ctx, `select to_jsonb(l), to_jsonb(s) `+from+Render(` order by {order} limit $1`, names), most)
 	if err != nil {
 		return out, nil, err //nolint:wrapcheck // Compare says of what
 	}

@@ -1,4 +1,4 @@
-package shadow
+package readmodel
 
 import (
 	"context"
@@ -15,23 +15,23 @@ type Table struct {
 	Key  []string
 	// Derived columns. Without any, all are but the key and Own.
 	Derived []string
-	// Own are columns that are neither compared nor replaced. They mean nothing beside Derived.
-	Own []string
-	// Fixed is that its rows are not derived: people make them.
-	Fixed bool
+	// Excluded are columns that are neither compared nor replaced. They mean nothing beside Derived.
+	Excluded []string
+	// UserRows is that its rows are not derived: people make them.
+	UserRows bool
 }
 
-// Tables are the shadows of one session.
-type Tables struct {
+// ShadowTables are the shadows of one session.
+type ShadowTables struct {
 	conn *pgx.Conn
 	// schema has the real tables.
 	schema string
 	tables []Table
 }
 
-// Make makes the shadows on a connection, empty. With are the storage parameters of their tables, such as "fillfactor = 60"; it may be empty.
-func Make(ctx context.Context, conn *pgx.Conn, tables []Table, with string) (*Tables, error) {
-	t := &Tables{conn: conn}
+// NewShadowTables makes the shadows on a connection, empty. With are the storage parameters of their tables, such as "fillfactor = 60"; it may be empty.
+func NewShadowTables(ctx context.Context, conn *pgx.Conn, tables []Table, with string) (*ShadowTables, error) {
+	t := &ShadowTables{conn: conn}
 	if err := conn.QueryRow(ctx, `select current_schema()`).Scan(&t.schema); err != nil {
 		return nil, fmt.Errorf("make shadow tables: %w", err)
 	}
@@ -40,12 +40,12 @@ func Make(ctx context.Context, conn *pgx.Conn, tables []Table, with string) (*Ta
 		return nil, fmt.Errorf("make shadow tables: %w", err)
 	}
 	for _, table := range tables {
-		if err := t.Empty(ctx, table.Name, with); err != nil {
+		if err := t.AddTable(ctx, table.Name, with); err != nil {
 			return nil, err
 		}
 		if len(table.Derived) == 0 {
 			var err error
-			if table.Derived, err = t.Others(ctx, table.Name, append(append([]string{}, table.Key...), table.Own...)); err != nil {
+			if table.Derived, err = t.ColumnsExcept(ctx, table.Name, append(append([]string{}, table.Key...), table.Excluded...)); err != nil {
 				return nil, err
 			}
 		}
@@ -54,9 +54,9 @@ func Make(ctx context.Context, conn *pgx.Conn, tables []Table, with string) (*Ta
 	return t, nil
 }
 
-// Empty makes one more shadow, which is neither compared nor replaced.
-func (t *Tables) Empty(ctx context.Context, table, with string) error {
-	statement := fmt.Sprintf(`create temporary table %s (like %s including all)`, pgx.Identifier{table}.Sanitize(), t.Real(table))
+// AddTable makes one more shadow, which is neither compared nor replaced.
+func (t *ShadowTables) AddTable(ctx context.Context, table, with string) error {
+	statement := fmt.Sprintf(`create temporary table %s (like %s including all)`, pgx.Identifier{table}.Sanitize(), t.LiveName(table))
 	if with != "" {
 		statement += ` with (` + with + `)`
 	}
@@ -66,8 +66,8 @@ func (t *Tables) Empty(ctx context.Context, table, with string) error {
 	return nil
 }
 
-// Others are the columns of a real table besides some, in their order.
-func (t *Tables) Others(ctx context.Context, table string, besides []string) ([]string, error) {
+// ColumnsExcept are the columns of a real table besides some, in their order.
+func (t *ShadowTables) ColumnsExcept(ctx context.Context, table string, besides []string) ([]string, error) {
 	rows, err := t.conn.Query(ctx, `
 		select column_name from information_schema.columns where table_schema = $1 and table_name = $2 and column_name <> all($3) order by ordinal_position`,
 		t.schema, table, besides)
@@ -81,24 +81,26 @@ func (t *Tables) Others(ctx context.Context, table string, besides []string) ([]
 	return columns, nil
 }
 
-// Real is the name of a real table, for statements.
-func (t *Tables) Real(table string) string { return pgx.Identifier{t.schema, table}.Sanitize() }
+// LiveName is the name of a real table, for statements.
+func (t *ShadowTables) LiveName(table string) string {
+	return pgx.Identifier{t.schema, table}.Sanitize()
+}
 
-// Of is the name of a table's shadow, for statements.
-func Of(table string) string { return pgx.Identifier{"pg_temp", table}.Sanitize() }
+// ShadowName is the name of a table's shadow, for statements.
+func ShadowName(table string) string { return pgx.Identifier{"pg_temp", table}.Sanitize() }
 
 // names are those that statements about a table have places for.
-func (t *Tables) names(table Table) map[string]string {
+func (t *ShadowTables) names(table Table) map[string]string {
 	return map[string]string{
-		"shadow": Of(table.Name), "real": t.Real(table.Name), "same": Same(table.Key), "distinct": Distinct(table.Derived), "derived": Assign(table.Derived, "s"),
+		"shadow": ShadowName(table.Name), "real": t.LiveName(table.Name), "same": SameKey(table.Key), "distinct": Distinct(table.Derived), "derived": Assignments(table.Derived, "s"),
 	}
 }
 
 // Begin begins a transaction that can write the shadows alone.
-func (t *Tables) Begin(ctx context.Context) (pgx.Tx, error) { return beginReadOnly(ctx, t.conn) }
+func (t *ShadowTables) Begin(ctx context.Context) (pgx.Tx, error) { return beginReadOnly(ctx, t.conn) }
 
-// Within gives savepoints of a transaction of the session, in which the shadows alone can be written.
-func (t *Tables) Within(tx pgx.Tx) postgres.Beginner { return within{tx} }
+// Savepoints gives savepoints of a transaction of the session, in which the shadows alone can be written.
+func (t *ShadowTables) Savepoints(tx pgx.Tx) postgres.Beginner { return within{tx} }
 
 type within struct{ tx pgx.Tx }
 
@@ -116,10 +118,10 @@ func beginReadOnly(ctx context.Context, db postgres.Beginner) (pgx.Tx, error) {
 	return tx, nil
 }
 
-// Tidy does what autovacuum does not for temporary tables. It is called outside of a transaction.
-func (t *Tables) Tidy(ctx context.Context) error {
+// Vacuum does what autovacuum does not for temporary tables. It is called outside of a transaction.
+func (t *ShadowTables) Vacuum(ctx context.Context) error {
 	for _, table := range t.tables {
-		if _, err := t.conn.Exec(ctx, `vacuum analyze `+Of(table.Name)); err != nil {
+		if _, err := t.conn.Exec(ctx, `vacuum analyze `+ShadowName(table.Name)); err != nil {
 			return fmt.Errorf("tidy the shadow of %s: %w", table.Name, err)
 		}
 	}
@@ -127,13 +129,13 @@ func (t *Tables) Tidy(ctx context.Context) error {
 }
 
 // Replace makes the real tables what their shadows are, row by row where they differ, in the order in which they were declared.
-func (t *Tables) Replace(ctx context.Context, tx pgx.Tx) error {
+func (t *ShadowTables) Replace(ctx context.Context, tx pgx.Tx) error {
 	for _, table := range t.tables {
 		var statements []string
 		if len(table.Derived) > 0 {
 			statements = append(statements, `update {real} l set {derived} from {shadow} s where {same} and {distinct}`)
 		}
-		if !table.Fixed {
+		if !table.UserRows {
 			statements = append(
 				statements,
 				`delete from {real} l where not exists (select from {shadow} s where {same})`,
@@ -143,7 +145,7 @@ func (t *Tables) Replace(ctx context.Context, tx pgx.Tx) error {
 		}
 		names := t.names(table)
 		for _, statement := range statements {
-			if _, err := tx.Exec(ctx, Fill(statement, names)); err != nil {
+			if _, err := tx.Exec(ctx, Render(statement, names)); err != nil {
 				return fmt.Errorf("put the rebuilt %s in place: %w", table.Name, err)
 			}
 		}

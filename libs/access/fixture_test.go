@@ -92,7 +92,7 @@ func setup(t testing.TB, adjust ...func(*access.Config)) *bundle {
 
 // grant is what state makes for user 5 at this moment.
 func (b *bundle) grant() access.Grant {
-	return access.Grant{Issuer: access.Issuer(cell), Audience: []string{audience}, UserID: 5, IssuedAt: b.now, ExpiresAt: b.now.Add(access.Lifetime)}
+	return access.Grant{Issuer: access.Issuer(cell), Audience: []string{audience}, UserID: 5, IssuedAt: b.now, ExpiresAt: b.now.Add(access.TokenLifetime)}
 }
 
 func (b *bundle) sign(t testing.TB, change ...func(*access.Grant)) string {

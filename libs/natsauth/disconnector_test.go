@@ -25,7 +25,7 @@ func TestRevocationKicks(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
-	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: time.Nanosecond}
+	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: time.Nanosecond}
 	option, gone := watchDisconnects()
 	watcher := c.agent(t, agentOne, option)
 	dispatcher := c.agent(t, agentOne, option)
@@ -33,7 +33,7 @@ func TestRevocationKicks(t *testing.T) {
 
 	c.directory.revoke(agentOne)
 
-	kicked, err := kicker.Kick(testContext(t), principalOne())
+	kicked, err := kicker.Disconnect(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Equal(t, 2, kicked)
 	receive(t, gone)
@@ -50,7 +50,7 @@ func TestRevocationKicks(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, other.Reconnects)
 
-	kicked, err = kicker.Sweep(testContext(t), principalOne())
+	kicked, err = kicker.DisconnectOnce(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Zero(t, kicked)
 }
@@ -62,7 +62,7 @@ func TestKickCatchesWhoIsBeingAdmitted(t *testing.T) {
 
 	slow := &slowDirectory{directory: newDirectory(), entered: make(chan struct{}), leave: make(chan struct{})}
 	c := startCell(t, func(r *natsauth.Responder) { r.Authenticator = slow })
-	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: 5 * time.Second} // which is as long as a busy machine may take to admit it
+	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: 5 * time.Second} // which is as long as a busy machine may take to admit it
 	option, gone := watchDisconnects()
 	admitted := make(chan *nats.Conn, 1)
 
@@ -76,14 +76,14 @@ func TestKickCatchesWhoIsBeingAdmitted(t *testing.T) {
 
 	receive(t, slow.entered)
 
-	kicked, err := kicker.Sweep(testContext(t), principalOne())
+	kicked, err := kicker.DisconnectOnce(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Zero(t, kicked, "it is not there yet")
 
 	result := make(chan int, 1)
 
 	go func() {
-		kicked, err := kicker.Kick(context.Background(), principalOne())
+		kicked, err := kicker.Disconnect(context.Background(), principalOne())
 		if err != nil {
 			t.Error(err)
 		}
@@ -125,8 +125,8 @@ func TestKickOnEveryServerOfACluster(t *testing.T) {
 
 	c.directory.revoke(agentOne)
 
-	kicker := &natsauth.Kicker{Conn: c.static(t, natsauth.PrincipalSystem), Settle: time.Nanosecond}
-	kicked, err := kicker.Kick(testContext(t), principalOne())
+	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: time.Nanosecond}
+	kicked, err := kicker.Disconnect(testContext(t), principalOne())
 	require.NoError(t, err)
 	require.Equal(t, clusterSize, kicked)
 
@@ -140,17 +140,17 @@ func TestKickFaults(t *testing.T) {
 
 	c := startCell(t)
 	conn := c.static(t, natsauth.PrincipalSystem)
-	kicker := &natsauth.Kicker{Conn: conn}
+	kicker := &natsauth.Disconnector{Conn: conn}
 
-	_, err := kicker.Sweep(testContext(t), natsauth.Principal{})
+	_, err := kicker.DisconnectOnce(testContext(t), natsauth.Principal{})
 	require.ErrorIs(t, err, natsauth.ErrInvalidPrincipal)
 
 	ended, cancel := context.WithCancel(testContext(t))
 	cancel()
-	_, err = kicker.Kick(ended, principalOne())
+	_, err = kicker.Disconnect(ended, principalOne())
 	require.ErrorIs(t, err, context.Canceled)
 
 	conn.Close()
-	_, err = kicker.Kick(testContext(t), principalOne())
+	_, err = kicker.Disconnect(testContext(t), principalOne())
 	require.ErrorIs(t, err, nats.ErrConnectionClosed)
 }

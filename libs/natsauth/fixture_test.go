@@ -53,7 +53,7 @@ func (d *directory) Authenticate(_ context.Context, c natsauth.Credentials) (nat
 		return natsauth.Principal{}, d.broken
 	}
 
-	name, listens := natsauth.SubscriberOfUser(c.User)
+	name, listens := natsauth.ParseSubscriberUser(c.User)
 	if filter, known := d.readers[name]; known && c.Password == name+"-token" {
 		if listens {
 			return natsauth.Principal{Kind: natsauth.KindListener, Name: name, Filter: filter}, nil

@@ -48,9 +48,9 @@ func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string, expiry 
 	in := &intake{log: make(signals, 1000), received: make(chan jetstream.Msg, 10_000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	part := &natsauth.Intake{
+	part := &natsauth.PullReader{
 		Conn: conn, Stream: stream, Consumer: consumer,
-		Handle: func(m jetstream.Msg) { in.received <- m }, Expiry: expiry,
+		Handle: func(m jetstream.Msg) { in.received <- m }, RequestTimeout: expiry,
 		Logger: slog.New(slog.NewTextHandler(in.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 
@@ -138,7 +138,7 @@ func TestIntakeEndsWithItsConnection(t *testing.T) {
 	c := startCell(t)
 	agent := c.agent(t, agentOne)
 	reads := make(signals, 1000)
-	part := &natsauth.Intake{
+	part := &natsauth.PullReader{
 		Conn: agent.Conn, Stream: "DESIRED", Consumer: "dispatcher-17", Handle: func(jetstream.Msg) {},
 		Logger: slog.New(slog.NewTextHandler(reads, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -154,13 +154,13 @@ func TestIntakeEndsWithItsConnection(t *testing.T) {
 func TestIntakeFaults(t *testing.T) {
 	t.Parallel()
 
-	require.ErrorIs(t, (&natsauth.Intake{}).Run(t.Context()), natsauth.ErrInvalidIntake)
+	require.ErrorIs(t, (&natsauth.PullReader{}).Run(t.Context()), natsauth.ErrInvalidPullReader)
 
 	c := startCell(t)
 	agent := c.agent(t, agentOne)
 	agent.Close()
 
-	part := &natsauth.Intake{
+	part := &natsauth.PullReader{
 		Conn: agent.Conn, Stream: "DESIRED", Consumer: "dispatcher-17", Handle: func(jetstream.Msg) {}, Logger: slog.New(slog.DiscardHandler),
 	}
 	require.ErrorIs(t, part.Run(testContext(t)), nats.ErrConnectionClosed)
