@@ -1,81 +1,51 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 )
 
-// Bytes is a size in bytes, written 512, 64KiB, 10MB: a whole number with an optional unit, B, KB to TB
-// (powers of 1000) or KiB to TiB (powers of 1024).
+// Bytes is a size in bytes. Its text is a whole number and an optional unit: 512, 64KiB, 10MB.
 type Bytes int64
 
-// The units.
+// Binary units.
 const (
 	KiB Bytes = 1 << 10
 	MiB Bytes = 1 << 20
 	GiB Bytes = 1 << 30
 	TiB Bytes = 1 << 40
-
-	kB Bytes = 1e3
-	mB Bytes = 1e6
-	gB Bytes = 1e9
-	tB Bytes = 1e12
 )
 
-var errBytes = errors.New("not a size such as 512, 64KiB or 10MB")
+// units are all units, the binary ones first and from large to small.
+var units = []struct {
+	name string
+	size Bytes
+}{
+	{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}, {"", 1},
+}
 
-// ParseBytes reads a size. Units may be written in any case; sizes are never negative.
+// ParseBytes parses a size. The case of the unit does not matter.
 func ParseBytes(text string) (Bytes, error) {
 	text = strings.TrimSpace(text)
 	digits := len(text) - len(strings.TrimLeft(text, "0123456789"))
 	n, err := strconv.ParseInt(text[:digits], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q is %w", text, errBytes)
+	for _, unit := range units {
+		if err != nil || !strings.EqualFold(strings.TrimSpace(text[digits:]), unit.name) {
+			continue
+		}
+		if n > math.MaxInt64/int64(unit.size) {
+			return 0, fmt.Errorf("%q is larger than 8388607TiB", text)
+		}
+		return Bytes(n) * unit.size, nil
 	}
-	unit, ok := unitOf(strings.TrimSpace(text[digits:]))
-	if !ok {
-		return 0, fmt.Errorf("%q is %w", text, errBytes)
-	}
-	if n > math.MaxInt64/int64(unit) {
-		return 0, fmt.Errorf("%q is more than can be counted", text)
-	}
-	return Bytes(n) * unit, nil
+	return 0, fmt.Errorf("%q is not a size such as 512, 64KiB or 10MB", text)
 }
 
-func unitOf(name string) (Bytes, bool) {
-	switch strings.ToLower(name) {
-	case "", "b":
-		return 1, true
-	case "kb":
-		return kB, true
-	case "mb":
-		return mB, true
-	case "gb":
-		return gB, true
-	case "tb":
-		return tB, true
-	case "kib":
-		return KiB, true
-	case "mib":
-		return MiB, true
-	case "gib":
-		return GiB, true
-	case "tib":
-		return TiB, true
-	default:
-		return 0, false
-	}
-}
-
-// String writes the size in the largest binary unit that divides it, so that ParseBytes reads it back.
+// String returns the size in the largest binary unit that divides it. ParseBytes parses it back.
 func (b Bytes) String() string {
-	for _, unit := range []struct {
-		size Bytes
-		name string
-	}{{TiB, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
+	for _, unit := range units[:4] {
 		if b >= unit.size && b%unit.size == 0 {
 			return strconv.FormatInt(int64(b/unit.size), 10) + unit.name
 		}

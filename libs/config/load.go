@@ -10,96 +10,125 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Program is what the manual says about the program itself.
+// Program describes a program in its manual.
 type Program struct {
 	Name    string // of the binary: lockstep-state
-	About   string // a few sentences: what it does and what it needs
+	About   string // a few sentences: what it does and needs
 	Version string
-	// Questions are flags beyond those of the settings. Load notes which were asked and leaves the answer to the program.
-	Questions []Question
+	// Switches are flags without a value that are not settings.
+	Switches []Switch
 }
 
-// Question is a flag without a value.
-type Question struct {
-	Flag  string // without the dashes
-	Help  string // for the manual
-	Asked *bool  // set by Load
+// Switch is a flag without a value. Load sets On when the flag is given.
+type Switch struct {
+	Flag string // without the dashes
+	Help string
+	On   *bool
 }
 
-// Input is where the configuration comes from.
+// Input is the source of the configuration.
 type Input struct {
 	Args    []string  // command line without the program
 	Environ []string  // NAME=value pairs, as of os.Environ
-	Stdout  io.Writer // receives the answers to --help, --version and --print-config
+	Stdout  io.Writer // for the output of --help, --version and --print-config
 }
 
-// ErrAnswered is returned by Load when the command line asked a question (--help, --version,
-// --print-config) and it has been answered: the program is to end successfully.
-var ErrAnswered = errors.New("config: the question on the command line is answered")
+// ErrAnswered is returned by Load after --help, --version or --print-config: the program must exit with
+// status 0.
+var ErrAnswered = errors.New("config: printed the answer")
 
-// Load fills the struct that cfg points to from the file named by --config or LOCKSTEP_CONFIG, the
-// environment and the flags. Anything wrong is returned at once as Faults, and cfg is not to be used
-// then. The strings are warnings for the operator, a sentence each.
+// Load fills the struct that cfg points to from the file named by --config or LOCKSTEP_CONFIG, from the
+// environment and from the flags. It returns warnings for the operator, a sentence each. The error is
+// Faults with every fault; cfg is not usable then.
 func Load(cfg any, program Program, input Input) ([]string, error) {
 	b, err := Bind(cfg, "")
 	if err != nil {
 		return nil, err
 	}
-	flags := pflag.NewFlagSet(program.Name, pflag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	b.AddFlags(flags)
-	path := flags.String("config", lookup(input.Environ, envPrefix+"CONFIG"), "")
-	help := flags.BoolP("help", "h", false, "")
-	version := flags.Bool("version", false, "")
-	printConfig := flags.Bool("print-config", false, "")
-	for _, q := range program.Questions {
-		flags.BoolVar(q.Asked, q.Flag, false, "")
-	}
-	if fault := b.parseFlags(flags, input.Args); fault != nil {
-		return nil, Faults{*fault}
+	flags, _ := b.flagSets(program)
+	if err := parseFlags(flags, input.Args); err != nil {
+		return nil, Faults{{Message: err.Error()}}
 	}
 	switch {
-	case *help:
+	case isSet(flags, "help"):
 		return nil, answer(input.Stdout, b.Manual(program))
-	case *version:
+	case isSet(flags, "version"):
 		return nil, answer(input.Stdout, program.Name+" "+program.Version+"\n")
 	}
-
-	var faults Faults
-	if *path != "" {
-		faults = append(faults, b.readFile(*path)...)
+	path, err := flags.GetString("config")
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
 	}
-	warnings, fromEnviron := b.applyEnviron(input.Environ)
-	faults = append(faults, fromEnviron...)
+	for _, pair := range input.Environ {
+		if name, value, _ := strings.Cut(pair, "="); name == envPrefix+"CONFIG" && path == "" {
+			path = value
+		}
+	}
+	var faults Faults
+	if path != "" {
+		faults = b.readFile(path)
+	}
+	warnings, environFaults := b.applyEnviron(input.Environ)
+	faults = append(faults, environFaults...)
 	faults = append(faults, b.applyFlags()...)
-	faults = b.validate(faults)
-	if len(faults) > 0 {
+	if faults = b.validate(faults); len(faults) > 0 {
 		return warnings, faults
 	}
-	if *printConfig {
-		text, err := b.Print()
-		if err != nil {
-			return warnings, err
-		}
-		return warnings, answer(input.Stdout, text)
+	if !isSet(flags, "print-config") {
+		return warnings, nil
 	}
-	return warnings, nil
+	text, err := b.Print()
+	if err != nil {
+		return warnings, err
+	}
+	return warnings, answer(input.Stdout, text)
+}
+
+// flagSets returns all flags, and those that every program has.
+func (b *Binding) flagSets(program Program) (all, standard *pflag.FlagSet) {
+	all, standard = pflag.NewFlagSet(program.Name, pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	standard.SortFlags = false
+	standard.String("config", "", "YAML `file` with settings ["+envPrefix+"CONFIG]")
+	standard.Bool("print-config", false, "print the effective configuration with secrets hidden, and exit")
+	for _, s := range program.Switches {
+		standard.BoolVar(s.On, s.Flag, false, s.Help)
+	}
+	standard.Bool("version", false, "print the version, and exit")
+	standard.BoolP("help", "h", false, "print this manual, and exit")
+	all.SetOutput(io.Discard)
+	all.AddFlagSet(standard)
+	for _, f := range b.fields {
+		all.AddFlag(f.flag)
+	}
+	return all, standard
+}
+
+func isSet(flags *pflag.FlagSet, name string) bool {
+	return flags.Lookup(name).Value.String() == "true"
+}
+
+func parseFlags(flags *pflag.FlagSet, args []string) error {
+	err := flags.Parse(args)
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		var names []string
+		flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		suggestion := nearest(unknown.GetSpecifiedName(), names)
+		if suggestion != "" {
+			suggestion = "--" + suggestion
+		}
+		return fmt.Errorf("%w%s", err, didYouMean(suggestion))
+	}
+	if err == nil && flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; write settings as --flag=value", flags.Arg(0))
+	}
+	return err //nolint:wrapcheck // names the flag
 }
 
 func answer(stdout io.Writer, text string) error {
 	if _, err := io.WriteString(stdout, text); err != nil {
-		return fmt.Errorf("write the answer: %w", err)
+		return fmt.Errorf("print: %w", err)
 	}
 	return ErrAnswered
-}
-
-func lookup(environ []string, name string) string {
-	for _, pair := range environ {
-		if n, value, _ := strings.Cut(pair, "="); n == name {
-			return value
-		}
-	}
-	return ""
 }
 
 func (b *Binding) readFile(path string) Faults {
@@ -113,23 +142,4 @@ func (b *Binding) readFile(path string) Faults {
 		return Faults{{Message: "cannot read the configuration file: " + err.Error()}}
 	}
 	return b.applyFile(path, raw)
-}
-
-func (b *Binding) parseFlags(flags *pflag.FlagSet, args []string) *Fault {
-	err := flags.Parse(args)
-	if err == nil {
-		if flags.NArg() > 0 {
-			return &Fault{Message: fmt.Sprintf("unexpected argument %q; settings are given as --flag=value", flags.Arg(0))}
-		}
-		return nil
-	}
-	message := err.Error()
-	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		if suggestion := nearest(unknown.GetSpecifiedName(), func(yield func(string) bool) {
-			flags.VisitAll(func(f *pflag.Flag) { yield(f.Name) })
-		}); suggestion != "" {
-			message += "; did you mean --" + suggestion + "?"
-		}
-	}
-	return &Fault{Message: message}
 }

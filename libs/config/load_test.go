@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/config"
@@ -18,23 +17,23 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// shared is inline in everything, as service.Config is.
+// shared is inline in everything, like service.Config.
 type shared struct {
-	Patience time.Duration `yaml:"patience" help:"how long to wait"`
+	Timeout time.Duration `yaml:"timeout" help:"timeout of a request"`
 }
 
 func (s shared) Validate() []error {
-	if s.Patience < 0 {
-		return []error{config.Invalid("patience", "is negative")}
+	if s.Timeout < 0 {
+		return []error{config.Invalid("timeout", "is negative")}
 	}
 	return nil
 }
 
 type server struct {
-	URL   config.URL    `yaml:"url" help:"where it is"`
+	URL   config.URL    `yaml:"url" help:"address of the server"`
 	Token config.Secret `yaml:"token_file" help:"file with the token"`
 	TLS   struct {
-		On bool `yaml:"on" help:"whether to use TLS"`
+		On bool `yaml:"on" help:"use TLS"`
 	} `yaml:"tls" help:"encryption"`
 }
 
@@ -63,7 +62,7 @@ type everything struct {
 
 func defaults() everything {
 	return everything{
-		Shared: shared{Patience: 90 * time.Second},
+		Shared: shared{Timeout: 90 * time.Second},
 		Server: server{URL: "nats://ada:sesame@a:4222"},
 		Name:   "default", Format: "json", Size: 64 * config.KiB, List: []string{"a"}, Map: map[string]string{"k": "v"},
 		Net: netip.MustParsePrefix("10.0.0.0/8"),
@@ -84,11 +83,11 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-func TestEachLayerReachesEachType(t *testing.T) {
+func TestEveryLayerSetsEveryType(t *testing.T) {
 	t.Parallel()
 	token := writeFile(t, "sesame\r\n")
 	values := []struct{ key, text, yaml string }{
-		{"patience", "1m30s", "1m30s"},
+		{"timeout", "1m30s", "1m30s"},
 		{"server.url", "nats://b", "nats://b"},
 		{"server.token_file", token, token},
 		{"server.tls.on", "true", "true"},
@@ -104,7 +103,7 @@ func TestEachLayerReachesEachType(t *testing.T) {
 		{"net", "192.168.0.0/16", "192.168.0.0/16"},
 	}
 	want := everything{
-		Shared: shared{Patience: 90 * time.Second},
+		Shared: shared{Timeout: 90 * time.Second},
 		Server: server{URL: "nats://b", Token: config.SecretFile(token)},
 		Name:   "x y", Format: "text", Yes: true, Small: -8, Count: 4_000_000_000, Ratio: .25, Size: 2 * config.MiB,
 		List: []string{"b", "c"}, Map: map[string]string{"x": "1", "y": "a=b"}, Net: netip.MustParsePrefix("192.168.0.0/16"),
@@ -144,7 +143,7 @@ func TestEachLayerReachesEachType(t *testing.T) {
 	}
 }
 
-func TestFlagsBeatEnvironmentBeatsFileBeatsDefaults(t *testing.T) {
+func TestFlagsOverrideEnvironmentOverridesFileOverridesDefaults(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "name: file\nformat: text\nlist: [file]\nmap: {file: x}\n")
 	cfg := defaults()
@@ -152,13 +151,13 @@ func TestFlagsBeatEnvironmentBeatsFileBeatsDefaults(t *testing.T) {
 		[]string{"LOCKSTEP_NAME=env", "LOCKSTEP_MAP=env=x", "LOCKSTEP_LIST=env", "LOCKSTEP_FORMAT="})
 	require.NoError(t, err)
 	require.Equal(t, "flag", cfg.Name)
-	require.Equal(t, "text", cfg.Format, "an empty variable is none")
-	require.Equal(t, []string{"one", "two", "three"}, cfg.List, "a layer replaces, a repeated flag adds")
+	require.Equal(t, "text", cfg.Format, "an empty variable counts as unset")
+	require.Equal(t, []string{"one", "two", "three"}, cfg.List, "a layer replaces the layer below; a repeated flag adds")
 	require.Equal(t, map[string]string{"env": "x"}, cfg.Map)
 	require.Equal(t, 64*config.KiB, cfg.Size)
 }
 
-func TestEveryFaultIsReportedAtOnce(t *testing.T) {
+func TestLoadReportsEveryFaultAtOnce(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, `
 naem: x
@@ -176,27 +175,27 @@ telemetry: {a: b}
 `)
 	cfg := defaults()
 	_, _, err := load(&cfg, []string{"--config", file, "--yes=perhaps", "--format=xml", "--map=a"},
-		[]string{"LOCKSTEP_PATIENCE=10", "LOCKSTEP_COUNT=-1", "LOCKSTEP_RATIO=x", "LOCKSTEP_SERVER_TOKEN_FILE=/does/not/exist"})
+		[]string{"LOCKSTEP_TIMEOUT=10", "LOCKSTEP_COUNT=-1", "LOCKSTEP_RATIO=x", "LOCKSTEP_SERVER_TOKEN_FILE=/does/not/exist"})
 	var faults config.Faults
 	require.ErrorAs(t, err, &faults)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	for _, want := range []string{
 		`unknown key naem; did you mean name? [config.yaml:2]`,
-		`server.tls: wants keys with values below it [config.yaml:5]`,
+		`server.tls: must be a group of keys with values [config.yaml:5]`,
 		`unknown key server.ulr; did you mean server.url? [config.yaml:6]`,
-		`small (LOCKSTEP_SMALL, --small): "128" is not a whole number of 8 bits [config.yaml:7]`,
+		`small (LOCKSTEP_SMALL, --small): "128" is not a whole number (int8) [config.yaml:7]`,
 		`size (LOCKSTEP_SIZE, --size): "1.5GiB" is not a size such as 512, 64KiB or 10MB [config.yaml:8]`,
-		`size: is given twice, first in line 8 [config.yaml:9]`,
-		`list (LOCKSTEP_LIST, --list): wants a list: [a, b] [config.yaml:10]`,
-		`map (LOCKSTEP_MAP, --map): the value of "a" is not a single value [config.yaml:11]`,
+		`size: the key is already in line 8 [config.yaml:9]`,
+		`list (LOCKSTEP_LIST, --list): "a" is not a list such as [a, b] [config.yaml:10]`,
+		`map (LOCKSTEP_MAP, --map): is not a map such as {key: value}, with each key once [config.yaml:11]`,
 		`net (LOCKSTEP_NET, --net): has no value; leave the key out to keep the default [config.yaml:12]`,
 		`unknown key telemetry [config.yaml:13]`,
-		`patience (LOCKSTEP_PATIENCE, --patience): "10" has no unit; write 10s, 10m or 10h [LOCKSTEP_PATIENCE]`,
-		`count (LOCKSTEP_COUNT, --count): "-1" is not a whole number from 0 to 4294967295 [LOCKSTEP_COUNT]`,
+		`timeout (LOCKSTEP_TIMEOUT, --timeout): "10" is not a duration with a unit, such as 10s or 1m30s [LOCKSTEP_TIMEOUT]`,
+		`count (LOCKSTEP_COUNT, --count): "-1" is not a whole number (uint32) [LOCKSTEP_COUNT]`,
 		`ratio (LOCKSTEP_RATIO, --ratio): "x" is not a number such as 0.5 [LOCKSTEP_RATIO]`,
-		`yes (LOCKSTEP_YES, --yes): "perhaps" is neither true nor false [--yes]`,
+		`yes (LOCKSTEP_YES, --yes): "perhaps" is not true or false [--yes]`,
 		`map (LOCKSTEP_MAP, --map): "a" is not key=value [--map]`,
-		`format (LOCKSTEP_FORMAT, --format): "xml" is none of json, text [--format]`,
+		`format (LOCKSTEP_FORMAT, --format): "xml" is not one of json, text [--format]`,
 		`server.token_file (LOCKSTEP_SERVER_TOKEN_FILE, --server-token-file): cannot read the secret: open /does/not/exist: no such file or directory [LOCKSTEP_SERVER_TOKEN_FILE]`,
 		`server.url (LOCKSTEP_SERVER_URL, --server-url): is empty [config.yaml:4]`,
 	} {
@@ -205,7 +204,7 @@ telemetry: {a: b}
 	require.Len(t, faults, 18, err.Error())
 }
 
-func TestFilesThatAreNone(t *testing.T) {
+func TestFileFaults(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ text, want string }{
 		"empty":        {"", ""},
@@ -215,9 +214,9 @@ func TestFilesThatAreNone(t *testing.T) {
 		"alias":        {"name: &n x\nformat: text\nlist: [*n, y]\n", ""},
 		"broken":       {"a: [", "is not YAML"},
 		"tabs":         {"server:\n\turl: x", "is not YAML"},
-		"list":         {"[a]", "wants keys with values below it [config.yaml:1]"},
+		"list":         {"[a]", "must be a group of keys with values [config.yaml:1]"},
 		"two":          {"name: a\n---\nname: b\n", "more than one document"},
-		"scalar key":   {"name: {a: b}", "name (LOCKSTEP_NAME, --name): wants a single value (string)"},
+		"scalar key":   {"name: {a: b}", "name (LOCKSTEP_NAME, --name): is not a single value"},
 		"cycle":        {"server: &s\n  tls: *s\n", "unknown key server.tls.tls"},
 		"merge":        {"<<: {name: x}", "unknown key <<"},
 		"wrong group":  {"url: x", "did you mean server.url?"},
@@ -254,40 +253,43 @@ func TestCommandLineFaults(t *testing.T) {
 	}
 }
 
-func TestUnknownVariablesAreWarnedOf(t *testing.T) {
+func TestUnknownVariablesGiveWarnings(t *testing.T) {
 	t.Parallel()
 	cfg := defaults()
 	_, warnings, err := load(&cfg, nil, []string{
 		"LOCKSTEP_SERVER_ULR=x", "LOCKSTEP_SERVER_COLOUR=x", "LOCKSTEP_SERVER_TLS_DEPTH=x",
-		// Another service's, and what Kubernetes injects for a Service called lockstep-server.
+		// Of another service, and those that Kubernetes sets for a Service named lockstep-server.
 		"LOCKSTEP_RELAY_REGISTRY=x", "LOCKSTEP_SERVER_SERVICE_HOST=10.0.0.1", "LOCKSTEP_SERVER_SERVICE_PORT_HTTP=80",
 		"LOCKSTEP_SERVER_PORT=tcp://10.0.0.1:80", "LOCKSTEP_SERVER_PORT_80_TCP_ADDR=10.0.0.1", "OTHER_SERVER_URL=x",
 		"LOCKSTEP_SERVER_EMPTY=",
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"nothing reads LOCKSTEP_SERVER_ULR; did you mean LOCKSTEP_SERVER_URL?",
-		"nothing reads LOCKSTEP_SERVER_COLOUR",
-		"nothing reads LOCKSTEP_SERVER_TLS_DEPTH",
+		"no setting is named LOCKSTEP_SERVER_ULR; did you mean LOCKSTEP_SERVER_URL?",
+		"no setting is named LOCKSTEP_SERVER_COLOUR",
+		"no setting is named LOCKSTEP_SERVER_TLS_DEPTH",
 	}, warnings)
 }
 
-func TestTheManualNamesEverySetting(t *testing.T) {
+func TestManualNamesEverySetting(t *testing.T) {
 	t.Parallel()
 	cfg := defaults()
 	stdout, _, err := load(&cfg, []string{"--help", "--name=x"}, nil)
 	require.ErrorIs(t, err, config.ErrAnswered)
 	binding, err := config.Bind(&cfg, "")
 	require.NoError(t, err)
+	oneLine := strings.Join(strings.Fields(stdout), " ")
 	for _, f := range binding.Fields() {
-		require.Contains(t, stdout, "\n  --"+f.Flag)
-		require.Contains(t, stdout, f.Env+"   "+f.Key+"\n")
+		require.Contains(t, oneLine, " --"+f.Flag+" ")
+		require.Contains(t, oneLine, "["+f.Env+", "+f.Key+"]")
 	}
 	for _, want := range []string{
-		"program v3\n\nIt does things.\n", "\nserver: the server\n", "\nserver.tls: encryption\n", "A format. One of json, text. Defaults to json.",
-		"How long to wait. Defaults to 1m30s.", "Defaults to nats://ada:xxxxx@a:4222.", "File with the token. Not set by default.", "Defaults to a.", "Defaults to k=v.",
+		"program v3 It does things. Usage:", " server: the server --server-url url address of the server [",
+		" server.tls: encryption --server-tls-on use TLS [", `a format (json, text) [LOCKSTEP_FORMAT, format] (default "json")`,
+		"timeout of a request [LOCKSTEP_TIMEOUT, timeout] (default 1m30s)", "(default nats://ada:xxxxx@a:4222)",
+		"--server-token-file file file with the token [", "(default a)", "(default k=v)",
 	} {
-		require.Contains(t, stdout, want)
+		require.Contains(t, oneLine, want)
 	}
 	require.NotContains(t, stdout, "sesame")
 	for line := range strings.Lines(stdout) {
@@ -299,7 +301,7 @@ func TestTheManualNamesEverySetting(t *testing.T) {
 	require.Equal(t, "program v3\n", stdout)
 }
 
-func TestPrintConfigIsAFileThatGivesTheSame(t *testing.T) {
+func TestPrintedConfigLoadsTheSameValues(t *testing.T) {
 	t.Parallel()
 	token := writeFile(t, "sesame")
 	cfg := defaults()
@@ -320,31 +322,22 @@ func TestPrintConfigIsAFileThatGivesTheSame(t *testing.T) {
 	require.NotContains(t, stdout, "sesame")
 }
 
-func TestAPrefixMovesEverythingBelowAKey(t *testing.T) {
+func TestPrefixPutsAllKeysBelowAKey(t *testing.T) {
 	t.Parallel()
 	cfg := defaults()
 	binding, err := config.Bind(&cfg, "state")
 	require.NoError(t, err)
-	flags := pflag.NewFlagSet("up", pflag.ContinueOnError)
-	binding.AddFlags(flags)
-	require.NoError(t, flags.Parse([]string{"--state-name=flag", "--state-yes"}))
 	require.NoError(t, binding.ApplyFile("up.yaml", []byte("watcher: {a: b}\nstate: {server: {url: file}, name: file}\n")))
-	warnings, err := binding.ApplyEnviron([]string{"LOCKSTEP_STATE_SMALL=3", "LOCKSTEP_SMALL=4"})
-	require.NoError(t, err)
-	require.Empty(t, warnings)
-	require.NoError(t, binding.ApplyFlags())
 	require.NoError(t, binding.Validate())
-	require.Equal(t, "flag", cfg.Name)
-	require.True(t, cfg.Yes)
-	require.EqualValues(t, 3, cfg.Small)
+	require.Equal(t, "file", cfg.Name)
 	require.EqualValues(t, "file", cfg.Server.URL)
 
 	require.ErrorContains(t, binding.ApplyFile("up.yaml", []byte("state: {naem: x}")), "did you mean state.name?")
-	cfg.Shared.Patience = -1
-	require.ErrorContains(t, binding.Validate(), "state.patience (LOCKSTEP_STATE_PATIENCE, --state-patience): is negative")
+	cfg.Shared.Timeout = -1
+	require.ErrorContains(t, binding.Validate(), "state.timeout (LOCKSTEP_STATE_TIMEOUT, --state-timeout): is negative")
 }
 
-func TestBindRefusesStructsThatCannotWork(t *testing.T) {
+func TestBindRejectsWrongStructs(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]any{
 		"want a pointer":       everything{},

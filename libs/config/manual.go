@@ -3,164 +3,94 @@ package config
 import (
 	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 )
 
 // width is that of the manual, in columns.
 const width = 100
 
-// Manual is the text of --help: the program, where configuration comes from, every setting by group.
+// Manual returns the output of --help: the program, the sources of its configuration, every setting by group.
 func (b *Binding) Manual(program Program) string {
+	_, standard := b.flagSets(program)
 	var m strings.Builder
-	m.WriteString(program.Name)
-	if program.Version != "" {
-		m.WriteString(" " + program.Version)
-	}
-	m.WriteString("\n\n")
+	m.WriteString(strings.TrimSpace(program.Name+" "+program.Version) + "\n\n")
 	if program.About != "" {
-		m.WriteString(wrap(program.About, "") + "\n")
+		m.WriteString(wrap(program.About) + "\n\n")
 	}
 	fmt.Fprintf(&m, "Usage:\n  %s [--config file.yaml] [flags]\n\n", program.Name)
-	m.WriteString(wrap("Every setting below can be given in a YAML file, in the environment and as a flag; a flag beats "+
-		"the environment, which beats the file. A setting such as nats.url is written nats: {url: …} in the file. "+
-		"An empty variable counts as unset. Outside the file a list is a,b and a map k=v,k=v.", "") + "\n")
-	m.WriteString("  --config file     " + envPrefix + "CONFIG\n      the YAML file; none by default\n")
-	m.WriteString("  --print-config\n      print the configuration as it is after all of these, secrets hidden, and end\n")
-	for _, q := range program.Questions {
-		m.WriteString("  --" + q.Flag + "\n" + wrap(q.Help, "      "))
-	}
-	m.WriteString("  --version\n  -h, --help\n")
-	told := map[string]bool{}
+	m.WriteString(wrap("Each setting is a flag, an environment variable and a key of the YAML file; brackets show the last two. "+
+		"A flag overrides the environment, and the environment overrides the file. A key such as nats.url is "+
+		"nats: {url: …} in the file. An empty variable counts as unset. In a flag and in the environment a list is "+
+		"a,b and a map is k=v,k=v.") + "\n\n")
+	m.WriteString(standard.FlagUsagesWrapped(width))
+	written := map[string]bool{}
 	for _, s := range b.sections {
-		if !told[s.key] {
-			told[s.key] = true
-			b.manualOf(&m, s)
+		flags := pflag.NewFlagSet(s.key, pflag.ContinueOnError)
+		flags.SortFlags = false
+		for _, f := range b.fields {
+			if f.group == s.key {
+				flags.AddFlag(f.flag)
+			}
 		}
+		// The settings of inline structs belong to the group around them.
+		if written[s.key] || !flags.HasFlags() {
+			continue
+		}
+		written[s.key] = true
+		title := s.key
+		if title == "" {
+			title = "general"
+		}
+		if s.help != "" {
+			title += ": " + s.help
+		}
+		m.WriteString("\n" + wrap(title) + "\n" + flags.FlagUsagesWrapped(width))
 	}
 	return m.String()
 }
 
-// manualOf tells of a group; the settings of inline structs belong to the group around them.
-func (b *Binding) manualOf(m *strings.Builder, s section) {
-	title := s.key
-	if title == "" {
-		title = "general"
-	}
-	if s.help != "" {
-		title += ": " + s.help
-	}
-	for _, f := range b.fields {
-		if f.group != s.key {
-			continue
-		}
-		if title != "" {
-			m.WriteString("\n" + title + "\n")
-			title = ""
-		}
-		m.WriteString("\n  --" + f.Flag)
-		if f.Type != "bool" {
-			m.WriteString(" " + f.Type)
-		}
-		m.WriteString("\n      " + f.Env + "   " + f.Key + "\n")
-		m.WriteString(wrap(f.describe(), "      "))
-	}
-}
-
-func (f *Field) describe() string {
-	sentences := []string{}
-	if help := strings.TrimSpace(f.Help); help != "" {
-		first, size := utf8.DecodeRuneInString(help)
-		sentences = append(sentences, string(unicode.ToUpper(first))+strings.TrimSuffix(help[size:], ".")+".")
-	}
-	if len(f.OneOf) > 0 {
-		sentences = append(sentences, "One of "+strings.Join(f.OneOf, ", ")+".")
-	}
-	if f.Default == "" {
-		sentences = append(sentences, "Not set by default.")
-	} else {
-		sentences = append(sentences, "Defaults to "+f.Default+".")
-	}
-	return strings.Join(sentences, " ")
-}
-
-func wrap(text, indent string) string {
-	var out strings.Builder
-	column := 0
+// wrap breaks text into lines.
+func wrap(text string) string {
+	var lines []string
+	line := ""
 	for word := range strings.FieldsSeq(text) {
-		length := utf8.RuneCountInString(word)
-		switch {
-		case column == 0:
-			out.WriteString(indent)
-			column = len(indent)
-		case column+1+length > width:
-			out.WriteString("\n" + indent)
-			column = len(indent)
-		default:
-			out.WriteByte(' ')
-			column++
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
 		}
-		out.WriteString(word)
-		column += length
+		line = strings.TrimSpace(line + " " + word)
 	}
-	out.WriteByte('\n')
-	return out.String()
+	return strings.Join(append(lines, line), "\n")
 }
 
-// Print is the answer to --print-config: the effective settings as a YAML file with their origins as
-// comments, secrets hidden.
+// Print returns the effective settings as a YAML file with their origins as comments and secrets hidden.
 func (b *Binding) Print() (string, error) {
-	root := &yaml.Node{Kind: yaml.MappingNode}
-	for _, f := range b.fields {
-		node, words := root, strings.Split(f.Key, ".")
-		for _, word := range words[:len(words)-1] {
-			node = child(node, word)
-		}
-		value, err := f.node()
-		if err != nil {
-			return "", fmt.Errorf("print %s: %w", f.Key, err)
-		}
-		key := &yaml.Node{Kind: yaml.ScalarNode, Value: words[len(words)-1]}
-		if f.origin != "default" {
-			key.HeadComment = "from " + f.origin
-		}
-		node.Content = append(node.Content, key, value)
+	var root yaml.Node
+	if err := root.Encode(b.config); err != nil {
+		return "", fmt.Errorf("print the configuration: %w", err)
 	}
-	if len(root.Content) == 0 {
+	if len(b.fields) == 0 {
 		return "", nil
 	}
+	b.comment(&root, b.prefix)
 	var out strings.Builder
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
-	if err := encoder.Encode(root); err != nil {
+	if err := encoder.Encode(&root); err != nil {
 		return "", fmt.Errorf("print the configuration: %w", err)
 	}
 	return out.String(), nil
 }
 
-// child returns the mapping below a key, making it where it is not there.
-func child(node *yaml.Node, key string) *yaml.Node {
+// comment adds the origin of each value that is not a default.
+func (b *Binding) comment(node *yaml.Node, prefix string) {
 	for i := 0; i+1 < len(node.Content); i += 2 {
-		if node.Content[i].Value == key {
-			return node.Content[i+1]
+		key := join(prefix, node.Content[i].Value)
+		if f, ok := b.byKey[key]; !ok {
+			b.comment(node.Content[i+1], key)
+		} else if f.origin != "default" {
+			node.Content[i].HeadComment = "from " + f.origin
 		}
 	}
-	below := &yaml.Node{Kind: yaml.MappingNode}
-	node.Content = append(node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, below)
-	return below
-}
-
-func (f *Field) node() (*yaml.Node, error) {
-	var value any = format(f.value)
-	switch f.Type {
-	case "bool", "int", "number", "list", "map":
-		value = f.value.Interface()
-	}
-	node := &yaml.Node{}
-	if err := node.Encode(value); err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	return node, nil
 }

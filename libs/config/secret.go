@@ -9,34 +9,33 @@ import (
 	"strings"
 )
 
-// hidden stands where a secret would.
+// hidden is printed instead of a secret.
 const hidden = "(hidden)"
 
-// maxSecret bounds a secret file, in bytes.
+// maxSecret is the largest secret file, in bytes.
 const maxSecret = 1 << 20
 
-// Secret is a secret that lives in a file. Configuration carries the path; give the key a name that
-// ends in _file. It never prints its value: not as a string, in JSON, in slog or in faults. The zero
-// value is a secret that is not set.
+// Secret is a secret in a file. The configuration holds the path; its key ends in _file. A Secret never
+// prints its value: not as a string, in JSON, in slog or in faults. The zero value is not set.
 type Secret struct {
 	path  string
 	value *string // behind a pointer, so that printing an enclosing struct shows an address
 }
 
-// SecretFile is a secret in a file. The file is read at each Read, so that it can be rotated.
+// SecretFile returns a secret in a file. Each Read reads the file, so that it can be rotated.
 func SecretFile(path string) Secret { return Secret{path: path} }
 
-// SecretValue is a secret held in memory, for programs that start a service themselves.
+// SecretValue returns a secret in memory, for programs that start a service in their own process.
 func SecretValue(value string) Secret { return Secret{value: &value} }
 
 // IsSet reports whether there is a file or a value.
 func (s Secret) IsSet() bool { return s.path != "" || s.value != nil }
 
-// Path returns the file, "" for a value in memory.
+// Path returns the path of the file, "" for a value in memory.
 func (s Secret) Path() string { return s.path }
 
-// Read returns the secret without the line break at its end; it fails when the secret is not set, and
-// when the file cannot be read, is empty or larger than 1 MiB.
+// Read returns the secret without the line break at its end. It returns an error when the secret is not
+// set, and when the file cannot be read, is empty or is larger than 1 MiB.
 func (s Secret) Read() (string, error) {
 	if s.value != nil {
 		return *s.value, nil
@@ -63,7 +62,7 @@ func (s Secret) Read() (string, error) {
 	return value, nil
 }
 
-// Validate reads a secret that is set.
+// Validate checks that a secret that is set can be read.
 func (s Secret) Validate() []error {
 	if !s.IsSet() {
 		return nil
@@ -91,7 +90,7 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText is String; JSON uses it too.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText takes a path; an empty one unsets the secret.
+// UnmarshalText sets the path. An empty path unsets the secret.
 func (s *Secret) UnmarshalText(text []byte) error {
 	*s = Secret{path: string(text)}
 	return nil

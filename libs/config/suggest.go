@@ -1,36 +1,39 @@
 package config
 
-import (
-	"iter"
-	"strings"
-)
+import "strings"
 
-// suggestKey returns the setting that was most likely meant, "" when none is near.
+// didYouMean ends a sentence about an unknown name.
+func didYouMean(suggestion string) string {
+	if suggestion == "" {
+		return ""
+	}
+	return "; did you mean " + suggestion + "?"
+}
+
+// suggestKey returns the key nearest to an unknown one, or the same word in another group; "" when there is
+// none.
 func (b *Binding) suggestKey(key string) string {
-	if near := nearest(key, func(yield func(string) bool) {
-		for _, f := range b.fields {
-			if !yield(f.Key) || (f.group != "" && !yield(f.group)) {
-				return
-			}
-		}
-	}); near != "" {
+	var keys []string
+	for _, f := range b.fields {
+		keys = append(keys, f.Key, f.group)
+	}
+	if near := nearest(key, keys); near != "" {
 		return near
 	}
-	// The right word in the wrong group.
 	word := key[strings.LastIndex(key, ".")+1:]
 	for _, f := range b.fields {
-		if strings.HasSuffix(f.Key, "."+word) || f.Key == word {
+		if strings.HasSuffix("."+f.Key, "."+word) {
 			return f.Key
 		}
 	}
 	return ""
 }
 
-// nearest returns the candidate with the fewest edits from word, "" when all need more than a third
-// of the word.
-func nearest(word string, candidates iter.Seq[string]) string {
+// nearest returns the candidate with the fewest edits from word, "" when all need more than a third of the
+// word.
+func nearest(word string, candidates []string) string {
 	best, bestDistance := "", min(3, len(word)/3)+1
-	for candidate := range candidates {
+	for _, candidate := range candidates {
 		if d := distance(word, candidate); d < bestDistance {
 			best, bestDistance = candidate, d
 		}
@@ -38,14 +41,14 @@ func nearest(word string, candidates iter.Seq[string]) string {
 	return best
 }
 
-// distance counts the insertions, removals, replacements and swaps of neighbours between a and b.
+// distance is the Damerau-Levenshtein distance with adjacent transpositions.
 func distance(a, b string) int {
-	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
-	for j := range rows[1] {
-		rows[1][j] = j
+	before, above := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range above {
+		above[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		before, above, row := rows[0], rows[1], rows[2]
+		row := make([]int, len(b)+1)
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
 			cost := 1
@@ -57,7 +60,7 @@ func distance(a, b string) int {
 				row[j] = min(row[j], before[j-2]+1)
 			}
 		}
-		rows = [3][]int{above, row, before}
+		before, above = above, row
 	}
-	return rows[1][len(b)]
+	return above[len(b)]
 }

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// URL is an address that may carry a password: one URL or several with commas between. It prints with
-// the password hidden; Reveal returns it as it was written.
+// URL is one URL, or several with commas between them, that may contain a password. String hides the
+// password; Reveal does not.
 type URL string
 
 // Reveal returns the address with its password.
 func (u URL) Reveal() string { return string(u) }
 
-// String hides passwords, and the whole address when it cannot be told where one is.
+// String hides passwords. It hides the whole address when it cannot find the password.
 func (u URL) String() string {
 	parts := strings.Split(string(u), ",")
 	if strings.Contains(string(u), "@") && strings.Count(string(u), "://") != len(parts) {
@@ -37,7 +37,7 @@ func redact(address string) (string, bool) {
 	if err != nil || u.Scheme == "" || u.Host == "" {
 		return "", false
 	}
-	// An @ that does not end the user information means that a password holds / or #.
+	// A second @, or one outside of the user information: the password contains / or #.
 	if at := strings.Count(address, "@"); at > 1 || (at == 1 && u.User == nil) {
 		return "", false
 	}
@@ -50,7 +50,7 @@ func redact(address string) (string, bool) {
 		}
 	}
 	if u.User != nil {
-		// nats://token@host: to NATS a user alone is the secret.
+		// nats://token@host: NATS takes a user without a password as a token.
 		if _, withPassword := u.User.Password(); !withPassword && isNATS(u.Scheme) {
 			u.User = url.User("xxxxx")
 		}
@@ -71,7 +71,7 @@ func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 // MarshalText is String; JSON uses it too.
 func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// UnmarshalText takes the address as it is.
+// UnmarshalText sets the address without a check.
 func (u *URL) UnmarshalText(text []byte) error {
 	*u = URL(text)
 	return nil

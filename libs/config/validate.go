@@ -5,19 +5,70 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Validator is implemented by configuration structs, and by the types of fields, that have rules. It
-// returns everything that is wrong; use Invalid to name the setting.
+// Fault is one error in the configuration.
+type Fault struct {
+	Key     string // path in the file; "" when the fault concerns no setting
+	Env     string // environment variable of the key
+	Flag    string // flag of the key, without dashes
+	Origin  string // source of the value: "default", config.yaml:3, LOCKSTEP_NATS_URL, --nats-url
+	Message string
+}
+
+func (f Fault) String() string {
+	text := f.Message
+	switch {
+	case f.Env != "":
+		text = fmt.Sprintf("%s (%s, --%s): %s", f.Key, f.Env, f.Flag, text)
+	case f.Key != "":
+		text = f.Key + ": " + text
+	}
+	if f.Origin != "" && f.Origin != "default" {
+		text += " [" + f.Origin + "]"
+	}
+	return text
+}
+
+func (f *Field) fault(message string) Fault {
+	return Fault{Key: f.Key, Env: f.Env, Flag: f.Flag, Origin: f.origin, Message: message}
+}
+
+// Faults is every error in the configuration.
+type Faults []Fault //nolint:errname // a list
+
+func (f Faults) Error() string {
+	count := "1 fault"
+	if len(f) != 1 {
+		count = fmt.Sprintf("%d faults", len(f))
+	}
+	lines := []string{"the configuration has " + count + ":"}
+	for _, fault := range f {
+		lines = append(lines, "  "+fault.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Fault returns an invalid_argument error with the text of Error.
+func (f Faults) Fault() *fault.Error { return fault.New(errcode.InvalidArgument, "%s", f.Error()) }
+
+func (f Faults) err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	return f
+}
+
+// Validator is a struct or the type of a field that checks its values. Validate returns every fault; use
+// Invalid to name the setting.
 type Validator interface {
 	Validate() []error
 }
 
-// invalid is a fault of a setting named relative to the struct that found it.
-type invalid struct {
-	key     string
-	message string
-}
+type invalid struct{ key, message string }
 
 func (i *invalid) Error() string {
 	if i.key == "" {
@@ -26,49 +77,47 @@ func (i *invalid) Error() string {
 	return i.key + ": " + i.message
 }
 
-// Invalid says what is wrong with a setting and what to write instead. The key is relative to the
-// struct whose Validate method returns it: "url", "tls.cert_file".
+// Invalid returns a fault of a setting. The key is relative to the struct of the Validate method: "url",
+// "tls.cert_file". The message tells what to write instead.
 func Invalid(key, format string, args ...any) error {
 	return &invalid{key: key, message: fmt.Sprintf(format, args...)}
 }
 
-// Validate returns what the struct, its parts and its settings say is wrong, nil when all is well. Load
-// calls it; programs that fill the struct themselves may.
-func (b *Binding) Validate() error {
-	if faults := b.validate(nil); len(faults) > 0 {
-		return faults
-	}
-	return nil
-}
+// Validate calls the Validate methods of the struct, its parts and its fields, and checks the tags `oneof`.
+// The error is Faults. Load calls it.
+func (b *Binding) Validate() error { return b.validate(nil).err() }
 
-// validate adds to what is known already; a setting that has a fault gets no second one.
+// validate adds to known faults. A setting with a known fault gets no second one.
 func (b *Binding) validate(faults Faults) Faults {
-	known := slices.Clone(faults)
+	known := map[string]bool{"": false}
+	for _, f := range faults {
+		known[f.Key] = f.Key != ""
+	}
 	report := func(prefix string, err error) {
-		fault := b.faultOf(prefix, err)
-		if fault.Key == "" || !known.has(fault.Key) {
-			faults = faults.with(fault)
+		// The Validate method of an inline struct is promoted and runs twice.
+		if f := b.faultOf(prefix, err); !known[f.Key] && !slices.Contains(faults, f) {
+			faults = append(faults, f)
 		}
 	}
 	for _, f := range b.fields {
 		text := format(f.value)
-		unset := text == "" && f.Default == ""
-		if len(f.OneOf) > 0 && !unset && !slices.Contains(f.OneOf, text) {
-			report(f.Key, fmt.Errorf("%q is none of %s", text, strings.Join(f.OneOf, ", "))) //nolint:err113 // becomes a Fault
+		isUnset := text == "" && f.Default == ""
+		if len(f.OneOf) > 0 && !isUnset && !slices.Contains(f.OneOf, text) {
+			report(f.Key, Invalid("", "%q is not one of %s", text, strings.Join(f.OneOf, ", ")))
 		}
-		for _, err := range errorsOf(f.value.Addr().Interface()) {
+		for _, err := range validate(f.value.Addr().Interface()) {
 			report(f.Key, err)
 		}
 	}
 	for _, s := range b.sections {
-		for _, err := range errorsOf(s.value.Addr().Interface()) {
+		for _, err := range validate(s.value.Addr().Interface()) {
 			report(s.key, err)
 		}
 	}
 	return faults
 }
 
-func errorsOf(value any) []error {
+func validate(value any) []error {
 	validator, ok := value.(Validator)
 	if !ok {
 		return nil

@@ -48,9 +48,9 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 		program.Version = Version()
 	}
 	cfg, checkReady := defaults, false
-	program.Questions = append(slices.Clone(program.Questions), config.Question{
-		Flag: "check-ready", Asked: &checkReady,
-		Help: "ask the instance that runs here with the same configuration whether it is ready, and end with status 0 when it is; for health checks of containers",
+	program.Switches = append(slices.Clone(program.Switches), config.Switch{
+		Flag: "check-ready", On: &checkReady,
+		Help: "check whether the instance with the same configuration on this machine is ready, and exit with status 0 if so; for health checks of containers",
 	})
 	warnings, err := config.Load(&cfg, program, config.Input{Args: process.Args, Environ: process.Environ, Stdout: process.Stdout})
 	say := func(format string, args ...any) {

@@ -319,7 +319,7 @@ func TestValidate(t *testing.T) {
 		"endpoint": {func(c *telemetry.Config) { c.OTLPEndpoint = "https://c:4317" }, ""},
 		"no URL":   {func(c *telemetry.Config) { c.OTLPEndpoint = "c:4317" }, "telemetry.otlp_endpoint"},
 		"ratio":    {func(c *telemetry.Config) { c.SampleRatio = 1.5 }, "telemetry.sample_ratio"},
-		"level":    {func(c *telemetry.Config) { c.LogLevel = "loud" }, `"loud" is none of debug, info, warn, error`},
+		"level":    {func(c *telemetry.Config) { c.LogLevel = "loud" }, `"loud" is not one of debug, info, warn, error`},
 		"format":   {func(c *telemetry.Config) { c.LogFormat = "" }, "telemetry.log_format"},
 		"protocol": {func(c *telemetry.Config) { c.OTLPProtocol = "pigeon" }, "telemetry.otlp_protocol"},
 	} {
