@@ -4,12 +4,9 @@ go 1.26.0
 
 require (
 	connectrpc.com/connect v1.21.1
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	github.com/go-json-experiment/json v1.27.2
 	github.com/stretchr/testify v1.12.1
 	google.golang.org/protobuf v1.36.12
 )
 
-require (
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/text v0.14.0 // indirect
-)
+require go.yaml.in/yaml/v3 v3.0.5 // indirect

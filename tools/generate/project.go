@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/tools/generate/asyncapi"
 	"lockstep.internal/tools/generate/catalog"
 	"lockstep.internal/tools/generate/errcodes"
-	"lockstep.internal/tools/generate/registry"
+	"lockstep.internal/tools/generate/gotypes"
 	"lockstep.internal/tools/generate/toolchain"
 	"lockstep.internal/tools/generate/tree"
 )
@@ -22,7 +22,7 @@ const (
 	protoOut      = "schemas/gen"
 	goTypesOut    = "schemas/gen/events/events.go"
 	registryOut   = "schemas/gen/events/registry.go"
-	embeddedOut   = "schemas/gen/events/schemas"
+	decodersOut   = "schemas/gen/events/decoders.go"
 	errcodeIn     = "schemas/errors.json"
 	errcodeOut    = "schemas/gen/errcode/errcode.go"
 	examples      = "schemas/examples"
@@ -31,7 +31,7 @@ const (
 
 // ownedFolders hold nothing but generated files.
 func ownedFolders() []string {
-	return []string{embeddedOut, "schemas/gen/errcode", "schemas/gen/lockstep"}
+	return []string{"schemas/gen/errcode", "schemas/gen/lockstep"}
 }
 
 // project is one repository and the tools to generate in it.
@@ -66,12 +66,14 @@ func (p project) render(ctx context.Context, c catalog.Catalog) (tree.Tree, erro
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range c.Schemas.Names() {
-		files[embeddedOut+"/"+name] = c.Schemas.Raw(name)
+	types, err := gotypes.NewModel(c)
+	if err != nil {
+		return nil, fmt.Errorf("Go types of %s: %w", eventsFolder, err)
 	}
 	for path, source := range map[string]func() ([]byte, error){
-		goTypesOut:  func() ([]byte, error) { return p.tools.GoTypes(ctx, c) },
-		registryOut: func() ([]byte, error) { return registry.Generate(c) },
+		goTypesOut:  types.Types,
+		decodersOut: types.Decoders,
+		registryOut: types.Registry,
 		errcodeOut:  p.errorCodes,
 		asyncapiOut: func() ([]byte, error) { return asyncapi.Generate(c, os.DirFS(p.path(examples))) },
 	} {

@@ -1,12 +1,13 @@
-// Package events is what Lockstep's events say: a Go type for the data of every event type, and the registry of the types.
+// Package events holds the Go types of the data of Lockstep's events, their decoders, and the registry of event types.
 //
-// The source of truth are the JSON Schemas in schemas/events; the types, the registry and the embedded schemas are generated from them.
-// A type's Go struct has the schema's title for its name, and its constant is Type with that title: the data of [TypeObservedTick] is [ObservedTick].
+// The JSON Schemas in schemas/events define the events; types, decoders and registry are generated from them. A Go type
+// is named by the title of its schema, and its constant is Type with that title: the data of [TypeObservedTick] is
+// [ObservedTick].
 //
-// Decoding tolerates what it does not know, so that an event may gain fields. What comes from outside is checked with [Validate] first:
-// Go's JSON takes an event that lacks a required field for one that has it empty. Write lists that are required as empty, never as nil:
-// nil travels as null, which Validate refuses.
+// [Decode] reads an event and validates it. Do not use encoding/json for that: it reads an absent field as zero. Write a
+// required list as an empty one, never as nil: nil becomes null, which Decode refuses. Decode ignores unknown fields,
+// because an event type may gain fields within a version.
 //
-// A string type whose schema lists x-lockstep-known-values may gain values within a version, and Validate lets any value of it pass: treat one that you
-// do not know as "some other". Every other enumeration is closed.
+// A string type with x-lockstep-known-values in its schema may gain values within a version, and Decode accepts any:
+// treat an unknown one as "some other". Every other list of values is closed.
 package events

@@ -4,117 +4,136 @@ package events
 
 // Names of the event types.
 const (
-	// TypeAgentConnected is an event whose data is [AgentConnected], on stream AGENTS at agent.{agent}.connected: A replica of an agent has
-	// connected to a relay. Said once more, with the same connection_id and connected_at, of a connection that was said to be lost and is
-	// there.
+	// TypeAgentConnected is an event with the data [AgentConnected], on stream AGENTS at
+	// agent.{agent}.connected: A replica of an agent has connected to a relay. Said once more, with
+	// the same connection_id and connected_at, of a connection that was said to be lost and is there.
 	TypeAgentConnected = "dev.lockstep.agent.connected.v1"
-	// TypeAgentDisconnected is an event whose data is [AgentDisconnected], on stream AGENTS at agent.{agent}.disconnected: A replica of an
-	// agent is no longer connected to a relay. Of the replicas of a relay that was killed, the other relays say so.
+	// TypeAgentDisconnected is an event with the data [AgentDisconnected], on stream AGENTS at
+	// agent.{agent}.disconnected: A replica of an agent is no longer connected to a relay. Of the
+	// replicas of a relay that was killed, the other relays say so.
 	TypeAgentDisconnected = "dev.lockstep.agent.disconnected.v1"
-	// TypeAgentRequests is an event whose data is [AgentRequests], on stream AGENTS at agent.{agent}.requests: Who asked what of an agent
-	// through a relay: requests that have ended, and the beginning of those that last. Never with bodies, headers or queries.
+	// TypeAgentRequests is an event with the data [AgentRequests], on stream AGENTS at
+	// agent.{agent}.requests: Who asked what of an agent through a relay: requests that have ended,
+	// and the beginning of those that last. Never with bodies, headers or queries.
 	TypeAgentRequests = "dev.lockstep.agent.requests.v1"
-	// TypeApplied is an event whose data is [Applied], on stream APPLIED at applied.{agent}.{workspace}: A desired revision is applied
-	// completely.
+	// TypeApplied is an event with the data [Applied], on stream APPLIED at
+	// applied.{agent}.{workspace}: A desired revision is applied completely.
 	TypeApplied = "dev.lockstep.applied.applied.v1"
-	// TypeApplyFailed is an event whose data is [ApplyFailed], on stream APPLIED at applied.{agent}.{workspace}: Applying or deleting was
-	// refused or failed. It is retried with back-off.
+	// TypeApplyFailed is an event with the data [ApplyFailed], on stream APPLIED at
+	// applied.{agent}.{workspace}: Applying or deleting was refused or failed. It is retried with
+	// back-off.
 	TypeApplyFailed = "dev.lockstep.applied.apply_failed.v1"
-	// TypeTerminated is an event whose data is [Terminated], on stream APPLIED at applied.{agent}.{workspace}: Every object of the workspace is
-	// really gone.
+	// TypeTerminated is an event with the data [Terminated], on stream APPLIED at
+	// applied.{agent}.{workspace}: Every object of the workspace is really gone.
 	TypeTerminated = "dev.lockstep.applied.terminated.v1"
-	// TypeTerminating is an event whose data is [Terminating], on stream APPLIED at applied.{agent}.{workspace}: Deletion of a workspace's
-	// objects has begun.
+	// TypeTerminating is an event with the data [Terminating], on stream APPLIED at
+	// applied.{agent}.{workspace}: Deletion of a workspace's objects has begun.
 	TypeTerminating = "dev.lockstep.applied.terminating.v1"
-	// TypeAgentConfig is an event whose data is [AgentConfig], on stream CONTROL at control.{agent}.config: Configuration of one agent,
-	// followed live by its watcher, its dispatcher and the relays.
+	// TypeAgentConfig is an event with the data [AgentConfig], on stream CONTROL at
+	// control.{agent}.config: Configuration of one agent, followed live by its watcher, its dispatcher
+	// and the relays.
 	TypeAgentConfig = "dev.lockstep.control.config.v1"
-	// TypeResyncRequested is an event whose data is [ResyncRequested], on stream CONTROL at control.{agent}.resync: Asks an agent's watcher for
-	// a full resync.
+	// TypeResyncRequested is an event with the data [ResyncRequested], on stream CONTROL at
+	// control.{agent}.resync: Asks an agent's watcher for a full resync.
 	TypeResyncRequested = "dev.lockstep.control.resync.v1"
-	// TypeDeployFact is an event whose data is [DeployFact], on stream DEPLOYS at deploy.{cluster}.{namespace}.{kind}.{name}.{fact}: What
-	// Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a workload or an environment: its customData.
+	// TypeDeployFact is an event with the data [DeployFact], on stream DEPLOYS at
+	// deploy.{cluster}.{namespace}.{kind}.{name}.{fact}: What Lockstep adds to the CDEvent of a fact
+	// about a rollout, a scaling, a workload or an environment: its customData.
 	TypeDeployFact = "dev.lockstep.deploy.fact.v1"
-	// TypeDesiredWorkspace is an event whose data is [DesiredWorkspace], on stream DESIRED at desired.{agent}.{workspace}: The whole truth
-	// about one workspace for the dispatcher of its agent: apply exactly this.
+	// TypeDesiredWorkspace is an event with the data [DesiredWorkspace], on stream DESIRED at
+	// desired.{agent}.{workspace}: The whole truth about one workspace for the dispatcher of its
+	// agent: apply exactly this.
 	TypeDesiredWorkspace = "dev.lockstep.desired.workspace.v1"
-	// TypeDirectoryAgent is an event whose data is [DirectoryAgent], on stream DIRECTORY at directory.agent.{id}: An agent: one cluster, or a
-	// part of one, that Lockstep may use.
+	// TypeDirectoryAgent is an event with the data [DirectoryAgent], on stream DIRECTORY at
+	// directory.agent.{id}: An agent: one cluster, or a part of one, that Lockstep may use.
 	TypeDirectoryAgent = "dev.lockstep.directory.agent.v1"
-	// TypeDirectoryGroup is an event whose data is [DirectoryGroup], on stream DIRECTORY at directory.group.{id}: A group of projects and
-	// groups.
+	// TypeDirectoryGroup is an event with the data [DirectoryGroup], on stream DIRECTORY at
+	// directory.group.{id}: A group of projects and groups.
 	TypeDirectoryGroup = "dev.lockstep.directory.group.v1"
-	// TypeDirectoryKey is an event whose data is [DirectoryKey], on stream DIRECTORY at directory.key.{id}: A key that access tokens are signed
-	// with: its public part.
+	// TypeDirectoryKey is an event with the data [DirectoryKey], on stream DIRECTORY at
+	// directory.key.{id}: A key that access tokens are signed with: its public part.
 	TypeDirectoryKey = "dev.lockstep.directory.key.v1"
-	// TypeDirectoryMembership is an event whose data is [DirectoryMembership], on stream DIRECTORY at directory.membership.{id}: A user's role
-	// in an organization, a group or a project; inherited downward.
+	// TypeDirectoryMembership is an event with the data [DirectoryMembership], on stream DIRECTORY at
+	// directory.membership.{id}: A user's role in an organization, a group or a project; inherited
+	// downward.
 	TypeDirectoryMembership = "dev.lockstep.directory.membership.v1"
-	// TypeDirectoryOrganization is an event whose data is [DirectoryOrganization], on stream DIRECTORY at directory.organization.{id}: An
-	// organization.
+	// TypeDirectoryOrganization is an event with the data [DirectoryOrganization], on stream DIRECTORY
+	// at directory.organization.{id}: An organization.
 	TypeDirectoryOrganization = "dev.lockstep.directory.organization.v1"
-	// TypeDirectoryProject is an event whose data is [DirectoryProject], on stream DIRECTORY at directory.project.{id}: A project.
+	// TypeDirectoryProject is an event with the data [DirectoryProject], on stream DIRECTORY at
+	// directory.project.{id}: A project.
 	TypeDirectoryProject = "dev.lockstep.directory.project.v1"
-	// TypeDirectoryUser is an event whose data is [DirectoryUser], on stream DIRECTORY at directory.user.{id}: A user. Never a name or an
-	// e-mail address.
+	// TypeDirectoryUser is an event with the data [DirectoryUser], on stream DIRECTORY at
+	// directory.user.{id}: A user. Never a name or an e-mail address.
 	TypeDirectoryUser = "dev.lockstep.directory.user.v1"
-	// TypeObservedClusterReleased is an event whose data is [ObservedClusterReleased], on stream OBSERVED at
-	// observed.cluster.{cluster}.released: An administrator took a cluster from the project that it was, for whoever follows rollouts. The one
-	// event of its stream that no agent writes: it stands where it takes effect, among what agents observe, so that reading the stream again
-	// gives the same.
+	// TypeObservedClusterReleased is an event with the data [ObservedClusterReleased], on stream
+	// OBSERVED at observed.cluster.{cluster}.released: An administrator took a cluster from the
+	// project that it was, for whoever follows rollouts. The one event of its stream that no agent
+	// writes: it stands where it takes effect, among what agents observe, so that reading the stream
+	// again gives the same.
 	TypeObservedClusterReleased = "dev.lockstep.observed.cluster_released.v1"
-	// TypeObservedDeployment is an event whose data is [ObservedDeployment], on stream OBSERVED at observed.{agent}.{kind}.{namespace}.{name}:
-	// A Deployment as the watcher saw it. Absent counts are 0.
+	// TypeObservedDeployment is an event with the data [ObservedDeployment], on stream OBSERVED at
+	// observed.{agent}.{kind}.{namespace}.{name}: A Deployment as the watcher saw it. Absent counts
+	// are 0.
 	TypeObservedDeployment = "dev.lockstep.observed.deployment.v1"
-	// TypeObservedPod is an event whose data is [ObservedPod], on stream OBSERVED at observed.{agent}.{kind}.{namespace}.{name}: A pod as the
-	// watcher saw it, told on the subject of the Deployment that owns it.
+	// TypeObservedPod is an event with the data [ObservedPod], on stream OBSERVED at
+	// observed.{agent}.{kind}.{namespace}.{name}: A pod as the watcher saw it, told on the subject of
+	// the Deployment that owns it.
 	TypeObservedPod = "dev.lockstep.observed.pod.v1"
-	// TypeObservedRejected is an event whose data is [ObservedRejected], on stream OBSERVED at observed.{agent}.rejected: An object that could
-	// not be observed, such as one too large for a message.
+	// TypeObservedRejected is an event with the data [ObservedRejected], on stream OBSERVED at
+	// observed.{agent}.rejected: An object that could not be observed, such as one too large for a
+	// message.
 	TypeObservedRejected = "dev.lockstep.observed.rejected.v1"
-	// TypeObservedReplicaSet is an event whose data is [ObservedReplicaSet], on stream OBSERVED at observed.{agent}.{kind}.{namespace}.{name}:
-	// Metadata of a ReplicaSet, told on the subject of the Deployment that owns it.
+	// TypeObservedReplicaSet is an event with the data [ObservedReplicaSet], on stream OBSERVED at
+	// observed.{agent}.{kind}.{namespace}.{name}: Metadata of a ReplicaSet, told on the subject of the
+	// Deployment that owns it.
 	TypeObservedReplicaSet = "dev.lockstep.observed.replicaset.v1"
-	// TypeObservedResyncBegun is an event whose data is [ObservedResyncBegun], on stream OBSERVED at observed.{agent}.resync: A full resync of
-	// one agent begins. List versions were read before anything was listed.
+	// TypeObservedResyncBegun is an event with the data [ObservedResyncBegun], on stream OBSERVED at
+	// observed.{agent}.resync: A full resync of one agent begins. List versions were read before
+	// anything was listed.
 	TypeObservedResyncBegun = "dev.lockstep.observed.resync_begun.v1"
-	// TypeObservedResyncEnded is an event whose data is [ObservedResyncEnded], on stream OBSERVED at observed.{agent}.resync: A full resync has
-	// been sent whole.
+	// TypeObservedResyncEnded is an event with the data [ObservedResyncEnded], on stream OBSERVED at
+	// observed.{agent}.resync: A full resync has been sent whole.
 	TypeObservedResyncEnded = "dev.lockstep.observed.resync_ended.v1"
-	// TypeObservedTick is an event whose data is [ObservedTick], on stream OBSERVED at observed.{agent}.tick: Time as the agent's stream knows
-	// it, every 15 s: the only clock of decisions over observations.
+	// TypeObservedTick is an event with the data [ObservedTick], on stream OBSERVED at
+	// observed.{agent}.tick: Time as the agent's stream knows it, every 15 s: the only clock of
+	// decisions over observations.
 	TypeObservedTick = "dev.lockstep.observed.tick.v1"
-	// TypeObservedWorkload is an event whose data is [ObservedWorkload], on stream OBSERVED at
-	// observed.{agent}.workload.{kind}.{namespace}.{name}: A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the watcher
-	// saw it. Absent counts are 0. Fields are named as in a Deployment; where another kind has them under other names, the description says
-	// which.
+	// TypeObservedWorkload is an event with the data [ObservedWorkload], on stream OBSERVED at
+	// observed.{agent}.workload.{kind}.{namespace}.{name}: A Deployment, StatefulSet or DaemonSet
+	// whose rollouts are followed, as the watcher saw it. Absent counts are 0. Fields are named as in
+	// a Deployment; where another kind has them under other names, the description says which.
 	TypeObservedWorkload = "dev.lockstep.observed.workload.v1"
-	// TypeObservedWorkloadRevision is an event whose data is [ObservedWorkloadRevision], on stream OBSERVED at
-	// observed.{agent}.workload.{kind}.{namespace}.{name}: Metadata of a ReplicaSet, or a ControllerRevision, told on the subject of the
-	// workload that owns it.
+	// TypeObservedWorkloadRevision is an event with the data [ObservedWorkloadRevision], on stream
+	// OBSERVED at observed.{agent}.workload.{kind}.{namespace}.{name}: Metadata of a ReplicaSet, or a
+	// ControllerRevision, told on the subject of the workload that owns it.
 	TypeObservedWorkloadRevision = "dev.lockstep.observed.workload_revision.v1"
-	// TypeWorkspaceCreated is an event whose data is [WorkspaceCreated], on stream WORKSPACES at workspace.{project}.{workspace}.created: A
-	// user asked for a workspace.
+	// TypeWorkspaceCreated is an event with the data [WorkspaceCreated], on stream WORKSPACES at
+	// workspace.{project}.{workspace}.created: A user asked for a workspace.
 	TypeWorkspaceCreated = "dev.lockstep.workspace.created.v1"
-	// TypeWorkspaceDesiredStateChanged is an event whose data is [WorkspaceDesiredStateChanged], on stream WORKSPACES at
-	// workspace.{project}.{workspace}.desired_state_changed: What is wanted of a workspace changed, by a user or, after a restart, by the
-	// system.
+	// TypeWorkspaceDesiredStateChanged is an event with the data [WorkspaceDesiredStateChanged], on
+	// stream WORKSPACES at workspace.{project}.{workspace}.desired_state_changed: What is wanted of a
+	// workspace changed, by a user or, after a restart, by the system.
 	TypeWorkspaceDesiredStateChanged = "dev.lockstep.workspace.desired_state_changed.v1"
-	// TypeWorkspaceDrifted is an event whose data is [WorkspaceDrifted], on stream WORKSPACES at workspace.{project}.{workspace}.drifted: A
-	// workspace's objects were changed in its cluster by somebody else. They are applied again.
+	// TypeWorkspaceDrifted is an event with the data [WorkspaceDrifted], on stream WORKSPACES at
+	// workspace.{project}.{workspace}.drifted: A workspace's objects were changed in its cluster by
+	// somebody else. They are applied again.
 	TypeWorkspaceDrifted = "dev.lockstep.workspace.drifted.v1"
-	// TypeWorkspaceExpiryWarning is an event whose data is [WorkspaceExpiryWarning], on stream WORKSPACES at
-	// workspace.{project}.{workspace}.expiry_warning: A policy will soon stop or terminate a workspace.
+	// TypeWorkspaceExpiryWarning is an event with the data [WorkspaceExpiryWarning], on stream
+	// WORKSPACES at workspace.{project}.{workspace}.expiry_warning: A policy will soon stop or
+	// terminate a workspace.
 	TypeWorkspaceExpiryWarning = "dev.lockstep.workspace.expiry_warning.v1"
-	// TypeWorkspaceOrphanDeleted is an event whose data is [WorkspaceOrphanDeleted], on stream WORKSPACES at
-	// workspace.{project}.{workspace}.orphan_deleted: Objects of an unknown workspace are gone from their cluster, as an operator decided.
-	// Project 0.
+	// TypeWorkspaceOrphanDeleted is an event with the data [WorkspaceOrphanDeleted], on stream
+	// WORKSPACES at workspace.{project}.{workspace}.orphan_deleted: Objects of an unknown workspace
+	// are gone from their cluster, as an operator decided. Project 0.
 	TypeWorkspaceOrphanDeleted = "dev.lockstep.workspace.orphan_deleted.v1"
-	// TypeWorkspaceOrphaned is an event whose data is [WorkspaceOrphaned], on stream WORKSPACES at workspace.{project}.{workspace}.orphaned: A
-	// cluster holds objects of a workspace that is not known. They are left alone until an operator decides. Project 0.
+	// TypeWorkspaceOrphaned is an event with the data [WorkspaceOrphaned], on stream WORKSPACES at
+	// workspace.{project}.{workspace}.orphaned: A cluster holds objects of a workspace that is not
+	// known. They are left alone until an operator decides. Project 0.
 	TypeWorkspaceOrphaned = "dev.lockstep.workspace.orphaned.v1"
-	// TypeWorkspaceStateChanged is an event whose data is [WorkspaceStateChanged], on stream WORKSPACES at
-	// workspace.{project}.{workspace}.state_changed: The actual state of a workspace changed.
+	// TypeWorkspaceStateChanged is an event with the data [WorkspaceStateChanged], on stream
+	// WORKSPACES at workspace.{project}.{workspace}.state_changed: The actual state of a workspace
+	// changed.
 	TypeWorkspaceStateChanged = "dev.lockstep.workspace.state_changed.v1"
 )
 
@@ -261,83 +280,5 @@ func Types() []Type {
 			Name: TypeWorkspaceStateChanged, Title: "WorkspaceStateChanged", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.state_changed",
 			Description: "The actual state of a workspace changed.",
 		},
-	}
-}
-
-// New returns a pointer to a new value of the Go type that is the data of an event type, and whether there is one.
-func New(name string) (any, bool) {
-	switch name {
-	case TypeAgentConnected:
-		return new(AgentConnected), true
-	case TypeAgentDisconnected:
-		return new(AgentDisconnected), true
-	case TypeAgentRequests:
-		return new(AgentRequests), true
-	case TypeApplied:
-		return new(Applied), true
-	case TypeApplyFailed:
-		return new(ApplyFailed), true
-	case TypeTerminated:
-		return new(Terminated), true
-	case TypeTerminating:
-		return new(Terminating), true
-	case TypeAgentConfig:
-		return new(AgentConfig), true
-	case TypeResyncRequested:
-		return new(ResyncRequested), true
-	case TypeDeployFact:
-		return new(DeployFact), true
-	case TypeDesiredWorkspace:
-		return new(DesiredWorkspace), true
-	case TypeDirectoryAgent:
-		return new(DirectoryAgent), true
-	case TypeDirectoryGroup:
-		return new(DirectoryGroup), true
-	case TypeDirectoryKey:
-		return new(DirectoryKey), true
-	case TypeDirectoryMembership:
-		return new(DirectoryMembership), true
-	case TypeDirectoryOrganization:
-		return new(DirectoryOrganization), true
-	case TypeDirectoryProject:
-		return new(DirectoryProject), true
-	case TypeDirectoryUser:
-		return new(DirectoryUser), true
-	case TypeObservedClusterReleased:
-		return new(ObservedClusterReleased), true
-	case TypeObservedDeployment:
-		return new(ObservedDeployment), true
-	case TypeObservedPod:
-		return new(ObservedPod), true
-	case TypeObservedRejected:
-		return new(ObservedRejected), true
-	case TypeObservedReplicaSet:
-		return new(ObservedReplicaSet), true
-	case TypeObservedResyncBegun:
-		return new(ObservedResyncBegun), true
-	case TypeObservedResyncEnded:
-		return new(ObservedResyncEnded), true
-	case TypeObservedTick:
-		return new(ObservedTick), true
-	case TypeObservedWorkload:
-		return new(ObservedWorkload), true
-	case TypeObservedWorkloadRevision:
-		return new(ObservedWorkloadRevision), true
-	case TypeWorkspaceCreated:
-		return new(WorkspaceCreated), true
-	case TypeWorkspaceDesiredStateChanged:
-		return new(WorkspaceDesiredStateChanged), true
-	case TypeWorkspaceDrifted:
-		return new(WorkspaceDrifted), true
-	case TypeWorkspaceExpiryWarning:
-		return new(WorkspaceExpiryWarning), true
-	case TypeWorkspaceOrphanDeleted:
-		return new(WorkspaceOrphanDeleted), true
-	case TypeWorkspaceOrphaned:
-		return new(WorkspaceOrphaned), true
-	case TypeWorkspaceStateChanged:
-		return new(WorkspaceStateChanged), true
-	default:
-		return nil, false
 	}
 }

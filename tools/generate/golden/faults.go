@@ -16,8 +16,8 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-// Faults says, one sentence each, which events of a folder, structured JSON in files named after their type, are not what the schemas say.
-func Faults(schemas document.Set, dir fs.FS) ([]string, error) {
+// NewCompiler returns a JSON Schema compiler that knows the schemas by their URLs and checks formats.
+func NewCompiler(schemas document.Set) (*jsonschema.Compiler, error) {
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
 	for _, name := range schemas.Names() {
@@ -29,8 +29,18 @@ func Faults(schemas document.Set, dir fs.FS) ([]string, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
+	return compiler, nil
+}
+
+// Faults lists the events of a folder that the schemas refuse, a sentence for each fault. The folder holds structured
+// JSON in files named by event type.
+func Faults(schemas document.Set, dir fs.FS) ([]string, error) {
+	compiler, err := NewCompiler(schemas)
+	if err != nil {
+		return nil, err
+	}
 	var sentences []string
-	err := fs.WalkDir(dir, ".", func(file string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(dir, ".", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}

@@ -1,7 +1,6 @@
 package golden_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -40,13 +39,8 @@ func TestEveryEventEverReleasedCanStillBeRead(t *testing.T) {
 			e, err := event.UnmarshalStructured(raw)
 			require.NoError(t, err)
 			require.Equal(t, filepath.Base(file), strings.TrimPrefix(e.Type(), event.TypePrefix)+".json")
-			require.NoError(t, events.Validate(e.Type(), e.Data()))
-
-			data, ok := events.New(e.Type())
-			require.True(t, ok, "no Go type of %s", e.Type())
-			decoder := json.NewDecoder(bytes.NewReader(e.Data()))
-			decoder.DisallowUnknownFields()
-			require.NoError(t, decoder.Decode(data))
+			data, err := events.DecodeAny(e.Type(), e.Data())
+			require.NoError(t, err)
 			again, err := json.Marshal(data)
 			require.NoError(t, err)
 			require.JSONEq(t, string(e.Data()), string(again), "the Go type loses something")

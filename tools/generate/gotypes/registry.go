@@ -1,0 +1,48 @@
+package gotypes
+
+import (
+	"bytes"
+	"fmt"
+	"text/template"
+
+	"lockstep.internal/tools/generate/catalog"
+)
+
+const registrySource = header + `// Names of the event types.
+const (
+{{- range .}}
+{{comment .}}	Type{{.Title}} = {{printf "%q" .Type}}
+{{- end}}
+)
+
+// Types returns every event type, sorted by name, a fresh copy at each call.
+func Types() []Type {
+	return []Type{
+{{- range .}}
+		{
+			Name: Type{{.Title}}, Title: {{printf "%q" .Title}}, Stream: {{printf "%q" .Stream.Name}}, Subject: {{printf "%q" .Subject}},
+			Description: {{printf "%q" .Description}},
+		},
+{{- end}}
+	}
+}
+`
+
+// Registry returns the source of the table of event types.
+func (m Model) Registry() ([]byte, error) {
+	functions := template.FuncMap{"comment": typeComment}
+	tmpl, err := template.New("registry").Funcs(functions).Parse(registrySource)
+	if err != nil {
+		return nil, fmt.Errorf("registry of event types: %w", err)
+	}
+	var out bytes.Buffer
+	if err := tmpl.Execute(&out, m.catalog.Events); err != nil {
+		return nil, fmt.Errorf("registry of event types: %w", err)
+	}
+	return formatted(out.Bytes())
+}
+
+func typeComment(e catalog.Event) string {
+	return comment("\t", fmt.Sprintf("Type%s is an event with the data [%s], on stream %s at %s: %s",
+		e.Title, e.Title, e.Stream.Name, e.Subject, e.Description))
+}
