@@ -116,7 +116,7 @@ func (r Reporter) Begun(resync Resync, at time.Time) (Fact, error) {
 	at = at.UTC().Truncate(time.Millisecond)
 	return r.event(events.TypeObservedResyncBegun, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/begun", at, events.ObservedResyncBegun{
 		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
-		Scope: events.ObservedResyncBegunScope(r.Scope), Selection: r.Selection, Count: resync.Count, ListVersions: versions, ObservedAt: at,
+		Scope: events.Scope(r.Scope), Selection: r.Selection, Count: resync.Count, ListVersions: versions, ObservedAt: at,
 	})
 }
 
@@ -124,7 +124,7 @@ func (r Reporter) Begun(resync Resync, at time.Time) (Fact, error) {
 func (r Reporter) Ended(resync Resync, at time.Time) (Fact, error) {
 	at = at.UTC().Truncate(time.Millisecond)
 	return r.event(events.TypeObservedResyncEnded, r.Cell.ObservedResync(r.Agent), resync.ID, r.ClusterUID+"/resync/"+resync.ID+"/ended", at, events.ObservedResyncEnded{
-		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Scope: events.ObservedResyncEndedScope(r.Scope), Count: resync.Count, ObservedAt: at,
+		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Scope: events.Scope(r.Scope), Count: resync.Count, ObservedAt: at,
 	})
 }
 
