@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lockstep.internal/libs/internal/delay"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
 )
 
@@ -71,8 +71,8 @@ type Config[T any] struct {
 	// the next one, and the busier the stream, the more do. Defaults to 2 ms.
 	Linger time.Duration
 
-	// RetryMin and RetryMax bound the pauses after failures. Default to 50 ms and 5 s.
-	RetryMin, RetryMax time.Duration
+	// Retry bounds the pauses after failures. Defaults to 50 ms and 5 s.
+	Retry retry.Policy
 
 	// LockInterval is how often a replica that waits asks for the lock. Defaults to 500 ms.
 	LockInterval time.Duration
@@ -97,6 +97,7 @@ func (c Config[T]) withDefaults() Config[T] {
 	if c.Linger == 0 {
 		c.Linger = 2 * time.Millisecond
 	}
+	c.Retry = c.Retry.OrDefault(retry.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second})
 	if c.StaleAfter == 0 {
 		c.StaleAfter = 10 * time.Second
 	}
@@ -133,11 +134,6 @@ func (c Config[T]) validate() error {
 		return fmt.Errorf("configure the consumer %s of stream %s: %w", c.Name, c.Stream, errors.Join(faults...))
 	}
 	return nil
-}
-
-func (c Config[T]) retry() delay.Range {
-	r := delay.Range{Min: c.RetryMin, Max: c.RetryMax}
-	return r.Or(delay.Range{Min: 50 * time.Millisecond, Max: 5 * time.Second})
 }
 
 func (c Config[T]) key() cursorKey { return cursorKey{consumer: c.Name, stream: c.Stream} }

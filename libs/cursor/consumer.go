@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"lockstep.internal/libs/internal/delay"
 )
 
 // Consumer takes a stream into the database. Its methods may be called from any goroutine.
@@ -60,7 +58,7 @@ func New[T any](cfg Config[T]) (*Consumer[T], error) {
 // Run reads until ctx is done, finishes the transaction under way and returns nil. While another replica reads it waits. Failures of
 // the database, of NATS and of the handler are logged and retried for ever.
 func (c *Consumer[T]) Run(ctx context.Context) error {
-	pause := delay.New(c.cfg.retry())
+	pause := c.cfg.Retry.Backoff()
 	for {
 		worked, err := c.lead(ctx)
 		if ctx.Err() != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lockstep.internal/libs/internal/delay"
 	"lockstep.internal/libs/topology"
 )
 
@@ -65,7 +64,7 @@ func headerText(text string) string {
 func (s *session[T]) bury(ctx context.Context, m *Message[T], reason error) error {
 	letter := deadLetter(s.cfg, m, reason)
 	id := fmt.Sprintf("%s/%s/%d/%d", s.cfg.Name, s.cfg.Stream, s.position.epoch, m.Sequence)
-	pause := delay.New(s.cfg.retry())
+	pause := s.cfg.Retry.Backoff()
 	for {
 		_, err := s.cfg.JetStream.PublishMsg(ctx, letter, jetstream.WithMsgID(id))
 		if err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"lockstep.internal/libs/cursor"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/pgtest"
@@ -95,7 +96,7 @@ func (b *bundle) config(tb testing.TB) cursor.Config[string] {
 	return cursor.Config[string]{
 		Name: "model", Stream: stream, Pool: b.pool, JetStream: natstest.JetStream(tb, b.server), Logger: slog.New(slog.DiscardHandler),
 		Cell: "local", Service: "test", Decode: decode, Handle: handle,
-		RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond, LockInterval: time.Millisecond, StaleAfter: time.Nanosecond,
+		Retry: retry.Policy{Min: time.Millisecond, Max: 20 * time.Millisecond}, LockInterval: time.Millisecond, StaleAfter: time.Nanosecond,
 	}
 }
 

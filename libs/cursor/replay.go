@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep.internal/libs/internal/delay"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 )
 
 // SequenceRange is a part of a stream, by sequences that both belong to it.
@@ -44,7 +44,7 @@ func (c *Consumer[T]) Replay(ctx context.Context, db postgres.Beginner, stretch 
 	if stretch.From > 0 {
 		r.out.Last = stretch.From - 1
 	}
-	outage := delay.New(c.cfg.retry())
+	outage := c.cfg.Retry.Backoff()
 	for {
 		before := r.out.Last
 		err := r.follow(ctx)
@@ -208,7 +208,7 @@ func (r *replay[T]) take(ctx context.Context, b *batch[T]) error {
 func connected(ctx context.Context, conn *nats.Conn, atMost time.Duration) error {
 	back := conn.StatusChanged(nats.CONNECTED)
 	defer conn.RemoveStatusListener(back)
-	if err := delay.SleepOr(ctx, atMost, back); err != nil {
+	if err := retry.SleepOrWake(ctx, atMost, back); err != nil {
 		return fmt.Errorf("wait for NATS: %w", err)
 	}
 	return nil

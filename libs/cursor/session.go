@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep.internal/libs/internal/delay"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 )
 
 // drainTimeout bounds the transaction under way when Run was asked to end.
@@ -29,7 +29,7 @@ type session[T any] struct {
 
 	worked   bool
 	position position
-	outage   *delay.Delay
+	outage   *retry.Backoff
 	count    counters
 }
 
@@ -43,7 +43,7 @@ type counters struct {
 func newSession[T any](c *Consumer[T], conn *pgx.Conn) *session[T] {
 	m, name, stream := c.cfg.Metrics, c.cfg.Name, c.cfg.Stream
 	return &session[T]{
-		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, outage: delay.New(c.cfg.retry()),
+		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, outage: c.cfg.Retry.Backoff(),
 		count: counters{
 			handled:  m.handled.WithLabelValues(name, stream),
 			dead:     m.dead.WithLabelValues(name, stream),
@@ -139,7 +139,7 @@ func (s *session[T]) take(ctx context.Context, b *batch[T]) error {
 	}
 	to := s.position
 	to.last = markOf(b.last.Subject, b.last.Header, b.last.Data, b.last.Sequence, b.last.Stored)
-	pause := delay.New(s.cfg.retry())
+	pause := s.cfg.Retry.Backoff()
 	for {
 		err := s.commit(ctx, b, to)
 		bad := poisons(err, b)
@@ -197,7 +197,7 @@ func (s *session[T]) commit(ctx context.Context, b *batch[T], to position) error
 func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		_ = delay.Sleep(longer, drainTimeout)
+		_ = retry.Sleep(longer, drainTimeout)
 		cancel()
 	})
 	return longer, func() {

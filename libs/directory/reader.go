@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lockstep.internal/libs/internal/delay"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/topology"
 )
@@ -46,7 +46,7 @@ func (d *Directory) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("directory: %w", err)
 	}
 	f := &follower{Directory: d, js: js, ready: ready}
-	pause := delay.New(delay.Range{Min: retryMin, Max: retryMax})
+	pause := retry.Policy{Min: retryMin, Max: retryMax}.Backoff()
 	for ctx.Err() == nil {
 		caughtUp, reason := f.follow(ctx)
 		if ctx.Err() != nil {

@@ -9,114 +9,96 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 )
 
-// PullReader reads one of an agent's consumers across the account border, for as long as it runs.
+// PullReader reads one of an agent's consumers across the account boundary.
 //
-// It is there because consuming does not survive a reconnect well: the server forgets the way back of pull requests
-// when a client goes, but not the requests, and where the client comes back with the same inbox it goes on answering
-// them into the void, before the new ones. Each message so lost comes again only after the consumer's AckWait, until
-// the old requests expire. So each request of an Intake has an inbox of its own, and one that was sent before a
-// reconnect, or while it happened, is given up, which makes the server drop it at once where it leads the consumer itself;
-// where another server of the cluster does, that one cannot see inboxes, and drops the request when it expires, soon.
-// nats.go's own Consume and Messages ask again from a goroutine of theirs, at times for an inbox that is gone already.
+// nats.go's Consume and Messages lose messages after a reconnect there: the server forgets the reply path of pull
+// requests, but keeps answering the requests while the client uses the same inbox. Each lost message returns only after
+// the consumer's AckWait. So each request of a PullReader has its own inbox, and a reconnect abandons the current
+// request. The server that leads the consumer then drops the request at once; in a cluster another server drops it when
+// it expires.
 //
-// A message that another consumer delivered is dropped: whoever shares the account and knew the name of an inbox could have
-// its own sent there.
+// PullReader drops messages of other consumers: a user of the account who knows an inbox could direct its own messages
+// there.
 //
-// Messages are handled one at a time, in the order of the stream except for those delivered again: what is under way
-// when the connection breaks, or comes in the ten seconds after it in a cluster, may be late by AckWait.
+// It handles one message at a time, in stream order except for redeliveries. Messages in flight during a disconnect may
+// be late by AckWait; in a cluster also those of the next 10 s.
 type PullReader struct {
 	// Conn is the agent's connection. Required.
 	Conn *nats.Conn
-	// Stream and Consumer name what is read. The consumer must have been made in advance. Required.
+	// Stream and Consumer name an existing consumer. Required.
 	Stream   string
 	Consumer string
-	// Handle gets every message and must acknowledge it. Required.
+	// Handle must acknowledge each message. Required.
 	Handle func(jetstream.Msg)
-	// Logger is told of what is waited for. Required.
+	// Logger. Required.
 	Logger *slog.Logger
-	// RequestTimeout of one request. Defaults to 10 s; at most a minute of silence passes the border.
+	// RequestTimeout of one pull request. Defaults to 10 s. The maximum is one minute, the time for which the
+	// boundary keeps an idle reply path.
 	RequestTimeout time.Duration
 }
 
 const (
-	intakeWait    = time.Second
-	intakeMaxWait = 30 * time.Second
-	intakeExpiry  = 10 * time.Second
-	intakeBatch   = 500
+	pullTimeout = 10 * time.Second
+	pullBatch   = 500
 )
 
-// ErrInvalidPullReader is wrapped by what [PullReader.Run] returns for fields that it cannot run with.
-var ErrInvalidPullReader = errors.New("invalid intake")
+// ErrInvalidPullReader is wrapped by errors of [PullReader.Run] about missing fields.
+var ErrInvalidPullReader = errors.New("invalid pull reader")
 
-// Run reads until the context ends, then lets Handle finish what has arrived. It waits for a consumer that is not
-// there yet. Its only other end is a connection that its owner closed.
-func (i *PullReader) Run(ctx context.Context) error {
-	if i.Conn == nil || i.Stream == "" || i.Consumer == "" || i.Handle == nil || i.Logger == nil {
+// Run reads until ctx ends, then handles the messages that have arrived. It waits for a consumer that does not exist
+// yet. It returns an error only when the owner closed the connection.
+func (r *PullReader) Run(ctx context.Context) error {
+	if r.Conn == nil || r.Stream == "" || r.Consumer == "" || r.Handle == nil || r.Logger == nil {
 		return fmt.Errorf("%w: connection, stream, consumer, handler and logger are required", ErrInvalidPullReader)
 	}
-
-	js, err := jetstream.New(i.Conn)
+	js, err := jetstream.New(r.Conn)
 	if err != nil {
-		return fmt.Errorf("intake of %s: %w", i.Stream, err)
+		return fmt.Errorf("read stream %s: %w", r.Stream, err)
 	}
-
-	status := i.Conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
-	defer i.Conn.RemoveStatusListener(status)
-
+	status := r.Conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer r.Conn.RemoveStatusListener(status)
 	for ctx.Err() == nil {
-		if i.Conn.IsClosed() {
-			return fmt.Errorf("intake of %s: %w", i.Stream, nats.ErrConnectionClosed)
+		if r.Conn.IsClosed() {
+			return fmt.Errorf("read stream %s: %w", r.Stream, nats.ErrConnectionClosed)
 		}
-
-		if consumer, err := i.lookUp(ctx, js); err == nil {
-			i.read(ctx, consumer, status)
+		if consumer, err := r.findConsumer(ctx, js); err == nil {
+			r.read(ctx, consumer, status)
 		}
 	}
-
 	return nil
 }
 
-// lookUp retries until the consumer is there, the context ends or the connection is closed.
-func (i *PullReader) lookUp(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval = intakeWait
-	wait.MaxInterval = intakeMaxWait
-
-	consumer, err := backoff.Retry(ctx, func() (jetstream.Consumer, error) {
-		if i.Conn.IsClosed() {
-			return nil, backoff.Permanent(nats.ErrConnectionClosed)
+// findConsumer retries until the consumer exists, ctx ends or the connection is closed.
+func (r *PullReader) findConsumer(ctx context.Context, js jetstream.JetStream) (consumer jetstream.Consumer, err error) {
+	err = retry.Policy{Min: time.Second, Max: 30 * time.Second}.Do(ctx, func() error {
+		if r.Conn.IsClosed() {
+			return retry.Permanent(nats.ErrConnectionClosed)
 		}
-
-		consumer, err := js.Consumer(ctx, i.Stream, i.Consumer)
-		if err != nil {
-			return nil, fmt.Errorf("look up consumer %s on stream %s: %w", i.Consumer, i.Stream, err)
+		if consumer, err = js.Consumer(ctx, r.Stream, r.Consumer); err != nil {
+			return fmt.Errorf("find consumer %s of stream %s: %w", r.Consumer, r.Stream, err)
 		}
-
-		return consumer, nil
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
-		i.Logger.WarnContext(ctx, "intake waits", slog.Any("error", err), slog.Duration("wait", wait))
-	}))
-	if err != nil {
-		return nil, fmt.Errorf("intake: %w", err)
-	}
-
-	return consumer, nil
+		return nil
+	}, func(err error, pause time.Duration) {
+		r.Logger.WarnContext(ctx, "pull reader waits for its consumer",
+			slog.String(logkey.Stream, r.Stream), slog.String(logkey.Consumer, r.Consumer),
+			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+	})
+	return consumer, err //nolint:wrapcheck // wrapped above
 }
 
-// read asks for messages and handles them, one request after the other, until the connection has changed, a request
-// fails or the context ends.
-func (i *PullReader) read(ctx context.Context, consumer jetstream.Consumer, status <-chan nats.Status) {
+// read requests and handles messages until the connection changes, a request fails or ctx ends.
+func (r *PullReader) read(ctx context.Context, consumer jetstream.Consumer, status <-chan nats.Status) {
 	ctx, cancel := context.WithCancel(ctx)
-
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
-
 	watching.Go(func() {
 		select {
 		case <-status:
@@ -124,52 +106,42 @@ func (i *PullReader) read(ctx context.Context, consumer jetstream.Consumer, stat
 		case <-ctx.Done():
 		}
 	})
-
-	i.Logger.DebugContext(ctx, "intake reads", slog.String("stream", i.Stream), slog.String("consumer", i.Consumer))
-
 	for ctx.Err() == nil {
-		if err := i.request(ctx, consumer); err != nil && ctx.Err() == nil {
-			i.Logger.WarnContext(ctx, "intake is disturbed",
-				slog.String("stream", i.Stream), slog.String("consumer", i.Consumer), slog.Any("error", err))
-
+		if err := r.request(ctx, consumer); err != nil && ctx.Err() == nil {
+			r.Logger.WarnContext(ctx, "pull request failed, retrying",
+				slog.String(logkey.Stream, r.Stream), slog.String(logkey.Consumer, r.Consumer), logkey.Error(err))
 			return
 		}
 	}
 }
 
-// acknowledgements is how the subjects begin on which messages of the consumer are acknowledged; only the server makes replies of that kind.
-func (i *PullReader) acknowledgements() string { return "$JS.ACK." + i.Stream + "." + i.Consumer + "." }
+// ackPrefix is the prefix of the consumer's acknowledgement subjects. Only the server sets such replies.
+func (r *PullReader) ackPrefix() string { return "$JS.ACK." + r.Stream + "." + r.Consumer + "." }
 
-// request is one pull request: it handles messages as they arrive and returns when it is used up or has expired.
-func (i *PullReader) request(ctx context.Context, consumer jetstream.Consumer) error {
-	expiry := i.RequestTimeout
-	if expiry == 0 {
-		expiry = intakeExpiry
+// request sends one pull request and handles messages until the request is complete or has expired.
+func (r *PullReader) request(ctx context.Context, consumer jetstream.Consumer) error {
+	timeout := r.RequestTimeout
+	if timeout == 0 {
+		timeout = pullTimeout
 	}
-
-	ctx, cancel := context.WithTimeout(ctx, expiry)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-
-	batch, err := consumer.Fetch(intakeBatch, jetstream.FetchContext(ctx))
+	batch, err := consumer.Fetch(pullBatch, jetstream.FetchContext(ctx))
 	if err != nil {
-		return fmt.Errorf("ask for messages: %w", err)
+		return fmt.Errorf("request messages: %w", err)
 	}
-
 	for message := range batch.Messages() {
-		if !strings.HasPrefix(message.Reply(), i.acknowledgements()) {
-			i.Logger.WarnContext(ctx, "intake drops a message that is not for it",
-				slog.String("consumer", i.Consumer), slog.String("subject", message.Subject()), slog.String("reply", message.Reply()))
-
+		if !strings.HasPrefix(message.Reply(), r.ackPrefix()) {
+			r.Logger.WarnContext(ctx, "pull reader dropped a message of another consumer",
+				slog.String(logkey.Consumer, r.Consumer), slog.String(logkey.Subject, message.Subject()),
+				slog.String("reply", message.Reply()))
 			continue
 		}
-
-		i.Handle(message)
+		r.Handle(message)
 	}
-
 	err = batch.Error()
 	if err == nil || errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
 	}
-
 	return fmt.Errorf("receive messages: %w", err)
 }

@@ -11,56 +11,51 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 
-	"lockstep.internal/libs/internal/delay"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 )
 
-// Restoration is what was found to be older than it was.
+// Restoration describes a stream or a database that was restored from an older copy.
 type Restoration struct {
-	// Stream that ends before what it has acknowledged. Empty when it is the database that is older than the streams.
+	// Stream is the restored stream. Empty when the database was restored.
 	Stream string
-	// Reason in a sentence, for the log and for whoever asks later.
+	// Reason is a sentence for the log.
 	Reason string
 }
 
-// Config says what to publish, and where.
+// Config configures a [Publisher].
 type Config struct {
 	// Pool of the database with the outbox. Required.
 	Pool *pgxpool.Pool
 
-	// Conn is the connection to NATS, which comes back by itself. Required.
+	// Conn is a connection to NATS that reconnects for ever. Required.
 	Conn *nats.Conn
 
 	// Logger. Required.
 	Logger *slog.Logger
 
-	// Restored is called when a stream or the database turns out to be restored from an older copy, in the transaction that takes note of it: an
-	// error rolls back and the call is repeated. It inserts the messages whose loss would matter again, since the stream
-	// may lack some, or the other way round speak of what the database no longer knows. Defaults to logging only.
+	// Restored is called when a stream or the database was restored from an older copy. It inserts
+	// the current state again: the stream may lack messages, or hold messages that the database no
+	// longer knows. It runs in the transaction that records the restoration; an error rolls back and
+	// the call is repeated. Defaults to logging only.
 	Restored func(ctx context.Context, tx pgx.Tx, r Restoration) error
 
-	// Batch is how many rows are taken at once. Defaults to 1000.
+	// Batch is the maximum number of rows read at once. Defaults to 1000.
 	Batch int
-
-	// BatchBytes bounds the data of the rows taken at once. Defaults to 16 MiB.
+	// BatchBytes bounds the data of the rows read at once. Defaults to 16 MiB.
 	BatchBytes int64
-
-	// Interval is how long a message may wait when its notification was lost. Defaults to 1 s.
+	// Interval is the maximum delay of a message after a lost notification. Defaults to 1 s.
 	Interval time.Duration
-
-	// AckTimeout is how long JetStream may take to acknowledge. Defaults to 5 s.
+	// AckTimeout is the time that JetStream has for an acknowledgement. Defaults to 5 s.
 	AckTimeout time.Duration
-
-	// RetryMin and RetryMax bound the pauses after failures. Default to 50 ms and 5 s.
-	RetryMin, RetryMax time.Duration
-
-	// LockInterval is how often a replica that waits asks for the lock. Defaults to 500 ms.
+	// Retry bounds the pauses after failures. Defaults to 50 ms and 5 s.
+	Retry retry.Policy
+	// LockInterval is the time between two attempts of a waiting replica to get the lock.
+	// Defaults to 500 ms.
 	LockInterval time.Duration
-
-	// StaleAfter is the age of the oldest waiting message from which on Check complains. Defaults to 30 s.
+	// StaleAfter is the age of the oldest message at which Check fails. Defaults to 30 s.
 	StaleAfter time.Duration
-
-	// Metrics to write to. Defaults to none.
+	// Metrics to update. Optional.
 	Metrics *Metrics
 }
 
@@ -80,6 +75,7 @@ func (c Config) withDefaults() Config {
 	if c.AckTimeout == 0 {
 		c.AckTimeout = 5 * time.Second
 	}
+	c.Retry = c.Retry.OrDefault(retry.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second})
 	if c.StaleAfter == 0 {
 		c.StaleAfter = 30 * time.Second
 	}
@@ -104,14 +100,9 @@ func (c Config) validate() error {
 		faults = append(faults, errors.New("negative batch"))
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("configure the outbox's publisher: %w", errors.Join(faults...))
+		return fmt.Errorf("outbox publisher: %w", errors.Join(faults...))
 	}
 	return nil
-}
-
-func (c Config) retry() delay.Range {
-	r := delay.Range{Min: c.RetryMin, Max: c.RetryMax}
-	return r.Or(delay.Range{Min: 50 * time.Millisecond, Max: 5 * time.Second})
 }
 
 func (c Config) lock() postgres.Lock { return postgres.Lock{Name: "outbox", Interval: c.LockInterval} }

@@ -17,6 +17,7 @@ import (
 
 	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/tools/testkit/natsd"
 	"lockstep.internal/tools/testkit/natstest"
 	"lockstep.internal/tools/testkit/pgtest"
@@ -83,7 +84,7 @@ func (b *bundle) publisher(change func(*outbox.Config)) *outbox.Publisher {
 	b.t.Helper()
 	cfg := outbox.Config{
 		Pool: b.pool, Conn: natstest.Connect(b.t, b.server, b.options...), Logger: slog.New(slog.DiscardHandler),
-		Interval: 100 * time.Millisecond, LockInterval: time.Millisecond, RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond,
+		Interval: 100 * time.Millisecond, LockInterval: time.Millisecond, Retry: retry.Policy{Min: time.Millisecond, Max: 20 * time.Millisecond},
 	}
 	if change != nil {
 		change(&cfg)

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics of a publisher.
+// Metrics are the metrics of a publisher.
 type Metrics struct {
 	published prometheus.Counter
 	conflicts prometheus.Counter
@@ -17,10 +17,11 @@ type Metrics struct {
 	active    prometheus.Gauge
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := newMetrics()
-	for _, c := range []prometheus.Collector{m.published, m.conflicts, m.failures, m.restored, m.waiting, m.oldest, m.active} {
+	collectors := []prometheus.Collector{m.published, m.conflicts, m.failures, m.restored, m.waiting, m.oldest, m.active}
+	for _, c := range collectors {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register the outbox's metrics: %w", err)
 		}
@@ -30,18 +31,22 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 
 func newMetrics() *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "lockstep", Subsystem: "outbox", Name: name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "lockstep", Subsystem: "outbox", Name: name, Help: help,
+		})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "lockstep", Subsystem: "outbox", Name: name, Help: help})
+		return prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "lockstep", Subsystem: "outbox", Name: name, Help: help,
+		})
 	}
 	return &Metrics{
 		published: counter("published_total", "Messages acknowledged by JetStream and removed from the outbox."),
-		conflicts: counter("conflicts_total", "Publishes refused because the subject's last sequence was another, and resolved by reading it."),
-		failures:  counter("failures_total", "Publishes that failed and are repeated."),
-		restored:  counter("restored_total", "Streams or databases found to be restored from an older copy."),
-		waiting:   gauge("waiting", "Messages in the outbox when the active publisher last looked, at most one batch."),
-		oldest:    gauge("oldest_seconds", "Age of the oldest message when the active publisher last looked."),
-		active:    gauge("active", "1 in the replica that publishes, else 0."),
+		conflicts: counter("conflicts_total", "Publishes refused because of another last sequence on the subject."),
+		failures:  counter("failures_total", "Failed publishes; each is retried."),
+		restored:  counter("restored_total", "Restorations of a stream or the database from an older copy."),
+		waiting:   gauge("waiting", "Messages in the outbox at the last read of the active publisher, at most one batch."),
+		oldest:    gauge("oldest_seconds", "Age of the oldest message at the last read of the active publisher."),
+		active:    gauge("active", "1 in the replica that holds the publisher lock, else 0."),
 	}
 }

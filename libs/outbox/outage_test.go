@@ -73,7 +73,7 @@ func TestPostgreSQLRestarted(t *testing.T) {
 	b.changes("x", 3)
 	b.published()
 	server.Kill()
-	require.ErrorContains(t, p.Check(t.Context()), "outbox cannot be read")
+	require.ErrorContains(t, p.Check(t.Context()), "read the outbox")
 	require.NoError(t, server.Restart(t.Context()))
 	require.Eventually(t, func() bool { return b.pool.Ping(t.Context()) == nil }, patience, time.Millisecond)
 	b.changes("x", 3)

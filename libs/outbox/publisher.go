@@ -4,35 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lockstep.internal/libs/internal/delay"
+	"lockstep.internal/libs/retry"
 )
 
-// Publisher moves messages from the outbox to JetStream. Its methods may be called from any goroutine.
+// Publisher moves messages from the outbox to JetStream. It is safe for concurrent use.
 type Publisher struct {
-	cfg    Config
-	hooks  hooks
-	offers offers
+	cfg   Config
+	hooks hooks
 }
 
-// hooks are points at which tests hold or end a publisher.
+// hooks are points at which tests pause or end a publisher.
 type hooks struct {
 	publish      func(ctx context.Context, row row) // before a row is sent
 	acknowledged func() error                       // between acknowledgement and removal
 	waiting      func()                             // before waiting for new rows
 }
 
-// New makes a publisher; it does nothing until Run. The error says all that is wrong with the configuration.
+// New returns a publisher that does nothing until Run. The error lists all faults of the configuration.
 func New(cfg Config) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	return &Publisher{
-		cfg:    cfg.withDefaults(),
-		offers: newOffers(),
+		cfg: cfg.withDefaults(),
 		hooks: hooks{
 			publish:      func(context.Context, row) {},
 			acknowledged: func() error { return nil },
@@ -41,8 +40,8 @@ func New(cfg Config) (*Publisher, error) {
 	}, nil
 }
 
-// Run publishes until ctx is done, then finishes what is under way and returns nil. While another replica publishes it waits.
-// Failures of the database and of NATS are logged and retried for ever.
+// Run publishes until ctx ends, then finishes the current batch and returns nil. While another replica holds the lock
+// it waits. It logs and retries failures of the database and of NATS for ever.
 func (p *Publisher) Run(ctx context.Context) error {
 	js, err := jetstream.New(p.cfg.Conn,
 		jetstream.WithPublishAsyncTimeout(p.cfg.AckTimeout),
@@ -52,42 +51,41 @@ func (p *Publisher) Run(ctx context.Context) error {
 		return fmt.Errorf("open JetStream: %w", err)
 	}
 	defer js.CleanupPublisher()
-
-	pause := delay.New(p.cfg.retry())
+	backoff := p.cfg.Retry.Backoff()
 	for {
-		worked, err := p.lead(ctx, js)
+		published, err := p.publishWhileLocked(ctx, js)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if worked {
-			pause.Reset()
+		if published {
+			backoff.Reset()
 		}
 		p.cfg.Metrics.failures.Inc()
-		p.cfg.Logger.WarnContext(ctx, "the outbox's publisher starts again", "error", err)
-		if pause.Wait(ctx) != nil {
+		pause := backoff.Next()
+		p.cfg.Logger.WarnContext(ctx, "outbox publisher failed, retrying",
+			slog.Any("error", err), slog.Duration("retry_in", pause))
+		if retry.Sleep(ctx, pause) != nil {
 			return nil
 		}
 	}
 }
 
-// lead publishes while it holds the lock. It says whether anything was published, and returns when the database fails or ctx is done.
-func (p *Publisher) lead(ctx context.Context, js jetstream.JetStream) (bool, error) {
+// publishWhileLocked waits for the lock and publishes until the database fails or ctx ends. It reports whether it
+// published anything.
+func (p *Publisher) publishWhileLocked(ctx context.Context, js jetstream.JetStream) (bool, error) {
 	held, err := p.cfg.lock().Acquire(ctx, p.cfg.Pool)
 	if err != nil {
 		return false, err
 	}
 	p.cfg.Metrics.active.Set(1)
 	defer p.cfg.Metrics.active.Set(0)
-	p.cfg.Logger.DebugContext(ctx, "this replica publishes the outbox")
-	p.offers.open()
-	defer p.offers.close()
+	p.cfg.Logger.DebugContext(ctx, "outbox publisher acquired the lock")
 	s := newSession(p, js, held)
 	err = errors.Join(s.run(ctx), held.Release(ctx))
-	return s.worked, err
+	return s.published, err
 }
 
-// Check is a health check: nil while the oldest waiting message is younger than StaleAfter, else a reason with its age and the
-// number of those that wait.
+// Check is a health check. It fails when the oldest message is older than StaleAfter.
 func (p *Publisher) Check(ctx context.Context) error {
 	const countTo = 10_000
 	var waiting int
@@ -96,7 +94,7 @@ func (p *Publisher) Check(ctx context.Context) error {
 		SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8
 		FROM (SELECT created_at FROM outbox ORDER BY id LIMIT $1) AS oldest`, countTo).Scan(&waiting, &seconds)
 	if err != nil {
-		return fmt.Errorf("outbox cannot be read: %w", err)
+		return fmt.Errorf("read the outbox: %w", err)
 	}
 	age := time.Duration(seconds * float64(time.Second))
 	if age < p.cfg.StaleAfter {

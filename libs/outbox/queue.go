@@ -11,7 +11,7 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// row is a message that waits in the outbox.
+// row is a message in the outbox.
 type row struct {
 	id      int64
 	subject string
@@ -22,23 +22,27 @@ type row struct {
 
 const columns = `id, subject, header, data, created_at`
 
-// queue is the outbox's tables, seen through the connection that holds the lock.
+// queue reads and writes the outbox's tables through the connection that holds the lock.
 type queue struct{ conn *pgx.Conn }
 
-// read returns the oldest rows, up to a number of rows and of bytes, without those of excluded subjects.
+// read returns the oldest rows outside the excluded subjects, up to limit rows and to a number of bytes.
 func (q queue) read(ctx context.Context, excluded []string, limit int, bytes int64) ([]row, error) {
-	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`, bytes, excluded, limit)
+	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`,
+		bytes, excluded, limit)
 }
 
-// readRows returns these rows, up to a number of bytes, as far as they are still there.
+// readRows returns those of the rows that still exist, up to a number of bytes.
 func (q queue) readRows(ctx context.Context, ids []int64, bytes int64) ([]row, error) {
 	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE id = ANY ($2)`, bytes, ids)
 }
 
-func (q queue) collect(ctx context.Context, chosen string, args ...any) ([]row, error) {
+func (q queue) collect(ctx context.Context, selection string, args ...any) ([]row, error) {
 	rows, err := q.conn.Query(ctx, `
 		SELECT id, subject, header, data, greatest(extract(epoch FROM clock_timestamp() - created_at), 0)::float8
-		FROM (SELECT `+columns+`, sum(octet_length(data)) OVER (ORDER BY id) - octet_length(data) AS before FROM (`+chosen+`) AS chosen) AS counted
+		FROM (
+			SELECT `+columns+`, sum(octet_length(data)) OVER (ORDER BY id) - octet_length(data) AS before
+			FROM (`+selection+`) AS selected
+		) AS counted
 		WHERE before < $1
 		ORDER BY id`, args...)
 	if err != nil {
@@ -57,8 +61,8 @@ func (q queue) collect(ctx context.Context, chosen string, args ...any) ([]row, 
 	return waiting, nil
 }
 
-// remove deletes published rows and notes how far their streams have come, in one transaction and one round trip. It does not wait for the disk: rows that are back after a crash of
-// the database are found published.
+// remove deletes published rows and stores the last sequence of their streams, in one transaction and one round trip.
+// It does not wait for the disk: rows that return after a crash of the database are recognized as published.
 func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]uint64) error {
 	streams, sequences := make([]string, 0, len(acknowledged)), make([]int64, 0, len(acknowledged))
 	for stream, sequence := range acknowledged {
@@ -68,7 +72,8 @@ func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]
 	batch.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
 	batch.Queue(`DELETE FROM outbox WHERE id = ANY ($1)`, ids)
 	batch.Queue(`
-		INSERT INTO outbox_streams (stream, last_sequence) SELECT stream, sequence FROM unnest($1::text[], $2::bigint[]) AS ends (stream, sequence)
+		INSERT INTO outbox_streams (stream, last_sequence)
+		SELECT stream, sequence FROM unnest($1::text[], $2::bigint[]) AS ends (stream, sequence)
 		ON CONFLICT (stream) DO UPDATE SET last_sequence = excluded.last_sequence
 		WHERE outbox_streams.last_sequence < excluded.last_sequence`, streams, sequences)
 	if err := q.conn.SendBatch(ctx, &batch).Close(); err != nil {
@@ -77,7 +82,7 @@ func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]
 	return nil
 }
 
-// streams returns how far each stream had acknowledged.
+// streams returns the highest acknowledged sequence of each stream.
 func (q queue) streams(ctx context.Context) (map[string]uint64, error) {
 	rows, err := q.conn.Query(ctx, `SELECT stream, last_sequence FROM outbox_streams`)
 	if err != nil {
@@ -96,47 +101,50 @@ func (q queue) streams(ctx context.Context) (map[string]uint64, error) {
 	return streams, nil
 }
 
-// highest returns the highest id given to a row so far.
+// highest returns the highest id assigned to a row so far.
 func (q queue) highest(ctx context.Context) (int64, error) {
 	var id int64
-	err := q.conn.QueryRow(ctx, `SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox', 'id')), 0)`).Scan(&id)
+	err := q.conn.QueryRow(ctx, `
+		SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox', 'id')), 0)`).Scan(&id)
 	if err != nil {
 		return 0, fmt.Errorf("read the outbox's highest id: %w", err)
 	}
 	return id, nil
 }
 
-// streamRestored notes that the stream ends at the sequence and calls the owner, in one transaction.
-func (q queue) streamRestored(ctx context.Context, stream string, ends uint64, owner func(tx pgx.Tx) error) error {
+// streamRestored stores the stream's last sequence and calls restored, in one transaction.
+func (q queue) streamRestored(
+	ctx context.Context, stream string, last uint64, restored func(tx pgx.Tx) error,
+) error {
 	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE outbox_streams SET last_sequence = $2 WHERE stream = $1`, stream, int64(ends))
+		_, err := tx.Exec(ctx, `UPDATE outbox_streams SET last_sequence = $2 WHERE stream = $1`, stream, int64(last))
 		if err != nil {
-			return fmt.Errorf("note the restored stream %s: %w", stream, err)
+			return fmt.Errorf("store the last sequence of the restored stream %s: %w", stream, err)
 		}
-		return owner(tx)
+		return restored(tx)
 	})
 }
 
-// databaseRestored lifts the ids of waiting and future rows above a revision that a stream already has, and calls the owner, in one transaction.
-// What waits is what the database now holds to be true, so it is to be published above what the streams say.
-func (q queue) databaseRestored(ctx context.Context, above int64, owner func(tx pgx.Tx) error) error {
+// databaseRestored raises the ids of waiting and future rows above a revision that a stream already has, and calls
+// restored, in one transaction. The waiting rows are the current state, so they must follow what the streams hold.
+func (q queue) databaseRestored(ctx context.Context, above int64, restored func(tx pgx.Tx) error) error {
 	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
-		// Waits for transactions that have inserted, and keeps new ones out until the ids are lifted.
+		// Waits for transactions that have inserted rows, and keeps new ones out until the ids are raised.
 		if _, err := tx.Exec(ctx, `LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("lock the outbox: %w", err)
 		}
 		if _, err := tx.Exec(ctx, `SELECT setval(pg_get_serial_sequence('outbox', 'id'), $1)`, above); err != nil {
-			return fmt.Errorf("lift the outbox's ids: %w", err)
+			return fmt.Errorf("raise the outbox's ids: %w", err)
 		}
 		_, err := tx.Exec(ctx, `
-			WITH lifted AS (
+			WITH raised AS (
 				SELECT id, nextval(pg_get_serial_sequence('outbox', 'id')) AS new
 				FROM (SELECT id FROM outbox ORDER BY id) AS ordered
 			)
-			UPDATE outbox SET id = lifted.new FROM lifted WHERE outbox.id = lifted.id`)
+			UPDATE outbox SET id = raised.new FROM raised WHERE outbox.id = raised.id`)
 		if err != nil {
-			return fmt.Errorf("lift the ids of waiting messages: %w", err)
+			return fmt.Errorf("raise the ids of waiting messages: %w", err)
 		}
-		return owner(tx)
+		return restored(tx)
 	})
 }

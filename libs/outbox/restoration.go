@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/logkey"
 )
 
-// checkStreams compares each stream's end with what it has acknowledged before. It runs when the session begins and after each
-// reconnect, since a restored server is one that was away.
+// checkStreams compares the last sequence of each stream with the last acknowledged one. It runs at the start of the
+// session and after each reconnect, because a restored server disconnects its clients.
 func (s *session) checkStreams(ctx context.Context) error {
 	if len(s.streams) > 0 && !s.cfg.Conn.IsConnected() { // a request would only time out
 		return errDisconnected
@@ -20,19 +23,19 @@ func (s *session) checkStreams(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(s.streams)) {
 		stream, err := s.js.Stream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			continue // when somebody makes it again, its first acknowledgement tells
+			continue // the first acknowledgement of a recreated stream shows the restoration
 		}
 		if err != nil {
 			return s.serverError(ctx, "open stream "+name, err)
 		}
-		ends := stream.CachedInfo().State.LastSeq
+		last := stream.CachedInfo().State.LastSeq
 		switch known := s.streams[name]; {
-		case ends < known:
-			if err := s.streamRestoredAt(ctx, name, ends); err != nil {
+		case last < known:
+			if err := s.streamRestoredAt(ctx, name, last); err != nil {
 				return err
 			}
-		case ends > known:
-			if err := s.checkAhead(ctx, stream, ends); err != nil {
+		case last > known:
+			if err := s.checkAhead(ctx, stream, last); err != nil {
 				return err
 			}
 		}
@@ -40,15 +43,15 @@ func (s *session) checkStreams(ctx context.Context) error {
 	return nil
 }
 
-// checkAhead looks at the end of a stream that goes on after what the database knows to be acknowledged. Usually the last publisher crashed
-// before it could note that; a revision that was never given out means that the database is the older one.
-func (s *session) checkAhead(ctx context.Context, stream jetstream.Stream, ends uint64) error {
-	last, err := stream.GetMsg(ctx, ends)
+// checkAhead reads the last message of a stream that is ahead of the database. Usually the previous publisher crashed
+// before it stored the acknowledgement. A revision that was never assigned shows a restored database.
+func (s *session) checkAhead(ctx context.Context, stream jetstream.Stream, sequence uint64) error {
+	last, err := stream.GetMsg(ctx, sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
 	if err != nil {
-		return s.serverError(ctx, "read the end of stream "+stream.CachedInfo().Config.Name, err)
+		return s.serverError(ctx, "read the last message of stream "+stream.CachedInfo().Config.Name, err)
 	}
 	highest, err := s.queue.highest(ctx)
 	if err != nil {
@@ -60,14 +63,14 @@ func (s *session) checkAhead(ctx context.Context, stream jetstream.Stream, ends 
 	return nil
 }
 
-func (s *session) serverError(ctx context.Context, doing string, err error) error {
+func (s *session) serverError(ctx context.Context, action string, err error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", doing, ctx.Err())
+		return fmt.Errorf("%s: %w", action, ctx.Err())
 	}
-	return outageError{fmt.Errorf("%s: %w", doing, err)}
+	return outageError{fmt.Errorf("%s: %w", action, err)}
 }
 
-// streamRestored handles a stream that has acknowledged a sequence it had given before.
+// streamRestored handles a stream that has acknowledged an already used sequence.
 func (s *session) streamRestored(ctx context.Context, name string) error {
 	stream, err := s.js.Stream(ctx, name)
 	if err != nil {
@@ -76,32 +79,37 @@ func (s *session) streamRestored(ctx context.Context, name string) error {
 	return s.streamRestoredAt(ctx, name, stream.CachedInfo().State.LastSeq)
 }
 
-func (s *session) streamRestoredAt(ctx context.Context, name string, ends uint64) error {
-	r := Restoration{Stream: name, Reason: fmt.Sprintf("stream %s ends at %d, but had acknowledged %d: it was restored from an older copy or made anew",
-		name, ends, s.streams[name])}
-	if err := s.queue.streamRestored(ctx, name, ends, func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }); err != nil {
+func (s *session) streamRestoredAt(ctx context.Context, name string, last uint64) error {
+	r := Restoration{Stream: name, Reason: fmt.Sprintf(
+		"stream %s ends at sequence %d after it acknowledged %d: it was restored from an older copy or recreated",
+		name, last, s.streams[name])}
+	restored := func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }
+	if err := s.queue.streamRestored(ctx, name, last, restored); err != nil {
 		return err
 	}
-	s.streams[name] = ends
-	s.note(ctx, r)
+	s.streams[name] = last
+	s.forget(ctx, r)
 	return nil
 }
 
 func (s *session) databaseRestored(ctx context.Context, revision int64) error {
-	r := Restoration{Reason: fmt.Sprintf("a stream has revision %d, which this database never gave out: the database was restored from an older copy", revision)}
-	// The last message of one stream need not be the highest of all: a batch is published in several waves.
+	r := Restoration{Reason: fmt.Sprintf(
+		"a stream has revision %d, which this database never assigned: the database was restored from an older copy",
+		revision)}
+	// The last message of one stream need not be the highest of all: a batch is published in several rounds.
 	above := revision + 10*int64(s.cfg.Batch)
-	if err := s.queue.databaseRestored(ctx, above, func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }); err != nil {
+	restored := func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }
+	if err := s.queue.databaseRestored(ctx, above, restored); err != nil {
 		return err
 	}
-	s.note(ctx, r)
+	s.forget(ctx, r)
 	return nil
 }
 
-// note forgets what the session held true before, and tells people.
-func (s *session) note(ctx context.Context, r Restoration) {
+// forget drops what the session knew before a restoration, and logs the restoration.
+func (s *session) forget(ctx context.Context, r Restoration) {
 	clear(s.remembered)
 	clear(s.blocked)
 	s.cfg.Metrics.restored.Inc()
-	s.cfg.Logger.WarnContext(ctx, "restored from an older copy", "reason", r.Reason)
+	s.cfg.Logger.WarnContext(ctx, "outbox publisher detected a restoration", slog.String(logkey.Reason, r.Reason))
 }

@@ -1,12 +1,15 @@
-// Package postgres is how a service holds its database: a pool, the schema's migrations, transactions, and locks that
-// replicas share.
+// Package postgres connects a service to its database: pool, schema migrations, transactions, locks between replicas,
+// and notifications of changes.
 //
-// It promises: a database that is down is waited for with back-off, never a crash, and [Check] says why meanwhile; replicas that start at once run each
-// migration once; a program that is older than the schema keeps working, since migrations only ever add what a running version
-// needs; a [Lock] is held by one live session at a time and passes on when its holder, or the holder's machine, dies;
-// who asks [ChangeListener] misses none, and after a lost connection is told to look at everything.
+// It promises:
 //
-// Failure modes: a malformed connection string and a server older than [MinVersion] are errors at once, since waiting does not mend them.
-// A holder of a lock that is paused and superseded does not know it: what it does elsewhere must be guarded there (compare-and-set);
-// what it does on [HeldLock.Conn] fails, since lock and connection end together. An error of a commit leaves open whether it happened.
+//   - A database that is down delays the start with back-off and never crashes the process. [Check] reports the reason.
+//   - Replicas that start at the same time run each migration once. A program that is older than the schema keeps
+//     working, because migrations only add what a running version needs.
+//   - One live session at a time holds a [Lock]. The lock passes on when its holder or the holder's machine dies.
+//   - A [Subscription] misses no change. After a lost connection it reports that every row may have changed.
+//
+// Failure modes: a malformed connection string or a server older than [MinVersion] is an error at once. The holder of a
+// lock may be paused and replaced without noticing; guard its work elsewhere by compare-and-set. Its work on
+// [HeldLock.Conn] fails, because lock and connection end together. A failed commit may have been executed.
 package postgres

@@ -4,34 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"lockstep.internal/libs/internal/delay"
+	"lockstep.internal/libs/retry"
 )
 
-// Lock is a lock that replicas of a service share through the database.
+// Lock is an advisory lock that the replicas of a service share.
 type Lock struct {
 	// Name of the lock within the schema.
 	Name string
-
-	// Interval is how often a waiting replica asks, and so how long a lock lies free after its holder's death was noticed.
-	// Defaults to 500 ms.
+	// Interval is the time between two attempts of a waiting replica. Defaults to 500 ms.
 	Interval time.Duration
 }
 
-// HeldLock is a lock that this process holds, and the connection that holds it. It belongs to one goroutine.
+// HeldLock is a lock that this process holds, with the connection that holds it. It must not be used by several
+// goroutines at once.
 type HeldLock struct {
 	conn     *pgx.Conn
-	notified bool // a notification came since ClearNotified
+	notified bool // a notification arrived after ClearNotification
 }
 
-// Acquire waits until it holds the lock, on a connection of its own beside the pool. It returns an error when the database fails or ctx
-// is done. The caller releases.
+// Acquire waits until it holds the lock, on a connection of its own outside the pool. It returns an error when the
+// database fails or ctx ends. The caller releases the lock.
 func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 	interval := l.Interval
 	if interval == 0 {
@@ -42,27 +40,27 @@ func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error
 		return nil, err
 	}
 	for {
-		got, err := l.try(ctx, held.conn)
+		acquired, err := l.tryOn(ctx, held.conn)
 		if err != nil {
 			return nil, errors.Join(err, held.Release(ctx))
 		}
-		if got {
+		if acquired {
 			return held, nil
 		}
-		if err := delay.Sleep(ctx, interval); err != nil {
+		if err := retry.Sleep(ctx, interval); err != nil {
 			return nil, errors.Join(fmt.Errorf("wait for lock %s: %w", l.Name, err), held.Release(ctx))
 		}
 	}
 }
 
-// Try is Acquire that does not wait: nil when another session holds the lock.
+// Try is Acquire without waiting. It returns nil when another session holds the lock.
 func (l Lock) Try(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 	held, err := l.connect(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
-	got, err := l.try(ctx, held.conn)
-	if err != nil || !got {
+	acquired, err := l.tryOn(ctx, held.conn)
+	if err != nil || !acquired {
 		return nil, errors.Join(err, held.Release(ctx))
 	}
 	return held, nil
@@ -80,20 +78,21 @@ func (l Lock) connect(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error
 	return held, nil
 }
 
-func (l Lock) try(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	var got bool
-	// Asked again and again rather than waited for in one statement, whose snapshot would keep VACUUM from removing dead rows.
-	err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '/' || $1::text, 0))", l.Name).Scan(&got)
+func (l Lock) tryOn(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var acquired bool
+	// Polls instead of waiting in one statement: its snapshot would keep VACUUM from removing dead rows.
+	err := conn.QueryRow(ctx, `
+		SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '/' || $1::text, 0))`, l.Name).Scan(&acquired)
 	if err != nil {
-		return false, fmt.Errorf("ask for lock %s: %w", l.Name, err)
+		return false, fmt.Errorf("acquire lock %s: %w", l.Name, err)
 	}
-	return got, nil
+	return acquired, nil
 }
 
-// Conn is the connection that holds the lock: while it works, the lock is held.
+// Conn returns the connection that holds the lock. While it works, the lock is held.
 func (h *HeldLock) Conn() *pgx.Conn { return h.conn }
 
-// Listen makes the connection receive notifications of the channel.
+// Listen subscribes the connection to a notification channel.
 func (h *HeldLock) Listen(ctx context.Context, channel string) error {
 	if _, err := h.conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return fmt.Errorf("listen on channel %s: %w", channel, err)
@@ -101,25 +100,16 @@ func (h *HeldLock) Listen(ctx context.Context, channel string) error {
 	return nil
 }
 
-// ClearNotification forgets notifications that came so far: call it before looking at what they are about.
+// ClearNotification forgets earlier notifications. Call it before reading the rows that they are about.
 func (h *HeldLock) ClearNotification() { h.notified = false }
 
-// WaitForNotification waits until a notification has come since ClearNotified, something can be received from wake, or the time given is over; which of them is not told, since
-// notifications are hints. It returns an error when the connection is lost or ctx is done.
-func (h *HeldLock) WaitForNotification(ctx context.Context, atMost time.Duration, wake <-chan struct{}) error {
+// WaitForNotification waits for a notification since ClearNotification, at most for the timeout. It returns nil in both
+// cases, because notifications are hints. It returns an error when the connection is lost or ctx ends.
+func (h *HeldLock) WaitForNotification(ctx context.Context, timeout time.Duration) error {
 	if h.notified {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, atMost)
-	var watch sync.WaitGroup
-	watch.Go(func() {
-		select {
-		case <-wake:
-			cancel()
-		case <-bounded.Done():
-		}
-	})
-	defer watch.Wait()
+	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := h.conn.PgConn().WaitForNotification(bounded)
 	switch {
@@ -134,7 +124,7 @@ func (h *HeldLock) WaitForNotification(ctx context.Context, atMost time.Duration
 	}
 }
 
-// Release ends the connection, and with it the lock; also when ctx is done, which is when locks are given up.
+// Release closes the connection and thereby gives up the lock. It works after ctx has ended.
 func (h *HeldLock) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()

@@ -10,45 +10,51 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/tern/v2/migrate"
+
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 )
 
-// Migrations is a numbered series of SQL files, 001_<what>.sql upwards, in the root of FS. A service has one of its own and takes those of the
-// libraries that keep tables in its schema (outbox, cursor): each series has its own version, in the table
-// <name>_migrations, so that none has to know the others' numbers.
+// Migrations is a numbered series of SQL files, 001_<what>.sql upwards, in the root of FS. A service has its own series
+// and adds those of the libraries that keep tables in its schema (outbox, cursor). Each series has its own version, in
+// the table <name>_migrations.
 //
-// A released file is never changed. Since the version before runs beside the new one during an upgrade, a file only adds; what it
-// makes unused goes with a later release.
+// A released file never changes. The previous version of the service runs beside the new one during an upgrade, so a
+// file only adds; a later release removes what is unused.
 type Migrations struct {
 	// Name of the series: lower-case letters, digits and underscores.
 	Name string
 	FS   fs.FS
 }
 
-// Migrate creates the schema that the pool's connections use, and brings each series to its newest version, in the order given. Replicas may call it at once. It waits
-// for a database that is down; an error of a migration itself is returned, and nothing of that file stays. A schema that is
-// newer than the program is left as it is.
+// Migrate creates the schema of the pool's connections and brings each series to its newest version, in the given order.
+// Replicas may call it at the same time. It waits for a database that is down. An error of a migration is returned, and
+// that file is rolled back. A schema that is newer than the program stays as it is.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, series ...Migrations) error {
 	for _, s := range series {
 		if !validName(s.Name) {
-			return fmt.Errorf("name %q of a migration series is not made of lower-case letters, digits and underscores", s.Name)
+			return fmt.Errorf("migration series name %q: only lower-case letters, digits and underscores are allowed", s.Name)
 		}
 	}
-	return persist(ctx, Config{}.retry(), func() error {
+	err := Config{}.retryPolicy().Do(ctx, func() error {
 		conn, err := pool.Acquire(ctx)
 		if err == nil {
 			err = migrateOn(ctx, conn.Conn(), logger, series)
 			conn.Release()
 		}
 		var content contentError
-		if err != nil && unreachable(err) && !errors.As(err, &content) && !errors.Is(err, ErrUnsupportedVersion) {
-			logger.WarnContext(ctx, "waiting for the database", "error", err)
-			return temporaryError{err}
+		if err == nil || isTemporary(err) && !errors.As(err, &content) && !errors.Is(err, ErrUnsupportedVersion) {
+			return err //nolint:wrapcheck // wrapped below
 		}
-		return err
-	}, "migrate the database")
+		return retry.Permanent(err)
+	}, logWait(ctx, logger))
+	if err != nil {
+		return fmt.Errorf("migrate the database: %w", err)
+	}
+	return nil
 }
 
-// contentError marks an error of the files, which waiting does not mend.
+// contentError marks an error in a migration file, which a retry cannot mend.
 type contentError struct{ error }
 
 func (e contentError) Unwrap() error { return e.error }
@@ -69,16 +75,18 @@ func migrateOn(ctx context.Context, conn *pgx.Conn, logger *slog.Logger, series 
 	return nil
 }
 
-// createSchema takes a lock of its own: two sessions that create the same schema at once do not wait for each other, one fails.
+// createSchema takes a lock of its own: without it, one of two sessions that create the same schema fails.
 func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 	return InTx(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('lockstep/schema/' || $1::text, 0))", schema); err != nil {
+		const lock = "SELECT pg_advisory_xact_lock(hashtextextended('lockstep/schema/' || $1::text, 0))"
+		if _, err := tx.Exec(ctx, lock, schema); err != nil {
 			return fmt.Errorf("lock the creation of schema %s: %w", schema, err)
 		}
 		var exists bool
-		// Asked first: CREATE SCHEMA IF NOT EXISTS needs the right to create even where there is nothing to create.
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema).Scan(&exists); err != nil {
-			return fmt.Errorf("look for schema %s: %w", schema, err)
+		// CREATE SCHEMA IF NOT EXISTS needs the privilege to create even when the schema exists.
+		const find = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)"
+		if err := tx.QueryRow(ctx, find, schema).Scan(&exists); err != nil {
+			return fmt.Errorf("find schema %s: %w", schema, err)
 		}
 		if exists {
 			return nil
@@ -99,14 +107,16 @@ func (s Migrations) run(ctx context.Context, conn *pgx.Conn, logger *slog.Logger
 		return contentError{fmt.Errorf("load the files: %w", err)}
 	}
 	migrator.OnStart = func(sequence int32, name, _, _ string) {
-		logger.InfoContext(ctx, "migrating the database", "series", s.Name, "version", sequence, "file", name)
+		logger.InfoContext(ctx, "migrating the database", slog.String(logkey.Name, s.Name),
+			slog.Int(logkey.Version, int(sequence)), slog.String(logkey.File, name))
 	}
 	version, err := migrator.GetCurrentVersion(ctx)
 	if err != nil {
 		return fmt.Errorf("read the schema's version: %w", err)
 	}
 	if known := int32(len(migrator.Migrations)); version > known {
-		logger.InfoContext(ctx, "the database is newer than this program", "series", s.Name, "version", version, "known", known)
+		logger.InfoContext(ctx, "database schema is newer than this program", slog.String(logkey.Name, s.Name),
+			slog.Int(logkey.Version, int(version)), slog.Int("known_version", int(known)))
 		return nil
 	}
 	if err := migrator.Migrate(ctx); err != nil {

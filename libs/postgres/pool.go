@@ -13,14 +13,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"lockstep.internal/libs/internal/delay"
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 )
 
-// MinVersion is the oldest major version of PostgreSQL that is accepted.
+// MinVersion is the oldest supported major version of PostgreSQL.
 const MinVersion = 15
 
-// ErrUnsupportedVersion says that the server is older than MinVersion.
-var ErrUnsupportedVersion = errors.New("PostgreSQL is too old")
+// ErrUnsupportedVersion reports a server older than MinVersion.
+var ErrUnsupportedVersion = errors.New("unsupported PostgreSQL version")
 
 const (
 	defaultMaxConnections = 10
@@ -29,41 +30,40 @@ const (
 	keepAlive             = 15 * time.Second
 )
 
-// Config says which database to use, and how.
+// Config configures the connection to a database.
 type Config struct {
 	// URL is the connection string, as URL or keyword=value pairs. Required.
 	URL string
 
-	// Schema is the service's own schema: the search path of every connection, created by Migrate. Lower-case letters, digits
-	// and underscores. Defaults to what the server says, usually public.
+	// Schema is the service's schema: the search path of every connection, created by Migrate. Lower-case
+	// letters, digits and underscores. Defaults to the server's setting, usually public.
 	Schema string
 
-	// ApplicationName is what pg_stat_activity shows. Defaults to "lockstep".
+	// ApplicationName appears in pg_stat_activity. Defaults to "lockstep".
 	ApplicationName string
 
 	// MaxConnections bounds the pool of this process. Defaults to pool_max_conns of the URL, else 10.
 	MaxConnections int32
 
-	// IdleInTransactionTimeout is when the server ends a transaction that does nothing, and frees its locks. Defaults to 1 min.
+	// IdleInTransactionTimeout is the idle time after which the server ends a transaction. Defaults to 1 min.
 	IdleInTransactionTimeout time.Duration
 
-	// RetryMin and RetryMax bound the pauses while the database is down. Default to 100 ms and 5 s.
-	RetryMin, RetryMax time.Duration
+	// Retry bounds the pauses while the database is down. Defaults to 100 ms and 5 s.
+	Retry retry.Policy
 }
 
-func (c Config) retry() delay.Range {
-	r := delay.Range{Min: c.RetryMin, Max: c.RetryMax}
-	return r.Or(delay.Range{Min: 100 * time.Millisecond, Max: 5 * time.Second})
+func (c Config) retryPolicy() retry.Policy {
+	return c.Retry.OrDefault(retry.Policy{Min: 100 * time.Millisecond, Max: 5 * time.Second})
 }
 
-// Open returns a pool without connecting: its connections are made, and made again, when they are needed. The caller closes it.
+// Open returns a pool that connects and reconnects on demand. The caller closes it.
 func Open(cfg Config) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
 	}
 	if cfg.Schema != "" && !validName(cfg.Schema) {
-		return nil, fmt.Errorf("schema %q is not made of lower-case letters, digits and underscores", cfg.Schema)
+		return nil, fmt.Errorf("schema %q: only lower-case letters, digits and underscores are allowed", cfg.Schema)
 	}
 	switch {
 	case cfg.MaxConnections > 0:
@@ -111,7 +111,7 @@ func sessionSettings(cfg Config) map[string]string {
 		"application_name":                    name,
 		"timezone":                            "UTC",
 		"idle_in_transaction_session_timeout": strconv.FormatInt(idle.Milliseconds(), 10),
-		// A client whose machine vanished loses its session, and with it its locks, after half a minute.
+		// A client whose machine vanished loses its session and its locks after 30 s.
 		"tcp_keepalives_idle":     "15",
 		"tcp_keepalives_interval": "5",
 		"tcp_keepalives_count":    "3",
@@ -128,61 +128,50 @@ func validName(name string) bool {
 	return name != ""
 }
 
-// Connect opens a pool and waits until the database answers, however long that takes; ctx ends the wait.
+// Connect opens a pool and waits until the database answers or ctx ends.
 func Connect(ctx context.Context, cfg Config, logger *slog.Logger) (*pgxpool.Pool, error) {
 	pool, err := Open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := await(ctx, pool, cfg.retry(), logger); err != nil {
+	if err := waitUntilReady(ctx, pool, cfg.retryPolicy(), logger); err != nil {
 		pool.Close()
 		return nil, err
 	}
 	return pool, nil
 }
 
-// WaitUntilReady waits until the pool's database answers. It returns an error when ctx is done and when the server is too old.
+// WaitUntilReady waits until the pool's database answers. It returns an error when ctx ends or the server is too old.
 func WaitUntilReady(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger) error {
-	return await(ctx, pool, Config{}.retry(), logger)
+	return waitUntilReady(ctx, pool, Config{}.retryPolicy(), logger)
 }
 
-func await(ctx context.Context, pool *pgxpool.Pool, retry delay.Range, logger *slog.Logger) error {
-	return persist(ctx, retry, func() error {
+func waitUntilReady(ctx context.Context, pool *pgxpool.Pool, policy retry.Policy, logger *slog.Logger) error {
+	err := policy.Do(ctx, func() error {
 		err := pool.Ping(ctx)
-		if err == nil || errors.Is(err, ErrUnsupportedVersion) {
-			return err //nolint:wrapcheck // wrapped by persist
+		if errors.Is(err, ErrUnsupportedVersion) {
+			return retry.Permanent(err)
 		}
-		if ctx.Err() == nil {
-			logger.WarnContext(ctx, "waiting for the database", "error", err)
-		}
-		return temporaryError{err}
-	}, "wait for the database")
+		return err //nolint:wrapcheck // wrapped below
+	}, logWait(ctx, logger))
+	if err != nil {
+		return fmt.Errorf("wait for the database: %w", err)
+	}
+	return nil
 }
 
-// temporaryError marks what persist tries again.
-type temporaryError struct{ error }
+// waitingMessage is logged before each pause while the database is unreachable.
+const waitingMessage = "waiting for the database"
 
-func (e temporaryError) Unwrap() error { return e.error }
-
-// persist calls attempt until it returns something else than a temporaryError.
-func persist(ctx context.Context, retry delay.Range, attempt func() error, what string) error {
-	pause := delay.New(retry)
-	for {
-		err := attempt()
-		if err == nil {
-			return nil
-		}
-		var temporary temporaryError
-		if !errors.As(err, &temporary) {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		if pause.Wait(ctx) != nil {
-			return fmt.Errorf("%s: %w (last answer: %w)", what, context.Cause(ctx), temporary.error)
+func logWait(ctx context.Context, logger *slog.Logger) func(error, time.Duration) {
+	return func(err error, pause time.Duration) {
+		if ctx.Err() == nil {
+			logger.WarnContext(ctx, waitingMessage, slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		}
 	}
 }
 
-// checkVersion reads the version that the server sends with every new connection, such as "15.18 (Debian 15.18-0+deb12u1)".
+// checkVersion checks the version that the server sends on connect, such as "15.18 (Debian 15.18-0+deb12u1)".
 func checkVersion(conn *pgx.Conn) error {
 	sent := conn.PgConn().ParameterStatus("server_version")
 	end := strings.IndexFunc(sent, func(r rune) bool { return r < '0' || r > '9' })
@@ -191,15 +180,15 @@ func checkVersion(conn *pgx.Conn) error {
 	}
 	major, err := strconv.Atoi(sent[:end])
 	if err != nil {
-		return fmt.Errorf("the server sent version %q: %w", sent, err)
+		return fmt.Errorf("parse server version %q: %w", sent, err)
 	}
 	if major < MinVersion {
-		return fmt.Errorf("%w: the server is version %s, need at least %d", ErrUnsupportedVersion, sent, MinVersion)
+		return fmt.Errorf("%w: the server has version %s, the minimum is %d", ErrUnsupportedVersion, sent, MinVersion)
 	}
 	return nil
 }
 
-// Check returns a health check: nil while the database answers within 2 s, else the reason.
+// Check returns a health check that fails when the database does not answer within 2 s.
 func Check(pool *pgxpool.Pool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
@@ -61,7 +62,7 @@ func (h signalHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func TestConnectWaitsForADatabaseThatIsDown(t *testing.T) {
+func TestConnectWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
 	server.Kill()
@@ -70,7 +71,7 @@ func TestConnectWaitsForADatabaseThatIsDown(t *testing.T) {
 	var group errgroup.Group
 	group.Go(func() error {
 		var err error
-		pool, err = postgres.Connect(t.Context(), postgres.Config{URL: server.URL(), RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond},
+		pool, err = postgres.Connect(t.Context(), postgres.Config{URL: server.URL(), Retry: retry.Policy{Min: time.Millisecond, Max: 10 * time.Millisecond}},
 			slog.New(signal))
 		return err
 	})
@@ -102,7 +103,7 @@ func TestConnectEndsWithTheContext(t *testing.T) {
 	require.ErrorContains(t, err, "connect", "the last answer is told")
 }
 
-func TestConnectRefusesWhatWaitingDoesNotMend(t *testing.T) {
+func TestConnectFailsAtOnceForPermanentErrors(t *testing.T) {
 	t.Parallel()
 	_, err := postgres.Connect(t.Context(), postgres.Config{URL: "postgres://%%%"}, discard())
 	require.ErrorContains(t, err, "read the database URL")
@@ -155,7 +156,7 @@ func TestMigrateRunsEachFileOnceAmongReplicas(t *testing.T) {
 	require.Equal(t, int32(3), scan[int32](t, pool, "SELECT version FROM state_migrations"))
 }
 
-func TestAFailedMigrationLeavesNothing(t *testing.T) {
+func TestFailedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
 	err := postgres.Migrate(t.Context(), pool, discard(), series("state", "CREATE TABLE here (); SELECT 1/0"))
@@ -165,29 +166,7 @@ func TestAFailedMigrationLeavesNothing(t *testing.T) {
 	require.ErrorContains(t, postgres.Migrate(t.Context(), pool, discard(), series("a b")), "name")
 }
 
-func TestInTxCommitsOrRollsBack(t *testing.T) {
-	t.Parallel()
-	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
-	create := func(name string, end func() error) func(pgx.Tx) error {
-		return func(tx pgx.Tx) error {
-			_, err := tx.Exec(t.Context(), "CREATE TABLE "+name+" ()")
-			require.NoError(t, err)
-			return end()
-		}
-	}
-	refusal := errors.New("no")
-	require.NoError(t, postgres.InTx(t.Context(), pool, create("committed", func() error { return nil })))
-	require.ErrorIs(t, postgres.InTx(t.Context(), pool, create("refused", func() error { return refusal })), refusal)
-	require.Panics(t, func() {
-		_ = postgres.InTx(t.Context(), pool, create("panicked", func() error { panic("at the worst moment") }))
-	})
-	for name, want := range map[string]bool{"committed": true, "refused": false, "panicked": false} {
-		require.Equal(t, want, scan[bool](t, pool, "SELECT to_regclass($1) IS NOT NULL", name), name)
-	}
-	require.Zero(t, pool.Stat().AcquiredConns(), "every connection is back")
-}
-
-func TestALockHasOneHolderAndPassesOnWhenItDies(t *testing.T) {
+func TestLockHasOneHolderAndPassesOnWhenTheHolderDies(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, postgres.Config{URL: pgtest.Database(t)})
 	lock := postgres.Lock{Name: "leader", Interval: time.Millisecond}
@@ -223,7 +202,7 @@ func TestALockHasOneHolderAndPassesOnWhenItDies(t *testing.T) {
 	require.NoError(t, second.Release(t.Context()))
 }
 
-func TestAnOutageIsToldFromARefusal(t *testing.T) {
+func TestIsUnavailableSeparatesOutagesFromRefusals(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
 	pool := connect(t, postgres.Config{URL: server.URL()})

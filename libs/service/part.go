@@ -2,12 +2,11 @@ package service
 
 import (
 	"context"
-	"errors"
 	"net"
 	"slices"
 	"sync"
 
-	"github.com/cenkalti/backoff/v5"
+	"lockstep.internal/libs/retry"
 )
 
 // Part is one long-lived piece of a service. All fields but Name are optional.
@@ -63,12 +62,7 @@ func (s *Handle) DrainContext() context.Context { return s.finish }
 func (s *Handle) Listener() net.Listener { return s.listener }
 
 // Permanent marks an error that retrying cannot mend: the service ends with it.
-func Permanent(err error) error { return backoff.Permanent(err) } //nolint:wrapcheck // a mark
-
-func isPermanent(err error) bool {
-	var permanent *backoff.PermanentError
-	return errors.As(err, &permanent)
-}
+func Permanent(err error) error { return retry.Permanent(err) }
 
 // Degraded marks what a Check found as worth showing but no reason to be not ready.
 func Degraded(err error) error {

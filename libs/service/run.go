@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/internal/delay"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
@@ -228,7 +228,7 @@ func (r *run) supervise(p *running) {
 			return
 		}
 	}
-	delays := delay.New(delay.Range{Min: 100 * time.Millisecond, Max: 30 * time.Second})
+	delays := retry.Policy{Min: 100 * time.Millisecond, Max: 30 * time.Second}.Backoff()
 	for {
 		started := time.Now()
 		err := p.Run(p.ctx, p.self)
@@ -241,7 +241,7 @@ func (r *run) supervise(p *running) {
 		case err == nil:
 			p.self.Ready()
 			return
-		case isPermanent(err):
+		case retry.IsPermanent(err):
 			p.self.NotReady(err.Error())
 			r.failed <- fmt.Errorf("service %s: %s: %w", r.options.Name, p.Name, err)
 			return
@@ -253,7 +253,7 @@ func (r *run) supervise(p *running) {
 		p.self.NotReady(err.Error())
 		r.restarts.WithLabelValues(p.Name).Inc()
 		r.logger.Warn("failed, is started again", slog.String("part", p.Name), slog.String("error", err.Error()), slog.Duration("delay", pause))
-		if err := delay.Sleep(p.ctx, pause); err != nil {
+		if err := retry.Sleep(p.ctx, pause); err != nil {
 			return
 		}
 	}

@@ -160,7 +160,6 @@ func (p *process) openStreams(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	p.workspaces.Publisher = p.publisher
 	return nil
 }
 

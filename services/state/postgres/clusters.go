@@ -12,7 +12,6 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/outbox"
-	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/domain"
@@ -70,7 +69,7 @@ func (s *Observations) SaveClusters(ctx context.Context, tx pgx.Tx, clusters map
 		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked, last_seen_at = n.seen
 		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) as n (id, uid, epoch, ticked, seen) where a.id = n.id`,
 		ids, uids, epochs, ticked, seen)
-	return postgres.Later(ctx, tx, &batch, "store the clusters of %d agents", len(ids))
+	return send(ctx, tx, &batch, "store the clusters of %d agents", len(ids))
 }
 
 // Owners returns the agents of those workspaces that exist.

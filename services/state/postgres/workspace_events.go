@@ -13,7 +13,6 @@ import (
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/outbox"
-	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -23,7 +22,7 @@ import (
 )
 
 // tell has the batch, which is sent within the transaction, put what changed into the outbox. A zero Before is a workspace that was just created.
-func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, savings []Saving) error {
+func (s *Workspaces) tell(ctx context.Context, batch *pgx.Batch, savings []Saving) error {
 	var messages []*nats.Msg
 	for _, saving := range savings {
 		told, err := s.messages(ctx, saving)
@@ -32,11 +31,9 @@ func (s *Workspaces) tell(ctx context.Context, tx pgx.Tx, batch *pgx.Batch, savi
 		}
 		messages = append(messages, told...)
 	}
-	queued, err := s.Publisher.Queue(batch, messages...)
-	if err != nil {
-		return fmt.Errorf("tell of %d workspaces: %w", len(savings), err)
+	if err := outbox.Queue(batch, messages...); err != nil {
+		return fmt.Errorf("queue events of %d workspaces: %w", len(savings), err)
 	}
-	postgres.AfterCommit(tx, func() { s.Publisher.Offer(queued) })
 	return nil
 }
 

@@ -11,8 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/outbox"
-	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/domain"
@@ -33,8 +31,6 @@ type Workspaces struct {
 	Render render.Options
 	// Unexpected is called for each change of an actual state that the state diagram does not know. Defaults to nothing.
 	Unexpected func(from, to domain.ActualState)
-	// Publisher is offered what is told, when it is there: it finds it without that, a little later.
-	Publisher *outbox.Publisher
 	// Derived has SaveAll store what clusters say alone: what is wanted stays, and nobody is told. For Shadow.
 	Derived bool
 }
@@ -60,10 +56,10 @@ func (s *Workspaces) Insert(ctx context.Context, tx pgx.Tx, w domain.Workspace) 
 	case err == nil:
 		var batch pgx.Batch
 		batch.Queue(`select pg_notify($1, $2)`, WorkspaceChannel, w.ID.String())
-		if err := s.tell(ctx, tx, &batch, []Saving{{After: w}}); err != nil {
+		if err := s.tell(ctx, &batch, []Saving{{After: w}}); err != nil {
 			return err
 		}
-		return postgres.Later(ctx, tx, &batch, "tell of workspace %s", w.ID)
+		return send(ctx, tx, &batch, "tell of workspace %s", w.ID)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_name":
 		return fault.Wrap(err, errcode.AlreadyExists, "a workspace named %q exists already; choose another name", w.Name)
 	case errors.As(err, &broken) && broken.ConstraintName == "workspaces_idempotency_key":
@@ -106,7 +102,7 @@ func (s *Workspaces) Save(ctx context.Context, tx pgx.Tx, before, after domain.W
 // Saving is a locked workspace before and after a change.
 type Saving struct{ Before, After domain.Workspace }
 
-// SaveAll is Save for many workspaces, each named once. What it writes is sent later: with the transaction's next statement, or with its commit.
+// SaveAll is Save for many workspaces, each named once.
 func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) error {
 	var changed []Saving
 	var rows workspaceRows
@@ -130,11 +126,11 @@ func (s *Workspaces) SaveAll(ctx context.Context, tx pgx.Tx, savings []Saving) e
 	var batch pgx.Batch
 	rows.update(&batch, !s.Derived)
 	if !s.Derived {
-		if err := s.tell(ctx, tx, &batch, changed); err != nil {
+		if err := s.tell(ctx, &batch, changed); err != nil {
 			return err
 		}
 	}
-	return postgres.Later(ctx, tx, &batch, "save %d workspaces", len(changed))
+	return send(ctx, tx, &batch, "save %d workspaces", len(changed))
 }
 
 // send sends a batch, all of whose results are of no interest: one way to the database and back for all its statements.

@@ -1,0 +1,100 @@
+// Package retry repeats what failed, with exponential back-off and jitter. It is the only retry policy in Lockstep.
+//
+// The first pause of a series is about [Policy.Min]. Each further pause is about twice the one before, up to
+// [Policy.Max]. Jitter of half a pause keeps replicas from retrying at the same moment.
+package retry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// Policy bounds the pauses between attempts.
+type Policy struct{ Min, Max time.Duration }
+
+// OrDefault returns the policy, or fallback when the policy is empty.
+func (p Policy) OrDefault(fallback Policy) Policy {
+	if p == (Policy{}) {
+		return fallback
+	}
+	return p
+}
+
+// Backoff yields the pauses of one series of attempts. It must not be used by several goroutines at once.
+type Backoff struct{ policy *backoff.ExponentialBackOff }
+
+// Backoff starts a series of attempts.
+func (p Policy) Backoff() *Backoff {
+	policy := backoff.NewExponentialBackOff()
+	policy.InitialInterval = p.Min
+	policy.MaxInterval = p.Max
+	policy.Multiplier = 2
+	policy.RandomizationFactor = 0.5
+	policy.Reset()
+	return &Backoff{policy: policy}
+}
+
+// Next returns the next pause of the series.
+func (b *Backoff) Next() time.Duration { return min(b.policy.NextBackOff(), b.policy.MaxInterval) }
+
+// Reset starts the series again. Call it after a success.
+func (b *Backoff) Reset() { b.policy.Reset() }
+
+// Wait sleeps for the next pause. It returns the context's error when ctx ends first.
+func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
+
+// Do calls attempt until it returns nil, a [Permanent] error, or ctx ends. Before each pause it calls failed, which may
+// be nil. It returns the last error of attempt; a Permanent error is returned without its mark.
+func (p Policy) Do(ctx context.Context, attempt func() error, failed func(err error, pause time.Duration)) error {
+	for b := p.Backoff(); ; {
+		err := attempt()
+		if err == nil {
+			return nil
+		}
+		if permanent, ok := errors.AsType[*permanentError](err); ok {
+			return permanent.error
+		}
+		pause := b.Next()
+		if failed != nil {
+			failed(err, pause)
+		}
+		if Sleep(ctx, pause) != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// Permanent marks an error that a retry cannot mend.
+func Permanent(err error) error { return &permanentError{err} }
+
+// IsPermanent reports whether err carries the mark of [Permanent].
+func IsPermanent(err error) bool {
+	_, ok := errors.AsType[*permanentError](err)
+	return ok
+}
+
+type permanentError struct{ error }
+
+func (e *permanentError) Unwrap() error { return e.error }
+
+// Sleep waits for the duration. It returns the context's error when ctx ends first.
+func Sleep(ctx context.Context, duration time.Duration) error {
+	return SleepOrWake[struct{}](ctx, duration, nil)
+}
+
+// SleepOrWake is [Sleep] that also ends, with nil, when a value arrives on wake.
+func SleepOrWake[T any](ctx context.Context, duration time.Duration, wake <-chan T) error {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-wake:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,65 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/libs/retry"
+)
+
+func TestPausesGrowUpToMaxAndStartAgainAfterReset(t *testing.T) {
+	t.Parallel()
+	b := retry.Policy{Min: 100 * time.Millisecond, Max: time.Second}.Backoff()
+	first := b.Next()
+	require.GreaterOrEqual(t, first, 50*time.Millisecond)
+	require.LessOrEqual(t, first, 150*time.Millisecond)
+	for range 10 {
+		require.LessOrEqual(t, b.Next(), time.Second)
+	}
+	require.Greater(t, b.Next(), 400*time.Millisecond)
+	b.Reset()
+	require.LessOrEqual(t, b.Next(), 150*time.Millisecond)
+}
+
+func TestWaitEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, retry.Policy{Min: time.Hour, Max: time.Hour}.Backoff().Wait(ctx), context.Canceled)
+}
+
+func TestOrDefaultReplacesAnEmptyPolicy(t *testing.T) {
+	t.Parallel()
+	fallback := retry.Policy{Min: 1, Max: 2}
+	require.Equal(t, fallback, retry.Policy{}.OrDefault(fallback))
+	require.Equal(t, retry.Policy{Min: 3}, retry.Policy{Min: 3}.OrDefault(fallback))
+}
+
+func TestDoRetriesUntilSuccess(t *testing.T) {
+	t.Parallel()
+	attempts, failures := 0, 0
+	err := retry.Policy{Min: 1, Max: 1}.Do(t.Context(), func() error {
+		if attempts++; attempts < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	}, func(error, time.Duration) { failures++ })
+	require.NoError(t, err)
+	require.Equal(t, 3, attempts)
+	require.Equal(t, 2, failures)
+}
+
+func TestDoEndsWithAPermanentErrorAndWithTheContext(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	policy := retry.Policy{Min: time.Hour, Max: time.Hour}
+	require.Equal(t, broken, policy.Do(t.Context(), func() error { return retry.Permanent(broken) }, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	err := policy.Do(ctx, func() error { return broken }, func(error, time.Duration) { cancel() })
+	require.ErrorIs(t, err, broken)
+	require.ErrorIs(t, err, context.Canceled)
+}
