@@ -9,6 +9,8 @@ export PATH := $(BIN):$(PATH)
 # Modules of the workspace, and those that stay out of it since their dependencies must not reach the others.
 MODULES = $(patsubst ./%,%,$(shell go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p'))
 ALONE := tools/generate tools/kubelab
+# Patterns for one call of a tool over the whole workspace: each dependency is then type-checked once and not once per module.
+PACKAGES = $(addprefix ./,$(addsuffix /...,$(MODULES)))
 PROGRAMS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go)) ./tools/lockstep
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -28,13 +30,25 @@ demo: ## Start everything on this machine, create a workspace, watch it become R
 	@go build -o $(BIN)/lockstep ./tools/lockstep
 	@exec $(BIN)/lockstep up --demo
 
+# The packages of end-to-end tests that start systems, longest first: none is left running alone at the end.
+SYSTEM_TESTS := $(addprefix ./e2e/,chaos recovery workspaces deploys relay security cli scale)
+OTHER_TESTS = $(filter-out ./e2e/...,$(PACKAGES)) ./e2e/history/... ./e2e/subscribers/...
+# go test prints a line for each package when it ends. Each step of a test has its own deadline; TIMEOUT ends a package that hangs.
+TIMEOUT ?= 30m
+GO_TEST = go test -race -vet=off -timeout $(TIMEOUT)
+
 .PHONY: test
 test: kubelab ## Run every test: unit, integration and end to end, against real parts, with the race detector
-	@# Vetting is for the linter: here it would check all dependencies once more, as the race detector compiles them.
-	go test -race -vet=off -timeout 20m work
-	@# What reads files of other modules runs again each time: the test cache does not notice when these change.
-	go test -race -vet=off -count=1 ./e2e/architecture ./e2e/deployment
-	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout 20m ./...); done
+	@# The linter vets. Vetting here would type-check all dependencies once more beside the build with the race detector.
+	$(GO_TEST) $(SYSTEM_TESTS) $(OTHER_TESTS)
+	@# These read files of other modules, which the test cache does not notice.
+	$(GO_TEST) -count=1 ./e2e/architecture ./e2e/deployment
+	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout $(TIMEOUT) ./...); done
+
+.PHONY: test-short
+test-short: ## Run what needs no Kubernetes and no minute-long test: for editing
+	$(GO_TEST) -short $(OTHER_TESTS)
+	$(GO_TEST) -count=1 ./e2e/architecture
 
 .PHONY: kubelab
 kubelab: ## Build the Kubernetes control plane for development and tests
@@ -58,13 +72,22 @@ images: ## Build a container image from scratch for each service and the CLI (pu
 .PHONY: modules
 modules: ## Build all modules as one workspace, and each alone
 	$(AS_TESTS) go build work
-	@for m in $(MODULES); do echo "GOWORK=off $$m"; (cd $$m && export GOWORK=off $(AS_TESTS) && go mod tidy -diff && go build -o /dev/null ./...); done
-	@for m in $(ALONE); do echo "GOWORK=off $$m"; (cd $$m && export GOWORK=off && go mod tidy -diff && go build -o /dev/null ./...); done
+	@# A module alone compiles with the flags of the tests, so that only what differs from the workspace is compiled again; list -export
+	@# compiles and does not link.
+	@for m in $(MODULES); do echo "GOWORK=off $$m"; (cd $$m && export GOWORK=off $(AS_TESTS) && go mod tidy -diff && go list -export ./... >/dev/null); done
+	@for m in $(ALONE); do echo "GOWORK=off $$m"; (cd $$m && export GOWORK=off && go mod tidy -diff && go list -export ./... >/dev/null); done
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check style and known mistakes in every module
-	@for m in $(MODULES); do echo "golangci-lint $$m"; (cd $$m && $(AS_TESTS) golangci-lint run --config $(CURDIR)/.golangci.yaml ./...); done
+	$(AS_TESTS) golangci-lint run --config .golangci.yaml $(PACKAGES)
 	@for m in $(ALONE); do echo "golangci-lint $$m"; (cd $$m && GOWORK=off golangci-lint run --config $(CURDIR)/.golangci.yaml ./...); done
+
+.PHONY: deps
+DEPS ?= deploy/deps
+deps: ## Write the modules that each program is built from to deploy/deps
+	@mkdir -p $(DEPS)
+	@for p in $(PROGRAMS); do \
+	  GOOS=linux GOARCH=amd64 CGO_ENABLED=0 go list -deps -f '{{with .Module}}{{.Path}}{{end}}' $$p | LC_ALL=C sort -u >$(DEPS)/$$(basename $$p).txt; done
 
 .PHONY: vuln
 vuln: $(BIN)/govulncheck ## Look for known vulnerabilities (needs https://vuln.go.dev)
@@ -77,6 +100,8 @@ generate: ## Generate Go, AsyncAPI and error codes from schemas/
 .PHONY: verify
 verify: ## Fail when a generated file is stale or a schema breaks its readers
 	cd tools/generate && GOWORK=off go run . --check
+	@now=$$(mktemp -d) && trap 'rm -rf "$$now"' EXIT && $(MAKE) -s deps DEPS=$$now && \
+	  { diff -ru deploy/deps $$now || { echo "the programs' modules have changed: run make deps and review deploy/deps" >&2; exit 1; }; }
 
 .PHONY: bench
 bench: ## Run every benchmark beside its baseline and print a table

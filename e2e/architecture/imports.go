@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Place is a part of the tree that the rules know. A folder belongs to the longest place that it is in or below.
+// Place is a part of the tree that the rules know. A folder belongs to the longest place that it is
+// in or below.
 type Place string
 
 // The places. Each folder of services/ is a place of its own.
@@ -28,7 +29,8 @@ type Rule struct {
 	TestImports []Place // only its tests
 }
 
-// Allowed is the architecture. Services meet in events, schemas and libs only; who puts them together is tools and e2e.
+// Allowed is the architecture. Services meet in events, schemas and libs only; who puts them
+// together is tools and e2e.
 func Allowed() map[Place]Rule {
 	return map[Place]Rule{
 		Wire:     {},
@@ -78,12 +80,17 @@ func Imports(packages []Package) []string {
 	for _, p := range packages {
 		place, known := PlaceOf(p.Path)
 		if !known {
-			faults = append(faults, p.Path+" is in no place that the architecture knows: give its folder one in e2e/architecture")
+			faults = append(
+				faults,
+				p.Path+" is in no place that the architecture knows: give its folder one in e2e/architecture",
+			)
 			continue
 		}
 		rule := Allowed()[kind(place)]
 		faults = append(faults, forbidden(p.Path, "", place, p.Imports, rule.Imports)...)
-		faults = append(faults, forbidden(p.Path, "a test of ", place, p.TestImports, append(slices.Clone(rule.Imports), rule.TestImports...))...)
+		faults = append(
+			faults,
+			forbidden(p.Path, "a test of ", place, p.TestImports, append(slices.Clone(rule.Imports), rule.TestImports...))...)
 	}
 	return faults
 }
@@ -97,7 +104,10 @@ func forbidden(importer, who string, from Place, imports []string, allowed []Pla
 		to, known := PlaceOf(imported)
 		switch {
 		case !known:
-			faults = append(faults, fmt.Sprintf("%s%s imports %s, which is in no place that the architecture knows", who, importer, imported))
+			faults = append(
+				faults,
+				fmt.Sprintf("%s%s imports %s, which is in no place that the architecture knows", who, importer, imported),
+			)
 		case to != from && !slices.Contains(allowed, kind(to)):
 			faults = append(faults, fmt.Sprintf("%s%s imports %s: %s may not use %s", who, importer, imported, from, to))
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// apart are the modules whose dependencies are meant to differ from everybody's: they are programs that run beside Lockstep,
-// at the versions of what they are made from. They stay out of go.work.
+// apart are the modules whose dependencies are meant to differ from everybody's: they are programs
+// that run beside Lockstep, at the versions of what they are made from. They stay out of go.work.
 func apart() []string {
 	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint", "tools/natscli"}
 }
@@ -37,7 +37,8 @@ func Modules(tree Tree) []string {
 	return append(faults, versions(tree.Modules)...)
 }
 
-// identity: a module is called after its folder, speaks everybody's Go, and is in the workspace unless it has a reason not to be.
+// identity: a module is called after its folder, speaks everybody's Go, and is in the workspace
+// unless it has a reason not to be.
 func identity(tree Tree, m Module) []string {
 	var faults []string
 	if m.Path != Prefix+m.Dir {
@@ -48,13 +49,16 @@ func identity(tree Tree, m Module) []string {
 	}
 	used, apart := slices.Contains(tree.Used, m.Dir), slices.Contains(outside(), m.Dir)
 	if used == apart {
-		faults = append(faults, fmt.Sprintf("%s is to be either in go.work or among the modules outside of it in e2e/architecture", m.Dir))
+		faults = append(
+			faults,
+			fmt.Sprintf("%s is to be either in go.work or among the modules outside of it in e2e/architecture", m.Dir),
+		)
 	}
 	return faults
 }
 
-// replacements: each module of the tree that m requires is replaced by its folder. Others that may be are those that these require in turn (the
-// go command may ask for them), and what kubelab must.
+// replacements: each module of the tree that m requires is replaced by its folder. Others that may
+// be are those that these require in turn (the go command may ask for them), and what kubelab must.
 func replacements(byPath map[string]Module, m Module) []string {
 	var faults []string
 	reachable := closure(byPath, m)
@@ -68,14 +72,20 @@ func replacements(byPath map[string]Module, m Module) []string {
 		case !isOwn:
 			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s: only modules of this tree may be", m.Dir, r.Path))
 		case r.NewVersion != "" || path.Join(m.Dir, r.NewPath) != own.Dir:
-			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s by %s instead of its folder %s", m.Dir, r.Path, r.NewPath, own.Dir))
+			faults = append(
+				faults,
+				fmt.Sprintf("%s/go.mod replaces %s by %s instead of its folder %s", m.Dir, r.Path, r.NewPath, own.Dir),
+			)
 		case !reachable[r.Path]:
 			faults = append(faults, fmt.Sprintf("%s/go.mod replaces %s, which it does not need", m.Dir, r.Path))
 		}
 	}
 	for _, r := range m.Requires {
 		if _, isOwn := byPath[r.Path]; isOwn && !replaced[r.Path] {
-			faults = append(faults, fmt.Sprintf("%s/go.mod needs a replace of %s by its folder, else it does not build with GOWORK=off", m.Dir, r.Path))
+			faults = append(
+				faults,
+				fmt.Sprintf("%s/go.mod needs a replace of %s by its folder, else it does not build with GOWORK=off", m.Dir, r.Path),
+			)
 		}
 	}
 	return faults
@@ -125,7 +135,10 @@ func requirements(tree Tree, byPath map[string]Module, m Module) []string {
 	var faults []string
 	for _, r := range m.Requires {
 		if _, isOwn := byPath[r.Path]; isOwn && !used[r.Path] {
-			faults = append(faults, fmt.Sprintf("%s/go.mod requires %s, which nothing in it uses: run go mod tidy", m.Dir, r.Path))
+			faults = append(
+				faults,
+				fmt.Sprintf("%s/go.mod requires %s, which nothing in it uses: run go mod tidy", m.Dir, r.Path),
+			)
 		}
 	}
 	return faults
@@ -141,7 +154,8 @@ func moduleOf(byPath map[string]Module, pkg string) string {
 	return ""
 }
 
-// versions: what two modules both use directly, they use at one version. So what the workspace's tests have seen is what each program is built from alone.
+// versions: what two modules both use directly, they use at one version. So what the workspace's
+// tests have seen is what each program is built from alone.
 func versions(modules []Module) []string {
 	direct := map[string]map[string][]string{} // dependency → version → modules
 	for _, m := range modules {

@@ -25,21 +25,36 @@ func sound() architecture.Tree {
 		Used: []string{"libs", "services/state", "tools/testkit"},
 		Modules: []architecture.Module{
 			{
-				Dir: "libs", Path: own + "libs", Go: "1.26.0",
-				Requires: []architecture.Requirement{{Path: "example.org/pgx", Version: "v5.1.0"}, {Path: own + "tools/testkit", Version: "v0.0.0"}},
+				Dir:  "libs",
+				Path: own + "libs",
+				Go:   "1.26.0",
+				Requires: []architecture.Requirement{
+					{Path: "example.org/pgx", Version: "v5.1.0"},
+					{Path: own + "tools/testkit", Version: "v0.0.0"},
+				},
 				Replaces: []architecture.Replacement{{Path: own + "tools/testkit", NewPath: "../tools/testkit"}},
 			},
 			{
-				Dir: "services/state", Path: own + "services/state", Go: "1.26.0",
-				Requires: []architecture.Requirement{{Path: "example.org/pgx", Version: "v5.1.0"}, {Path: own + "libs", Version: "v0.0.0"}},
+				Dir:  "services/state",
+				Path: own + "services/state",
+				Go:   "1.26.0",
+				Requires: []architecture.Requirement{
+					{Path: "example.org/pgx", Version: "v5.1.0"},
+					{Path: own + "libs", Version: "v0.0.0"},
+				},
 				Replaces: []architecture.Replacement{
 					{Path: own + "libs", NewPath: "../../libs"}, {Path: own + "tools/testkit", NewPath: "../../tools/testkit"},
 				},
 			},
 			{Dir: "tools/testkit", Path: own + "tools/testkit", Go: "1.26.0"},
 			{
-				Dir: "tools/kubelab", Path: own + "tools/kubelab", Go: "1.26.0",
-				Requires: []architecture.Requirement{{Path: "example.org/pgx", Version: "v4.0.0"}, {Path: "k8s.io/api", Version: "v0.36.3"}},
+				Dir:  "tools/kubelab",
+				Path: own + "tools/kubelab",
+				Go:   "1.26.0",
+				Requires: []architecture.Requirement{
+					{Path: "example.org/pgx", Version: "v4.0.0"},
+					{Path: "k8s.io/api", Version: "v0.36.3"},
+				},
 				Replaces: []architecture.Replacement{{Path: "k8s.io/api", NewPath: "k8s.io/api", NewVersion: "v0.36.3"}},
 			},
 		},
@@ -66,7 +81,8 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 			"services/state/go.mod: go 1.25.0, but go.work says 1.26.0",
 		},
 		{
-			"a module is not called after its folder", func(tree *architecture.Tree) { tree.Modules[testkit].Dir = "tools/kit" },
+			"a module is not called after its folder",
+			func(tree *architecture.Tree) { tree.Modules[testkit].Dir = "tools/kit" },
 			"tools/kit/go.mod: the module is called " + own + "tools/testkit",
 		},
 		{
@@ -78,12 +94,16 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 			"tools/kubelab is to be either in go.work",
 		},
 		{
-			"the workspace uses what is not there", func(tree *architecture.Tree) { tree.Used = append(tree.Used, "services/gone") },
+			"the workspace uses what is not there", func(tree *architecture.Tree) {
+				tree.Used = append(tree.Used,
+					"services/gone")
+			},
 			"go.work uses services/gone, which has no go.mod",
 		},
 		{
 			"a foreign module is replaced", func(tree *architecture.Tree) {
-				tree.Modules[libs].Replaces = append(tree.Modules[libs].Replaces, architecture.Replacement{Path: "example.org/pgx", NewPath: "../../pgx"})
+				tree.Modules[libs].Replaces = append(tree.Modules[libs].Replaces,
+					architecture.Replacement{Path: "example.org/pgx", NewPath: "../../pgx"})
 			},
 			"libs/go.mod replaces example.org/pgx: only modules of this tree may be",
 		},
@@ -100,20 +120,24 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 			"tools/kubelab/go.mod replaces k8s.io/api",
 		},
 		{
-			"a replacement leads elsewhere", func(tree *architecture.Tree) { tree.Modules[state].Replaces[0].NewPath = "../libs" },
+			"a replacement leads elsewhere",
+			func(tree *architecture.Tree) { tree.Modules[state].Replaces[0].NewPath = "../libs" },
 			"services/state/go.mod replaces " + own + "libs by ../libs instead of its folder libs",
 		},
 		{
-			"a replacement is by a version", func(tree *architecture.Tree) { tree.Modules[state].Replaces[0].NewVersion = "v1.0.0" },
+			"a replacement is by a version",
+			func(tree *architecture.Tree) { tree.Modules[state].Replaces[0].NewVersion = "v1.0.0" },
 			"services/state/go.mod replaces " + own + "libs by",
 		},
 		{
-			"a replacement is missing", func(tree *architecture.Tree) { tree.Modules[state].Replaces = tree.Modules[state].Replaces[1:] },
+			"a replacement is missing",
+			func(tree *architecture.Tree) { tree.Modules[state].Replaces = tree.Modules[state].Replaces[1:] },
 			"services/state/go.mod needs a replace of " + own + "libs",
 		},
 		{
 			"a replacement is not needed", func(tree *architecture.Tree) {
-				tree.Modules[libs].Replaces = append(tree.Modules[libs].Replaces, architecture.Replacement{Path: own + "services/state", NewPath: "../services/state"})
+				tree.Modules[libs].Replaces = append(tree.Modules[libs].Replaces,
+					architecture.Replacement{Path: own + "services/state", NewPath: "../services/state"})
 			},
 			"libs/go.mod replaces " + own + "services/state, which it does not need",
 		},
@@ -123,12 +147,14 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 		},
 		{
 			"a module is required for what only tests of others use", func(tree *architecture.Tree) {
-				tree.Modules[state].Requires = append(tree.Modules[state].Requires, architecture.Requirement{Path: own + "tools/testkit", Indirect: true})
+				tree.Modules[state].Requires = append(tree.Modules[state].Requires,
+					architecture.Requirement{Path: own + "tools/testkit", Indirect: true})
 			},
 			"services/state/go.mod requires " + own + "tools/testkit, which nothing in it uses",
 		},
 		{
-			"two versions of one dependency", func(tree *architecture.Tree) { tree.Modules[state].Requires[0].Version = "v5.2.0" },
+			"two versions of one dependency",
+			func(tree *architecture.Tree) { tree.Modules[state].Requires[0].Version = "v5.2.0" },
 			"example.org/pgx is required at different versions: v5.1.0 in libs; v5.2.0 in services/state",
 		},
 	} {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// outsidePaths are folders of particular machines. The pattern is put together so that it does not find itself.
+// outsidePaths are folders of particular machines. The pattern is put together so that it does not
+// find itself.
 var outsidePaths = regexp.MustCompile(`(^|[^\w./-])(/wo` + `rk/|/ro` + `ot/)|\.\./sha` + `red`)
 
 // Paths returns the lines of a file that name a folder outside of the tree.
@@ -17,7 +18,10 @@ func Paths(file string, content []byte) []string {
 	var faults []string
 	for number, line := range strings.Split(string(content), "\n") {
 		if found := outsidePaths.FindString(line); found != "" {
-			faults = append(faults, fmt.Sprintf("%s:%d names a folder outside of the tree: %q", file, number+1, strings.TrimSpace(found)))
+			faults = append(
+				faults,
+				fmt.Sprintf("%s:%d names a folder outside of the tree: %q", file, number+1, strings.TrimSpace(found)),
+			)
 		}
 	}
 	return faults

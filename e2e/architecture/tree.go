@@ -73,7 +73,8 @@ func Root() (string, error) {
 	}
 }
 
-// Files returns the files of the tree below root, relative to it and with slashes: sources, no version control and nothing built.
+// Files returns the files of the tree below root, relative to it and with slashes: sources, no
+// version control and nothing built.
 func Files(root string) ([]string, error) {
 	var files []string
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -154,14 +155,23 @@ func readModule(root, file string) (Module, error) {
 	}
 	module := Module{Dir: path.Dir(file), Path: mod.Module.Path, Go: mod.Go, Requires: mod.Require}
 	for _, r := range mod.Replace {
-		module.Replaces = append(module.Replaces, Replacement{Path: r.Old.Path, NewPath: r.New.Path, NewVersion: r.New.Version})
+		module.Replaces = append(
+			module.Replaces,
+			Replacement{Path: r.Old.Path, NewPath: r.New.Path, NewVersion: r.New.Version},
+		)
 	}
 	return module, nil
 }
 
 // goEdit lets the go command read a go.mod or go.work into what it prints as JSON.
 func goEdit(into any, kind, file string) error {
-	cmd := exec.Command("go", kind, "edit", "-json", file) //nolint:gosec,noctx // a file of the tree; it reads one file and ends
+	cmd := exec.Command(
+		"go",
+		kind,
+		"edit",
+		"-json",
+		file,
+	) //nolint:gosec,noctx // a file of the tree; it reads one file and ends
 	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("read %s: %w", file, err)
@@ -187,7 +197,12 @@ func (t *Tree) readPackages(root string, files []string) error {
 		if strings.HasSuffix(file, "_test.go") {
 			into = byPath[pkg].test
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, filepath.FromSlash(file)), nil, parser.ImportsOnly)
+		parsed, err := parser.ParseFile(
+			token.NewFileSet(),
+			filepath.Join(root, filepath.FromSlash(file)),
+			nil,
+			parser.ImportsOnly,
+		)
 		if err != nil {
 			return fmt.Errorf("read the imports of %s: %w", file, err)
 		}

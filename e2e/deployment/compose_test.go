@@ -56,7 +56,13 @@ func TestEveryContainerRunsWithAsLittleAsItCan(t *testing.T) {
 		require.Contains(t, s.SecurityOpt, "no-new-privileges:true", name)
 		require.NotEmpty(t, s.Deploy.Resources.Limits.Memory, name)
 		require.NotEmpty(t, s.Deploy.Resources.Limits.CPUs, name)
-		require.False(t, strings.HasSuffix(s.Image, ":latest") || !strings.Contains(s.Image, ":"), "%s: %s names no version", name, s.Image)
+		require.False(
+			t,
+			strings.HasSuffix(s.Image, ":latest") || !strings.Contains(s.Image, ":"),
+			"%s: %s names no version",
+			name,
+			s.Image,
+		)
 		if name != "postgres" { // its start script gives root up by itself
 			require.NotEmpty(t, s.User, name)
 		}

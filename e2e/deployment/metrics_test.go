@@ -103,7 +103,12 @@ func sourceLiterals(t *testing.T, root string) []map[string]bool {
 		if !ours || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, filepath.FromSlash(file)), nil, parser.SkipObjectResolution)
+		parsed, err := parser.ParseFile(
+			token.NewFileSet(),
+			filepath.Join(root, filepath.FromSlash(file)),
+			nil,
+			parser.SkipObjectResolution,
+		)
 		require.NoError(t, err)
 		literals := map[string]bool{}
 		ast.Inspect(parsed, func(node ast.Node) bool {
@@ -119,7 +124,8 @@ func sourceLiterals(t *testing.T, root string) []map[string]bool {
 	return all
 }
 
-// counted reports whether one file names the metric: whole, as a prefix that ends with _ and the rest, or as namespace, subsystem and name.
+// counted reports whether one file names the metric: whole, as a prefix that ends with _ and the
+// rest, or as namespace, subsystem and name.
 func counted(metric string, files []map[string]bool) bool {
 	const namespace = "lockstep_"
 	for _, literals := range files {

@@ -67,7 +67,13 @@ func TestRelaysRunInAClusterWithAsLittleAsTheyCan(t *testing.T) {
 	for _, file := range []string{"LOCKSTEP_NATS_NKEY_SEED_FILE", "LOCKSTEP_INTERNAL_SECRET_FILE"} {
 		require.True(t, strings.HasPrefix(environment[file], pod.Containers[0].VolumeMounts[0].MountPath+"/"), file)
 	}
-	require.True(t, strings.HasPrefix(environment["LOCKSTEP_INTERNAL_URL"], "wss://$(POD_NAME)."+spec.ServiceName+"."+found.replicas.Namespace+".svc:"))
+	require.True(
+		t,
+		strings.HasPrefix(
+			environment["LOCKSTEP_INTERNAL_URL"],
+			"wss://$(POD_NAME)."+spec.ServiceName+"."+found.replicas.Namespace+".svc:",
+		),
+	)
 
 	ports := map[string]int32{}
 	for _, p := range pod.Containers[0].Ports {
@@ -89,7 +95,10 @@ func TestRelaysRunInAClusterWithAsLittleAsTheyCan(t *testing.T) {
 	require.Equal(t, spec.ServiceName, internal.Name)
 	require.Equal(t, corev1.ClusterIPNone, internal.Spec.ClusterIP)
 	require.True(t, internal.Spec.PublishNotReadyAddresses, "one that is drained is still found")
-	require.True(t, strings.HasSuffix(environment["LOCKSTEP_INTERNAL_URL"], ":"+strconv.Itoa(int(internal.Spec.Ports[0].Port))))
+	require.True(
+		t,
+		strings.HasSuffix(environment["LOCKSTEP_INTERNAL_URL"], ":"+strconv.Itoa(int(internal.Spec.Ports[0].Port))),
+	)
 }
 
 func TestOnlyRelaysReachRelaysWhereTheyTalkToEachOther(t *testing.T) {
@@ -117,7 +126,11 @@ func TestTheRelayAgentIsInComposeAndIsScraped(t *testing.T) {
 	agent := compose.Services["relay-agent"]
 	require.Equal(t, "lockstep/relay-agent:${LOCKSTEP_VERSION:-latest}", agent.Image)
 	requireSettings(t, "relay-agent", agent.Environment)
-	require.Contains(t, string(content(t, "deploy/prometheus.yaml")), `"relay-agent`+agent.Environment["LOCKSTEP_OPS_LISTEN"]+`"`)
+	require.Contains(
+		t,
+		string(content(t, "deploy/prometheus.yaml")),
+		`"relay-agent`+agent.Environment["LOCKSTEP_OPS_LISTEN"]+`"`,
+	)
 	for _, other := range []string{"relay-agent", "cli", "watcher", "dispatcher"} {
 		for _, volume := range compose.Services[other].Volumes {
 			require.False(t, strings.HasPrefix(volume, "relay-keys:"), "%s has the secret of relays", other)

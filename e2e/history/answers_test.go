@@ -10,8 +10,10 @@ import (
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	const (
-		running, stopped, restart = events.DesiredStateRunning, events.DesiredStateStopped, events.DesiredStateRestartRequested
-		user, system              = events.DesiredStateCauseUser, events.DesiredStateCauseRestartCompleted
+		running      = events.DesiredStateRunning
+		stopped      = events.DesiredStateStopped
+		restart      = events.DesiredStateRestartRequested
+		user, system = events.DesiredStateCauseUser, events.DesiredStateCauseRestartCompleted
 	)
 	made := history.Call{Workspace: id, What: "create", Revision: 1, Sure: true}
 	stop := history.Call{Workspace: id, What: "stop", Revision: 2, Sure: true}
@@ -28,22 +30,31 @@ func TestCalls(t *testing.T) {
 		found string
 	}{
 		{"sound", stoppedOnce, []history.Call{made, stop}, ""},
-		{"answered before the system went on", restartedOnce, []history.Call{made, {Workspace: id, Revision: 2, Sure: true, Repeats: true}}, ""},
-		{"what was wanted already changes nothing", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop", Revision: 2}}, ""},
+		{"answered before the system went on", restartedOnce, []history.Call{made, {Workspace: id, Revision: 2, Sure: true,
+			Repeats: true}}, ""},
+		{"what was wanted already changes nothing", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop",
+			Revision: 2}}, ""},
 		{"refused", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "update", Refused: true, Sure: true}}, ""},
-		{"answered twice, done once", restartedOnce, []history.Call{made, {Workspace: id, Revision: 3, Sure: true, Repeats: true, Lost: 1}}, ""},
-		{"answered twice, done twice", restartedTwice, []history.Call{made, {Workspace: id, Revision: 5, Sure: true, Repeats: true, Lost: 1}}, ""},
-		{"done twice for one answer", restartedTwice, []history.Call{made, {Workspace: id, What: "restart", Revision: 5, Sure: true, Repeats: true}}, "users changed it 2 times, not 1 to 1"},
-		{"accepted and lost", func(b *book) { b.created().wished(2, running, running, system) }, []history.Call{made, stop}, "users changed it 0 times, not 1 to 1"},
+		{"answered twice, done once", restartedOnce, []history.Call{made, {Workspace: id, Revision: 3, Sure: true,
+			Repeats: true, Lost: 1}}, ""},
+		{"answered twice, done twice", restartedTwice, []history.Call{made, {Workspace: id, Revision: 5, Sure: true,
+			Repeats: true, Lost: 1}}, ""},
+		{"done twice for one answer", restartedTwice, []history.Call{made, {Workspace: id, What: "restart", Revision: 5,
+			Sure: true, Repeats: true}}, "users changed it 2 times, not 1 to 1"},
+		{"accepted and lost", func(b *book) { b.created().wished(2, running, running, system) }, []history.Call{made, stop},
+			"users changed it 0 times, not 1 to 1"},
 		{
 			"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.wished(3, stopped, stopped, user) },
 			[]history.Call{made, {Workspace: id, What: "update", Revision: 3, Sure: true, Lost: 3}},
 			"users changed it 2 times, not 1 to 1",
 		},
-		{"never told", func(b *book) { b.created() }, []history.Call{made, {Workspace: id, What: "stop", Revision: 2}}, "answered with revision 2, which is not told"},
-		{"refused and done", stoppedOnce, []history.Call{made, {Workspace: id, Refused: true}}, "by a user, whom nobody heard asking"},
+		{"never told", func(b *book) { b.created() }, []history.Call{made, {Workspace: id, What: "stop", Revision: 2}},
+			"answered with revision 2, which is not told"},
+		{"refused and done", stoppedOnce, []history.Call{made, {Workspace: id, Refused: true}},
+			"by a user, whom nobody heard asking"},
 		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user, whom nobody heard asking"},
-		{"answers go back", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop", Revision: 1}}, "is answered with revision 1 after 2"},
+		{"answers go back", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop", Revision: 1}},
+			"is answered with revision 1 after 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -56,7 +67,16 @@ func TestCalls(t *testing.T) {
 
 func TestConverged(t *testing.T) {
 	t.Parallel()
-	row := history.Row{ID: id, Name: "w", Namespace: "ws-6-w", DesiredState: "running", Actual: "running", Desired: 2, Applied: 2, Image: "i"}
+	row := history.Row{
+		ID:           id,
+		Name:         "w",
+		Namespace:    "ws-6-w",
+		DesiredState: "running",
+		Actual:       "running",
+		Desired:      2,
+		Applied:      2,
+		Image:        "i",
+	}
 	deployment := history.Deployment{Namespace: "ws-6-w", Name: "w", Workspace: id, Revision: 2, Replicas: 1, Image: "i"}
 	gone := history.Row{ID: other, Name: "g", DesiredState: "terminated", Actual: "terminated", Desired: 3, Applied: 3}
 	for _, c := range []struct {
@@ -68,26 +88,38 @@ func TestConverged(t *testing.T) {
 		{"sound", func([]history.Row, *history.Cluster) {}, 2, ""},
 		{"DESIRED is behind", func([]history.Row, *history.Cluster) {}, 1, "is at revision 2, and DESIRED has 1"},
 		{"not in DESIRED", func([]history.Row, *history.Cluster) {}, 0, "is not in DESIRED"},
-		{"not applied", func(rows []history.Row, _ *history.Cluster) { rows[0].Applied = 1 }, 2, "wants revision 2 and has 1"},
-		{"not restarted", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "restart_requested" }, 2, "is still wanted restart_requested"},
-		{"not terminated", func(rows []history.Row, _ *history.Cluster) { rows[1].Actual = "terminating" }, 2, "shall be terminated and is terminating"},
-		{"another revision", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Revision = 1 }, 2, "Revision:1"},
+		{"not applied", func(rows []history.Row, _ *history.Cluster) { rows[0].Applied = 1 }, 2,
+			"wants revision 2 and has 1"},
+		{"not restarted", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "restart_requested" }, 2,
+			"is still wanted restart_requested"},
+		{"not terminated", func(rows []history.Row, _ *history.Cluster) { rows[1].Actual = "terminating" }, 2,
+			"shall be terminated and is terminating"},
+		{"another revision", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Revision = 1 }, 2,
+			"Revision:1"},
 		{"another image", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Image = "j" }, 2, "Image:j"},
-		{"runs and should not", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "stopped" }, 2, "Replicas:1"},
+		{"runs and should not", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "stopped" }, 2,
+			"Replicas:1"},
 		{"no Deployment", func(_ []history.Row, there *history.Cluster) { there.Deployments = nil }, 2, "and is []"},
 		{"a stray Deployment", func(_ []history.Row, there *history.Cluster) {
 			there.Deployments = append(there.Deployments, history.Deployment{Namespace: "ws-6-g", Name: "g", Workspace: other})
 		}, 2, "Deployment ws-6-g/g is of no workspace that lives"},
-		{"a stray namespace", func(_ []history.Row, there *history.Cluster) { there.Namespaces["ws-6-g"] = other }, 2, "namespace ws-6-g is of no workspace that lives"},
-		{"a stray volume", func(_ []history.Row, there *history.Cluster) { there.Volumes["ws-6-g/g"] = other }, 2, "volume ws-6-g/g is of no"},
-		{"a stray inventory", func(_ []history.Row, there *history.Cluster) { there.Inventories["workspace-g"] = other }, 2, "inventory workspace-g is of no"},
+		{"a stray namespace", func(_ []history.Row, there *history.Cluster) { there.Namespaces["ws-6-g"] = other }, 2,
+			"namespace ws-6-g is of no workspace that lives"},
+		{"a stray volume", func(_ []history.Row, there *history.Cluster) { there.Volumes["ws-6-g/g"] = other }, 2,
+			"volume ws-6-g/g is of no"},
+		{"a stray inventory", func(_ []history.Row, there *history.Cluster) { there.Inventories["workspace-g"] = other }, 2,
+			"inventory workspace-g is of no"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			rows := []history.Row{row, gone}
 			there := history.Cluster{
 				Deployments: []history.Deployment{deployment},
-				Namespaces:  map[string]string{"ws-6-w": id}, Volumes: map[string]string{"ws-6-w/w-data": id}, Inventories: map[string]string{"workspace-w": id},
+				Namespaces: map[string]string{
+					"ws-6-w": id,
+				},
+				Volumes:     map[string]string{"ws-6-w/w-data": id},
+				Inventories: map[string]string{"workspace-w": id},
 			}
 			c.spoil(rows, &there)
 			b := &book{t: t}

@@ -14,12 +14,14 @@ type Call struct {
 	Lost int
 	// Sure is that it changes something: it was not wanted already.
 	Sure bool
-	// Repeats is that it changes something again when a lost attempt has had its effect, as a restart does that is asked for after a restart.
+	// Repeats is that it changes something again when a lost attempt has had its effect, as a
+	// restart does that is asked for after a restart.
 	Repeats bool
 }
 
-// Calls checks that each change that was accepted is told exactly once and no other is. Calls of one workspace are in the order of their answers, and nobody else
-// changes it meanwhile; what the system changes by itself is left aside.
+// Calls checks that each change that was accepted is told exactly once and no other is. Calls of
+// one workspace are in the order of their answers, and nobody else changes it meanwhile; what the
+// system changes by itself is left aside.
 func Calls(calls []Call, told []Record) Findings {
 	var f Findings
 	all := wishes(&f, told)
@@ -47,7 +49,12 @@ func Calls(calls []Call, told []Record) Findings {
 				call.What, call.Workspace, call.Revision, before, changes, least, most)
 		}
 		if !reached {
-			f.addf("%s of workspace %s is answered with revision %d, which is not told", call.What, call.Workspace, call.Revision)
+			f.addf(
+				"%s of workspace %s is answered with revision %d, which is not told",
+				call.What,
+				call.Workspace,
+				call.Revision,
+			)
 		}
 	}
 	for id, of := range all {
@@ -60,7 +67,8 @@ func Calls(calls []Call, told []Record) Findings {
 	return f
 }
 
-// between counts what users changed after one revision up to another, and says whether that one is told.
+// between counts what users changed after one revision up to another, and says whether that one is
+// told.
 func between(all []wish, after, to int) (int, bool) {
 	changes, reached := 0, false
 	for _, w := range all {

@@ -21,7 +21,8 @@ type Deployment struct {
 	Image           string
 }
 
-// Cluster is what there is of workspaces in a cluster. The keys of the maps are names, the values the ids of the workspaces that they are labelled with.
+// Cluster is what there is of workspaces in a cluster. The keys of the maps are names, the values
+// the ids of the workspaces that they are labelled with.
 type Cluster struct {
 	Deployments []Deployment
 	Namespaces  map[string]string
@@ -29,8 +30,9 @@ type Cluster struct {
 	Inventories map[string]string
 }
 
-// Converged checks that what is wanted, what is sent and what there is are the same: every row is settled, DESIRED holds its revision, the cluster has
-// its Deployment of that revision, replicas and image, and of a terminated one nothing at all; and the cluster has nothing of any other.
+// Converged checks that what is wanted, what is sent and what there is are the same: every row is
+// settled, DESIRED holds its revision, the cluster has its Deployment of that revision, replicas
+// and image, and of a terminated one nothing at all; and the cluster has nothing of any other.
 func Converged(rows []Row, desired []Record, there Cluster) Findings {
 	var f Findings
 	sent := map[string]events.DesiredWorkspace{}
@@ -70,7 +72,14 @@ func (row Row) compare(f *Findings, found []Deployment) {
 		f.addf("workspace %s is still wanted %s", row.Name, row.DesiredState)
 		return
 	}
-	wanted := Deployment{Namespace: row.Namespace, Name: row.Name, Workspace: row.ID, Revision: row.Desired, Replicas: want, Image: row.Image}
+	wanted := Deployment{
+		Namespace: row.Namespace,
+		Name:      row.Name,
+		Workspace: row.ID,
+		Revision:  row.Desired,
+		Replicas:  want,
+		Image:     row.Image,
+	}
 	if len(found) != 1 || found[0] != wanted {
 		f.addf("workspace %s shall be %+v and is %+v", row.Name, wanted, found)
 	}
@@ -83,7 +92,8 @@ func (c Cluster) strays(f *Findings, living map[string]bool) {
 			f.addf("Deployment %s/%s is of no workspace that lives", d.Namespace, d.Name)
 		}
 	}
-	for what, named := range map[string]map[string]string{"namespace": c.Namespaces, "volume": c.Volumes, "inventory": c.Inventories} {
+	for what, named := range map[string]map[string]string{"namespace": c.Namespaces, "volume": c.Volumes,
+		"inventory": c.Inventories} {
 		for name, workspace := range named {
 			if !living[workspace] {
 				f.addf("%s %s is of no workspace that lives", what, name)

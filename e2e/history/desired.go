@@ -4,8 +4,9 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Desired checks the log of what was sent to clusters against what was told: of each workspace every revision is sent, once, in ascending order, and none that is
-// not told. It holds for a history that has never been restored from a copy.
+// Desired checks the log of what was sent to clusters against what was told: of each workspace
+// every revision is sent, once, in ascending order, and none that is not told. It holds for a
+// history that has never been restored from a copy.
 func Desired(told, log []Record) Findings {
 	var f Findings
 	all := wishes(&f, told)
@@ -13,7 +14,13 @@ func Desired(told, log []Record) Findings {
 	last := map[string]int{}
 	each(&f, log, events.TypeDesiredWorkspace, func(r Record, e events.DesiredWorkspace) {
 		if e.DesiredRevision <= last[e.WorkspaceID] {
-			f.addf("sequence %d: revision %d of workspace %s is sent after %d", r.Sequence, e.DesiredRevision, e.Name, last[e.WorkspaceID])
+			f.addf(
+				"sequence %d: revision %d of workspace %s is sent after %d",
+				r.Sequence,
+				e.DesiredRevision,
+				e.Name,
+				last[e.WorkspaceID],
+			)
 		}
 		last[e.WorkspaceID] = e.DesiredRevision
 		if sent[e.WorkspaceID] == nil {
@@ -40,8 +47,8 @@ type result struct {
 	DesiredRevision int    `json:"desired_revision"`
 }
 
-// Applied checks what became of what was sent: whatever was applied was desired before, nothing is applied after something higher, and the last of each workspace
-// was applied whole.
+// Applied checks what became of what was sent: whatever was applied was desired before, nothing is
+// applied after something higher, and the last of each workspace was applied whole.
 func Applied(log, applied []Record) Findings {
 	var f Findings
 	desired, newest := map[string]map[int]bool{}, map[string]events.DesiredWorkspace{}
@@ -56,17 +63,33 @@ func Applied(log, applied []Record) Findings {
 	for _, kind := range []string{events.TypeApplied, events.TypeTerminated} {
 		each(&f, applied, kind, func(r Record, e result) {
 			if !desired[e.WorkspaceID][e.DesiredRevision] {
-				f.addf("sequence %d: revision %d of workspace %s is applied and was never desired", r.Sequence, e.DesiredRevision, e.WorkspaceID)
+				f.addf(
+					"sequence %d: revision %d of workspace %s is applied and was never desired",
+					r.Sequence,
+					e.DesiredRevision,
+					e.WorkspaceID,
+				)
 			}
 			if e.DesiredRevision < highest[e.WorkspaceID] {
-				f.addf("sequence %d: revision %d of workspace %s is applied after %d", r.Sequence, e.DesiredRevision, e.WorkspaceID, highest[e.WorkspaceID])
+				f.addf(
+					"sequence %d: revision %d of workspace %s is applied after %d",
+					r.Sequence,
+					e.DesiredRevision,
+					e.WorkspaceID,
+					highest[e.WorkspaceID],
+				)
 			}
 			highest[e.WorkspaceID] = max(highest[e.WorkspaceID], e.DesiredRevision)
 		})
 	}
 	for id, last := range newest {
 		if highest[id] != last.DesiredRevision {
-			f.addf("revision %d of workspace %s was not applied; the last that was is %d", last.DesiredRevision, last.Name, highest[id])
+			f.addf(
+				"revision %d of workspace %s was not applied; the last that was is %d",
+				last.DesiredRevision,
+				last.Name,
+				highest[id],
+			)
 		}
 	}
 	return f

@@ -6,8 +6,9 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Effects checks that nothing was done twice: of each workspace there was one Deployment for good, and its cluster changed it no more often than what was desired of
-// it changed. It holds where nobody else touches Deployments.
+// Effects checks that nothing was done twice: of each workspace there was one Deployment for good,
+// and its cluster changed it no more often than what was desired of it changed. It holds where
+// nobody else touches Deployments.
 func Effects(log, observed []Record) Findings {
 	var f Findings
 	changes, last := map[string]int{}, map[string]string{}
@@ -32,13 +33,20 @@ func Effects(log, observed []Record) Findings {
 		}
 		if e.Generation > changes[id] && !told[id] {
 			told[id] = true
-			f.addf("sequence %d: the Deployment of workspace %s has generation %d after %d manifests", r.Sequence, id, e.Generation, changes[id])
+			f.addf(
+				"sequence %d: the Deployment of workspace %s has generation %d after %d manifests",
+				r.Sequence,
+				id,
+				e.Generation,
+				changes[id],
+			)
 		}
 	})
 	return f
 }
 
-// deployment is the manifest of the Deployment among what is desired, in one spelling: its generation grows with annotations as well as with its spec.
+// deployment is the manifest of the Deployment among what is desired, in one spelling: its
+// generation grows with annotations as well as with its spec.
 func deployment(e events.DesiredWorkspace) (string, bool) {
 	for _, manifest := range e.Manifests {
 		if manifest["kind"] == "Deployment" {

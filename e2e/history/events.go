@@ -11,11 +11,18 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Events checks that each message of a stream is what its type and its subject say, that it comes from who may say it, that nothing of the public history is told
-// twice, and that no workspace's desired revision ever goes down.
+// Events checks that each message of a stream is what its type and its subject say, that it comes
+// from who may say it, that nothing of the public history is told twice, and that no workspace's
+// desired revision ever goes down.
 func Events(cell topology.Cell, stream topology.Stream, records []Record) Findings {
 	var f Findings
-	c := eventCheck{cell: cell, stream: stream, subjects: map[string]*regexp.Regexp{}, last: map[string]int{}, ids: map[string]bool{}}
+	c := eventCheck{
+		cell:     cell,
+		stream:   stream,
+		subjects: map[string]*regexp.Regexp{},
+		last:     map[string]int{},
+		ids:      map[string]bool{},
+	}
 	for _, r := range records {
 		if err := c.check(r); err != nil {
 			f.addf("%s, sequence %d, %s: %v", stream.Name, r.Sequence, r.Subject, err)
@@ -73,7 +80,12 @@ func (c *eventCheck) check(r Record) error {
 		return nil
 	}
 	if last := c.last[data.WorkspaceID]; data.DesiredRevision < last {
-		return fmt.Errorf("the desired revision of workspace %s goes down from %d to %d", data.WorkspaceID, last, data.DesiredRevision)
+		return fmt.Errorf(
+			"the desired revision of workspace %s goes down from %d to %d",
+			data.WorkspaceID,
+			last,
+			data.DesiredRevision,
+		)
 	}
 	c.last[data.WorkspaceID] = data.DesiredRevision
 	return nil
@@ -87,7 +99,8 @@ func subjectPattern(cell topology.Cell, subject, family string) *regexp.Regexp {
 	return regexp.MustCompile("^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(pattern, `[^.]+`) + "$")
 }
 
-// writerOf is who may write on a subject: what is said in an agent's name is said by it, what relays see of agents by them, all else by state.
+// writerOf is who may write on a subject: what is said in an agent's name is said by it, what
+// relays see of agents by them, all else by state.
 func writerOf(cell topology.Cell, subject string) (string, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -99,7 +112,8 @@ func writerOf(cell topology.Cell, subject string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read the subject: %w", err)
 		}
-		component := map[string]string{topology.FamilyObserved: "watcher", topology.FamilyApplied: "dispatcher"}[parsed.Family]
+		component := map[string]string{topology.FamilyObserved: "watcher",
+			topology.FamilyApplied: "dispatcher"}[parsed.Family]
 		return event.AgentSource(string(cell), agent, component), nil
 	case topology.FamilyAgent:
 		return event.ServiceSource(string(cell), "relay"), nil

@@ -10,8 +10,9 @@ import (
 	"lockstep.internal/services/deploys/cdevent"
 )
 
-// Facts checks the public history of rollouts: each message is the fact that its subject says, the facts of a workload are numbered without a gap, and each
-// rollout starts once and ends at most once, after it started.
+// Facts checks the public history of rollouts: each message is the fact that its subject says, the
+// facts of a workload are numbered without a gap, and each rollout starts once and ends at most
+// once, after it started.
 func Facts(cell topology.Cell, records []Record) Findings {
 	var f Findings
 	c := factCheck{cell: cell, numbers: map[string]int{}, rollouts: map[string]*rolloutFacts{}}

@@ -14,7 +14,13 @@ import (
 )
 
 // fact is one of the rollout of a revision; change makes it another.
-func fact(t *testing.T, number int, name events.Fact, revision string, change ...func(*events.DeployFact)) history.Record {
+func fact(
+	t *testing.T,
+	number int,
+	name events.Fact,
+	revision string,
+	change ...func(*events.DeployFact),
+) history.Record {
 	t.Helper()
 	at := time.Date(2026, 3, 2, 10, 0, number, 0, time.UTC)
 	f := events.DeployFact{
@@ -39,14 +45,18 @@ func TestFacts(t *testing.T) {
 		records []history.Record
 		finds   string
 	}{
-		"sound":           {[]history.Record{started, completed, fact(t, 3, events.FactDrained, "1"), fact(t, 4, events.FactStarted, "2"), fact(t, 5, events.FactSuperseded, "2")}, ""},
-		"no event":        {[]history.Record{{Subject: started.Subject}}, "is no event"},
-		"another subject": {[]history.Record{{Subject: completed.Subject, Header: started.Header, Data: started.Data}}, "is told of"},
-		"one is missing":  {[]history.Record{started, fact(t, 3, events.FactCompleted, "1")}, "is number 3 and follows number 1"},
-		"told twice":      {[]history.Record{started, started}, "is number 1 and follows number 1"},
-		"starts twice":    {[]history.Record{started, fact(t, 2, events.FactStarted, "1")}, "starts twice"},
-		"ends twice":      {[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1")}, "is completed already"},
-		"never started":   {[]history.Record{fact(t, 1, events.FactCompleted, "1")}, "has not started"},
+		"sound": {[]history.Record{started, completed, fact(t, 3, events.FactDrained, "1"), fact(t, 4,
+			events.FactStarted, "2"), fact(t, 5, events.FactSuperseded, "2")}, ""},
+		"no event": {[]history.Record{{Subject: started.Subject}}, "is no event"},
+		"another subject": {[]history.Record{{Subject: completed.Subject, Header: started.Header, Data: started.Data}},
+			"is told of"},
+		"one is missing": {[]history.Record{started, fact(t, 3, events.FactCompleted, "1")},
+			"is number 3 and follows number 1"},
+		"told twice":   {[]history.Record{started, started}, "is number 1 and follows number 1"},
+		"starts twice": {[]history.Record{started, fact(t, 2, events.FactStarted, "1")}, "starts twice"},
+		"ends twice": {[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1")},
+			"is completed already"},
+		"never started": {[]history.Record{fact(t, 1, events.FactCompleted, "1")}, "has not started"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,8 +13,9 @@ type Outage struct{ From, Until time.Time }
 
 func (o Outage) covers(t time.Time) bool { return !t.Before(o.From) && !t.After(o.Until) }
 
-// Outages are when nobody led, as everything says that was seen of one Lease, in any order: from the last time that a leader renewed it until another led, or the
-// same one again, which gives up when it could not renew for so long as deadline.
+// Outages are when nobody led, as everything says that was seen of one Lease, in any order: from
+// the last time that a leader renewed it until another led, or the same one again, which gives up
+// when it could not renew for so long as deadline.
 func Outages(sights []Sight, deadline time.Duration) []Outage {
 	sights = slices.Clone(sights)
 	slices.SortStableFunc(sights, func(a, b Sight) int { return cmp.Compare(a.version(), b.version()) })

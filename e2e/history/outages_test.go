@@ -25,13 +25,17 @@ func TestOutages(t *testing.T) {
 		sights []history.Sight
 		want   []history.Outage
 	}{
-		"the first leader":         {[]history.Sight{lease("a", 1), lease("a", 2)}, nil},
-		"in any order":             {[]history.Sight{lease("a", 3), lease("a", 1), lease("a", 2)}, nil},
-		"another leader":           {[]history.Sight{lease("a", 1), lease("b", 2)}, []history.Outage{{From: at(1), Until: at(2)}}},
-		"given back and taken":     {[]history.Sight{lease("a", 1), lease("", 2), lease("a", 3)}, []history.Outage{{From: at(1), Until: at(3)}}},
-		"nobody yet":               {[]history.Sight{lease("a", 1), lease("", 2)}, nil},
-		"renewed late, and not":    {[]history.Sight{lease("a", 1), lease("a", 2), lease("a", 5), lease("a", 6)}, []history.Outage{{From: at(2), Until: at(5)}}},
-		"what is no Lease is left": {[]history.Sight{lease("a", 1), {At: at(2), Object: &metav1.ObjectMeta{}}, lease("a", 2)}, nil},
+		"the first leader": {[]history.Sight{lease("a", 1), lease("a", 2)}, nil},
+		"in any order":     {[]history.Sight{lease("a", 3), lease("a", 1), lease("a", 2)}, nil},
+		"another leader": {[]history.Sight{lease("a", 1), lease("b", 2)}, []history.Outage{{From: at(1),
+			Until: at(2)}}},
+		"given back and taken": {[]history.Sight{lease("a", 1), lease("", 2), lease("a", 3)},
+			[]history.Outage{{From: at(1), Until: at(3)}}},
+		"nobody yet": {[]history.Sight{lease("a", 1), lease("", 2)}, nil},
+		"renewed late, and not": {[]history.Sight{lease("a", 1), lease("a", 2), lease("a", 5), lease("a", 6)},
+			[]history.Outage{{From: at(2), Until: at(5)}}},
+		"what is no Lease is left": {[]history.Sight{lease("a", 1), {At: at(2), Object: &metav1.ObjectMeta{}}, lease("a",
+			2)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

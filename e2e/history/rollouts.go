@@ -12,7 +12,8 @@ type TrueRollout struct {
 	ID       string
 	Revision int
 	Began    time.Time
-	// Born is when the object that bears the revision was made; zero where one was used again, or none is needed.
+	// Born is when the object that bears the revision was made; zero where one was used again, or
+	// none is needed.
 	Born time.Time
 	// Done says that the workload was complete at this revision.
 	Done bool
@@ -30,9 +31,10 @@ type TrueWorkload struct {
 	Written []time.Time
 }
 
-// Rollouts compares what was told with what the cluster did: each rollout has one start and then one end, the right one, before the next one starts; none is
-// invented; one is missing, or its end unknown, only where a gap that touches an outage names its revision. Nobody can tell of what came and went within one outage.
-// The times of starts and ends are those of the cluster.
+// Rollouts compares what was told with what the cluster did: each rollout has one start and then
+// one end, the right one, before the next one starts; none is invented; one is missing, or its end
+// unknown, only where a gap that touches an outage names its revision. Nobody can tell of what came
+// and went within one outage. The times of starts and ends are those of the cluster.
 func Rollouts(records []Record, truth []TrueWorkload, outages []Outage) Findings {
 	c := rolloutCheck{outages: outages, told: map[string][]events.DeployFact{}, gaps: map[string][]events.Gap{}}
 	for _, r := range records {
@@ -124,14 +126,32 @@ func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.
 		right = []time.Time{fact.OccurredAt}
 	}
 	if !slices.ContainsFunc(right, fact.OccurredAt.Equal) {
-		c.f.addf("%s: rollout %s is told to be %s at %s by its %s, which is one of %s", w.Name, r.ID, fact.Fact, fact.OccurredAt, fact.TimeSource, right)
+		c.f.addf(
+			"%s: rollout %s is told to be %s at %s by its %s, which is one of %s",
+			w.Name,
+			r.ID,
+			fact.Fact,
+			fact.OccurredAt,
+			fact.TimeSource,
+			right,
+		)
 	}
 	if fact.Fact != events.FactCompleted {
 		return
 	}
-	occurred, observed := fact.OccurredAt.Sub(started.OccurredAt).Milliseconds(), fact.ObservedAt.Sub(started.ObservedAt).Milliseconds()
+	occurred, observed := fact.OccurredAt.Sub(
+		started.OccurredAt,
+	).Milliseconds(), fact.ObservedAt.Sub(
+		started.ObservedAt,
+	).Milliseconds()
 	if took := fact.DurationMs; took == nil || int64(*took) != max(0, occurred) && int64(*took) != max(0, observed) {
-		c.f.addf("%s: rollout %s took %d ms by the cluster's time and %d ms as it was seen, which is not what is told", w.Name, r.ID, occurred, observed)
+		c.f.addf(
+			"%s: rollout %s took %d ms by the cluster's time and %d ms as it was seen, which is not what is told",
+			w.Name,
+			r.ID,
+			occurred,
+			observed,
+		)
 	}
 }
 
@@ -150,7 +170,15 @@ func (c *rolloutCheck) end(w TrueWorkload, r TrueRollout, end events.Fact, newes
 	default:
 	}
 	if !right {
-		c.f.addf("%s: rollout %s is told to be %s: done %t, newest %t, deleted %t", w.Name, r.ID, end, r.Done, newest, !w.Deleted.IsZero())
+		c.f.addf(
+			"%s: rollout %s is told to be %s: done %t, newest %t, deleted %t",
+			w.Name,
+			r.ID,
+			end,
+			r.Done,
+			newest,
+			!w.Deleted.IsZero(),
+		)
 	}
 }
 

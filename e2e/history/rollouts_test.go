@@ -24,18 +24,40 @@ func TestRollouts(t *testing.T) {
 	by := func(source events.TimeSource, second int) func(*events.DeployFact) {
 		return func(f *events.DeployFact) { f.TimeSource, f.OccurredAt = source, at(second) }
 	}
-	creation, written, condition := events.TimeSourceCreationTimestamp, events.TimeSourceManagedFields, events.TimeSourceCondition
+	creation, written := events.TimeSourceCreationTimestamp, events.TimeSourceManagedFields
+	condition := events.TimeSourceCondition
 	concluded := func(f *events.DeployFact) { f.Provenance = events.ProvenanceReconstructed }
-	done, undone := history.TrueRollout{ID: "c/u/1", Revision: 1, Began: at(12), Done: true}, history.TrueRollout{ID: "c/u/1", Revision: 1, Began: at(12)}
+	done, undone := history.TrueRollout{
+		ID:       "c/u/1",
+		Revision: 1,
+		Began:    at(12),
+		Done:     true,
+	}, history.TrueRollout{
+		ID:       "c/u/1",
+		Revision: 1,
+		Began:    at(12),
+	}
 	second := history.TrueRollout{ID: "c/u/2", Revision: 2, Began: at(30), Done: true}
 	life := func(rollouts ...history.TrueRollout) history.TrueWorkload {
 		return history.TrueWorkload{UID: "u", Name: "web", Rollouts: rollouts}
 	}
 	started, completed := fact(t, 1, events.FactStarted, "1", one), fact(t, 2, events.FactCompleted, "1", one, took)
-	timed := life(history.TrueRollout{ID: "c/u/1", Revision: 1, Began: at(12), Born: at(1), Done: true, Ends: []time.Time{at(2), at(3)}})
+	timed := life(
+		history.TrueRollout{
+			ID:       "c/u/1",
+			Revision: 1,
+			Began:    at(12),
+			Born:     at(1),
+			Done:     true,
+			Ends:     []time.Time{at(2), at(3)},
+		},
+	)
 	timed.Written = []time.Time{at(0)}
 	starts := func(change ...func(*events.DeployFact)) []history.Record {
-		return []history.Record{fact(t, 1, events.FactStarted, "1", append(change, one)...), fact(t, 2, events.FactCompleted, "1", one, took)}
+		return []history.Record{
+			fact(t, 1, events.FactStarted, "1", append(change, one)...),
+			fact(t, 2, events.FactCompleted, "1", one, took),
+		}
 	}
 	ends := func(change ...func(*events.DeployFact)) []history.Record {
 		return []history.Record{started, fact(t, 2, events.FactCompleted, "1", append(change, one)...)}
@@ -53,23 +75,35 @@ func TestRollouts(t *testing.T) {
 	}{
 		"completed": {[]history.Record{started, completed}, life(done), nil, ""},
 		"superseded": {[]history.Record{
-			started, fact(t, 2, events.FactSuperseded, "1", one), fact(t, 3, events.FactStarted, "2", two), fact(t, 4, events.FactCompleted, "2", two, took),
+			started, fact(t, 2, events.FactSuperseded, "1", one), fact(t, 3, events.FactStarted, "2", two), fact(t, 4,
+				events.FactCompleted, "2", two, took),
 		}, life(undone, second), nil, ""},
-		"deleted in flight":                   {[]history.Record{started, fact(t, 2, events.FactCancelled, "1", one)}, deleted(life(undone), 40), nil, ""},
-		"missing":                             {nil, life(done), nil, "is missing"},
-		"no end":                              {[]history.Record{started}, life(done), nil, "has no end"},
-		"no start":                            {[]history.Record{completed}, life(done), nil, "has the facts"},
-		"two ends":                            {[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1", one)}, life(done), nil, "has the facts"},
-		"invented":                            {[]history.Record{started, completed}, life(), nil, "is invented"},
-		"completed too early":                 {[]history.Record{started, completed}, life(undone), nil, "is told to be completed"},
-		"completed, and not said":             {[]history.Record{started, fact(t, 2, events.FactSuperseded, "1", one)}, life(done, second), nil, "is told to be superseded"},
-		"cancelled by nobody":                 {[]history.Record{started, fact(t, 2, events.FactCancelled, "1", one)}, life(undone), nil, "is told to be cancelled"},
-		"the next before the last":            {[]history.Record{fact(t, 1, events.FactStarted, "2", two), fact(t, 2, events.FactCompleted, "2", two, took), fact(t, 3, events.FactStarted, "1", one), fact(t, 4, events.FactCompleted, "1", one, took)}, life(done, second), nil, "starts before"},
-		"lost in an outage":                   {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done), down, ""},
-		"lost without an outage":              {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done), nil, "is missing"},
-		"lost in another outage":              {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done), []history.Outage{{From: at(21), Until: at(30)}}, "is missing"},
-		"unknown in an outage":                {[]history.Record{started, fact(t, 2, events.FactUnknown, "1", one, unknown)}, life(done), down, ""},
-		"unknown for no reason":               {[]history.Record{started, fact(t, 2, events.FactUnknown, "1", one, unknown)}, life(done), nil, "is told to be unknown"},
+		"deleted in flight": {[]history.Record{started, fact(t, 2, events.FactCancelled, "1", one)},
+			deleted(life(undone), 40), nil, ""},
+		"missing":  {nil, life(done), nil, "is missing"},
+		"no end":   {[]history.Record{started}, life(done), nil, "has no end"},
+		"no start": {[]history.Record{completed}, life(done), nil, "has the facts"},
+		"two ends": {[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1",
+			one)}, life(done), nil, "has the facts"},
+		"invented": {[]history.Record{started, completed}, life(), nil, "is invented"},
+		"completed too early": {[]history.Record{started, completed}, life(undone), nil,
+			"is told to be completed"},
+		"completed, and not said": {[]history.Record{started, fact(t, 2, events.FactSuperseded, "1", one)},
+			life(done, second), nil, "is told to be superseded"},
+		"cancelled by nobody": {[]history.Record{started, fact(t, 2, events.FactCancelled, "1", one)},
+			life(undone), nil, "is told to be cancelled"},
+		"the next before the last": {[]history.Record{fact(t, 1, events.FactStarted, "2", two), fact(t, 2,
+			events.FactCompleted, "2", two, took), fact(t, 3, events.FactStarted, "1", one), fact(t, 4, events.FactCompleted, "1", one, took)},
+			life(done, second), nil, "starts before"},
+		"lost in an outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done), down, ""},
+		"lost without an outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done), nil,
+			"is missing"},
+		"lost in another outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done),
+			[]history.Outage{{From: at(21), Until: at(30)}}, "is missing"},
+		"unknown in an outage": {[]history.Record{started, fact(t, 2, events.FactUnknown, "1", one,
+			unknown)}, life(done), down, ""},
+		"unknown for no reason": {[]history.Record{started, fact(t, 2, events.FactUnknown, "1", one,
+			unknown)}, life(done), nil, "is told to be unknown"},
 		"begun when its object was made":      {starts(by(creation, 1)), timed, nil, ""},
 		"begun when something else was made":  {starts(by(creation, 2)), timed, nil, "is told to be started at"},
 		"begun when its template was written": {starts(by(written, 0)), timed, nil, ""},
@@ -77,11 +111,13 @@ func TestRollouts(t *testing.T) {
 		"begun who knows when":                {starts(by(written, 1), concluded), timed, nil, ""},
 		"ended when its controller said":      {ends(by(condition, 3), took), timed, nil, ""},
 		"ended when nobody said":              {ends(by(condition, 4), took), timed, nil, "is told to be completed at"},
-		"took as long as the cluster says":    {ends(by(condition, 3), func(f *events.DeployFact) { f.DurationMs = new(2000) }), timed, nil, ""},
-		"took too long":                       {ends(by(condition, 3), func(f *events.DeployFact) { f.DurationMs = new(3000) }), timed, nil, "took 2000 ms"},
-		"took nobody knows how long":          {ends(), timed, nil, "took 1000 ms"},
-		"came and went unseen":                {nil, deleted(life(undone), 15), down, ""},
-		"went when somebody saw":              {nil, deleted(life(undone), 25), down, "is missing"},
+		"took as long as the cluster says": {ends(by(condition, 3),
+			func(f *events.DeployFact) { f.DurationMs = new(2000) }), timed, nil, ""},
+		"took too long": {ends(by(condition, 3),
+			func(f *events.DeployFact) { f.DurationMs = new(3000) }), timed, nil, "took 2000 ms"},
+		"took nobody knows how long": {ends(), timed, nil, "took 1000 ms"},
+		"came and went unseen":       {nil, deleted(life(undone), 15), down, ""},
+		"went when somebody saw":     {nil, deleted(life(undone), 25), down, "is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

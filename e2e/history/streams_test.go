@@ -28,7 +28,12 @@ func TestEvents(t *testing.T) {
 			b.all = append(b.all, history.Record{Subject: "lockstep.local.applied.6." + id, Data: []byte("{}")})
 		}, "is no event"},
 		{"not as its schema says", func(b *book) {
-			b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, map[string]any{})
+			b.add(
+				cell.Applied(agent, id),
+				event.AgentSource(string(cell), agent, "dispatcher"),
+				events.TypeApplied,
+				map[string]any{},
+			)
 		}, "is not what its schema says"},
 		{"another's subject", func(b *book) {
 			b.add(cell.Desired(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, good)
@@ -36,7 +41,11 @@ func TestEvents(t *testing.T) {
 		{"another agent's", func(b *book) {
 			b.add(cell.Applied(agent, id), event.AgentSource(string(cell), agent+1, "dispatcher"), events.TypeApplied, good)
 		}, "is written by"},
-		{"another service's", func(b *book) { b.add(cell.Applied(agent, id), state, events.TypeApplied, good) }, "is written by"},
+		{
+			"another service's",
+			func(b *book) { b.add(cell.Applied(agent, id), state, events.TypeApplied, good) },
+			"is written by",
+		},
 		{"down again", func(b *book) { b.applied(2).applied(1) }, "goes down from 2 to 1"},
 	})
 	requireEvents(topology.StreamWorkspaces, []wrongly{
@@ -53,29 +62,76 @@ func TestWorkspaces(t *testing.T) {
 	)
 	requireFound(t, []wrongly{
 		{"sound", func(b *book) {
-			b.created().became(requested, events.ActualStateStarting, false).wished(2, running, stopped, user).wished(3, stopped, stopped, user).
-				became(events.ActualStateStarting, events.ActualStateStopped, false)
+			b.created().became(
+				requested,
+				events.ActualStateStarting,
+				false,
+			).wished(
+				2,
+				running,
+				stopped,
+				user,
+			).wished(
+				3,
+				stopped,
+				stopped,
+				user,
+			).
+				became(
+					events.ActualStateStarting,
+					events.ActualStateStopped,
+					false,
+				)
 		}, ""},
 		{"created twice", func(b *book) { b.created().created() }, "is created twice"},
 		{"never created", func(b *book) { b.wished(2, running, stopped, user) }, "changes before it is created"},
 		{"a change is lost", func(b *book) { b.created().wished(3, running, stopped, user) }, "from revision 1 to 3"},
-		{"a change is told twice", func(b *book) { b.created().wished(2, running, running, user).wished(2, running, running, user) }, "from revision 2 to 2"},
-		{"a wish from nowhere", func(b *book) { b.created().wished(2, stopped, running, user) }, "is no longer wanted stopped, but was wanted running"},
-		{"a state from nowhere", func(b *book) { b.created().became(events.ActualStateStopped, events.ActualStateStarting, false) }, "is no longer stopped, but was creation_requested"},
+		{
+			"a change is told twice",
+			func(b *book) { b.created().wished(2, running, running, user).wished(2, running, running, user) },
+			"from revision 2 to 2",
+		},
+		{
+			"a wish from nowhere",
+			func(b *book) { b.created().wished(2, stopped, running, user) },
+			"is no longer wanted stopped, but was wanted running",
+		},
+		{
+			"a state from nowhere",
+			func(b *book) { b.created().became(events.ActualStateStopped, events.ActualStateStarting, false) },
+			"is no longer stopped, but was creation_requested",
+		},
 		{"no path", func(b *book) { b.created().became(requested, events.ActualStateStarting, true) }, "no path leads"},
-		{"trouble without a reason", func(b *book) { b.created().became(requested, events.ActualStateError, false) }, "does not know why"},
+		{
+			"trouble without a reason",
+			func(b *book) { b.created().became(requested, events.ActualStateError, false) },
+			"does not know why",
+		},
 		{"garbage", func(b *book) { b.created(); b.all[0].Data = []byte("{") }, "unexpected end"},
 	}, history.Workspaces)
 }
 
 func TestDesired(t *testing.T) {
 	t.Parallel()
-	told := (&book{t: t}).created().wished(2, events.DesiredStateRunning, events.DesiredStateStopped, events.DesiredStateCauseUser).all
+	told := (&book{t: t}).created().wished(
+		2,
+		events.DesiredStateRunning,
+		events.DesiredStateStopped,
+		events.DesiredStateCauseUser,
+	).all
 	requireFound(t, []wrongly{
 		{"sound", func(b *book) { b.desired(1, 1).desired(2, 0) }, ""},
-		{"sent twice", func(b *book) { b.desired(1, 1).desired(2, 0).desired(2, 0) }, "revision 2 of workspace w is sent after 2"},
+		{
+			"sent twice",
+			func(b *book) { b.desired(1, 1).desired(2, 0).desired(2, 0) },
+			"revision 2 of workspace w is sent after 2",
+		},
 		{"not sent", func(b *book) { b.desired(2, 0) }, "revision 1 of workspace " + id + " is told and not sent"},
-		{"not told", func(b *book) { b.desired(1, 1).desired(2, 0).desired(3, 0) }, "revision 3 of workspace w is sent and not told"},
+		{
+			"not told",
+			func(b *book) { b.desired(1, 1).desired(2, 0).desired(3, 0) },
+			"revision 3 of workspace w is sent and not told",
+		},
 	}, func(log []history.Record) history.Findings { return history.Desired(told, log) })
 }
 
@@ -84,9 +140,17 @@ func TestApplied(t *testing.T) {
 	log := (&book{t: t}).desired(1, 1).desired(2, 0).desired(3, 1).all
 	requireFound(t, []wrongly{
 		{"sound, with one skipped and one repeated", func(b *book) { b.applied(1).applied(1).applied(3).applied(3) }, ""},
-		{"the last is missing", func(b *book) { b.applied(2) }, "revision 3 of workspace w was not applied; the last that was is 2"},
+		{
+			"the last is missing",
+			func(b *book) { b.applied(2) },
+			"revision 3 of workspace w was not applied; the last that was is 2",
+		},
 		{"nothing is applied", func(*book) {}, "revision 3 of workspace w was not applied"},
-		{"a lower one after it", func(b *book) { b.applied(3).applied(2) }, "revision 2 of workspace " + id + " is applied after 3"},
+		{
+			"a lower one after it",
+			func(b *book) { b.applied(3).applied(2) },
+			"revision 2 of workspace " + id + " is applied after 3",
+		},
 	}, func(applied []history.Record) history.Findings { return history.Applied(log, applied) })
 	found := history.Applied(log, (&book{t: t}).applied(3).applied(4).all)
 	require.Len(t, found, 2)
@@ -98,7 +162,11 @@ func TestEffects(t *testing.T) {
 	log := (&book{t: t}).desired(1, 1).desired(2, 1).desired(3, 0).desired(4, 1).all
 	requireFound(t, []wrongly{
 		{"sound", func(b *book) { b.observed("u", 1).observed("u", 3) }, ""},
-		{"changed for nothing", func(b *book) { b.observed("u", 1).observed("u", 4).observed("u", 5) }, "has generation 4 after 3 manifests"},
+		{
+			"changed for nothing",
+			func(b *book) { b.observed("u", 1).observed("u", 4).observed("u", 5) },
+			"has generation 4 after 3 manifests",
+		},
 		{"deleted, which counts as a change", func(b *book) { b.observed("u", 3); b.gone("u", 4) }, ""},
 		{"made again", func(b *book) { b.observed("u", 1).observed("v", 1) }, "was made again"},
 	}, func(observed []history.Record) history.Findings { return history.Effects(log, observed) })

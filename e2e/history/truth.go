@@ -30,8 +30,9 @@ const (
 	templateGeneration = appsv1.DeprecatedTemplateGeneration
 )
 
-// Truth is what the cluster did with its workloads, of everything that was seen of Deployments, ReplicaSets, StatefulSets, ControllerRevisions and DaemonSets, in any
-// order: one store numbers them all. Workloads come in the order of their creation.
+// Truth is what the cluster did with its workloads, of everything that was seen of Deployments,
+// ReplicaSets, StatefulSets, ControllerRevisions and DaemonSets, in any order: one store numbers
+// them all. Workloads come in the order of their creation.
 func Truth(cluster string, sights []Sight) []TrueWorkload {
 	sights = slices.Clone(sights)
 	slices.SortStableFunc(sights, func(a, b Sight) int { return cmp.Compare(a.version(), b.version()) })
@@ -66,15 +67,19 @@ func (v *viewer) see(s Sight) {
 	case *appsv1.Deployment:
 		l := v.life(s, "deployment")
 		st := o.Status
-		if st.ObservedGeneration >= o.Generation && full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
+		if st.ObservedGeneration >= o.Generation &&
+			full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
 			l.done(number(o.Annotations[deploymentRevision]), progressed(st.Conditions)...)
 		}
 	case *appsv1.StatefulSet:
 		l := v.life(s, "statefulset")
 		st := o.Status
-		// One that waits for somebody to delete its pods is never said to have come to its new revision.
-		arrived := st.CurrentRevision == st.UpdateRevision || o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType
-		if st.ObservedGeneration >= o.Generation && arrived && full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
+		// One that waits for somebody to delete its pods is never said to have come to its new
+		// revision.
+		arrived := st.CurrentRevision == st.UpdateRevision ||
+			o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType
+		if st.ObservedGeneration >= o.Generation && arrived &&
+			full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
 			l.done(l.newest[st.UpdateRevision])
 		}
 	case *appsv1.DaemonSet:
@@ -82,13 +87,19 @@ func (v *viewer) see(s Sight) {
 		revision := number(o.Annotations[templateGeneration])
 		l.began(s, revision, fmt.Sprintf("%s/%s/%d", v.cluster, o.UID, revision))
 		st := o.Status
-		if st.ObservedGeneration >= o.Generation && st.ObservedGeneration > 0 && st.UpdatedNumberScheduled == st.DesiredNumberScheduled && st.NumberAvailable == st.DesiredNumberScheduled {
+		if st.ObservedGeneration >= o.Generation && st.ObservedGeneration > 0 &&
+			st.UpdatedNumberScheduled == st.DesiredNumberScheduled &&
+			st.NumberAvailable == st.DesiredNumberScheduled {
 			l.done(revision)
 		}
 	case *appsv1.ReplicaSet:
 		if l := v.owner(s); l != nil {
 			revision := number(o.Annotations[deploymentRevision])
-			l.began(s, revision, fmt.Sprintf("%s/%s/%d/%s", v.cluster, l.UID, revision, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]))
+			l.began(
+				s,
+				revision,
+				fmt.Sprintf("%s/%s/%d/%s", v.cluster, l.UID, revision, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]),
+			)
 			if o.Annotations[deploymentHistory] == "" {
 				l.born(revision, o)
 			}
@@ -111,7 +122,15 @@ func (v *viewer) life(s Sight, kind string) *life {
 	uid := string(s.Object.GetUID())
 	l := v.lives[uid]
 	if l == nil {
-		l = &life{TrueWorkload: TrueWorkload{UID: uid, Name: s.Object.GetNamespace() + "/" + kind + "/" + s.Object.GetName(), Created: s.At}, newest: map[string]int{}, bearers: map[string]bool{}}
+		l = &life{
+			TrueWorkload: TrueWorkload{
+				UID:     uid,
+				Name:    s.Object.GetNamespace() + "/" + kind + "/" + s.Object.GetName(),
+				Created: s.At,
+			},
+			newest:  map[string]int{},
+			bearers: map[string]bool{},
+		}
 		v.lives[uid], v.order = l, append(v.order, l)
 	}
 	if s.Deleted {
@@ -125,7 +144,8 @@ func (v *viewer) life(s Sight, kind string) *life {
 	return l
 }
 
-// owner of what is seen; nil when there is none, or it is gone: a controller that has not heard of it may go on for a moment.
+// owner of what is seen; nil when there is none, or it is gone: a controller that has not heard of
+// it may go on for a moment.
 func (v *viewer) owner(s Sight) *life {
 	owner := metav1.GetControllerOf(s.Object)
 	if owner == nil || s.Deleted {

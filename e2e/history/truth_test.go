@@ -27,9 +27,19 @@ func TestTruth(t *testing.T) {
 	}
 	deployment := func(uid string, generation, observed int64, revision string, updated int32) *appsv1.Deployment {
 		return &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Name: "web", UID: types.UID(uid), Generation: generation, Annotations: map[string]string{"deployment.kubernetes.io/revision": revision}},
-			Spec:       appsv1.DeploymentSpec{Replicas: new(int32(2))},
-			Status:     appsv1.DeploymentStatus{ObservedGeneration: observed, Replicas: 2, UpdatedReplicas: updated, AvailableReplicas: 2},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:        "web",
+				UID:         types.UID(uid),
+				Generation:  generation,
+				Annotations: map[string]string{"deployment.kubernetes.io/revision": revision},
+			},
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))},
+			Status: appsv1.DeploymentStatus{
+				ObservedGeneration: observed,
+				Replicas:           2,
+				UpdatedReplicas:    updated,
+				AvailableReplicas:  2,
+			},
 		}
 	}
 	owned := func(kind, uid string) []metav1.OwnerReference {
@@ -43,17 +53,42 @@ func TestTruth(t *testing.T) {
 	}
 	stateful := func(current, update string) *appsv1.StatefulSet {
 		return &appsv1.StatefulSet{
-			ObjectMeta: metav1.ObjectMeta{Name: "db", UID: "s", Generation: 1}, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1))},
-			Status: appsv1.StatefulSetStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1, CurrentRevision: current, UpdateRevision: update},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:       "db",
+				UID:        "s",
+				Generation: 1,
+			},
+			Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1))},
+			Status: appsv1.StatefulSetStatus{
+				ObservedGeneration: 1,
+				Replicas:           1,
+				UpdatedReplicas:    1,
+				AvailableReplicas:  1,
+				CurrentRevision:    current,
+				UpdateRevision:     update,
+			},
 		}
 	}
 	revision := func(kind, name string, number int64) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owned(kind, "s")}, Revision: number}
+		return &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owned(kind, "s")},
+			Revision:   number,
+		}
 	}
 	daemon := func(template string, updated int32) *appsv1.DaemonSet {
 		return &appsv1.DaemonSet{
-			ObjectMeta: metav1.ObjectMeta{Name: "log", UID: "d", Generation: 1, Annotations: map[string]string{"deprecated.daemonset.template.generation": template}},
-			Status:     appsv1.DaemonSetStatus{ObservedGeneration: 1, UpdatedNumberScheduled: updated, DesiredNumberScheduled: 2, NumberAvailable: 2},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:        "log",
+				UID:         "d",
+				Generation:  1,
+				Annotations: map[string]string{"deprecated.daemonset.template.generation": template},
+			},
+			Status: appsv1.DaemonSetStatus{
+				ObservedGeneration:     1,
+				UpdatedNumberScheduled: updated,
+				DesiredNumberScheduled: 2,
+				NumberAvailable:        2,
+			},
 		}
 	}
 	began := func(id string, revision, version int, done bool) history.TrueRollout {
@@ -65,7 +100,11 @@ func TestTruth(t *testing.T) {
 		{Time: new(metav1.NewTime(at(3))), FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)},
 	}
 	timed.Status.Conditions = []appsv1.DeploymentCondition{
-		{Type: appsv1.DeploymentAvailable, LastUpdateTime: metav1.NewTime(at(2))}, {Type: appsv1.DeploymentProgressing, LastUpdateTime: metav1.NewTime(at(3))},
+		{
+			Type:           appsv1.DeploymentAvailable,
+			LastUpdateTime: metav1.NewTime(at(2)),
+		},
+		{Type: appsv1.DeploymentProgressing, LastUpdateTime: metav1.NewTime(at(3))},
 	}
 	made, reused := set("u", "1", "a"), set("u", "2", "a")
 	made.CreationTimestamp, reused.CreationTimestamp = metav1.NewTime(at(2)), metav1.NewTime(at(2))
@@ -75,18 +114,23 @@ func TestTruth(t *testing.T) {
 		want   history.TrueWorkload
 	}{
 		"a Deployment, in any order": {
-			[]history.Sight{sight(3, deployment("u", 1, 1, "1", 2)), sight(2, set("u", "1", "a")), sight(1, deployment("u", 1, 0, "", 0))},
-			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, true)}},
+			[]history.Sight{sight(3, deployment("u", 1, 1, "1", 2)), sight(2, set("u", "1", "a")), sight(1, deployment("u", 1,
+				0, "", 0))},
+			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1),
+				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, true)}},
 		},
 		"a Deployment's times": {
 			[]history.Sight{sight(1, deployment("u", 1, 0, "", 0)), sight(2, made), sight(3, timed), sight(4, reused)},
-			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Written: []time.Time{at(1)}, Rollouts: []history.TrueRollout{
-				{ID: "c/u/1/a", Revision: 1, Began: at(2), Born: at(2), Done: true, Ends: []time.Time{at(3)}}, began("c/u/2/a", 2, 4, false),
-			}},
+			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Written: []time.Time{at(1)},
+				Rollouts: []history.TrueRollout{
+					{ID: "c/u/1/a", Revision: 1, Began: at(2), Born: at(2), Done: true, Ends: []time.Time{at(3)}}, began("c/u/2/a", 2,
+						4, false),
+				}},
 		},
 		"an old verdict is not the new one's": {
 			[]history.Sight{
-				sight(1, deployment("u", 1, 0, "", 0)), sight(2, set("u", "1", "a")), sight(3, set("u", "2", "b")), sight(4, deployment("u", 2, 1, "1", 2)),
+				sight(1, deployment("u", 1, 0, "", 0)), sight(2, set("u", "1", "a")), sight(3, set("u", "2", "b")), sight(4,
+					deployment("u", 2, 1, "1", 2)),
 				sight(5, deployment("u", 2, 2, "2", 1)),
 			},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Rollouts: []history.TrueRollout{
@@ -95,15 +139,19 @@ func TestTruth(t *testing.T) {
 		},
 		"a ReplicaSet made anew is none, one after the end neither": {
 			[]history.Sight{
-				sight(1, deployment("u", 1, 0, "", 0)), sight(2, set("u", "1", "a")), gone(sight(3, set("u", "1", "a"))), sight(4, set("u", "1", "a")),
+				sight(1, deployment("u", 1, 0, "", 0)), sight(2, set("u", "1", "a")), gone(sight(3, set("u", "1", "a"))), sight(4,
+					set("u", "1", "a")),
 				gone(sight(5, deployment("u", 1, 0, "1", 0))), sight(6, set("u", "2", "b")),
 			},
-			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Deleted: at(5), Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, false)}},
+			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Deleted: at(5),
+				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, false)}},
 		},
 		"a StatefulSet's revision counts again with a new number": {
 			[]history.Sight{
-				sight(1, stateful("", "")), sight(2, revision("StatefulSet", "db-a", 1)), sight(3, stateful("db-a", "db-a")), sight(4, revision("StatefulSet", "db-b", 2)),
-				sight(5, stateful("db-a", "db-b")), sight(6, revision("StatefulSet", "db-a", 3)), sight(7, stateful("db-a", "db-a")),
+				sight(1, stateful("", "")), sight(2, revision("StatefulSet", "db-a", 1)), sight(3, stateful("db-a",
+					"db-a")), sight(4, revision("StatefulSet", "db-b", 2)),
+				sight(5, stateful("db-a", "db-b")), sight(6, revision("StatefulSet", "db-a", 3)), sight(7, stateful("db-a",
+					"db-a")),
 			},
 			history.TrueWorkload{UID: "s", Name: "shop/statefulset/db", Created: at(1), Rollouts: []history.TrueRollout{
 				began("c/s/db-a/1", 1, 2, true), began("c/s/db-b/2", 2, 4, false), began("c/s/db-a/3", 3, 6, true),
@@ -111,7 +159,8 @@ func TestTruth(t *testing.T) {
 		},
 		"a DaemonSet": {
 			[]history.Sight{sight(1, daemon("1", 2)), sight(2, daemon("2", 1)), sight(3, daemon("2", 2))},
-			history.TrueWorkload{UID: "d", Name: "shop/daemonset/log", Created: at(1), Rollouts: []history.TrueRollout{began("c/d/1", 1, 1, true), began("c/d/2", 2, 2, true)}},
+			history.TrueWorkload{UID: "d", Name: "shop/daemonset/log", Created: at(1),
+				Rollouts: []history.TrueRollout{began("c/d/1", 1, 1, true), began("c/d/2", 2, 2, true)}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

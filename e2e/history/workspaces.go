@@ -7,9 +7,10 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Workspaces checks the public history of each workspace: created once and first; one change of what is wanted for each revision, contiguous, each from what was
-// wanted before; changes of the actual state that follow from each other on a path of the state diagram; and who is in trouble knows why. It holds for a history
-// that has never been restored from a copy.
+// Workspaces checks the public history of each workspace: created once and first; one change of
+// what is wanted for each revision, contiguous, each from what was wanted before; changes of the
+// actual state that follow from each other on a path of the state diagram; and who is in trouble
+// knows why. It holds for a history that has never been restored from a copy.
 func Workspaces(told []Record) Findings {
 	var f Findings
 	known := map[string]*workspace{}
@@ -87,7 +88,10 @@ func wishes(f *Findings, told []Record) map[string][]wish {
 	})
 	each(f, told, events.TypeWorkspaceDesiredStateChanged, func(_ Record, e events.WorkspaceDesiredStateChanged) {
 		user := e.Cause != nil && *e.Cause == events.DesiredStateCauseUser
-		all[e.WorkspaceID] = append(all[e.WorkspaceID], wish{revision: e.DesiredRevision, user: user, what: string(e.From) + " to " + string(e.To)})
+		all[e.WorkspaceID] = append(
+			all[e.WorkspaceID],
+			wish{revision: e.DesiredRevision, user: user, what: string(e.From) + " to " + string(e.To)},
+		)
 	})
 	for _, of := range all {
 		slices.SortStableFunc(of, func(a, b wish) int { return cmp.Compare(a.revision, b.revision) })

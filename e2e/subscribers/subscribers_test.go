@@ -44,7 +44,18 @@ func TestASubscriberInTypeScript(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), content, 0o600))
 	}
-	build(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=3", "--fetch-timeout=60000")
+	build(
+		t,
+		dir,
+		"npm",
+		"ci",
+		"--prefer-offline",
+		"--ignore-scripts",
+		"--no-audit",
+		"--no-fund",
+		"--fetch-retries=3",
+		"--fetch-timeout=60000",
+	)
 	build(t, dir, "npm", "run", "build")
 	follow(t, "in-typescript", program{args: []string{"node", filepath.Join(dir, "dist", "subscriber.js")}})
 }
@@ -52,9 +63,24 @@ func TestASubscriberInTypeScript(t *testing.T) {
 func TestASubscriberInAShell(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	build(t, filepath.Join(root(t), "tools", "natscli"), "go", "build", "-o", filepath.Join(dir, "nats"), "github.com/nats-io/natscli/nats")
+	build(
+		t,
+		filepath.Join(root(t), "tools", "natscli"),
+		"go",
+		"build",
+		"-o",
+		filepath.Join(dir, "nats"),
+		"github.com/nats-io/natscli/nats",
+	)
 	script := filepath.Join(root(t), "deploy", "subscribers", "cli", "subscriber.sh")
-	follow(t, "in-a-shell", program{args: []string{script}, env: []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "XDG_CONFIG_HOME=" + dir, "HOME=" + dir}})
+	follow(
+		t,
+		"in-a-shell",
+		program{
+			args: []string{script},
+			env:  []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "XDG_CONFIG_HOME=" + dir, "HOME=" + dir},
+		},
+	)
 }
 
 func root(t *testing.T) string {
@@ -64,15 +90,29 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// build runs a command of the tools of a subscriber, each of whose modules stands alone. Go is asked for what it builds everywhere else, so that what is built
-// already is used; nothing but the module proxy and the npm registry is asked for anything.
+// build runs a command of the tools of a subscriber, each of whose modules stands alone. Go is
+// asked for what it builds everywhere else, so that what is built already is used; nothing but the
+// module proxy and the npm registry is asked for anything.
 func build(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), name, args...)
-	command.Dir, command.Env = dir, append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local", "npm_config_update_notifier=false")
+	command.Dir, command.Env = dir, append(
+		os.Environ(),
+		"GOWORK=off",
+		"GOTOOLCHAIN=local",
+		"npm_config_update_notifier=false",
+	)
 	began := time.Now()
 	out, err := command.CombinedOutput()
-	require.NoError(t, err, "%s %s: %s\n\nWhat is not cached comes from %s, which has to be reachable from here.", name, strings.Join(args, " "), out, origin(t, dir, name))
+	require.NoError(
+		t,
+		err,
+		"%s %s: %s\n\nWhat is not cached comes from %s, which has to be reachable from here.",
+		name,
+		strings.Join(args, " "),
+		out,
+		origin(t, dir, name),
+	)
 	t.Logf("%s %s took %s", name, strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
 }
 
@@ -92,7 +132,8 @@ func origin(t *testing.T, dir, name string) string {
 	return what + " " + strings.TrimSpace(string(out))
 }
 
-// follow has the program read facts, be away, and go on where it ended; and go on through a restart of NATS.
+// follow has the program read facts, be away, and go on where it ended; and go on through a restart
+// of NATS.
 func follow(t *testing.T, name string, p program) {
 	t.Helper()
 	b := setup(t, name)
@@ -112,7 +153,13 @@ func follow(t *testing.T, name string, p program) {
 	}
 	settled := func() {
 		t.Helper()
-		require.Eventually(t, func() bool { return b.waiting(t, name) == 0 }, patience, 20*time.Millisecond, "what is read is not acknowledged")
+		require.Eventually(
+			t,
+			func() bool { return b.waiting(t, name) == 0 },
+			patience,
+			20*time.Millisecond,
+			"what is read is not acknowledged",
+		)
 	}
 	lines, stop := p.start(t, credentials)
 	read(1, 3, lines)
@@ -127,7 +174,8 @@ func follow(t *testing.T, name string, p program) {
 	settled()
 	require.NoError(t, b.server.Restart())
 	b.tell(t, 8, 9)
-	// A fact that was on its way when the connection broke comes again, perhaps after one that is younger.
+	// A fact that was on its way when the connection broke comes again, perhaps after one that is
+	// younger.
 	missing := map[string]bool{"progressed-8": true, "progressed-9": true}
 	for len(missing) > 0 {
 		select {

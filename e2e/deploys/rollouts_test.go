@@ -1,0 +1,263 @@
+package deploys_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/e2e/history"
+	"lockstep.internal/libs/topology"
+)
+
+// requireFactsMatchAPIServer compares all facts with what the API server reported of the same
+// workloads.
+func requireFactsMatchAPIServer(s *fixture.System) {
+	s.T.Helper()
+	truth := s.Recorder.Truth()
+	require.Greater(s.T, len(truth), 20, "the API server was heard")
+	require.Empty(s.T, history.Rollouts(fixture.HistoryRecords(s.Records(topology.FamilyDeploy)), truth, nil))
+}
+
+func TestRolloutsPausedEditStartsOnResume(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("paused", 2)
+	facts := []string{"started 1", "completed 1"}
+	w.SetPaused(true)
+	w.SetImage(fixture.SecondImage)
+	fixture.AwaitCluster(s.T, "the edit is seen", func(ctx context.Context) (bool, error) {
+		d, err := w.Kube.AppsV1().Deployments(w.Namespace).Get(ctx, fixture.WorkloadName, metav1.GetOptions{})
+		return err == nil && d.Status.ObservedGeneration == d.Generation, err
+	})
+	w.RequireFacts(facts...)
+	w.SetPaused(false)
+	w.RequireFacts(append(facts, "started 2", "completed 2")...)
+}
+
+func TestRolloutsPausedInFlight(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("paused-in-flight", 2)
+	w.SetImage(fixture.NeverReadyImage)
+	facts := []string{"started 1", "completed 1", "started 2"}
+	w.RequireFacts(facts...)
+	w.SetPaused(true)
+	facts = append(facts, "paused 2")
+	w.RequireFacts(facts...)
+	w.SetPaused(false)
+	facts = append(facts, "resumed 2")
+	w.RequireFacts(facts...)
+	w.SetImage(fixture.ThirdImage)
+	w.RequireFacts(append(facts, "superseded 2", "started 3", "completed 3")...)
+}
+
+func TestRolloutsUndoIsRollback(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("undone", 2)
+	facts := []string{"started 1", "completed 1", "started 2", "completed 2"}
+	w.SetImage(fixture.SecondImage)
+	w.RequireFacts(facts...)
+	w.Undo("1")
+	facts = append(facts, "started 3", "rolled_back 3 to 1", "completed 3")
+	w.RequireFacts(facts...)
+	w.SetImage(fixture.ThirdImage)
+	facts = append(facts, "started 4", "completed 4")
+	w.RequireFacts(facts...)
+	w.Undo("2")
+	w.RequireFacts(append(facts, "started 5", "rolled_back 5 to 2", "completed 5")...)
+}
+
+func TestRolloutsUndoAtZeroReplicas(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("undone-at-zero", 1)
+	facts := []string{"started 1", "completed 1", "started 2", "completed 2"}
+	w.SetImage(fixture.SecondImage)
+	w.RequireFacts(facts...)
+	w.Scale(0)
+	facts = append(facts, "scale_started 1→0", "scale_completed 1→0")
+	w.RequireFacts(facts...)
+	w.Undo("1")
+	w.RequireFacts(append(facts, "started 3", "rolled_back 3 to 1", "completed 3")...)
+}
+
+func TestRolloutsSupersededTwice(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("superseded", 2)
+	w.SetImage(fixture.NeverReadyImage)
+	w.AwaitRevision("2")
+	w.SetImage("registry.example/not-ready:2")
+	w.AwaitRevision("3")
+	w.SetImage(fixture.SecondImage)
+	w.RequireFacts(
+		"started 1",
+		"completed 1",
+		"started 2",
+		"superseded 2",
+		"started 3",
+		"superseded 3",
+		"started 4",
+		"completed 4",
+	)
+}
+
+func TestRolloutsUndoneInFlight(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("taken-back", 2)
+	w.SetImage(fixture.NeverReadyImage)
+	facts := []string{"started 1", "completed 1", "started 2"}
+	w.RequireFacts(facts...)
+	w.Undo("1")
+	w.RequireFacts(append(facts, "cancelled 2", "started 3", "rolled_back 3 to 1", "completed 3")...)
+}
+
+func TestRolloutsProgressDeadline(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("late", 1, func(spec *appsv1.DeploymentSpec) { spec.ProgressDeadlineSeconds = new(int32(2)) })
+	w.SetImage(fixture.SlowStartImage)
+	w.RequireFacts("started 1", "completed 1", "started 2", "stalled 2", "recovered 2", "completed 2")
+}
+
+func TestRolloutsBlockedByQuota(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("blocked", 2, rolling(intstr.FromInt32(1), intstr.FromInt32(0)))
+	quotas := s.Kube.CoreV1().ResourceQuotas(w.Namespace)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "few"}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")},
+	}}
+	_, err := quotas.Create(s.T.Context(), quota, metav1.CreateOptions{})
+	require.NoError(s.T, err)
+	fixture.AwaitCluster(s.T, "the quota holds", func(ctx context.Context) (bool, error) {
+		q, err := quotas.Get(ctx, "few", metav1.GetOptions{})
+		return err == nil && q.Status.Used.Pods().Value() == 2, err
+	})
+	w.SetImage(fixture.SecondImage)
+	facts := []string{"started 1", "completed 1", "started 2", "blocked 2"}
+	w.RequireFacts(facts...)
+	require.NoError(s.T, quotas.Delete(s.T.Context(), "few", metav1.DeleteOptions{}))
+	w.RequireFacts(append(facts, "unblocked 2", "completed 2")...)
+}
+
+func TestRolloutsReplicaSetDeleted(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("by-hand", 2)
+	deleteReplicaSet(w, "1", 2)
+	w.Scale(3)
+	facts := []string{"started 1", "completed 1", "scale_started 2→3", "scale_completed 2→3"}
+	w.RequireFacts(facts...)
+	w.SetImage(fixture.SecondImage)
+	facts = append(facts, "started 2", "completed 2")
+	w.RequireFacts(facts...)
+	deleteReplicaSet(w, "2", 3)
+	w.Undo("1")
+	w.RequireFacts(append(facts, "started 3", "rolled_back 3 to 1", "completed 3")...)
+}
+
+func TestRolloutsReplicaSetDeletedInFlight(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("by-hand-in-flight", 2, rolling(intstr.FromInt32(1), intstr.FromInt32(0)))
+	w.SetImage(fixture.NeverReadyImage)
+	facts := []string{"started 1", "completed 1", "started 2"}
+	w.RequireFacts(facts...)
+	deleteReplicaSet(w, "2", 0)
+	w.SetImage(fixture.ThirdImage)
+	w.RequireFacts(append(facts, "superseded 2", "started 3", "completed 3")...)
+}
+
+// deleteReplicaSet deletes the ReplicaSet of a revision and waits until its controller has created
+// it again with the given number of available pods.
+func deleteReplicaSet(w *fixture.Workload, revision string, available int32) {
+	w.T.Helper()
+	before, err := w.ReplicaSets(w.T.Context())
+	require.NoError(w.T, err)
+	require.Contains(w.T, before, revision)
+	require.NoError(
+		w.T,
+		w.Kube.AppsV1().ReplicaSets(w.Namespace).Delete(w.T.Context(), before[revision].Name, metav1.DeleteOptions{}),
+	)
+	fixture.AwaitCluster(w.T, "another ReplicaSet", func(ctx context.Context) (bool, error) {
+		sets, err := w.ReplicaSets(ctx)
+		set := sets[revision]
+		return set.UID != "" && set.UID != before[revision].UID && set.Status.AvailableReplicas == available &&
+			set.Status.ObservedGeneration >= set.Generation, err
+	})
+}
+
+func TestRolloutsRestart(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("restarted", 2)
+	w.Restart()
+	w.RequireFacts("started 1", "completed 1", "started 2", "restarted 2", "completed 2")
+}
+
+func TestRolloutsDeletedInFlight(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("deleted-in-flight", 2)
+	w.SetImage(fixture.NeverReadyImage)
+	facts := []string{"started 1", "completed 1", "started 2"}
+	w.RequireFacts(facts...)
+	w.Delete()
+	w.RequireFacts(append(facts, "cancelled 2")...)
+}
+
+func TestRolloutsDeletedAndRecreated(t *testing.T) {
+	s := shared.Parallel(t)
+	w := s.NewDeployment("made-anew", 1)
+	w.Delete()
+	facts := []string{"started 1", "completed 1", "removed"}
+	w.RequireFacts(facts...)
+	_, err := s.Kube.AppsV1().Deployments(w.Namespace).Create(s.T.Context(), &appsv1.Deployment{
+		ObjectMeta: fixture.WorkloadMeta(),
+		Spec:       appsv1.DeploymentSpec{Selector: fixture.WorkloadSelector(), Template: fixture.WorkloadPods()},
+	}, metav1.CreateOptions{})
+	require.NoError(s.T, err)
+	w.RequireFacts(append(facts, "started 1", "completed 1")...)
+}
+
+func TestRolloutsResyncPublishesNothing(t *testing.T) {
+	s := shared.Exclusive(t)
+	partly := appsv1.StatefulSetUpdateStrategy{
+		Type:          appsv1.RollingUpdateStatefulSetStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))},
+	}
+	idle, flying, paused := s.NewDeployment(
+		"resynced-idle",
+		1,
+	), s.NewDeployment(
+		"resynced-in-flight",
+		1,
+	), s.NewDeployment(
+		"resynced-paused",
+		1,
+	)
+	stateful, daemons := newStatefulSet(s, "resynced-stateful", partly), newDaemonSet(s, "resynced-daemons")
+	facts := []string{"started 1", "completed 1", "started 2"}
+	for _, w := range []*fixture.Workload{flying, paused, daemons} {
+		w.SetImage(fixture.NeverReadyImage)
+		w.RequireFacts(facts...)
+	}
+	paused.SetPaused(true)
+	paused.RequireFacts(append(facts, "paused 2")...)
+	stateful.SetImage(fixture.SecondImage)
+	stateful.RequireFacts(append(facts, "partition_reached 2 at 2")...)
+
+	s.Resync()
+	require.NoError(s.T, s.Restart(s.T.Context(), s.WatcherName()))
+	s.Resync()
+
+	idle.Scale(2)
+	idle.RequireFacts("started 1", "completed 1", "scale_started 1→2", "scale_completed 1→2")
+	for _, w := range []*fixture.Workload{flying, daemons} {
+		w.SetImage(fixture.SecondImage)
+		w.RequireFacts(append(facts, "superseded 2", "started 3", "completed 3")...)
+	}
+	paused.SetPaused(false)
+	paused.SetImage(fixture.SecondImage)
+	paused.RequireFacts(append(facts, "paused 2", "resumed 2", "superseded 2", "started 3", "completed 3")...)
+	stateful.Patch(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)
+	stateful.RequireFacts(append(facts, "partition_reached 2 at 2", "completed 2")...)
+}

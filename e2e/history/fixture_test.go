@@ -1,0 +1,171 @@
+package history_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/e2e/history"
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+)
+
+const (
+	cell  = topology.Cell("local")
+	agent = int64(6)
+	id    = "0197f0c0-0000-7000-8000-000000000001"
+	other = "0197f0c0-0000-7000-8000-000000000002"
+)
+
+// book collects records as a stream would.
+type book struct {
+	t   *testing.T
+	all []history.Record
+}
+
+// add puts an event at the end.
+func (b *book) add(subject, source, kind string, data any) *book {
+	b.t.Helper()
+	e, err := event.New(
+		event.Attributes{Type: kind, Source: source, Subject: id, ID: strconv.Itoa(len(b.all) + 1), Time: time.UnixMilli(1)},
+		data,
+	)
+	require.NoError(b.t, err)
+	message, err := event.Encode(e, subject)
+	require.NoError(b.t, err)
+	b.all = append(
+		b.all,
+		history.Record{Subject: subject, Sequence: uint64(len(b.all) + 1), Header: message.Header, Data: message.Data},
+	)
+	return b
+}
+
+func (b *book) told(kind, name string, data any) *book {
+	b.t.Helper()
+	return b.add(cell.Workspace(1, id, name), event.ServiceSource(string(cell), "state"), kind, data)
+}
+
+func (b *book) created() *book {
+	b.t.Helper()
+	return b.told(events.TypeWorkspaceCreated, "created", events.WorkspaceCreated{
+		WorkspaceID: id, Name: "w", ProjectID: 1, AgentID: int(agent), UserID: 2, Template: "default",
+		ActualState: events.ActualStateCreationRequested, DesiredState: events.DesiredStateRunning, DesiredRevision: 1,
+	})
+}
+
+func (b *book) wished(revision int, from, to events.DesiredState, cause events.DesiredStateCause) *book {
+	b.t.Helper()
+	return b.told(events.TypeWorkspaceDesiredStateChanged, "desired_state_changed", events.WorkspaceDesiredStateChanged{
+		WorkspaceID:     id,
+		Name:            "w",
+		ProjectID:       1,
+		AgentID:         int(agent),
+		DesiredRevision: revision,
+		From:            from,
+		To:              to,
+		Cause:           &cause,
+	})
+}
+
+// became has no reason, which is no matter but for who is in trouble.
+func (b *book) became(from, to events.ActualState, unexpected bool) *book {
+	b.t.Helper()
+	return b.told(events.TypeWorkspaceStateChanged, "state_changed", events.WorkspaceStateChanged{
+		WorkspaceID:  id,
+		Name:         "w",
+		ProjectID:    1,
+		AgentID:      int(agent),
+		From:         from,
+		To:           to,
+		DesiredState: events.DesiredStateRunning,
+		Unexpected:   unexpected,
+	})
+}
+
+func (b *book) desired(revision, replicas int) *book {
+	b.t.Helper()
+	return b.add(
+		cell.Desired(agent, id),
+		event.ServiceSource(string(cell), "state"),
+		events.TypeDesiredWorkspace,
+		events.DesiredWorkspace{
+			WorkspaceID: id, Name: "w", Namespace: "ws-6-w", DesiredRevision: revision, Target: events.DesiredTargetRunning,
+			Manifests: []map[string]any{{"kind": "Deployment", "spec": map[string]any{"replicas": replicas}}},
+		},
+	)
+}
+
+func (b *book) applied(revision int) *book {
+	b.t.Helper()
+	return b.add(
+		cell.Applied(agent, id),
+		event.AgentSource(string(cell), agent, "dispatcher"),
+		events.TypeApplied,
+		events.Applied{
+			WorkspaceID: id, DesiredRevision: revision, ObservedAt: time.UnixMilli(1).UTC(), Objects: []events.ObjectReference{},
+		},
+	)
+}
+
+func (b *book) observed(uid string, generation int) *book {
+	b.t.Helper()
+	return b.deployment(
+		events.ObservedDeployment{Generation: generation, Object: events.ObjectMeta{WorkspaceID: id, UID: uid}},
+	)
+}
+
+// gone is a Deployment that is being deleted.
+func (b *book) gone(uid string, generation int) {
+	b.t.Helper()
+	at := time.UnixMilli(1).UTC()
+	b.deployment(
+		events.ObservedDeployment{
+			Generation: generation,
+			Object:     events.ObjectMeta{WorkspaceID: id, UID: uid, DeletedAt: &at},
+		},
+	)
+}
+
+func (b *book) deployment(observed events.ObservedDeployment) *book {
+	b.t.Helper()
+	return b.add(
+		cell.Prefix(topology.FamilyObserved)+".6.deployment.ws-6-w.w",
+		event.AgentSource(string(cell), agent, "watcher"),
+		events.TypeObservedDeployment,
+		observed,
+	)
+}
+
+// wrongly is a history in which something is wrong, and words of what is found.
+type wrongly struct {
+	name  string
+	write func(b *book)
+	found string // empty: nothing
+}
+
+// requireFound checks each history.
+func requireFound(t *testing.T, cases []wrongly, check func(all []history.Record) history.Findings) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := &book{t: t}
+			c.write(b)
+			requireOne(t, c.found, check(b.all))
+		})
+	}
+}
+
+// requireOne checks that the sentence, and no other, is found.
+func requireOne(t *testing.T, words string, found history.Findings) {
+	t.Helper()
+	if words == "" {
+		require.Empty(t, found)
+		return
+	}
+	require.Len(t, found, 1)
+	require.Contains(t, found[0], words)
+}

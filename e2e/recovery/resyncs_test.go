@@ -1,0 +1,135 @@
+package recovery_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/watcher"
+)
+
+// TestResyncs creates and changes workspaces while a full resync is held up after it has listed the
+// cluster.
+func TestResyncs(t *testing.T) {
+	t.Parallel()
+	var between *natsProxy
+	var credentials string
+	s := fixture.Start(t, func(_ string, config any) {
+		cfg, is := config.(*watcher.Config)
+		if !is {
+			return
+		}
+		if between == nil {
+			between = newNATSProxy(t, natsAddress(t, cfg.CredentialsFile))
+			credentials = between.credentialsThrough(t, cfg.CredentialsFile)
+		}
+		cfg.CredentialsFile = credentials
+		cfg.Publish.AckTimeout = fixture.Timeout
+	})
+	for _, at := range []struct {
+		name  string
+		stops func(message []byte) action
+	}{
+		{"before-its-begin", publishes(events.TypeObservedResyncBegun, holdBefore)},
+		{"after-its-begin", publishes(events.TypeObservedResyncBegun, holdAfter)},
+		{"before-its-end", publishes(events.TypeObservedResyncEnded, holdBefore)},
+	} {
+		t.Run(at.name, func(t *testing.T) { changesDuringResyncAreKept(s.In(t), between, at.name, at.stops) })
+	}
+	fixture.RequireConsistentHistory(s)
+}
+
+func publishes(kind string, where action) func(message []byte) action {
+	return func(message []byte) action {
+		if bytes.HasPrefix(message, []byte("HPUB ")) && bytes.Contains(message, []byte(kind+"\r\n")) {
+			return where
+		}
+		return forward
+	}
+}
+
+func changesDuringResyncAreKept(s *fixture.System, between *natsProxy, name string, stops func(message []byte) action) {
+	t := s.T
+	stopped, leaving, broken := s.CreateRunning(
+		"stops-"+name,
+	), s.CreateRunning(
+		"leaves-"+name,
+	), s.CreateRunning(
+		"breaks-"+name,
+	)
+	require.NoError(t, s.StopService(s.WatcherName()))
+	held := between.arm(stops)
+	started := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Timeout)
+	defer cancel()
+	go func() { started <- s.StartService(ctx, s.WatcherName()) }()
+	select {
+	case <-held:
+	case <-ctx.Done():
+		require.FailNow(t, "no full resync begins")
+	}
+
+	born := s.Create("born-"+name, fixture.GoodImage)
+	born.Await(
+		"applied",
+		func(now *statev1.Workspace) bool { return now.GetAppliedRevision() == now.GetDesiredRevision() },
+	)
+	stopped.Stop()
+	awaitReplicas(stopped, 0)
+	broken.BreakPod("crash-loop")
+	leaving.Terminate()
+	leaving.AwaitTerminated()
+	between.release()
+	require.NoError(t, <-started)
+
+	born.AwaitRunning()
+	stopped.AwaitStopped()
+	broken.AwaitFailed("CrashLoopBackOff")
+	broken.BreakPod("")
+	broken.AwaitRunning()
+	leaving.RequireGone()
+	requireResynced(s)
+	for _, w := range []*fixture.Workspace{born, stopped, leaving, broken} {
+		require.Empty(t, redispatches(s, w), "no workspace is reported lost: %s", w.Name)
+	}
+}
+
+// requireResynced waits until the last full resync is complete.
+func requireResynced(s *fixture.System) {
+	s.T.Helper()
+	begun := resyncs(s)
+	id := begun[len(begun)-1].ResyncID
+	conn, err := pgx.Connect(s.T.Context(), s.Database().URL())
+	require.NoError(s.T, err)
+	defer conn.Close(s.T.Context())
+	require.Eventually(s.T, func() bool {
+		var outcome string
+		err := conn.QueryRow(s.T.Context(), `select outcome from state.resyncs where resync_id = $1`, id).Scan(&outcome)
+		return err == nil && outcome == "complete"
+	}, fixture.Timeout, fixture.PollInterval)
+}
+
+// redispatches returns the events for desired states that were sent again after a loss.
+func redispatches(s *fixture.System, w *fixture.Workspace) []events.WorkspaceDesiredStateChanged {
+	s.T.Helper()
+	var found []events.WorkspaceDesiredStateChanged
+	for _, r := range s.Records(topology.FamilyWorkspace) {
+		if !bytes.Contains(r.Data, []byte(w.ID)) || r.Header.Get("ce-type") != events.TypeWorkspaceDesiredStateChanged {
+			continue
+		}
+		var e events.WorkspaceDesiredStateChanged
+		require.NoError(s.T, json.Unmarshal(r.Data, &e))
+		if e.Cause != nil && *e.Cause == events.DesiredStateCauseRedispatch {
+			found = append(found, e)
+		}
+	}
+	return found
+}

@@ -1,0 +1,213 @@
+package security_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/tools/stack"
+)
+
+// connectAgent connects with an agent's real credentials, as anyone with the file can.
+func connectAgent(c natsauth.AgentCredentials, options ...nats.Option) (*nats.Conn, error) {
+	user := strconv.FormatInt(c.AgentID, 10)
+	base := []nats.Option{
+		nats.UserInfo(
+			user,
+			c.Token,
+		),
+		nats.CustomInboxPrefix(natsauth.InboxPrefix(user)),
+		nats.NoReconnect(),
+		nats.Timeout(fixture.Timeout),
+	}
+	return nats.Connect(c.ServerURLs[0], append(base, options...)...)
+}
+
+// attacker is an agent with real credentials that tries to do harm.
+type attacker struct {
+	t    testing.TB
+	s    *fixture.System
+	conn *nats.Conn
+	js   jetstream.JetStream
+	// own are its credentials; workspace is the id of a workspace of its own.
+	own       natsauth.AgentCredentials
+	workspace string
+	// complaints receives the errors that the server sends to its connection.
+	complaints chan error
+	// traceSubject is where a message trace was to go: the server may name it in a complaint
+	// instead of the subject.
+	traceSubject string
+	// stolen receives answers that the attacker must not get.
+	stolen *nats.Subscription
+}
+
+// newAttacker connects an attacker.
+func newAttacker(s *fixture.System, own natsauth.AgentCredentials, workspace string) *attacker {
+	s.T.Helper()
+	i := &attacker{t: s.T, s: s, own: own, workspace: workspace, complaints: make(chan error, 100)}
+	var err error
+	i.conn, err = connectAgent(
+		own,
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { i.complaints <- err }),
+	)
+	require.NoError(s.T, err)
+	s.T.Cleanup(i.conn.Close)
+	i.js, err = jetstream.New(i.conn)
+	require.NoError(s.T, err)
+	i.stolen, err = i.conn.SubscribeSync(i.inbox("loot.>"))
+	require.NoError(s.T, err)
+	return i
+}
+
+func (i *attacker) inbox(rest string) string {
+	return natsauth.InboxPrefix(strconv.FormatInt(i.own.AgentID, 10)) + "." + rest
+}
+
+// in returns the attacker for a subtest.
+func (i *attacker) in(t testing.TB) *attacker {
+	t.Helper()
+	here := *i
+	here.t, here.s = t, i.s.In(t)
+	return &here
+}
+
+// awaitComplaint waits for the server's next complaint.
+func (i *attacker) awaitComplaint(about string) {
+	i.t.Helper()
+	select {
+	case complaint := <-i.complaints:
+		require.ErrorIs(i.t, complaint, nats.ErrPermissionViolation, about)
+		if !i.isTraceSubject(complaint) {
+			require.ErrorContains(i.t, complaint, about)
+		}
+	case <-time.After(fixture.Timeout):
+		require.FailNow(i.t, "the server does not complain", about)
+	}
+}
+
+func (i *attacker) isTraceSubject(complaint error) bool {
+	return i.traceSubject != "" && strings.Contains(complaint.Error(), strconv.Quote(i.traceSubject))
+}
+
+func (i *attacker) flush() {
+	i.t.Helper()
+	require.NoError(i.t, i.conn.FlushTimeout(fixture.Timeout))
+}
+
+// publishDenied publishes a message that the server must refuse with a complaint.
+func (i *attacker) publishDenied(subject string, data []byte, header nats.Header) {
+	i.t.Helper()
+	msg := &nats.Msg{Subject: subject, Reply: i.inbox("loot." + strconv.Itoa(len(subject))), Header: header, Data: data}
+	require.NoError(i.t, i.conn.PublishMsg(msg), subject)
+	i.flush()
+	i.awaitComplaint(fmt.Sprintf("%q", subject))
+}
+
+// publish publishes a message on a subject of the attacker's own, which the server accepts.
+func (i *attacker) publish(msg *nats.Msg) {
+	i.t.Helper()
+	require.NoError(i.t, i.conn.PublishMsg(msg), msg.Subject)
+}
+
+// subscribeDenied subscribes to a subject that the server must refuse.
+func (i *attacker) subscribeDenied(subject, queue string) {
+	i.t.Helper()
+	subscription, err := i.conn.QueueSubscribeSync(subject, queue)
+	require.NoError(i.t, err)
+	i.flush()
+	i.awaitComplaint(subject)
+	require.NoError(i.t, subscription.Unsubscribe())
+}
+
+// awaitSettled returns when everything published before has taken effect: on each path an honest
+// exchange follows it.
+func (i *attacker) awaitSettled() {
+	i.t.Helper()
+	ctx := i.t.Context()
+	_, err := i.js.Publish(ctx, stack.Cell.ObservedTick(i.own.AgentID), []byte("honest"))
+	require.NoError(i.t, err)
+	_, err = i.js.Publish(ctx, stack.Cell.Applied(i.own.AgentID, i.workspace), []byte("honest"))
+	require.NoError(i.t, err)
+	i.ask(stack.Cell.Secret(i.own.AgentID, i.workspace), []byte("{}"))
+	for _, consumer := range topology.AgentConsumers(stack.Cell, i.own.AgentID) {
+		_, err := i.js.Consumer(ctx, consumer.Stream, consumer.Config.Durable)
+		require.NoError(i.t, err)
+	}
+	i.flush()
+}
+
+// ask repeats a request until it is answered: a caller with too many requests gets no answer.
+func (i *attacker) ask(subject string, data []byte) *nats.Msg {
+	i.t.Helper()
+	answer, err := backoff.Retry(
+		i.t.Context(),
+		func() (*nats.Msg, error) { return i.conn.Request(subject, data, requestRetry) },
+		backoff.WithBackOff(backoff.NewConstantBackOff(fixture.RetryPause)),
+		backoff.WithMaxElapsedTime(fixture.Timeout),
+	)
+	require.NoError(i.t, err, subject)
+	return answer
+}
+
+// requestRetry is how long a request waits for its answer before it is repeated.
+const requestRetry = 2 * time.Second
+
+// requireNothingReceived checks that the attacker received nothing it must not get, and that
+// nothing unexpected was refused.
+func (i *attacker) requireNothingReceived() {
+	i.t.Helper()
+	pending, _, err := i.stolen.Pending()
+	require.NoError(i.t, err)
+	if pending > 0 {
+		msg, err := i.stolen.NextMsg(time.Second)
+		require.NoError(i.t, err)
+		require.FailNow(i.t, "the intruder has got an answer", "%s: %v %s", msg.Subject, msg.Header, msg.Data)
+	}
+	for len(i.complaints) > 0 {
+		if complaint := <-i.complaints; !i.isTraceSubject(complaint) {
+			require.NoError(i.t, complaint, "an unexpected complaint")
+		}
+	}
+	require.True(i.t, i.conn.IsConnected())
+}
+
+// recorder records what arrives in somebody's inboxes. The owner's name is known to everyone, the
+// rest of a real inbox to nobody.
+type recorder struct {
+	mu    sync.Mutex
+	heard []string
+}
+
+// guessedInbox is the part of inbox names that the attacker guesses. Real ones end in 22 random
+// characters.
+const guessedInbox = "guessed"
+
+func record(t testing.TB, conn *nats.Conn, subject string) *recorder {
+	t.Helper()
+	e := &recorder{}
+	_, err := conn.Subscribe(subject, func(msg *nats.Msg) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.heard = append(e.heard, fmt.Sprintf("%s: %v %s", msg.Subject, msg.Header, msg.Data))
+	})
+	require.NoError(t, err)
+	require.NoError(t, conn.FlushTimeout(fixture.Timeout))
+	return e
+}
+
+func (e *recorder) all() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string{}, e.heard...)
+}

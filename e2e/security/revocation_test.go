@@ -1,0 +1,154 @@
+package security_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/e2e/fixture"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/tools/stack"
+)
+
+// disconnectLimit is how long after its revocation an agent may still publish.
+const disconnectLimit = time.Second
+
+// parallelConnects is how many connections are opened at once, repeatedly.
+const parallelConnects = 4
+
+// revokedAgentIsDisconnected revokes an agent with open connections that publish, and that keeps
+// opening new ones.
+func revokedAgentIsDisconnected(s *fixture.System) {
+	t := s.T
+	api, err := s.Client()
+	require.NoError(t, err)
+	leaver, _, err := stack.RegisterAgent(t.Context(), api, s.NewProject("leaver"), "leaver")
+	require.NoError(t, err)
+	s.Secrets.Add(leaver.Token)
+	s.Secrets.Add(leaver.CurveSeed)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Timeout)
+	defer cancel()
+
+	var closed sync.WaitGroup
+	for _, name := range spellingsOfID(leaver.AgentID) {
+		closed.Add(1)
+		conn, err := connectAgent(
+			leaver,
+			nats.UserInfo(name, leaver.Token),
+			nats.ClosedHandler(func(*nats.Conn) { closed.Done() }),
+		)
+		require.NoError(t, err)
+		t.Cleanup(conn.Close)
+	}
+	var revoked atomic.Pointer[time.Time]
+	var admitted atomic.Int64
+	var coming sync.WaitGroup
+	for i := range parallelConnects {
+		coming.Go(func() {
+			name := spellingsOfID(leaver.AgentID)[i%len(spellingsOfID(leaver.AgentID))]
+			for ctx.Err() == nil {
+				began := time.Now()
+				err := connectAndReport(ctx, leaver, name)
+				if err == nil {
+					admitted.Add(1)
+				}
+				if at := revoked.Load(); at != nil && began.After(at.Add(disconnectLimit)) {
+					if err == nil {
+						t.Errorf("let in %s after the revocation", began.Sub(*at))
+					}
+					return
+				}
+			}
+		})
+	}
+	require.Eventually(
+		t,
+		func() bool { return admitted.Load() > 3*parallelConnects },
+		fixture.Timeout,
+		fixture.PollInterval,
+		"agents come and go",
+	)
+
+	_, err = s.API.Agents.RevokeAgent(ctx, connect.NewRequest(&statev1.RevokeAgentRequest{Id: leaver.AgentID}))
+	require.NoError(t, err)
+	at := time.Now()
+	revoked.Store(&at)
+	closed.Wait()
+	coming.Wait()
+	require.NoError(t, ctx.Err(), "a connection is not refused")
+
+	stream, err := s.JS.Stream(ctx, topology.StreamObserved)
+	require.NoError(t, err)
+	last, err := stream.GetLastMsgForSubject(ctx, stack.Cell.ObservedTick(leaver.AgentID))
+	require.NoError(t, err)
+	late := last.Time.Sub(at)
+	t.Logf("the last that was taken came %s after the revocation", late)
+	require.Less(t, late, disconnectLimit)
+	require.Zero(t, connectionsOf(s, leaver.AgentID))
+}
+
+// spellingsOfID returns spellings of an agent's id that are accepted.
+func spellingsOfID(agent int64) []string {
+	id := strconv.FormatInt(agent, 10)
+	return []string{id, "+" + id, "0" + id}
+}
+
+// connectAndReport connects, publishes something and disconnects, or stays until the server
+// disconnects it.
+func connectAndReport(ctx context.Context, c natsauth.AgentCredentials, name string) error {
+	conn, err := connectAgent(c, nats.UserInfo(name, c.Token))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		asking, cancel := context.WithTimeout(ctx, requestRetry)
+		_, err := js.Publish(asking, stack.Cell.ObservedTick(c.AgentID), []byte("no event"), jetstream.WithRetryAttempts(0))
+		cancel()
+		if err != nil {
+			return errors.Join(err, conn.LastError())
+		}
+	}
+	return nil
+}
+
+// connectionsOf counts an agent's connections on the server.
+func connectionsOf(s *fixture.System, agent int64) int {
+	s.T.Helper()
+	conn := principal(s, natsauth.PrincipalSystem)
+	query, err := json.Marshal(map[string]any{"auth": true, "acc": "AGENTS"})
+	require.NoError(s.T, err)
+	answer, err := conn.Request("$SYS.REQ.SERVER.PING.CONNZ", query, fixture.Timeout)
+	require.NoError(s.T, err)
+	var found struct {
+		Data struct {
+			Connections []struct {
+				User string `json:"authorized_user"`
+			} `json:"connections"`
+		} `json:"data"`
+	}
+	require.NoError(s.T, json.Unmarshal(answer.Data, &found))
+	require.NotEmpty(s.T, found.Data.Connections, "others are connected")
+	own := 0
+	for _, c := range found.Data.Connections {
+		if id, err := strconv.ParseInt(c.User, 10, 64); err == nil && id == agent {
+			own++
+		}
+	}
+	return own
+}
