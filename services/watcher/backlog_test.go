@@ -152,3 +152,120 @@ func TestAListingBringsNothingBack(t *testing.T) {
 	require.Equal(t, []string{"a@3", "a@3 deleted of r"}, sent(t, l))
 	require.Zero(t, l.Size())
 }
+
+// again is an object that bears a name after another.
+func again(s watcher.Sighting) watcher.Sighting {
+	s.UID += "-again"
+	return s
+}
+
+func TestVersionsOfSuccessiveObjectsOfOneNameAreSentInOneOrder(t *testing.T) {
+	t.Parallel()
+	every := func() *watcher.Ledger { return watcher.NewHistoricLedger(watcher.Bounds{PerObject: 10, Total: 10}) }
+	for name, tc := range map[string]struct {
+		ledger func() *watcher.Ledger
+		does   func(l *watcher.Ledger)
+		want   []string
+	}{
+		"every version": {every, func(l *watcher.Ledger) {
+			l.Observe(live("a", 1))
+			l.Observe(live("a", 2))
+			l.Observe(dead("a", 3))
+			l.Observe(again(live("a", 4)))
+			l.Observe(again(live("a", 5)))
+		}, []string{"a@1", "a@2", "a@3 deleted", "a@4", "a@5"}},
+		"the latest of each": {watcher.NewLedger, func(l *watcher.Ledger) {
+			l.Observe(live("a", 1))
+			l.Observe(dead("a", 3))
+			l.Observe(again(live("a", 4)))
+			l.Observe(again(live("a", 5)))
+		}, []string{"a@3 deleted", "a@5"}},
+		"the first was there when the term began": {every, func(l *watcher.Ledger) {
+			l.Baseline(live("a", 1))
+			l.Observe(live("a", 2))
+			l.Observe(dead("a", 3))
+			l.Observe(again(live("a", 4)))
+		}, []string{"a@1 first", "a@2", "a@3 deleted", "a@4"}},
+		"the deletion was missed": {every, func(l *watcher.Ledger) {
+			l.Observe(live("a", 1))
+			l.Vanished(dead("a", 1))
+			s := again(live("a", 4))
+			s.Occasion = watcher.Found
+			l.Observe(s)
+		}, []string{"a@1", "a@1 deleted", "a@4 first"}},
+		"only a listing knows of the second": {every, func(l *watcher.Ledger) {
+			l.Observe(live("a", 1))
+			l.Join("r", listed(9, again(live("a", 4))), epoch())
+			l.Observe(dead("a", 3))
+		}, []string{"a@1", "a@1 deleted", "a@4 of r"}},
+		"only a listing knows of the second, and the latest counts": {watcher.NewLedger, func(l *watcher.Ledger) {
+			l.Baseline(live("a", 1))
+			l.Join("r", listed(9, again(live("a", 4))), epoch())
+		}, []string{"a@1 deleted", "a@4 of r"}},
+		"the watch is ahead of a listing": {every, func(l *watcher.Ledger) {
+			l.Observe(live("a", 1))
+			l.Observe(dead("a", 12))
+			l.Observe(again(live("a", 14)))
+			l.Join("r", listed(9, live("a", 1)), epoch())
+		}, []string{"a@1", "a@12 deleted", "a@14 of r"}},
+		"the second is told no more": {every, func(l *watcher.Ledger) {
+			l.Observe(live("a", 1))
+			l.Observe(dead("a", 3))
+			l.Observe(again(live("a", 4)))
+			l.Observe(again(live("a", 5)))
+			l.Drop(again(live("a", 5)).Key)
+		}, []string{"a@1", "a@3 deleted"}},
+		"no room": {func() *watcher.Ledger { return watcher.NewHistoricLedger(watcher.Bounds{PerObject: 2, Total: 9}) }, func(l *watcher.Ledger) {
+			l.Observe(live("a", 1))
+			l.Observe(live("a", 2))
+			l.Observe(dead("a", 3))
+			l.Observe(again(live("a", 4)))
+			l.Observe(again(live("a", 5)))
+			l.Observe(again(live("a", 6)))
+		}, []string{"a@1", "a@3 deleted after 1", "a@6 after 2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := tc.ledger()
+			tc.does(l)
+			require.Equal(t, tc.want, sent(t, l))
+			require.Zero(t, l.Outstanding())
+			owed, _ := l.Backlog()
+			require.Zero(t, owed)
+		})
+	}
+}
+
+func TestASuccessorWaitsWhileAVersionBeforeItFails(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]*watcher.Ledger{
+		"every version": watcher.NewHistoricLedger(watcher.Bounds{PerObject: 10, Total: 10}), "the latest": watcher.NewLedger(),
+	} {
+		l.Observe(dead("a", 3))
+		d, _ := next(t, l)
+		l.Observe(again(live("a", 4)))
+		require.Empty(t, sent(t, l), "%s: the deletion is in flight", name)
+		l.Failed(d, epoch().Add(time.Second))
+		require.Empty(t, sent(t, l), "%s: it is sent again later", name)
+		l.Hurry(epoch())
+		require.Equal(t, []string{"a@3 deleted", "a@4"}, sent(t, l), name)
+	}
+}
+
+func TestWhatIsToldNoMoreWhileInFlightIsForgottenWhenItLands(t *testing.T) {
+	t.Parallel()
+	for name, land := range map[string]func(l *watcher.Ledger, d watcher.Delivery){
+		"acknowledged": func(l *watcher.Ledger, d watcher.Delivery) { l.Acked(d, epoch()) },
+		"failed":       func(l *watcher.Ledger, d watcher.Delivery) { l.Failed(d, epoch()) },
+	} {
+		l := watcher.NewHistoricLedger(watcher.Bounds{PerObject: 10, Total: 10})
+		l.Observe(live("a", 1))
+		d, _ := next(t, l)
+		l.Observe(live("a", 2))
+		l.Drop(d.Key)
+		require.Empty(t, sent(t, l), name)
+		land(l, d)
+		require.Empty(t, sent(t, l), name)
+		require.Zero(t, l.Size(), name)
+	}
+}

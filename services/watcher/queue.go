@@ -7,18 +7,18 @@ import (
 
 // queue is first in, first out.
 type queue struct {
-	keys []Key
+	keys []name
 	head int
 }
 
-func (q *queue) push(key Key) { q.keys = append(q.keys, key) }
+func (q *queue) push(key name) { q.keys = append(q.keys, key) }
 
-func (q *queue) pop() (Key, bool) {
+func (q *queue) pop() (name, bool) {
 	if q.head == len(q.keys) {
-		return Key{}, false
+		return name{}, false
 	}
 	key := q.keys[q.head]
-	q.keys[q.head] = Key{}
+	q.keys[q.head] = name{}
 	q.head++
 	// Move up when most of it is spent, so that it does not grow for ever.
 	if q.head == len(q.keys) || q.head > 1024 && q.head > len(q.keys)/2 {
@@ -33,12 +33,12 @@ type delays struct{ waiting delayHeap }
 
 func (d *delays) len() int { return len(d.waiting) }
 
-func (d *delays) push(key Key, at time.Time) { heap.Push(&d.waiting, delay{key: key, at: at}) }
+func (d *delays) push(key name, at time.Time) { heap.Push(&d.waiting, delay{key: key, at: at}) }
 
-func (d *delays) pop() Key {
+func (d *delays) pop() name {
 	first, ok := heap.Pop(&d.waiting).(delay)
 	if !ok {
-		return Key{}
+		return name{}
 	}
 	return first.key
 }
@@ -54,7 +54,7 @@ func (d *delays) next() time.Time {
 func (d *delays) due(now time.Time) bool { return len(d.waiting) > 0 && !d.waiting[0].at.After(now) }
 
 type delay struct {
-	key Key
+	key name
 	at  time.Time
 }
 

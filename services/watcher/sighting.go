@@ -16,6 +16,14 @@ type Key struct {
 	Namespace, Name, UID string
 }
 
+// name is what the objects share that bear it one after the other.
+type name struct {
+	kind            kube.Kind
+	namespace, name string
+}
+
+func (k Key) named() name { return name{kind: k.Kind, namespace: k.Namespace, name: k.Name} }
+
 // KeyOf is the identity of an object of a kind.
 func KeyOf(kind kube.Kind, object metav1.Object) Key {
 	return Key{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName(), UID: string(object.GetUID())}
@@ -55,6 +63,12 @@ const (
 	// Left: it is there and told no more, which what it belongs to tells.
 	Left
 )
+
+// gone is the deletion of an object that nobody saw go.
+func (s Sighting) gone(at time.Time) Sighting {
+	s.Verb, s.SeenAt, s.Occasion, s.Skipped = events.VerbDeleted, at, Missed, 0
+	return s
+}
 
 // newerThan tells whether a sighting supersedes one of the same object: by version, and a deletion supersedes life at the
 // same version, since a missed deletion is known by the last version only.

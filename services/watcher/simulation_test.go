@@ -26,11 +26,12 @@ type simulation struct {
 	flying  []watcher.Delivery
 	rows    map[string]row
 	last    map[watcher.Key]watcher.Delivery // last stored of each object
+	newest  map[string]watcher.Delivery      // last stored of each name
 	resyncs int
 	running bool
 	listing []watcher.Listed // read, not begun
 	listAt  int              // version of the running resync's listing
-	arrived map[watcher.Key]bool
+	arrived map[string]bool  // by name
 	expects int
 	now     time.Time
 	anew    func() *watcher.Ledger
@@ -51,7 +52,7 @@ func newSimulation(t *testing.T, every bool, anew func() *watcher.Ledger) *simul
 	return &simulation{
 		anew: anew, every: every, watched: map[string]bool{},
 		t: t, version: 10, cluster: map[string]watcher.Sighting{}, births: map[string]int{}, store: map[string]watcher.Sighting{},
-		ledger: anew(), rows: map[string]row{}, last: map[watcher.Key]watcher.Delivery{}, now: epoch(),
+		ledger: anew(), rows: map[string]row{}, last: map[watcher.Key]watcher.Delivery{}, newest: map[string]watcher.Delivery{}, now: epoch(),
 	}
 }
 
@@ -120,7 +121,7 @@ func (s *simulation) restart() {
 	s.ledger, s.watch, s.store = s.anew(), nil, map[string]watcher.Sighting{}
 	s.running, s.listing, s.flying = false, nil, nil
 	clear(s.watched)
-	s.last = map[watcher.Key]watcher.Delivery{}
+	s.last, s.newest = map[watcher.Key]watcher.Delivery{}, map[string]watcher.Delivery{}
 	for name, now := range s.cluster {
 		s.store[name] = now
 		s.ledger.Baseline(now)
@@ -152,7 +153,7 @@ func (s *simulation) begin() {
 		require.LessOrEqual(s.t, r.version, s.listAt, "%s was told at a version above the listing before the begin: the cluster would look restored", name)
 	}
 	s.resyncs++
-	s.running, s.arrived, s.expects = true, map[watcher.Key]bool{}, len(s.listing[0].Members)
+	s.running, s.arrived, s.expects = true, map[string]bool{}, len(s.listing[0].Members)
 	s.ledger.Join(s.id(), s.listing, s.now)
 	s.listing = nil
 	s.ledger.Resume()
@@ -164,7 +165,7 @@ func (s *simulation) take() {
 	if d, _, ok := s.ledger.Next(s.now); ok {
 		s.flying = append(s.flying, d)
 		for _, other := range s.flying[:len(s.flying)-1] {
-			require.NotEqual(s.t, d.Key, other.Key, "two versions of one object in flight")
+			require.NotEqual(s.t, d.Name, other.Name, "two versions of one name in flight")
 		}
 	}
 }
@@ -202,9 +203,13 @@ func (s *simulation) stored(d watcher.Delivery) {
 		}
 		require.False(s.t, d.FirstSeen && before.ResyncID == "" && !before.FirstSeen, "a change, then a baseline")
 	}
-	s.last[d.Key] = d
+	if before, known := s.newest[d.Name]; known && before.UID != d.UID {
+		require.Greater(s.t, version, atoi(s.t, before.Version), "an object is told after its successor")
+		require.True(s.t, before.Verb == events.VerbDeleted || d.Skipped > 0, "an object is told before the deletion of its predecessor")
+	}
+	s.last[d.Key], s.newest[d.Name] = d, d
 	if d.ResyncID == s.id() {
-		s.arrived[d.Key] = true
+		s.arrived[d.Name] = true
 	}
 	r := s.rows[d.Name]
 	if version > r.version || version == r.version && d.Verb == events.VerbDeleted {

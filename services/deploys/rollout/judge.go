@@ -47,13 +47,16 @@ func (p *step) created(v View) bool {
 	}
 }
 
-// replace ends what bore the name before.
+// replace ends the workload that had the name before. A watcher publishes the deletion before the versions of the successor. If the deletion is missing, no watcher
+// saw it, and how a rollout in flight ended is unknown: a new leader may publish a change of the successor before its first full resync ends.
 func (p *step) replace(v View) {
 	s := &p.s
 	if s.Present() {
 		observed := p.provenance
 		p.provenance = events.ProvenanceReconstructed
-		p.end(v, "Replaced", "another "+s.Key.Kind+" took the name")
+		deletion := v
+		deletion.Absent = true
+		p.end(deletion, "Replaced", "another "+s.Key.Kind+" took the name")
 		p.provenance = observed
 	}
 	former := s.Former
