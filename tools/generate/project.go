@@ -11,6 +11,7 @@ import (
 	"lockstep.internal/tools/generate/catalog"
 	"lockstep.internal/tools/generate/errcodes"
 	"lockstep.internal/tools/generate/gotypes"
+	"lockstep.internal/tools/generate/reference"
 	"lockstep.internal/tools/generate/toolchain"
 	"lockstep.internal/tools/generate/tree"
 )
@@ -27,6 +28,7 @@ const (
 	errcodeOut    = "schemas/gen/errcode/errcode.go"
 	examples      = "schemas/examples"
 	asyncapiOut   = "schemas/asyncapi.yaml"
+	referenceOut  = "docs/reference/events.md"
 )
 
 // ownedFolders hold nothing but generated files.
@@ -71,11 +73,12 @@ func (p project) render(ctx context.Context, c catalog.Catalog) (tree.Tree, erro
 		return nil, fmt.Errorf("Go types of %s: %w", eventsFolder, err)
 	}
 	for path, source := range map[string]func() ([]byte, error){
-		goTypesOut:  types.Types,
-		decodersOut: types.Decoders,
-		registryOut: types.Registry,
-		errcodeOut:  p.errorCodes,
-		asyncapiOut: func() ([]byte, error) { return asyncapi.Generate(c, os.DirFS(p.path(examples))) },
+		goTypesOut:   types.Types,
+		decodersOut:  types.Decoders,
+		registryOut:  types.Registry,
+		errcodeOut:   p.errorCodes,
+		referenceOut: func() ([]byte, error) { return reference.Events(c) },
+		asyncapiOut:  func() ([]byte, error) { return asyncapi.Generate(c, os.DirFS(p.path(examples))) },
 	} {
 		if files[path], err = source(); err != nil {
 			return nil, err
