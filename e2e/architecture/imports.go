@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Place is a part of the tree that the rules know. A folder belongs to the longest place that it is
-// in or below.
+// Place is a part of the tree that the rules name. A folder belongs to the longest place above it.
 type Place string
 
 // The places. Each folder of services/ is a place of its own.
@@ -23,32 +22,32 @@ const (
 	E2E      Place = "e2e"
 )
 
-// Rule says what a place may import besides itself. The place "services/" stands for all services.
+// Rule lists what a place may import besides itself. The place "services/" stands for all services.
 type Rule struct {
 	Imports     []Place
 	TestImports []Place // only its tests
 }
 
-// Allowed is the architecture. Services meet in events, schemas and libs only; who puts them
-// together is tools and e2e.
+// Allowed is the architecture. Services meet in events, schemas and libs only. Tools and e2e
+// combine them.
 func Allowed() map[Place]Rule {
 	return map[Place]Rule{
 		Wire:     {},
 		Libs:     {Imports: []Place{Wire}, TestImports: []Place{Testkit}},
 		Services: {Imports: []Place{Libs, Wire}, TestImports: []Place{Testkit}},
-		// Usable by anybody's tests, since it knows nobody.
+		// Any test may use it: it imports nothing of the tree.
 		Testkit: {},
-		// Replaces hundreds of modules, which must reach nobody.
+		// It replaces hundreds of modules, which must not reach others.
 		Kubelab:  {},
 		Generate: {Imports: []Place{Libs, Wire}},
-		// Programs to copy from: they know Lockstep by what it says on the wire.
+		// Example programs: they know Lockstep by its events only.
 		Outside: {},
 		Tools:   {Imports: []Place{Services, Libs, Wire, Testkit}},
 		E2E:     {Imports: []Place{Services, Libs, Wire, Testkit, Tools}},
 	}
 }
 
-// PlaceOf returns the place of an import path of the tree and false when there is none for it.
+// PlaceOf returns the place of an import path, and false if it has none.
 func PlaceOf(importPath string) (Place, bool) {
 	dir := strings.TrimPrefix(importPath, Prefix)
 	if rest, isService := strings.CutPrefix(dir, string(Services)); isService {
@@ -66,7 +65,7 @@ func PlaceOf(importPath string) (Place, bool) {
 
 func within(dir, place string) bool { return dir == place || strings.HasPrefix(dir, place+"/") }
 
-// kind is the place that stands for it in [Allowed].
+// kind returns the place that stands for it in [Allowed].
 func kind(place Place) Place {
 	if strings.HasPrefix(string(place), string(Services)) {
 		return Services
@@ -74,7 +73,7 @@ func kind(place Place) Place {
 	return place
 }
 
-// Imports returns how the packages break [Allowed].
+// Imports returns the imports that break [Allowed].
 func Imports(packages []Package) []string {
 	var faults []string
 	for _, p := range packages {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// apart are the modules whose dependencies are meant to differ from everybody's: they are programs
-// that run beside Lockstep, at the versions of what they are made from. They stay out of go.work.
+// apart are the modules with dependencies of their own: programs that run beside Lockstep. They
+// stay out of go.work.
 func apart() []string {
 	return []string{"tools/kubelab", "tools/generate/pinned", "tools/lint", "tools/natscli"}
 }
@@ -17,7 +17,7 @@ func apart() []string {
 // outside are the modules that stay out of go.work.
 func outside() []string { return append(apart(), "tools/generate") }
 
-// Modules returns what is wrong with the go.mod files.
+// Modules returns the faults of the go.mod files.
 func Modules(tree Tree) []string {
 	byPath := map[string]Module{}
 	for _, m := range tree.Modules {
@@ -37,8 +37,8 @@ func Modules(tree Tree) []string {
 	return append(faults, versions(tree.Modules)...)
 }
 
-// identity: a module is called after its folder, speaks everybody's Go, and is in the workspace
-// unless it has a reason not to be.
+// identity: a module is named after its folder, has the Go version of go.work, and is in the
+// workspace unless it is listed above.
 func identity(tree Tree, m Module) []string {
 	var faults []string
 	if m.Path != Prefix+m.Dir {
@@ -57,8 +57,8 @@ func identity(tree Tree, m Module) []string {
 	return faults
 }
 
-// replacements: each module of the tree that m requires is replaced by its folder. Others that may
-// be are those that these require in turn (the go command may ask for them), and what kubelab must.
+// replacements: each required module of the tree is replaced by its folder. Allowed besides are the
+// modules that these require in turn, and what kubelab must replace.
 func replacements(byPath map[string]Module, m Module) []string {
 	var faults []string
 	reachable := closure(byPath, m)
@@ -91,7 +91,7 @@ func replacements(byPath map[string]Module, m Module) []string {
 	return faults
 }
 
-// closure are the modules of the tree that m requires, and those that they require.
+// closure returns the modules of the tree that m requires, directly or not.
 func closure(byPath map[string]Module, m Module) map[string]bool {
 	found := map[string]bool{}
 	var visit func(Module)
@@ -107,7 +107,7 @@ func closure(byPath map[string]Module, m Module) map[string]bool {
 	return found
 }
 
-// requirements: a module of the tree is required only by those who use it, if only through others.
+// requirements: a module of the tree is required only if it is used, directly or not.
 func requirements(tree Tree, byPath map[string]Module, m Module) []string {
 	used := map[string]bool{}
 	packages := map[string]Package{}
@@ -144,7 +144,7 @@ func requirements(tree Tree, byPath map[string]Module, m Module) []string {
 	return faults
 }
 
-// moduleOf returns the module of the tree that a package is in, empty when there is none.
+// moduleOf returns the module of a package; empty if it is not in the tree.
 func moduleOf(byPath map[string]Module, pkg string) string {
 	for dir := pkg; dir != "." && dir != "/"; dir = path.Dir(dir) {
 		if _, ok := byPath[dir]; ok {
@@ -154,8 +154,8 @@ func moduleOf(byPath map[string]Module, pkg string) string {
 	return ""
 }
 
-// versions: what two modules both use directly, they use at one version. So what the workspace's
-// tests have seen is what each program is built from alone.
+// versions: a dependency that two modules use directly has one version. So each program alone is
+// built from the versions that the workspace's tests have used.
 func versions(modules []Module) []string {
 	direct := map[string]map[string][]string{} // dependency → version → modules
 	for _, m := range modules {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// outsidePaths are folders of particular machines. The pattern is put together so that it does not
-// find itself.
+// outsidePaths matches folders of particular machines. The pattern is concatenated so that it does
+// not match itself.
 var outsidePaths = regexp.MustCompile(`(^|[^\w./-])(/wo` + `rk/|/ro` + `ot/)|\.\./sha` + `red`)
 
 // Paths returns the lines of a file that name a folder outside of the tree.

@@ -20,14 +20,14 @@ import (
 // Prefix of the import paths of everything in the tree.
 const Prefix = "lockstep.internal/"
 
-// Package is one package of the tree, with the imports of all of its files, whatever their build tags.
+// Package is a package of the tree with the imports of all of its files, whatever their build tags.
 type Package struct {
 	Path        string   // import path
 	Imports     []string // of the files that are linked into programs, sorted
 	TestImports []string // of _test.go files, sorted
 }
 
-// Module is what a go.mod says.
+// Module is the content of a go.mod.
 type Module struct {
 	Dir      string // in the tree, with slashes: libs, tools/kubelab
 	Path     string
@@ -49,7 +49,7 @@ type Replacement struct {
 	NewVersion string // empty for a folder
 }
 
-// Tree is the repository as its rules see it.
+// Tree is the repository as the rules see it.
 type Tree struct {
 	Go       string   // version of the language in go.work
 	Used     []string // folders of the modules in go.work
@@ -163,7 +163,7 @@ func readModule(root, file string) (Module, error) {
 	return module, nil
 }
 
-// goEdit lets the go command read a go.mod or go.work into what it prints as JSON.
+// goEdit returns what the go command prints of a go.mod or go.work as JSON.
 func goEdit(into any, kind, file string) error {
 	cmd := exec.Command(
 		"go",

@@ -1,4 +1,4 @@
-// Package deployment holds what is in docker-compose.yml and deploy/ to the programs that it runs:
-// every service is everywhere that a service has to be, every setting exists, every metric that a
-// dashboard shows is one that the code counts, and every container runs with as little as it can.
+// Package deployment checks docker-compose.yml and deploy/ against the programs: every service is
+// deployed everywhere, every setting exists, every metric of a dashboard is exported, and every
+// container has the least privileges.
 package deployment

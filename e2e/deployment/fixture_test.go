@@ -24,7 +24,7 @@ func content(t *testing.T, file string) []byte {
 	return raw
 }
 
-// document reads a YAML file with one document, anchors and merges resolved.
+// document reads a YAML file with one document and resolves anchors and merges.
 func document[T any](t *testing.T, file string) T {
 	t.Helper()
 	var into T
@@ -32,7 +32,7 @@ func document[T any](t *testing.T, file string) T {
 	return into
 }
 
-// services are the folders in services/.
+// services returns the folders in services/.
 func services(t *testing.T) []string {
 	t.Helper()
 	root, err := architecture.Root()

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// agents are the programs that run in a cluster, by the file that has them.
+// agents are the programs that run in a cluster, by manifest file.
 var agents = map[string][]string{"agent.yaml": {"watcher", "dispatcher"}, "relay-agent.yaml": {"relay-agent"}}
 
 func TestAnAgentRunsInAClusterWithAsLittleAsItCan(t *testing.T) {
@@ -59,7 +59,7 @@ func requireAgents(t *testing.T, file string, programs []string) {
 	}
 }
 
-// requirePod checks what every pod of ours must have, and gives its environment.
+// requirePod checks what every pod must have and returns its environment.
 func requirePod(t *testing.T, name string, pod corev1.PodSpec) map[string]string {
 	t.Helper()
 	require.True(t, *pod.SecurityContext.RunAsNonRoot)
@@ -85,7 +85,7 @@ func requirePod(t *testing.T, name string, pod corev1.PodSpec) map[string]string
 	return environment
 }
 
-// serviceAccount is the one of a file, which a binding of the file must name.
+// serviceAccount returns the service account of a file, which a binding of the file must name.
 func serviceAccount(t *testing.T, file string) corev1.ServiceAccount {
 	t.Helper()
 	var account corev1.ServiceAccount
@@ -133,7 +133,7 @@ func kind(t *testing.T, raw []byte) string {
 	return typed.Kind
 }
 
-// decode refuses what the type does not know.
+// decode decodes a document and refuses unknown fields.
 func decode[T any](t *testing.T, raw []byte) T {
 	t.Helper()
 	var into T

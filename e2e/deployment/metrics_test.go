@@ -58,7 +58,7 @@ func TestDashboardsShowMetricsThatExist(t *testing.T) {
 	}
 }
 
-// expressions are all queries of a dashboard.
+// expressions returns all queries of a dashboard.
 func expressions(t *testing.T, file string) []string {
 	t.Helper()
 	var board struct {
@@ -92,7 +92,7 @@ func metrics(expression string) []string {
 	return found
 }
 
-// sourceLiterals are the string literals of each file that is linked into services.
+// sourceLiterals returns the string literals of each file that is linked into services.
 func sourceLiterals(t *testing.T, root string) []map[string]bool {
 	t.Helper()
 	files, err := architecture.Files(root)
@@ -124,7 +124,7 @@ func sourceLiterals(t *testing.T, root string) []map[string]bool {
 	return all
 }
 
-// counted reports whether one file names the metric: whole, as a prefix that ends with _ and the
+// counted reports whether a file names the metric: as a whole, as a prefix that ends with _ and the
 // rest, or as namespace, subsystem and name.
 func counted(metric string, files []map[string]bool) bool {
 	const namespace = "lockstep_"

@@ -29,7 +29,7 @@ func requireSettings(t *testing.T, service string, environment map[string]string
 	}
 }
 
-// variables are the environment variables that a service knows.
+// variables returns the environment variables that a service knows.
 func variables(t *testing.T, service string) []string {
 	t.Helper()
 	var cfg any

@@ -17,17 +17,17 @@ func TestCalls(t *testing.T) {
 	)
 	made := history.Call{Workspace: id, What: "create", Revision: 1, Sure: true}
 	stop := history.Call{Workspace: id, What: "stop", Revision: 2, Sure: true}
-	stoppedOnce := func(b *book) { b.created().wished(2, running, stopped, user) }
-	restartedOnce := func(b *book) { b.created().wished(2, running, restart, user).wished(3, restart, running, system) }
+	stoppedOnce := func(b *book) { b.created().desires(2, running, stopped, user) }
+	restartedOnce := func(b *book) { b.created().desires(2, running, restart, user).desires(3, restart, running, system) }
 	restartedTwice := func(b *book) {
 		restartedOnce(b)
-		b.wished(4, running, restart, user).wished(5, restart, running, system)
+		b.desires(4, running, restart, user).desires(5, restart, running, system)
 	}
 	for _, c := range []struct {
-		name  string
-		told  func(b *book)
-		calls []history.Call
-		found string
+		name      string
+		published func(b *book)
+		calls     []history.Call
+		found     string
 	}{
 		{"sound", stoppedOnce, []history.Call{made, stop}, ""},
 		{"answered before the system went on", restartedOnce, []history.Call{made, {Workspace: id, Revision: 2, Sure: true,
@@ -41,15 +41,15 @@ func TestCalls(t *testing.T) {
 			Repeats: true, Lost: 1}}, ""},
 		{"done twice for one answer", restartedTwice, []history.Call{made, {Workspace: id, What: "restart", Revision: 5,
 			Sure: true, Repeats: true}}, "users changed it 2 times, not 1 to 1"},
-		{"accepted and lost", func(b *book) { b.created().wished(2, running, running, system) }, []history.Call{made, stop},
+		{"accepted and lost", func(b *book) { b.created().desires(2, running, running, system) }, []history.Call{made, stop},
 			"users changed it 0 times, not 1 to 1"},
 		{
-			"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.wished(3, stopped, stopped, user) },
+			"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.desires(3, stopped, stopped, user) },
 			[]history.Call{made, {Workspace: id, What: "update", Revision: 3, Sure: true, Lost: 3}},
 			"users changed it 2 times, not 1 to 1",
 		},
-		{"never told", func(b *book) { b.created() }, []history.Call{made, {Workspace: id, What: "stop", Revision: 2}},
-			"answered with revision 2, which is not told"},
+		{"never published", func(b *book) { b.created() }, []history.Call{made, {Workspace: id, What: "stop", Revision: 2}},
+			"answered with revision 2, which is not published"},
 		{"refused and done", stoppedOnce, []history.Call{made, {Workspace: id, Refused: true}},
 			"by a user, whom nobody heard asking"},
 		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user, whom nobody heard asking"},
@@ -59,7 +59,7 @@ func TestCalls(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := &book{t: t}
-			c.told(b)
+			c.published(b)
 			requireOne(t, c.found, history.Calls(c.calls, b.all))
 		})
 	}
@@ -102,13 +102,13 @@ func TestConverged(t *testing.T) {
 		{"no Deployment", func(_ []history.Row, there *history.Cluster) { there.Deployments = nil }, 2, "and is []"},
 		{"a stray Deployment", func(_ []history.Row, there *history.Cluster) {
 			there.Deployments = append(there.Deployments, history.Deployment{Namespace: "ws-6-g", Name: "g", Workspace: other})
-		}, 2, "Deployment ws-6-g/g is of no workspace that lives"},
+		}, 2, "Deployment ws-6-g/g belongs to no existing workspace"},
 		{"a stray namespace", func(_ []history.Row, there *history.Cluster) { there.Namespaces["ws-6-g"] = other }, 2,
-			"namespace ws-6-g is of no workspace that lives"},
+			"namespace ws-6-g belongs to no existing workspace"},
 		{"a stray volume", func(_ []history.Row, there *history.Cluster) { there.Volumes["ws-6-g/g"] = other }, 2,
-			"volume ws-6-g/g is of no"},
+			"volume ws-6-g/g belongs to no"},
 		{"a stray inventory", func(_ []history.Row, there *history.Cluster) { there.Inventories["workspace-g"] = other }, 2,
-			"inventory workspace-g is of no"},
+			"inventory workspace-g belongs to no"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -1,30 +1,30 @@
 package history
 
-// Call is a change that somebody asked the API for, again and again until an answer came.
+// Call is a change requested from the API, repeated until it was answered.
 type Call struct {
-	// Workspace is its id.
+	// Workspace is the workspace's id.
 	Workspace string
-	// What was asked for, for people.
+	// What describes the change for people.
 	What string
-	// Revision is the desired revision of the answer; of no meaning when refused.
+	// Revision is the desired revision in the answer. It has no meaning if the call was refused.
 	Revision int
-	// Refused is that the answer was no.
+	// Refused reports that the API refused the change.
 	Refused bool
-	// Lost is how many attempts before got no answer, so that nobody knows what they did.
+	// Lost is the number of earlier attempts without an answer. Their effect is unknown.
 	Lost int
-	// Sure is that it changes something: it was not wanted already.
+	// Sure reports that the call changes something: the state was not desired already.
 	Sure bool
-	// Repeats is that it changes something again when a lost attempt has had its effect, as a
-	// restart does that is asked for after a restart.
+	// Repeats reports that the call changes something again after a lost attempt took effect, like
+	// a second restart.
 	Repeats bool
 }
 
-// Calls checks that each change that was accepted is told exactly once and no other is. Calls of
-// one workspace are in the order of their answers, and nobody else changes it meanwhile; what the
-// system changes by itself is left aside.
-func Calls(calls []Call, told []Record) Findings {
+// Calls checks that each accepted change is published exactly once and that no other change is.
+// Calls of one workspace are in the order of their answers, and nobody else changes it. Changes by
+// the system are ignored.
+func Calls(calls []Call, published []Record) Findings {
 	var f Findings
-	all := wishes(&f, told)
+	all := desiredChanges(&f, published)
 	last := map[string]int{}
 	for _, call := range calls {
 		if call.Refused {
@@ -50,7 +50,7 @@ func Calls(calls []Call, told []Record) Findings {
 		}
 		if !reached {
 			f.addf(
-				"%s of workspace %s is answered with revision %d, which is not told",
+				"%s of workspace %s is answered with revision %d, which is not published",
 				call.What,
 				call.Workspace,
 				call.Revision,
@@ -67,9 +67,9 @@ func Calls(calls []Call, told []Record) Findings {
 	return f
 }
 
-// between counts what users changed after one revision up to another, and says whether that one is
-// told.
-func between(all []wish, after, to int) (int, bool) {
+// between counts the users' changes after one revision up to another, and reports whether the
+// latter is published.
+func between(all []desiredChange, after, to int) (int, bool) {
 	changes, reached := 0, false
 	for _, w := range all {
 		if w.user && w.revision > after && w.revision <= to {

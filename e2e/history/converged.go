@@ -4,7 +4,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Row is a workspace as the database has it.
+// Row is a workspace in the database.
 type Row struct {
 	ID, Name, Namespace  string
 	DesiredState, Actual string
@@ -12,7 +12,7 @@ type Row struct {
 	Image                string
 }
 
-// Deployment is one in a cluster.
+// Deployment is a Deployment in the cluster.
 type Deployment struct {
 	Namespace, Name string
 	Workspace       string // of its label
@@ -21,8 +21,8 @@ type Deployment struct {
 	Image           string
 }
 
-// Cluster is what there is of workspaces in a cluster. The keys of the maps are names, the values
-// the ids of the workspaces that they are labelled with.
+// Cluster holds the objects of workspaces in a cluster. Keys of the maps are names, values are the
+// ids of the labelled workspaces.
 type Cluster struct {
 	Deployments []Deployment
 	Namespaces  map[string]string
@@ -30,9 +30,9 @@ type Cluster struct {
 	Inventories map[string]string
 }
 
-// Converged checks that what is wanted, what is sent and what there is are the same: every row is
-// settled, DESIRED holds its revision, the cluster has its Deployment of that revision, replicas
-// and image, and of a terminated one nothing at all; and the cluster has nothing of any other.
+// Converged checks that desired, sent and actual state are equal: every row is settled, DESIRED
+// holds its revision, and the cluster has its Deployment with that revision, replicas and image. A
+// terminated workspace has no objects, and the cluster has no other objects.
 func Converged(rows []Row, desired []Record, there Cluster) Findings {
 	var f Findings
 	sent := map[string]events.DesiredWorkspace{}
@@ -64,7 +64,7 @@ func Converged(rows []Row, desired []Record, there Cluster) Findings {
 	return f
 }
 
-// compare checks that a workspace has its Deployment.
+// compare checks the Deployment of a workspace.
 func (row Row) compare(f *Findings, found []Deployment) {
 	replicas := map[string]int{string(events.DesiredStateRunning): 1, string(events.DesiredStateStopped): 0}
 	want, settled := replicas[row.DesiredState]
@@ -85,18 +85,18 @@ func (row Row) compare(f *Findings, found []Deployment) {
 	}
 }
 
-// strays finds what is of no workspace that lives.
+// strays finds objects that belong to no existing workspace.
 func (c Cluster) strays(f *Findings, living map[string]bool) {
 	for _, d := range c.Deployments {
 		if !living[d.Workspace] {
-			f.addf("Deployment %s/%s is of no workspace that lives", d.Namespace, d.Name)
+			f.addf("Deployment %s/%s belongs to no existing workspace", d.Namespace, d.Name)
 		}
 	}
 	for what, named := range map[string]map[string]string{"namespace": c.Namespaces, "volume": c.Volumes,
 		"inventory": c.Inventories} {
 		for name, workspace := range named {
 			if !living[workspace] {
-				f.addf("%s %s is of no workspace that lives", what, name)
+				f.addf("%s %s belongs to no existing workspace", what, name)
 			}
 		}
 	}
@@ -128,10 +128,10 @@ func Mirrored(stored, there []Object) Findings {
 	return f
 }
 
-// Volume is a claim in a cluster at some time.
+// Volume is a claim that the cluster had at some time.
 type Volume struct{ Namespace, Name, UID, Workspace string }
 
-// Kept checks that no workspace ever got a second volume in the place of its first.
+// Kept checks that no workspace got a second volume in place of its first.
 func Kept(seen []Volume) Findings {
 	var f Findings
 	first := map[string]Volume{}

@@ -4,12 +4,11 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Desired checks the log of what was sent to clusters against what was told: of each workspace
-// every revision is sent, once, in ascending order, and none that is not told. It holds for a
-// history that has never been restored from a copy.
-func Desired(told, log []Record) Findings {
+// Desired checks the log of sent desired states: every published revision of a workspace is sent
+// once, in ascending order, and no other. It does not hold after a restore from a copy.
+func Desired(published, log []Record) Findings {
 	var f Findings
-	all := wishes(&f, told)
+	all := desiredChanges(&f, published)
 	sent := map[string]map[int]bool{}
 	last := map[string]int{}
 	each(&f, log, events.TypeDesiredWorkspace, func(r Record, e events.DesiredWorkspace) {
@@ -28,27 +27,27 @@ func Desired(told, log []Record) Findings {
 		}
 		sent[e.WorkspaceID][e.DesiredRevision] = true
 		if _, reached := between(all[e.WorkspaceID], 0, e.DesiredRevision); !reached {
-			f.addf("sequence %d: revision %d of workspace %s is sent and not told", r.Sequence, e.DesiredRevision, e.Name)
+			f.addf("sequence %d: revision %d of workspace %s is sent and not published", r.Sequence, e.DesiredRevision, e.Name)
 		}
 	})
 	for id, of := range all {
 		for _, w := range of {
 			if !sent[id][w.revision] {
-				f.addf("revision %d of workspace %s is told and not sent", w.revision, id)
+				f.addf("revision %d of workspace %s is published and not sent", w.revision, id)
 			}
 		}
 	}
 	return f
 }
 
-// result is what every result says.
+// result is the common part of all results.
 type result struct {
 	WorkspaceID     string `json:"workspace_id"`
 	DesiredRevision int    `json:"desired_revision"`
 }
 
-// Applied checks what became of what was sent: whatever was applied was desired before, nothing is
-// applied after something higher, and the last of each workspace was applied whole.
+// Applied checks the results of sent desired states: only desired revisions are applied, nothing is
+// applied after a higher revision, and the last one of each workspace is applied completely.
 func Applied(log, applied []Record) Findings {
 	var f Findings
 	desired, newest := map[string]map[int]bool{}, map[string]events.DesiredWorkspace{}

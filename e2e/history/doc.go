@@ -1,10 +1,7 @@
-// Package history judges what a Lockstep system has told, and what came of it.
-//
-// Every check is a pure function over records: messages of streams, answers of the API, rows of the
-// database, objects of the cluster. It returns a sentence for each thing that is wrong, in the
-// order in which the records tell of it, and nothing when all is sound. A check holds whatever was
-// killed, restarted or cut off meanwhile, unless it says otherwise: that is the point of it.
-//
-// The checks know the wire and nothing of how services work. Each has a test that shows how it
-// fails.
+// Package history checks what a Lockstep system has published, and its effects. Each check is a
+// pure function over records: messages of streams, answers of the API, rows of the database,
+// objects of the cluster. It returns a sentence for each fault, in the order of the records, and
+// nothing if there is none. A check holds whatever was killed, restarted or disconnected meanwhile,
+// unless its comment excepts a case. The checks know the events and nothing of the services. Each
+// has a test that shows how it fails.
 package history

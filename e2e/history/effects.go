@@ -6,9 +6,9 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Effects checks that nothing was done twice: of each workspace there was one Deployment for good,
-// and its cluster changed it no more often than what was desired of it changed. It holds where
-// nobody else touches Deployments.
+// Effects checks that nothing was applied twice: each workspace had one Deployment, and the cluster
+// changed it no more often than its desired state changed. It holds if nobody else changes
+// Deployments.
 func Effects(log, observed []Record) Findings {
 	var f Findings
 	changes, last := map[string]int{}, map[string]string{}
@@ -18,7 +18,7 @@ func Effects(log, observed []Record) Findings {
 			last[e.WorkspaceID] = manifest
 		}
 	})
-	uids, told := map[string]string{}, map[string]bool{}
+	uids, published := map[string]string{}, map[string]bool{}
 	each(&f, observed, events.TypeObservedDeployment, func(r Record, e events.ObservedDeployment) {
 		id := e.Object.WorkspaceID
 		if id == "" {
@@ -31,8 +31,8 @@ func Effects(log, observed []Record) Findings {
 		if e.Object.DeletedAt != nil {
 			return // its deletion, too, counts as a generation
 		}
-		if e.Generation > changes[id] && !told[id] {
-			told[id] = true
+		if e.Generation > changes[id] && !published[id] {
+			published[id] = true
 			f.addf(
 				"sequence %d: the Deployment of workspace %s has generation %d after %d manifests",
 				r.Sequence,
@@ -45,7 +45,7 @@ func Effects(log, observed []Record) Findings {
 	return f
 }
 
-// deployment is the manifest of the Deployment among what is desired, in one spelling: its
+// deployment returns the Deployment's manifest in a desired state, in canonical form: its
 // generation grows with annotations as well as with its spec.
 func deployment(e events.DesiredWorkspace) (string, bool) {
 	for _, manifest := range e.Manifests {

@@ -11,9 +11,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Events checks that each message of a stream is what its type and its subject say, that it comes
-// from who may say it, that nothing of the public history is told twice, and that no workspace's
-// desired revision ever goes down.
+// Events checks each message of a stream: its type fits its subject, its source may write there, no
+// public event is published twice, and no workspace's desired revision decreases.
 func Events(cell topology.Cell, stream topology.Stream, records []Record) Findings {
 	var f Findings
 	c := eventCheck{
@@ -65,7 +64,7 @@ func (c *eventCheck) check(r Record) error {
 	}
 	key := e.Source() + " " + e.ID()
 	if c.stream.Name == topology.StreamWorkspaces && c.ids[key] {
-		return fmt.Errorf("event %s is told twice", key)
+		return fmt.Errorf("event %s is published twice", key)
 	}
 	c.ids[key] = true
 
@@ -91,16 +90,16 @@ func (c *eventCheck) check(r Record) error {
 	return nil
 }
 
-// subjectPattern is the subject of a type, with any token for its parameters.
+// subjectPattern returns the pattern of a type's subject, with any token for its parameters.
 func subjectPattern(cell topology.Cell, subject, family string) *regexp.Regexp {
-	// The log of desired states is a copy under another name.
+	// The log of desired states is a copy with another name.
 	_, rest, _ := strings.Cut(subject, ".")
 	pattern := regexp.QuoteMeta(cell.Prefix(family) + "." + rest)
 	return regexp.MustCompile("^" + regexp.MustCompile(`\\\{[a-z]+\\\}`).ReplaceAllString(pattern, `[^.]+`) + "$")
 }
 
-// writerOf is who may write on a subject: what is said in an agent's name is said by it, what
-// relays see of agents by them, all else by state.
+// writerOf returns who may write on a subject: the agent on its own subjects, relays on those about
+// connections, state on all others.
 func writerOf(cell topology.Cell, subject string) (string, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"lockstep.internal/services/deploys/cdevent"
 )
 
-// Facts checks the public history of rollouts: each message is the fact that its subject says, the
-// facts of a workload are numbered without a gap, and each rollout starts once and ends at most
-// once, after it started.
+// Facts checks the public history of rollouts: each message has the fact of its subject, the facts
+// of a workload have consecutive numbers, and each rollout starts once and ends at most once, after
+// its start.
 func Facts(cell topology.Cell, records []Record) Findings {
 	var f Findings
 	c := factCheck{cell: cell, numbers: map[string]int{}, rollouts: map[string]*rolloutFacts{}}
@@ -42,7 +42,7 @@ func (c *factCheck) check(r Record) error {
 	}
 	w := fact.Workload
 	if want := c.cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(fact.Fact)); r.Subject != want {
-		return fmt.Errorf("is told of %s", want)
+		return fmt.Errorf("is published of %s", want)
 	}
 	key := c.cell.DeployAll(w.ClusterUID, w.Namespace, w.Kind, w.Name)
 	if fact.Sequence != c.numbers[key]+1 {
@@ -56,22 +56,22 @@ func (c *factCheck) check(r Record) error {
 }
 
 func (c *factCheck) rollout(fact events.DeployFact) error {
-	told := c.rollouts[fact.Rollout.ID]
-	if told == nil {
-		told = &rolloutFacts{}
-		c.rollouts[fact.Rollout.ID] = told
+	published := c.rollouts[fact.Rollout.ID]
+	if published == nil {
+		published = &rolloutFacts{}
+		c.rollouts[fact.Rollout.ID] = published
 	}
 	switch {
-	case fact.Fact == events.FactStarted && told.started:
+	case fact.Fact == events.FactStarted && published.started:
 		return fmt.Errorf("rollout %s starts twice", fact.Rollout.ID)
 	case fact.Fact == events.FactStarted:
-		told.started = true
-	case !told.started:
+		published.started = true
+	case !published.started:
 		return fmt.Errorf("rollout %s has not started", fact.Rollout.ID)
-	case terminal(fact.Fact) && told.ended != "":
-		return fmt.Errorf("rollout %s is %s already", fact.Rollout.ID, told.ended)
+	case terminal(fact.Fact) && published.ended != "":
+		return fmt.Errorf("rollout %s is %s already", fact.Rollout.ID, published.ended)
 	case terminal(fact.Fact):
-		told.ended = fact.Fact
+		published.ended = fact.Fact
 	}
 	return nil
 }

@@ -43,22 +43,22 @@ func (b *book) add(subject, source, kind string, data any) *book {
 	return b
 }
 
-func (b *book) told(kind, name string, data any) *book {
+func (b *book) published(kind, name string, data any) *book {
 	b.t.Helper()
 	return b.add(cell.Workspace(1, id, name), event.ServiceSource(string(cell), "state"), kind, data)
 }
 
 func (b *book) created() *book {
 	b.t.Helper()
-	return b.told(events.TypeWorkspaceCreated, "created", events.WorkspaceCreated{
+	return b.published(events.TypeWorkspaceCreated, "created", events.WorkspaceCreated{
 		WorkspaceID: id, Name: "w", ProjectID: 1, AgentID: int(agent), UserID: 2, Template: "default",
 		ActualState: events.ActualStateCreationRequested, DesiredState: events.DesiredStateRunning, DesiredRevision: 1,
 	})
 }
 
-func (b *book) wished(revision int, from, to events.DesiredState, cause events.DesiredStateCause) *book {
+func (b *book) desires(revision int, from, to events.DesiredState, cause events.DesiredStateCause) *book {
 	b.t.Helper()
-	return b.told(events.TypeWorkspaceDesiredStateChanged, "desired_state_changed", events.WorkspaceDesiredStateChanged{
+	return b.published(events.TypeWorkspaceDesiredStateChanged, "desired_state_changed", events.WorkspaceDesiredStateChanged{
 		WorkspaceID:     id,
 		Name:            "w",
 		ProjectID:       1,
@@ -73,7 +73,7 @@ func (b *book) wished(revision int, from, to events.DesiredState, cause events.D
 // became has no reason, which is no matter but for who is in trouble.
 func (b *book) became(from, to events.ActualState, unexpected bool) *book {
 	b.t.Helper()
-	return b.told(events.TypeWorkspaceStateChanged, "state_changed", events.WorkspaceStateChanged{
+	return b.published(events.TypeWorkspaceStateChanged, "state_changed", events.WorkspaceStateChanged{
 		WorkspaceID:  id,
 		Name:         "w",
 		ProjectID:    1,
@@ -139,15 +139,15 @@ func (b *book) deployment(observed events.ObservedDeployment) *book {
 	)
 }
 
-// wrongly is a history in which something is wrong, and words of what is found.
-type wrongly struct {
+// faulty is a history in which something is wrong, and words of what is found.
+type faulty struct {
 	name  string
 	write func(b *book)
 	found string // empty: nothing
 }
 
 // requireFound checks each history.
-func requireFound(t *testing.T, cases []wrongly, check func(all []history.Record) history.Findings) {
+func requireFound(t *testing.T, cases []faulty, check func(all []history.Record) history.Findings) {
 	t.Helper()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

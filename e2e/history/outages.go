@@ -8,21 +8,21 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// Outage is when nobody looked at the cluster.
+// Outage is a period in which nobody watched the cluster.
 type Outage struct{ From, Until time.Time }
 
 func (o Outage) covers(t time.Time) bool { return !t.Before(o.From) && !t.After(o.Until) }
 
-// Outages are when nobody led, as everything says that was seen of one Lease, in any order: from
-// the last time that a leader renewed it until another led, or the same one again, which gives up
-// when it could not renew for so long as deadline.
-func Outages(sights []Sight, deadline time.Duration) []Outage {
-	sights = slices.Clone(sights)
-	slices.SortStableFunc(sights, func(a, b Sight) int { return cmp.Compare(a.version(), b.version()) })
+// Outages returns the periods without a leader, from the versions of one Lease in any order. A
+// period begins with a leader's last renewal. It ends with another leader, or with the same one
+// after it failed to renew for the deadline.
+func Outages(versions []ObjectVersion, deadline time.Duration) []Outage {
+	versions = slices.Clone(versions)
+	slices.SortStableFunc(versions, func(a, b ObjectVersion) int { return cmp.Compare(a.version(), b.version()) })
 	var outages []Outage
 	var leader string
 	var renewed time.Time
-	for _, s := range sights {
+	for _, s := range versions {
 		lease, is := s.Object.(*coordinationv1.Lease)
 		if !is || lease.Spec.RenewTime == nil {
 			continue

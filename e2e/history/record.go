@@ -17,13 +17,13 @@ type Record struct {
 	Data     []byte
 }
 
-// Findings are sentences about what is wrong.
+// Findings are descriptions of faults.
 type Findings []string
 
 func (f *Findings) addf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
 
-// each calls take with the data of every record of the type, in order. A record that cannot be read
-// is a finding.
+// each calls take with the data of every record of the type, in order. A record that cannot be
+// decoded is a finding.
 func each[T any](f *Findings, records []Record, kind string, take func(r Record, data T)) {
 	for _, r := range records {
 		e, err := event.Decode(r.Header, r.Data)

@@ -7,36 +7,36 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// TrueRollout is one that the cluster made.
+// TrueRollout is a rollout that happened in the cluster.
 type TrueRollout struct {
 	ID       string
 	Revision int
 	Began    time.Time
-	// Born is when the object that bears the revision was made; zero where one was used again, or
-	// none is needed.
+	// Born is the creation time of the object with the revision. It is zero if an object was reused
+	// or none is needed.
 	Born time.Time
-	// Done says that the workload was complete at this revision.
+	// Done reports that the workload was complete at this revision.
 	Done bool
-	// Ends are the times that the controller gave for it, while it was complete.
+	// Ends are the completion times that the controller reported.
 	Ends []time.Time
 }
 
-// TrueWorkload is one life of a workload, from its creation to its deletion.
+// TrueWorkload is a workload from its creation to its deletion.
 type TrueWorkload struct {
 	UID, Name string
 	Rollouts  []TrueRollout // in order
 	Created   time.Time
 	Deleted   time.Time // zero where it is there
-	// Written is when somebody wrote its template, to the second.
+	// Written holds the times at which its template was changed, to the second.
 	Written []time.Time
 }
 
-// Rollouts compares what was told with what the cluster did: each rollout has one start and then
-// one end, the right one, before the next one starts; none is invented; one is missing, or its end
-// unknown, only where a gap that touches an outage names its revision. Nobody can tell of what came
-// and went within one outage. The times of starts and ends are those of the cluster.
+// Rollouts compares published rollouts with those of the cluster. Each has one start and then one
+// end, the right one, before the next starts. None is invented. A rollout may be missing, or its
+// end unknown, only if a gap that touches an outage names its revision. A rollout that began and
+// ended within one outage is ignored. Start and end times are those of the cluster.
 func Rollouts(records []Record, truth []TrueWorkload, outages []Outage) Findings {
-	c := rolloutCheck{outages: outages, told: map[string][]events.DeployFact{}, gaps: map[string][]events.Gap{}}
+	c := rolloutCheck{outages: outages, published: map[string][]events.DeployFact{}, gaps: map[string][]events.Gap{}}
 	for _, r := range records {
 		fact, err := factOf(r)
 		if err != nil {
@@ -55,15 +55,15 @@ func Rollouts(records []Record, truth []TrueWorkload, outages []Outage) Findings
 }
 
 type rolloutCheck struct {
-	f       Findings
-	outages []Outage
-	order   []string // ids that were told and not yet found to be true
-	told    map[string][]events.DeployFact
-	gaps    map[string][]events.Gap // by UID of the workload
-	number  int
+	f         Findings
+	outages   []Outage
+	order     []string // ids that were published and not yet found to be true
+	published map[string][]events.DeployFact
+	gaps      map[string][]events.Gap // by UID of the workload
+	number    int
 }
 
-// take remembers what matters of a fact: its place among all is its sequence here.
+// take records a fact. Its sequence here is its position among all facts.
 func (c *rolloutCheck) take(fact events.DeployFact) {
 	c.number++
 	if fact.Gap != nil {
@@ -73,20 +73,20 @@ func (c *rolloutCheck) take(fact events.DeployFact) {
 		return
 	}
 	id := fact.Rollout.ID
-	if c.told[id] == nil {
+	if c.published[id] == nil {
 		c.order = append(c.order, id)
 	}
 	fact.Sequence = c.number
-	c.told[id] = append(c.told[id], fact)
+	c.published[id] = append(c.published[id], fact)
 }
 
 func (c *rolloutCheck) workload(w TrueWorkload) {
 	last := 0
 	for i, r := range w.Rollouts {
-		facts := c.told[r.ID]
+		facts := c.published[r.ID]
 		c.order = slices.DeleteFunc(c.order, func(id string) bool { return id == r.ID })
 		if len(facts) == 0 {
-			if !c.excused(w, r) {
+			if !c.inOutage(w, r) {
 				c.f.addf("%s: rollout %s is missing", w.Name, r.ID)
 			}
 			continue
@@ -110,7 +110,7 @@ func (c *rolloutCheck) workload(w TrueWorkload) {
 	}
 }
 
-// time judges when something is said to have happened.
+// time checks the reported times of a rollout.
 func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.DeployFact) {
 	var right []time.Time
 	switch {
@@ -127,7 +127,7 @@ func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.
 	}
 	if !slices.ContainsFunc(right, fact.OccurredAt.Equal) {
 		c.f.addf(
-			"%s: rollout %s is told to be %s at %s by its %s, which is one of %s",
+			"%s: rollout %s is published to be %s at %s by its %s, which is one of %s",
 			w.Name,
 			r.ID,
 			fact.Fact,
@@ -146,7 +146,7 @@ func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.
 	).Milliseconds()
 	if took := fact.DurationMs; took == nil || int64(*took) != max(0, occurred) && int64(*took) != max(0, observed) {
 		c.f.addf(
-			"%s: rollout %s took %d ms by the cluster's time and %d ms as it was seen, which is not what is told",
+			"%s: rollout %s took %d ms by the cluster's time and %d ms as it was seen, which is not what is published",
 			w.Name,
 			r.ID,
 			occurred,
@@ -155,7 +155,7 @@ func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.
 	}
 }
 
-// end judges how it is said to have ended.
+// end checks the reported end of a rollout.
 func (c *rolloutCheck) end(w TrueWorkload, r TrueRollout, end events.Fact, newest bool) {
 	right := false
 	switch end {
@@ -171,7 +171,7 @@ func (c *rolloutCheck) end(w TrueWorkload, r TrueRollout, end events.Fact, newes
 	}
 	if !right {
 		c.f.addf(
-			"%s: rollout %s is told to be %s: done %t, newest %t, deleted %t",
+			"%s: rollout %s is published to be %s: done %t, newest %t, deleted %t",
 			w.Name,
 			r.ID,
 			end,
@@ -182,14 +182,14 @@ func (c *rolloutCheck) end(w TrueWorkload, r TrueRollout, end events.Fact, newes
 	}
 }
 
-// excused says why a rollout is missing.
-func (c *rolloutCheck) excused(w TrueWorkload, r TrueRollout) bool {
+// inOutage reports whether an outage explains a missing rollout.
+func (c *rolloutCheck) inOutage(w TrueWorkload, r TrueRollout) bool {
 	return c.named(w.UID, r.Revision) || !w.Deleted.IsZero() && slices.ContainsFunc(c.outages, func(o Outage) bool {
 		return o.covers(r.Began) && o.covers(w.Deleted)
 	})
 }
 
-// named says that a gap that touches an outage names the revision.
+// named reports whether a gap that touches an outage names the revision.
 func (c *rolloutCheck) named(uid string, revision int) bool {
 	return slices.ContainsFunc(c.gaps[uid], func(g events.Gap) bool {
 		return slices.Contains(g.Revisions, revision) && slices.ContainsFunc(c.outages, func(o Outage) bool {

@@ -38,11 +38,11 @@ func TestRollouts(t *testing.T) {
 		Began:    at(12),
 	}
 	second := history.TrueRollout{ID: "c/u/2", Revision: 2, Began: at(30), Done: true}
-	life := func(rollouts ...history.TrueRollout) history.TrueWorkload {
+	lifecycle := func(rollouts ...history.TrueRollout) history.TrueWorkload {
 		return history.TrueWorkload{UID: "u", Name: "web", Rollouts: rollouts}
 	}
 	started, completed := fact(t, 1, events.FactStarted, "1", one), fact(t, 2, events.FactCompleted, "1", one, took)
-	timed := life(
+	timed := lifecycle(
 		history.TrueRollout{
 			ID:       "c/u/1",
 			Revision: 1,
@@ -73,51 +73,51 @@ func TestRollouts(t *testing.T) {
 		outages []history.Outage
 		finds   string
 	}{
-		"completed": {[]history.Record{started, completed}, life(done), nil, ""},
+		"completed": {[]history.Record{started, completed}, lifecycle(done), nil, ""},
 		"superseded": {[]history.Record{
 			started, fact(t, 2, events.FactSuperseded, "1", one), fact(t, 3, events.FactStarted, "2", two), fact(t, 4,
 				events.FactCompleted, "2", two, took),
-		}, life(undone, second), nil, ""},
+		}, lifecycle(undone, second), nil, ""},
 		"deleted in flight": {[]history.Record{started, fact(t, 2, events.FactCancelled, "1", one)},
-			deleted(life(undone), 40), nil, ""},
-		"missing":  {nil, life(done), nil, "is missing"},
-		"no end":   {[]history.Record{started}, life(done), nil, "has no end"},
-		"no start": {[]history.Record{completed}, life(done), nil, "has the facts"},
+			deleted(lifecycle(undone), 40), nil, ""},
+		"missing":  {nil, lifecycle(done), nil, "is missing"},
+		"no end":   {[]history.Record{started}, lifecycle(done), nil, "has no end"},
+		"no start": {[]history.Record{completed}, lifecycle(done), nil, "has the facts"},
 		"two ends": {[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1",
-			one)}, life(done), nil, "has the facts"},
-		"invented": {[]history.Record{started, completed}, life(), nil, "is invented"},
-		"completed too early": {[]history.Record{started, completed}, life(undone), nil,
-			"is told to be completed"},
+			one)}, lifecycle(done), nil, "has the facts"},
+		"invented": {[]history.Record{started, completed}, lifecycle(), nil, "is invented"},
+		"completed too early": {[]history.Record{started, completed}, lifecycle(undone), nil,
+			"is published to be completed"},
 		"completed, and not said": {[]history.Record{started, fact(t, 2, events.FactSuperseded, "1", one)},
-			life(done, second), nil, "is told to be superseded"},
+			lifecycle(done, second), nil, "is published to be superseded"},
 		"cancelled by nobody": {[]history.Record{started, fact(t, 2, events.FactCancelled, "1", one)},
-			life(undone), nil, "is told to be cancelled"},
+			lifecycle(undone), nil, "is published to be cancelled"},
 		"the next before the last": {[]history.Record{fact(t, 1, events.FactStarted, "2", two), fact(t, 2,
 			events.FactCompleted, "2", two, took), fact(t, 3, events.FactStarted, "1", one), fact(t, 4, events.FactCompleted, "1", one, took)},
-			life(done, second), nil, "starts before"},
-		"lost in an outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done), down, ""},
-		"lost without an outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done), nil,
+			lifecycle(done, second), nil, "starts before"},
+		"lost in an outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, lifecycle(done), down, ""},
+		"lost without an outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, lifecycle(done), nil,
 			"is missing"},
-		"lost in another outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, life(done),
+		"lost in another outage": {[]history.Record{fact(t, 1, events.FactGap, "1", gap)}, lifecycle(done),
 			[]history.Outage{{From: at(21), Until: at(30)}}, "is missing"},
 		"unknown in an outage": {[]history.Record{started, fact(t, 2, events.FactUnknown, "1", one,
-			unknown)}, life(done), down, ""},
+			unknown)}, lifecycle(done), down, ""},
 		"unknown for no reason": {[]history.Record{started, fact(t, 2, events.FactUnknown, "1", one,
-			unknown)}, life(done), nil, "is told to be unknown"},
+			unknown)}, lifecycle(done), nil, "is published to be unknown"},
 		"begun when its object was made":      {starts(by(creation, 1)), timed, nil, ""},
-		"begun when something else was made":  {starts(by(creation, 2)), timed, nil, "is told to be started at"},
+		"begun when something else was made":  {starts(by(creation, 2)), timed, nil, "is published to be started at"},
 		"begun when its template was written": {starts(by(written, 0)), timed, nil, ""},
-		"begun when nobody wrote":             {starts(by(written, 1)), timed, nil, "is told to be started at"},
+		"begun when nobody wrote":             {starts(by(written, 1)), timed, nil, "is published to be started at"},
 		"begun who knows when":                {starts(by(written, 1), concluded), timed, nil, ""},
 		"ended when its controller said":      {ends(by(condition, 3), took), timed, nil, ""},
-		"ended when nobody said":              {ends(by(condition, 4), took), timed, nil, "is told to be completed at"},
+		"ended when nobody said":              {ends(by(condition, 4), took), timed, nil, "is published to be completed at"},
 		"took as long as the cluster says": {ends(by(condition, 3),
 			func(f *events.DeployFact) { f.DurationMs = new(2000) }), timed, nil, ""},
 		"took too long": {ends(by(condition, 3),
 			func(f *events.DeployFact) { f.DurationMs = new(3000) }), timed, nil, "took 2000 ms"},
 		"took nobody knows how long": {ends(), timed, nil, "took 1000 ms"},
-		"came and went unseen":       {nil, deleted(life(undone), 15), down, ""},
-		"went when somebody saw":     {nil, deleted(life(undone), 25), down, "is missing"},
+		"came and went unseen":       {nil, deleted(lifecycle(undone), 15), down, ""},
+		"went when somebody saw":     {nil, deleted(lifecycle(undone), 25), down, "is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,14 +15,14 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	state := event.ServiceSource(string(cell), "state")
 	good := events.Applied{WorkspaceID: id, DesiredRevision: 1, Objects: []events.ObjectReference{}}
-	requireEvents := func(stream string, cases []wrongly) {
+	requireEvents := func(stream string, cases []faulty) {
 		for _, s := range topology.Streams() {
 			if s.Name == stream {
 				requireFound(t, cases, func(all []history.Record) history.Findings { return history.Events(cell, s, all) })
 			}
 		}
 	}
-	requireEvents(topology.StreamApplied, []wrongly{
+	requireEvents(topology.StreamApplied, []faulty{
 		{"sound", func(b *book) { b.applied(1).applied(1).applied(2) }, ""},
 		{"no event", func(b *book) {
 			b.all = append(b.all, history.Record{Subject: "lockstep.local.applied.6." + id, Data: []byte("{}")})
@@ -48,8 +48,8 @@ func TestEvents(t *testing.T) {
 		},
 		{"down again", func(b *book) { b.applied(2).applied(1) }, "goes down from 2 to 1"},
 	})
-	requireEvents(topology.StreamWorkspaces, []wrongly{
-		{"told twice", func(b *book) { b.created(); b.all = append(b.all, b.all[0]) }, "is told twice"},
+	requireEvents(topology.StreamWorkspaces, []faulty{
+		{"published twice", func(b *book) { b.created(); b.all = append(b.all, b.all[0]) }, "is published twice"},
 	})
 }
 
@@ -60,18 +60,18 @@ func TestWorkspaces(t *testing.T) {
 		user             = events.DesiredStateCauseUser
 		requested        = events.ActualStateCreationRequested
 	)
-	requireFound(t, []wrongly{
+	requireFound(t, []faulty{
 		{"sound", func(b *book) {
 			b.created().became(
 				requested,
 				events.ActualStateStarting,
 				false,
-			).wished(
+			).desires(
 				2,
 				running,
 				stopped,
 				user,
-			).wished(
+			).desires(
 				3,
 				stopped,
 				stopped,
@@ -84,16 +84,16 @@ func TestWorkspaces(t *testing.T) {
 				)
 		}, ""},
 		{"created twice", func(b *book) { b.created().created() }, "is created twice"},
-		{"never created", func(b *book) { b.wished(2, running, stopped, user) }, "changes before it is created"},
-		{"a change is lost", func(b *book) { b.created().wished(3, running, stopped, user) }, "from revision 1 to 3"},
+		{"never created", func(b *book) { b.desires(2, running, stopped, user) }, "changes before it is created"},
+		{"a change is lost", func(b *book) { b.created().desires(3, running, stopped, user) }, "from revision 1 to 3"},
 		{
-			"a change is told twice",
-			func(b *book) { b.created().wished(2, running, running, user).wished(2, running, running, user) },
+			"a change is published twice",
+			func(b *book) { b.created().desires(2, running, running, user).desires(2, running, running, user) },
 			"from revision 2 to 2",
 		},
 		{
-			"a wish from nowhere",
-			func(b *book) { b.created().wished(2, stopped, running, user) },
+			"a desiredChange from nowhere",
+			func(b *book) { b.created().desires(2, stopped, running, user) },
 			"is no longer wanted stopped, but was wanted running",
 		},
 		{
@@ -113,32 +113,32 @@ func TestWorkspaces(t *testing.T) {
 
 func TestDesired(t *testing.T) {
 	t.Parallel()
-	told := (&book{t: t}).created().wished(
+	published := (&book{t: t}).created().desires(
 		2,
 		events.DesiredStateRunning,
 		events.DesiredStateStopped,
 		events.DesiredStateCauseUser,
 	).all
-	requireFound(t, []wrongly{
+	requireFound(t, []faulty{
 		{"sound", func(b *book) { b.desired(1, 1).desired(2, 0) }, ""},
 		{
 			"sent twice",
 			func(b *book) { b.desired(1, 1).desired(2, 0).desired(2, 0) },
 			"revision 2 of workspace w is sent after 2",
 		},
-		{"not sent", func(b *book) { b.desired(2, 0) }, "revision 1 of workspace " + id + " is told and not sent"},
+		{"not sent", func(b *book) { b.desired(2, 0) }, "revision 1 of workspace " + id + " is published and not sent"},
 		{
-			"not told",
+			"not published",
 			func(b *book) { b.desired(1, 1).desired(2, 0).desired(3, 0) },
-			"revision 3 of workspace w is sent and not told",
+			"revision 3 of workspace w is sent and not published",
 		},
-	}, func(log []history.Record) history.Findings { return history.Desired(told, log) })
+	}, func(log []history.Record) history.Findings { return history.Desired(published, log) })
 }
 
 func TestApplied(t *testing.T) {
 	t.Parallel()
 	log := (&book{t: t}).desired(1, 1).desired(2, 0).desired(3, 1).all
-	requireFound(t, []wrongly{
+	requireFound(t, []faulty{
 		{"sound, with one skipped and one repeated", func(b *book) { b.applied(1).applied(1).applied(3).applied(3) }, ""},
 		{
 			"the last is missing",
@@ -160,7 +160,7 @@ func TestApplied(t *testing.T) {
 func TestEffects(t *testing.T) {
 	t.Parallel()
 	log := (&book{t: t}).desired(1, 1).desired(2, 1).desired(3, 0).desired(4, 1).all
-	requireFound(t, []wrongly{
+	requireFound(t, []faulty{
 		{"sound", func(b *book) { b.observed("u", 1).observed("u", 3) }, ""},
 		{
 			"changed for nothing",

@@ -12,14 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Sight is one version of an object as the API server told it to a watch.
-type Sight struct {
+// ObjectVersion is one version of an object as the API server reported it to a watch.
+type ObjectVersion struct {
 	At      time.Time
 	Deleted bool
 	Object  metav1.Object
 }
 
-func (s Sight) version() uint64 {
+func (s ObjectVersion) version() uint64 {
 	version, _ := strconv.ParseUint(s.Object.GetResourceVersion(), 10, 64)
 	return version
 }
@@ -30,14 +30,14 @@ const (
 	templateGeneration = appsv1.DeprecatedTemplateGeneration
 )
 
-// Truth is what the cluster did with its workloads, of everything that was seen of Deployments,
-// ReplicaSets, StatefulSets, ControllerRevisions and DaemonSets, in any order: one store numbers
-// them all. Workloads come in the order of their creation.
-func Truth(cluster string, sights []Sight) []TrueWorkload {
-	sights = slices.Clone(sights)
-	slices.SortStableFunc(sights, func(a, b Sight) int { return cmp.Compare(a.version(), b.version()) })
-	v := viewer{cluster: cluster, lives: map[string]*life{}}
-	for _, s := range sights {
+// Truth derives what the cluster did with its workloads from versions of Deployments, ReplicaSets,
+// StatefulSets, ControllerRevisions and DaemonSets, in any order: one store numbers them all. It
+// returns workloads in the order of their creation.
+func Truth(cluster string, versions []ObjectVersion) []TrueWorkload {
+	versions = slices.Clone(versions)
+	slices.SortStableFunc(versions, func(a, b ObjectVersion) int { return cmp.Compare(a.version(), b.version()) })
+	v := reader{cluster: cluster, lifecycles: map[string]*lifecycle{}}
+	for _, s := range versions {
 		v.see(s)
 	}
 	truth := make([]TrueWorkload, len(v.order))
@@ -47,35 +47,34 @@ func Truth(cluster string, sights []Sight) []TrueWorkload {
 	return truth
 }
 
-// life of one workload.
-type life struct {
+// lifecycle is a workload from its creation to its deletion.
+type lifecycle struct {
 	TrueWorkload
 
-	// newest number by the name of the ControllerRevision, and the UIDs of those that bore one.
+	// newest number by the name of the ControllerRevision, and the UIDs of those with a number.
 	newest  map[string]int
 	bearers map[string]bool
 }
 
-type viewer struct {
-	cluster string
-	lives   map[string]*life // by UID
-	order   []*life
+type reader struct {
+	cluster    string
+	lifecycles map[string]*lifecycle // by UID
+	order      []*lifecycle
 }
 
-func (v *viewer) see(s Sight) {
+func (v *reader) see(s ObjectVersion) {
 	switch o := s.Object.(type) {
 	case *appsv1.Deployment:
-		l := v.life(s, "deployment")
+		l := v.lifecycle(s, "deployment")
 		st := o.Status
 		if st.ObservedGeneration >= o.Generation &&
 			full(o.Spec.Replicas, st.Replicas, st.UpdatedReplicas, st.AvailableReplicas) {
 			l.done(number(o.Annotations[deploymentRevision]), progressed(st.Conditions)...)
 		}
 	case *appsv1.StatefulSet:
-		l := v.life(s, "statefulset")
+		l := v.lifecycle(s, "statefulset")
 		st := o.Status
-		// One that waits for somebody to delete its pods is never said to have come to its new
-		// revision.
+		// A StatefulSet with OnDelete never reports that it has reached its new revision.
 		arrived := st.CurrentRevision == st.UpdateRevision ||
 			o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType
 		if st.ObservedGeneration >= o.Generation && arrived &&
@@ -83,7 +82,7 @@ func (v *viewer) see(s Sight) {
 			l.done(l.newest[st.UpdateRevision])
 		}
 	case *appsv1.DaemonSet:
-		l := v.life(s, "daemonset")
+		l := v.lifecycle(s, "daemonset")
 		revision := number(o.Annotations[templateGeneration])
 		l.began(s, revision, fmt.Sprintf("%s/%s/%d", v.cluster, o.UID, revision))
 		st := o.Status
@@ -117,12 +116,12 @@ func (v *viewer) see(s Sight) {
 	}
 }
 
-// life of the workload that is seen, begun with its first version.
-func (v *viewer) life(s Sight, kind string) *life {
+// lifecycle returns the lifecycle of the workload, which begins with its first version.
+func (v *reader) lifecycle(s ObjectVersion, kind string) *lifecycle {
 	uid := string(s.Object.GetUID())
-	l := v.lives[uid]
+	l := v.lifecycles[uid]
 	if l == nil {
-		l = &life{
+		l = &lifecycle{
 			TrueWorkload: TrueWorkload{
 				UID:     uid,
 				Name:    s.Object.GetNamespace() + "/" + kind + "/" + s.Object.GetName(),
@@ -131,7 +130,7 @@ func (v *viewer) life(s Sight, kind string) *life {
 			newest:  map[string]int{},
 			bearers: map[string]bool{},
 		}
-		v.lives[uid], v.order = l, append(v.order, l)
+		v.lifecycles[uid], v.order = l, append(v.order, l)
 	}
 	if s.Deleted {
 		l.Deleted = s.At
@@ -144,41 +143,41 @@ func (v *viewer) life(s Sight, kind string) *life {
 	return l
 }
 
-// owner of what is seen; nil when there is none, or it is gone: a controller that has not heard of
-// it may go on for a moment.
-func (v *viewer) owner(s Sight) *life {
+// owner returns the owner's lifecycle, or nil if there is none or it has ended: a controller may
+// act a moment longer.
+func (v *reader) owner(s ObjectVersion) *lifecycle {
 	owner := metav1.GetControllerOf(s.Object)
 	if owner == nil || s.Deleted {
 		return nil
 	}
-	if l := v.lives[string(owner.UID)]; l != nil && l.Deleted.IsZero() {
+	if l := v.lifecycles[string(owner.UID)]; l != nil && l.Deleted.IsZero() {
 		return l
 	}
 	return nil
 }
 
-func (l *life) began(s Sight, revision int, id string) {
+func (l *lifecycle) began(s ObjectVersion, revision int, id string) {
 	if n := len(l.Rollouts); revision > 0 && !s.Deleted && (n == 0 || revision > l.Rollouts[n-1].Revision) {
 		l.Rollouts = append(l.Rollouts, TrueRollout{ID: id, Revision: revision, Began: s.At})
 	}
 }
 
-// born is the object that bears a revision, made for it.
-func (l *life) born(revision int, o metav1.Object) {
+// born records the object that was created for a revision.
+func (l *lifecycle) born(revision int, o metav1.Object) {
 	if n := len(l.Rollouts); n > 0 && l.Rollouts[n-1].Revision == revision && l.Rollouts[n-1].Born.IsZero() {
 		l.Rollouts[n-1].Born = o.GetCreationTimestamp().Time
 	}
 }
 
-// done is that of the newest only: what is said of an older one was said before.
-func (l *life) done(revision int, ends ...time.Time) {
+// done records completion of the newest revision only: that of older ones was recorded before.
+func (l *lifecycle) done(revision int, ends ...time.Time) {
 	if n := len(l.Rollouts); n > 0 && l.Rollouts[n-1].Revision == revision {
 		l.Rollouts[n-1].Done = true
 		l.Rollouts[n-1].Ends = append(l.Rollouts[n-1].Ends, ends...)
 	}
 }
 
-// progressed is when a Deployment's controller last said of its progress something new.
+// progressed returns when a Deployment's controller last reported progress.
 func progressed(conditions []appsv1.DeploymentCondition) []time.Time {
 	for _, c := range conditions {
 		if c.Type == appsv1.DeploymentProgressing {

@@ -16,12 +16,12 @@ import (
 func TestTruth(t *testing.T) {
 	t.Parallel()
 	at := func(version int) time.Time { return time.Unix(int64(version), 0).UTC() }
-	sight := func(version int, o metav1.Object) history.Sight {
+	observed := func(version int, o metav1.Object) history.ObjectVersion {
 		o.SetNamespace("shop")
 		o.SetResourceVersion(strconv.Itoa(version))
-		return history.Sight{At: at(version), Object: o}
+		return history.ObjectVersion{At: at(version), Object: o}
 	}
-	gone := func(s history.Sight) history.Sight {
+	gone := func(s history.ObjectVersion) history.ObjectVersion {
 		s.Deleted = true
 		return s
 	}
@@ -110,17 +110,17 @@ func TestTruth(t *testing.T) {
 	made.CreationTimestamp, reused.CreationTimestamp = metav1.NewTime(at(2)), metav1.NewTime(at(2))
 	reused.Annotations["deployment.kubernetes.io/revision-history"] = "1"
 	for name, tc := range map[string]struct {
-		sights []history.Sight
-		want   history.TrueWorkload
+		versions []history.ObjectVersion
+		want     history.TrueWorkload
 	}{
 		"a Deployment, in any order": {
-			[]history.Sight{sight(3, deployment("u", 1, 1, "1", 2)), sight(2, set("u", "1", "a")), sight(1, deployment("u", 1,
+			[]history.ObjectVersion{observed(3, deployment("u", 1, 1, "1", 2)), observed(2, set("u", "1", "a")), observed(1, deployment("u", 1,
 				0, "", 0))},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1),
 				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, true)}},
 		},
 		"a Deployment's times": {
-			[]history.Sight{sight(1, deployment("u", 1, 0, "", 0)), sight(2, made), sight(3, timed), sight(4, reused)},
+			[]history.ObjectVersion{observed(1, deployment("u", 1, 0, "", 0)), observed(2, made), observed(3, timed), observed(4, reused)},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Written: []time.Time{at(1)},
 				Rollouts: []history.TrueRollout{
 					{ID: "c/u/1/a", Revision: 1, Began: at(2), Born: at(2), Done: true, Ends: []time.Time{at(3)}}, began("c/u/2/a", 2,
@@ -128,29 +128,29 @@ func TestTruth(t *testing.T) {
 				}},
 		},
 		"an old verdict is not the new one's": {
-			[]history.Sight{
-				sight(1, deployment("u", 1, 0, "", 0)), sight(2, set("u", "1", "a")), sight(3, set("u", "2", "b")), sight(4,
+			[]history.ObjectVersion{
+				observed(1, deployment("u", 1, 0, "", 0)), observed(2, set("u", "1", "a")), observed(3, set("u", "2", "b")), observed(4,
 					deployment("u", 2, 1, "1", 2)),
-				sight(5, deployment("u", 2, 2, "2", 1)),
+				observed(5, deployment("u", 2, 2, "2", 1)),
 			},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Rollouts: []history.TrueRollout{
 				began("c/u/1/a", 1, 2, false), began("c/u/2/b", 2, 3, false),
 			}},
 		},
 		"a ReplicaSet made anew is none, one after the end neither": {
-			[]history.Sight{
-				sight(1, deployment("u", 1, 0, "", 0)), sight(2, set("u", "1", "a")), gone(sight(3, set("u", "1", "a"))), sight(4,
+			[]history.ObjectVersion{
+				observed(1, deployment("u", 1, 0, "", 0)), observed(2, set("u", "1", "a")), gone(observed(3, set("u", "1", "a"))), observed(4,
 					set("u", "1", "a")),
-				gone(sight(5, deployment("u", 1, 0, "1", 0))), sight(6, set("u", "2", "b")),
+				gone(observed(5, deployment("u", 1, 0, "1", 0))), observed(6, set("u", "2", "b")),
 			},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Deleted: at(5),
 				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, false)}},
 		},
 		"a StatefulSet's revision counts again with a new number": {
-			[]history.Sight{
-				sight(1, stateful("", "")), sight(2, revision("StatefulSet", "db-a", 1)), sight(3, stateful("db-a",
-					"db-a")), sight(4, revision("StatefulSet", "db-b", 2)),
-				sight(5, stateful("db-a", "db-b")), sight(6, revision("StatefulSet", "db-a", 3)), sight(7, stateful("db-a",
+			[]history.ObjectVersion{
+				observed(1, stateful("", "")), observed(2, revision("StatefulSet", "db-a", 1)), observed(3, stateful("db-a",
+					"db-a")), observed(4, revision("StatefulSet", "db-b", 2)),
+				observed(5, stateful("db-a", "db-b")), observed(6, revision("StatefulSet", "db-a", 3)), observed(7, stateful("db-a",
 					"db-a")),
 			},
 			history.TrueWorkload{UID: "s", Name: "shop/statefulset/db", Created: at(1), Rollouts: []history.TrueRollout{
@@ -158,14 +158,14 @@ func TestTruth(t *testing.T) {
 			}},
 		},
 		"a DaemonSet": {
-			[]history.Sight{sight(1, daemon("1", 2)), sight(2, daemon("2", 1)), sight(3, daemon("2", 2))},
+			[]history.ObjectVersion{observed(1, daemon("1", 2)), observed(2, daemon("2", 1)), observed(3, daemon("2", 2))},
 			history.TrueWorkload{UID: "d", Name: "shop/daemonset/log", Created: at(1),
 				Rollouts: []history.TrueRollout{began("c/d/1", 1, 1, true), began("c/d/2", 2, 2, true)}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, []history.TrueWorkload{tc.want}, history.Truth("c", tc.sights))
+			require.Equal(t, []history.TrueWorkload{tc.want}, history.Truth("c", tc.versions))
 		})
 	}
 }

@@ -7,14 +7,13 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Workspaces checks the public history of each workspace: created once and first; one change of
-// what is wanted for each revision, contiguous, each from what was wanted before; changes of the
-// actual state that follow from each other on a path of the state diagram; and who is in trouble
-// knows why. It holds for a history that has never been restored from a copy.
-func Workspaces(told []Record) Findings {
+// Workspaces checks the public history of each workspace: it is created once and first; each
+// desired revision has one change, in sequence, from the desired state before; actual states follow
+// the state diagram; and failures have a reason. It does not hold after a restore from a copy.
+func Workspaces(published []Record) Findings {
 	var f Findings
 	known := map[string]*workspace{}
-	for _, r := range told {
+	for _, r := range published {
 		one := []Record{r}
 		each(&f, one, events.TypeWorkspaceCreated, func(r Record, e events.WorkspaceCreated) {
 			if known[e.WorkspaceID] != nil {
@@ -36,7 +35,7 @@ func Workspaces(told []Record) Findings {
 	return f
 }
 
-// workspace is one as far as its history is read.
+// workspace is a workspace at the current point of its history.
 type workspace struct {
 	desired  events.DesiredState
 	actual   events.ActualState
@@ -73,28 +72,28 @@ func (w *workspace) become(f *Findings, r Record, e events.WorkspaceStateChanged
 	w.actual = e.To
 }
 
-// wish is a revision of what is wanted of a workspace.
-type wish struct {
+// desiredChange is one desired revision of a workspace.
+type desiredChange struct {
 	revision int
 	user     bool // a user asked for it
 	what     string
 }
 
-// wishes are the revisions of each workspace, lowest first.
-func wishes(f *Findings, told []Record) map[string][]wish {
-	all := map[string][]wish{}
-	each(f, told, events.TypeWorkspaceCreated, func(_ Record, e events.WorkspaceCreated) {
-		all[e.WorkspaceID] = append(all[e.WorkspaceID], wish{revision: e.DesiredRevision, user: true, what: "created"})
+// desiredChanges returns the desired revisions of each workspace, lowest first.
+func desiredChanges(f *Findings, published []Record) map[string][]desiredChange {
+	all := map[string][]desiredChange{}
+	each(f, published, events.TypeWorkspaceCreated, func(_ Record, e events.WorkspaceCreated) {
+		all[e.WorkspaceID] = append(all[e.WorkspaceID], desiredChange{revision: e.DesiredRevision, user: true, what: "created"})
 	})
-	each(f, told, events.TypeWorkspaceDesiredStateChanged, func(_ Record, e events.WorkspaceDesiredStateChanged) {
+	each(f, published, events.TypeWorkspaceDesiredStateChanged, func(_ Record, e events.WorkspaceDesiredStateChanged) {
 		user := e.Cause != nil && *e.Cause == events.DesiredStateCauseUser
 		all[e.WorkspaceID] = append(
 			all[e.WorkspaceID],
-			wish{revision: e.DesiredRevision, user: user, what: string(e.From) + " to " + string(e.To)},
+			desiredChange{revision: e.DesiredRevision, user: user, what: string(e.From) + " to " + string(e.To)},
 		)
 	})
 	for _, of := range all {
-		slices.SortStableFunc(of, func(a, b wish) int { return cmp.Compare(a.revision, b.revision) })
+		slices.SortStableFunc(of, func(a, b desiredChange) int { return cmp.Compare(a.revision, b.revision) })
 	}
 	return all
 }

@@ -1,8 +1,6 @@
-// Package subscribers holds the programs in deploy/subscribers to what they promise to outside
-// tools: each reads deploy facts from a NATS server with real accounts, with the credentials that
-// `lockstep subscriber create` writes, and after it was away goes on where it ended.
-//
-// The programs are made and run as a reader would: by the go command, by npm and node, and by a
-// shell with the nats command line. What a machine lacks for that fails the test, and does not skip
-// it.
+// Package subscribers tests the example programs in deploy/subscribers: each reads deploy facts
+// from a NATS server with real accounts, with the credentials that `lockstep subscriber create`
+// writes, and resumes where it stopped. The programs are built and run as a user would: by the go
+// command, by npm and node, and by a shell with the nats command line. A tool that is missing fails
+// the test.
 package subscribers

@@ -35,7 +35,7 @@ type bundle struct {
 	tokens map[string]string
 }
 
-// Authenticate knows subscribers by name and token.
+// Authenticate accepts subscribers by name and token.
 func (b *bundle) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	name, listens := natsauth.ParseSubscriberUser(c.User)
 	if token, known := b.tokens[name]; !known || token != c.Password || listens {
@@ -76,7 +76,7 @@ func setup(t *testing.T, names ...string) *bundle {
 	return b
 }
 
-// admit lets subscribers in until the test ends.
+// admit accepts subscribers until the test ends.
 func (b *bundle) admit(t *testing.T, dir string, conn *nats.Conn) {
 	t.Helper()
 	keys, err := natsauth.LoadCalloutKeys(dir)
@@ -89,7 +89,7 @@ func (b *bundle) admit(t *testing.T, dir string, conn *nats.Conn) {
 	<-r.Started()
 }
 
-// credentials writes those of a subscriber to a file.
+// credentials writes a subscriber's credentials to a file.
 func (b *bundle) credentials(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".json")
@@ -107,9 +107,8 @@ func (b *bundle) credentials(t *testing.T, name string) string {
 	return path
 }
 
-// tell publishes facts as the service deploys does: a CDEvent with what Lockstep says in its
-// customData.
-func (b *bundle) tell(t *testing.T, from, to int) {
+// publish publishes facts as the service deploys does: CDEvents with Lockstep's data in customData.
+func (b *bundle) publish(t *testing.T, from, to int) {
 	t.Helper()
 	for n := from; n <= to; n++ {
 		at, took := time.Date(2026, 3, 2, 10, 40, n, 0, time.UTC), 1000*n
@@ -150,7 +149,7 @@ func (b *bundle) tell(t *testing.T, from, to int) {
 	}
 }
 
-// waiting is how many facts a subscriber has not acknowledged yet.
+// waiting returns how many facts a subscriber has not acknowledged.
 func (b *bundle) waiting(t *testing.T, name string) int {
 	t.Helper()
 	c, err := b.js.Consumer(t.Context(), topology.StreamDeploys, topology.SubscriberConsumer(name))

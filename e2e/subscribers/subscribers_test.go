@@ -90,9 +90,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// build runs a command of the tools of a subscriber, each of whose modules stands alone. Go is
-// asked for what it builds everywhere else, so that what is built already is used; nothing but the
-// module proxy and the npm registry is asked for anything.
+// build runs a build command of a subscriber, whose module stands alone. It uses the build cache
+// and asks only the module proxy and the npm registry.
 func build(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), name, args...)
@@ -116,7 +115,7 @@ func build(t *testing.T, dir, name string, args ...string) {
 	t.Logf("%s %s took %s", name, strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
 }
 
-// origin is where a tool gets what it lacks.
+// origin is where a tool gets its dependencies.
 func origin(t *testing.T, dir, name string) string {
 	t.Helper()
 	what, args := "the Go module proxy", []string{"env", "GOPROXY"}
@@ -132,13 +131,12 @@ func origin(t *testing.T, dir, name string) string {
 	return what + " " + strings.TrimSpace(string(out))
 }
 
-// follow has the program read facts, be away, and go on where it ended; and go on through a restart
-// of NATS.
+// follow lets the program read facts, stop, resume, and survive a restart of NATS.
 func follow(t *testing.T, name string, p program) {
 	t.Helper()
 	b := setup(t, name)
 	credentials := b.credentials(t, name)
-	b.tell(t, 1, 3)
+	b.publish(t, 1, 3)
 	read := func(from, to int, lines <-chan string) {
 		t.Helper()
 		for n := from; n <= to; n++ {
@@ -163,19 +161,18 @@ func follow(t *testing.T, name string, p program) {
 	}
 	lines, stop := p.start(t, credentials)
 	read(1, 3, lines)
-	b.tell(t, 4, 4)
+	b.publish(t, 4, 4)
 	read(4, 4, lines)
 	settled()
 	stop()
 
-	b.tell(t, 5, 7)
+	b.publish(t, 5, 7)
 	lines, stop = p.start(t, credentials)
 	read(5, 7, lines)
 	settled()
 	require.NoError(t, b.server.Restart())
-	b.tell(t, 8, 9)
-	// A fact that was on its way when the connection broke comes again, perhaps after one that is
-	// younger.
+	b.publish(t, 8, 9)
+	// A fact in flight when the connection broke is delivered again, perhaps after a younger one.
 	missing := map[string]bool{"progressed-8": true, "progressed-9": true}
 	for len(missing) > 0 {
 		select {
@@ -193,7 +190,8 @@ func follow(t *testing.T, name string, p program) {
 	stop()
 }
 
-// start runs the program and gives what it prints. The function ends it, with all that it has started.
+// start runs the program and returns its output. The function stops it and everything that it
+// started.
 func (p program) start(t *testing.T, credentials string) (<-chan string, func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

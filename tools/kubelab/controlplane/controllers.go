@@ -80,6 +80,7 @@ func StartControllers(ctx context.Context, c Controllers) (*Part, error) {
 		"--node-startup-grace-period=" + c.NodeGrace.String(),
 		"--concurrent-gc-syncs=5",
 		"--pvclaimbinder-sync-period=5s",
+		"--horizontal-pod-autoscaler-sync-period=2s",
 	})
 	if err != nil {
 		return nil, fmt.Errorf("parse the controller manager's flags: %w", err)
