@@ -20,7 +20,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/services/deploys/connectapi"
+	"lockstep.internal/services/deploys/api"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
 	"lockstep.internal/services/deploys/nats"
@@ -181,7 +181,7 @@ func (p *process) openAPI(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
-	handler := connectapi.NewHandler(connectapi.Dependencies{
+	handler := api.NewHandler(api.Dependencies{
 		Pool: p.pool, Changes: p.changes, Access: verifier.Interceptor(), Roles: p.directory, Sinks: p.sinks, Rebuild: p.rebuild,
 		Stream: observations{&nats.Releaser{JetStream: p.js, Cell: p.cell}, p}, Projects: p.directory,
 		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
@@ -207,11 +207,11 @@ func (o observations) Position(ctx context.Context) (at cursor.Position, err err
 }
 
 // rebuild is the API's way to a rebuild.
-func (p *process) rebuild(ctx context.Context, check bool, told func(sequence, last uint64) error) (connectapi.Rebuilt, error) {
+func (p *process) rebuild(ctx context.Context, check bool, told func(sequence, last uint64) error) (api.Rebuilt, error) {
 	began := time.Now()
 	out, err := (&nats.Rebuild{Ingest: p.ingest, Told: told}).Run(ctx, check)
 	if err != nil {
-		return connectapi.Rebuilt{}, fmt.Errorf("deploys: %w", err)
+		return api.Rebuilt{}, fmt.Errorf("deploys: %w", err)
 	}
 	p.tel.Logger.InfoContext(ctx, "what is derived from the stream was rebuilt", "check", check, "differences", out.Differences, "seconds", time.Since(began).Seconds())
 	if out.Replaced {
@@ -220,5 +220,5 @@ func (p *process) rebuild(ctx context.Context, check bool, told func(sequence, l
 		default:
 		}
 	}
-	return connectapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, nil
+	return api.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, nil
 }

@@ -34,8 +34,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	deploysapi "lockstep.internal/services/deploys/api"
 	"lockstep.internal/services/deploys/cdevent"
-	"lockstep.internal/services/deploys/connectapi"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
 	"lockstep.internal/services/deploys/nats"
@@ -85,12 +85,12 @@ func newBed(t *testing.T) *bed {
 	changes, listens := store.NewChanges(b.pool), make(chan struct{})
 	b.background(func(ctx context.Context) error { return changes.Run(ctx, func() { close(listens) }) })
 	<-listens
-	b.api = httptest.NewServer(connectapi.NewHandler(connectapi.Dependencies{
+	b.api = httptest.NewServer(deploysapi.NewHandler(deploysapi.Dependencies{
 		Pool: b.pool, Changes: changes, Access: admission{}, Roles: &directory.Directory{}, Sinks: b.sinks, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 		Stream: observations{&nats.Releaser{JetStream: b.js, Cell: "local"}, b.pool, consumer}, Projects: projects{},
-		Rebuild: func(ctx context.Context, check bool, told func(sequence, last uint64) error) (connectapi.Rebuilt, error) {
+		Rebuild: func(ctx context.Context, check bool, told func(sequence, last uint64) error) (deploysapi.Rebuilt, error) {
 			out, err := (&nats.Rebuild{Ingest: ingest, Told: told}).Run(ctx, check)
-			return connectapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
+			return deploysapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
 		},
 	}))
 	mux := http.NewServeMux()
@@ -310,7 +310,7 @@ type playedSinks struct {
 }
 
 func (*playedSinks) List(context.Context) ([]sink.Status, error) {
-	return []sink.Status{{Name: "chat", Type: "slack", Next: 7, Lag: 2, Waiting: 1, Trouble: "429 Too Many Requests", TroubleSince: time.Now().Add(-5 * time.Minute)}}, nil
+	return []sink.Status{{Name: "chat", Type: "slack", Next: 7, Lag: 2, Pending: 1, LastError: "429 Too Many Requests", LastErrorSince: time.Now().Add(-5 * time.Minute)}}, nil
 }
 
 func (s *playedSinks) ask(what, name string, sequence uint64) error {

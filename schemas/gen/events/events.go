@@ -4,7 +4,8 @@ package events
 
 import "time"
 
-// ActualState: What a workspace is, computed from what its cluster says. Only terminated is final.
+// ActualState: Actual state of a workspace, computed from observations of its cluster. Only
+// terminated is final.
 type ActualState string
 
 // The closed values of ActualState.
@@ -21,8 +22,8 @@ const (
 	ActualStateUnknown           ActualState = "unknown"
 )
 
-// AgentConfig: Configuration of one agent, followed live by its watcher, its dispatcher and the
-// relays.
+// AgentConfig: Configuration of one agent. Its watcher, its dispatcher and the relays apply changes
+// at once.
 type AgentConfig struct {
 	// Grows with every change.
 	ConfigRevision int `json:"config_revision"`
@@ -30,8 +31,8 @@ type AgentConfig struct {
 	// Time between full resyncs, in milliseconds. Default 3600000 (1 h).
 	FullResyncIntervalMs int `json:"full_resync_interval_ms"`
 
-	// What may be reached through the relay in the agent's network, besides its Kubernetes API, in the
-	// order of their names; none when absent. The agent itself decides which addresses it allows.
+	// Addresses in the agent's network that the relay may connect to, besides the Kubernetes API,
+	// sorted by name. The agent decides which addresses it allows.
 	RelayTargets []RelayTarget `json:"relay_targets,omitempty"`
 
 	// How long a stop may take before its workspace is failed, in milliseconds. Default 300000 (5
@@ -43,13 +44,13 @@ type AgentConfig struct {
 	UnschedulablePatienceMs int `json:"unschedulable_patience_ms"`
 }
 
-// AgentConnected: A replica of an agent has connected to a relay. Said once more, with the same
-// connection_id and connected_at, of a connection that was said to be lost and is there.
+// AgentConnected: A replica of an agent connected to a relay. Published again, with the same
+// connection_id and connected_at, if the connection was reported lost by mistake.
 type AgentConnected struct {
 	// The agent.
 	AgentID int `json:"agent_id"`
 
-	// Commit that it was built from.
+	// Commit that the agent program was built from.
 	Commit string `json:"commit,omitempty"`
 
 	// When it connected, UTC, by the clock of the relay.
@@ -64,23 +65,23 @@ type AgentConnected struct {
 	// Namespace of the replica's pod; empty when it has none.
 	PodNamespace string `json:"pod_namespace,omitempty"`
 
-	// Project that configured the agent then.
+	// Project that configured the agent at that time.
 	ProjectID int `json:"project_id"`
 
-	// The relay that holds it; one that was started again is another one.
+	// The relay that holds the connection. A restarted relay has a new id.
 	RelayID string `json:"relay_id"`
 
-	// Version of the agent's program.
+	// Version of the agent program.
 	Version string `json:"version,omitempty"`
 }
 
-// AgentDisconnected: A replica of an agent is no longer connected to a relay. Of the replicas of a
-// relay that was killed, the other relays say so.
+// AgentDisconnected: A replica of an agent disconnected from a relay. If the relay was killed,
+// another relay publishes the event.
 type AgentDisconnected struct {
 	// The agent.
 	AgentID int `json:"agent_id"`
 
-	// Commit that it was built from.
+	// Commit that the agent program was built from.
 	Commit string `json:"commit,omitempty"`
 
 	// When it connected, UTC, by the clock of the relay.
@@ -98,134 +99,132 @@ type AgentDisconnected struct {
 	// Namespace of the replica's pod; empty when it has none.
 	PodNamespace string `json:"pod_namespace,omitempty"`
 
-	// Project that configured the agent then.
+	// Project that configured the agent at that time.
 	ProjectID int `json:"project_id"`
 
 	// Why it ended.
 	Reason DisconnectReason `json:"reason"`
 
-	// The relay that holds it; one that was started again is another one.
+	// The relay that holds the connection. A restarted relay has a new id.
 	RelayID string `json:"relay_id"`
 
-	// Version of the agent's program.
+	// Version of the agent program.
 	Version string `json:"version,omitempty"`
 }
 
 // AgentRequest: One request.
 type AgentRequest struct {
-	// Bytes of bodies or streams that the caller received of the target.
+	// Bytes of bodies or streams that the caller received from the target.
 	BytesReceived int `json:"bytes_received,omitempty"`
 
 	// Bytes of bodies or streams that the caller sent to the target.
 	BytesSent int `json:"bytes_sent,omitempty"`
 
-	// Who asked.
+	// Who made the request.
 	Caller RequestCaller `json:"caller"`
 
-	// Connection of the agent that it went through, in decimal; empty when it went through none.
+	// Connection of the agent that carried the request, in decimal; empty if none did.
 	ConnectionID string `json:"connection_id,omitempty"`
 
-	// How long it took, in milliseconds; absent for what has only begun.
+	// Duration of the request, in milliseconds; absent in phase begun.
 	DurationMs *int `json:"duration_ms,omitempty"`
 
-	// Why it failed, when it did not come to an answer of the target.
+	// Why the request failed, if the target did not respond.
 	Error string `json:"error,omitempty"`
 
 	// HTTP method; empty for tcp.
 	Method string `json:"method,omitempty"`
 
-	// Path of the request without its query: of http, and of kubernetes where there is no resource.
+	// Path without its query, for http, and for kubernetes requests without a resource.
 	Path string `json:"path,omitempty"`
 
-	// Whether it has ended.
+	// Phase of the request.
 	Phase RequestPhase `json:"phase"`
 
-	// What was spoken.
+	// Protocol of the request.
 	Protocol RequestProtocol `json:"protocol"`
 
-	// The relay that was asked.
+	// The relay that received the request.
 	RelayID string `json:"relay_id"`
 
-	// The request: the same in begun and ended.
+	// Id of the request, the same for its begun and ended phases.
 	RequestID string `json:"request_id"`
 
-	// What the request concerns in the Kubernetes API; absent for other requests, and for paths that
-	// are no resource's.
+	// Resource of the Kubernetes API; absent for other requests and for other paths.
 	Resource *RequestResource `json:"resource,omitempty"`
 
-	// When it came, UTC, by the clock of the relay.
+	// When the relay received the request, UTC, by the clock of the relay.
 	StartedAt time.Time `json:"started_at"`
 
-	// HTTP status that the caller got; 0 when there was none.
+	// HTTP status that the caller received; 0 if there was none.
 	Status int `json:"status,omitempty"`
 
-	// What of the agent's it was for: kubernetes, or the name of a target of its configuration.
+	// Target of the request: kubernetes, or the name of a target in the agent's configuration.
 	Target string `json:"target"`
 
-	// What was wanted of the Kubernetes API, as it names it, such as get, list, watch or delete; empty
-	// for other requests.
+	// Verb of the Kubernetes API, such as get, list, watch or delete; empty for other requests.
 	Verb string `json:"verb,omitempty"`
 }
 
-// AgentRequests: Who asked what of an agent through a relay: requests that have ended, and the
-// beginning of those that last. Never with bodies, headers or queries.
+// AgentRequests: Audit of requests to an agent through a relay: ended requests, and the start of
+// long-running ones. Without bodies, headers and queries.
 type AgentRequests struct {
 	// The agent.
 	AgentID int `json:"agent_id"`
 
-	// Requests, in the order in which the relay noted them.
+	// Requests, in the order in which the relay recorded them.
 	Requests []AgentRequest `json:"requests"`
 }
 
-// Applied: A desired revision is applied completely.
+// Applied: A desired revision was applied completely.
 type Applied struct {
-	// Which attempt succeeded, from 1.
+	// Number of the successful attempt, from 1.
 	Attempt int `json:"attempt,omitempty"`
 
-	// Generation of that Deployment after it was applied: a higher one seen later was made by somebody
-	// else.
+	// Generation of that Deployment after the apply. A higher generation later means that somebody
+	// else changed it.
 	DeploymentGeneration int `json:"deployment_generation,omitempty"`
 
-	// UID of the workspace's Deployment as it was applied; empty when there is none.
+	// UID of the workspace's Deployment after the apply; empty if there is none.
 	DeploymentUID string `json:"deployment_uid,omitempty"`
 
-	// The revision this is about.
+	// The desired revision of the workspace.
 	DesiredRevision int `json:"desired_revision"`
 
 	// How long applying took, in milliseconds.
 	DurationMs int `json:"duration_ms,omitempty"`
 
-	// What was applied: the inventory.
+	// The applied objects: the inventory.
 	Objects []ObjectReference `json:"objects"`
 
 	// When it happened.
 	ObservedAt time.Time `json:"observed_at"`
 
-	// What was deleted, being no longer desired.
+	// Objects that were deleted because they are no longer desired.
 	Pruned []ObjectReference `json:"pruned,omitempty"`
 
-	// What was not as this revision says although it had been applied before, and is again.
+	// Objects that had drifted from this revision and were applied again.
 	Repaired []ObjectReference `json:"repaired,omitempty"`
 
 	// Workspace (UUIDv7).
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// ApplyFailed: Applying or deleting was refused or failed. It is retried with back-off.
+// ApplyFailed: An apply or a delete was refused or failed. The dispatcher retries it with back-off.
 type ApplyFailed struct {
-	// Which attempt failed, from 1.
+	// Number of the failed attempt, from 1.
 	Attempt int `json:"attempt"`
 
-	// The revision that the cluster has, where it is newer than this one; 0 otherwise.
+	// Revision in the cluster, if it is newer than this one; 0 otherwise.
 	ClusterRevision int `json:"cluster_revision,omitempty"`
 
-	// The revision this is about.
+	// The desired revision of the workspace.
 	DesiredRevision int `json:"desired_revision"`
 
-	// Sentence for the user: what was refused, and what to do.
+	// Sentence for the user: what failed, and what to do.
 	Message string `json:"message"`
 
-	// Object that was refused; absent when the failure is about no single one.
+	// Object that was refused; absent if the failure concerns no single object.
 	Object *ObjectReference `json:"object,omitempty"`
 
 	// When it happened.
@@ -241,7 +240,7 @@ type ApplyFailed struct {
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// CallerKind: What a caller is.
+// CallerKind: Kind of a caller.
 type CallerKind string
 
 // The known values of CallerKind.
@@ -250,7 +249,7 @@ const (
 	CallerKindUser    CallerKind = "user"
 )
 
-// Cause: Why nothing was seen.
+// Cause: Why there are no observations.
 type Cause string
 
 // The known values of Cause.
@@ -262,7 +261,7 @@ const (
 	CauseWatcherDown     Cause = "watcher_down"
 )
 
-// Change: What a rollout does.
+// Change: Kind of change that a rollout makes.
 type Change string
 
 // The known values of Change.
@@ -336,89 +335,89 @@ const (
 
 // Counts: Pods of a workload.
 type Counts struct {
-	// Available, of any template.
+	// Available pods of any template.
 	Available int `json:"available,omitempty"`
 
-	// That are wanted.
+	// Desired pods.
 	Desired int `json:"desired"`
 
-	// Ready, of any template.
+	// Ready pods of any template.
 	Ready int `json:"ready,omitempty"`
 
-	// Being terminated; absent where the cluster does not tell.
+	// Pods being terminated; absent if the cluster does not report them.
 	Terminating *int `json:"terminating,omitempty"`
 
-	// That there are, those being terminated left out.
+	// Existing pods, without those being terminated.
 	Total int `json:"total,omitempty"`
 
-	// That are missing or not available.
+	// Pods that are missing or not available.
 	Unavailable int `json:"unavailable,omitempty"`
 
-	// Of the new template.
+	// Pods of the new template.
 	Updated int `json:"updated,omitempty"`
 }
 
-// DeployFact: What Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a workload or
-// an environment: its customData.
+// DeployFact: A fact about a rollout, a scaling, a workload or an environment: the customData of
+// its CDEvent.
 type DeployFact struct {
 	// Pods at that moment.
 	Counts *Counts `json:"counts,omitempty"`
 
-	// How long the rollout, the scaling or the environment took, from its started to this fact, by
-	// observed_at where both were seen and by occurred_at otherwise.
+	// Time from the started fact of the rollout, scaling or environment to this fact, in milliseconds.
+	// It uses observed_at if both facts were observed, else occurred_at.
 	DurationMs *int `json:"duration_ms,omitempty"`
 
-	// Of facts about an environment: the group of workloads that make it.
+	// For facts about an environment: its group of workloads.
 	Environment *Environment `json:"environment,omitempty"`
 
-	// What happened.
+	// Name of the fact.
 	Fact Fact `json:"fact"`
 
-	// Of the facts gap and unknown: what is not known.
+	// For the facts gap and unknown: the unobserved period.
 	Gap *Gap `json:"gap,omitempty"`
 
-	// Why, in a sentence for people.
+	// Reason as a sentence.
 	Message string `json:"message,omitempty"`
 
-	// When the watcher saw it, UTC with milliseconds, by the clock of the watcher.
+	// When the watcher observed it, UTC with milliseconds, by the clock of the watcher.
 	ObservedAt time.Time `json:"observed_at"`
 
-	// When it happened, as exactly as the cluster tells: often 1 s precision. See time_source.
+	// When it happened, as precisely as the cluster reports it, often 1 s. See time_source.
 	OccurredAt time.Time `json:"occurred_at"`
 
-	// Number of this fact among those of the same name and rollout that may repeat, from 1; 0 for
-	// facts that happen once.
+	// Number of the fact among repeated facts of the same name and rollout, from 1; 0 for facts that
+	// happen once.
 	Ordinal int `json:"ordinal,omitempty"`
 
-	// Of partition_reached: the partition of the StatefulSet; pods with a lower ordinal keep the old
+	// For partition_reached: the partition of the StatefulSet. Pods with a lower ordinal keep the old
 	// template.
 	Partition *int `json:"partition,omitempty"`
 
-	// Whether it was seen happening, or concluded afterwards from what was left of it.
+	// Whether the fact was observed, or reconstructed later from remaining objects.
 	Provenance Provenance `json:"provenance"`
 
-	// Why, in one word for programs, such as ProgressDeadlineExceeded.
+	// Machine-readable reason, such as ProgressDeadlineExceeded.
 	Reason string `json:"reason,omitempty"`
 
-	// The rollout it belongs to; absent for facts about the workload itself.
+	// The rollout of the fact; absent for facts about the workload itself.
 	Rollout *Rollout `json:"rollout,omitempty"`
 
-	// Of facts about a scaling.
+	// For facts about a scaling.
 	Scale *Scale `json:"scale,omitempty"`
 
-	// Number of this fact among those of the workload: grows by 1 with each, so that a reader notices
-	// what it lacks.
+	// Number of the fact among those of the workload. It grows by 1, so a reader detects missing
+	// facts.
 	Sequence int `json:"sequence"`
 
-	// What occurred_at was read from.
+	// Source of occurred_at.
 	TimeSource TimeSource `json:"time_source,omitempty"`
 
-	// The workload, or the environment, it happened to.
+	// The workload or the environment.
 	Workload Workload `json:"workload"`
 }
 
-// DesiredState: What the user wants of a workspace. terminated is permanent; restart_requested
-// reaches the cluster as stopped and turns into running once stopped is seen.
+// DesiredState: Desired state of a workspace. terminated is permanent. restart_requested reaches
+// the cluster as stopped and becomes running when stopped is observed.
 type DesiredState string
 
 // The closed values of DesiredState.
@@ -444,7 +443,7 @@ const (
 	DesiredStateCauseUser                  DesiredStateCause = "user"
 )
 
-// DesiredTarget: What to bring about. restart_requested travels as stopped.
+// DesiredTarget: Desired target. restart_requested is sent as stopped.
 type DesiredTarget string
 
 // The closed values of DesiredTarget.
@@ -454,14 +453,14 @@ const (
 	DesiredTargetTerminated DesiredTarget = "terminated"
 )
 
-// DesiredWorkspace: The whole truth about one workspace for the dispatcher of its agent: apply
-// exactly this.
+// DesiredWorkspace: The complete desired state of one workspace. The dispatcher of its agent
+// applies exactly this.
 type DesiredWorkspace struct {
-	// Grows with every change; a lower one than applied is dropped.
+	// Grows with every change. The dispatcher ignores a revision below the applied one.
 	DesiredRevision int `json:"desired_revision"`
 
-	// Complete rendered objects, in order of application. Secrets are listed in secrets instead. Empty
-	// for terminated, but for an orphan: then they name what to delete beside the inventory.
+	// Complete rendered objects, in the order to apply, without Secrets. Empty for terminated, except
+	// for an orphan: then they name objects to delete in addition to the inventory.
 	Manifests []map[string]any `json:"manifests,omitempty"`
 
 	// Name of the workspace: DNS-safe slug of at most 40 characters.
@@ -470,10 +469,10 @@ type DesiredWorkspace struct {
 	// Namespace of all its objects.
 	Namespace string `json:"namespace"`
 
-	// Secrets to create beside the manifests.
+	// Secrets to create in addition to the manifests.
 	Secrets []SecretReference `json:"secrets,omitempty"`
 
-	// What to bring about.
+	// Desired target.
 	Target DesiredTarget `json:"target"`
 
 	// Workspace (UUIDv7).
@@ -497,7 +496,7 @@ type DirectoryAgent struct {
 	// Its credentials are void.
 	Revoked bool `json:"revoked,omitempty"`
 
-	// SHA-256, in hexadecimal, of the token that it authenticates with; empty when it is not told.
+	// SHA-256, in hexadecimal, of the agent's token; empty if it is not published.
 	TokenHash string `json:"token_hash,omitempty"`
 }
 
@@ -512,29 +511,28 @@ type DirectoryGroup struct {
 	// Organization it belongs to.
 	OrganizationID int `json:"organization_id"`
 
-	// Group it is in; 0 directly in the organization.
+	// Parent group; 0 directly in the organization.
 	ParentGroupID int `json:"parent_group_id,omitempty"`
 }
 
-// DirectoryKey: A key that access tokens are signed with: its public part.
+// DirectoryKey: Public part of a key that signs access tokens.
 type DirectoryKey struct {
-	// Algorithm of the signatures. A token of a key whose algorithm the reader does not know is
-	// refused.
+	// Algorithm of the signatures. A reader refuses tokens with an unknown algorithm.
 	Algorithm KeyAlgorithm `json:"algorithm"`
 
-	// It is void.
+	// The key is void.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// The key, as tokens name it in their header kid.
+	// Id of the key, as in the header kid of tokens.
 	KeyID string `json:"key_id"`
 
-	// When the last token that it signed is over.
+	// When the last token of the key expires.
 	NotAfter time.Time `json:"not_after"`
 
-	// When it was made: no token that it signed was issued before.
+	// When the key was created. It signed no earlier token.
 	NotBefore time.Time `json:"not_before"`
 
-	// The public key in base64url without padding; of EdDSA the 32 bytes of Ed25519.
+	// The public key in base64url without padding; for EdDSA the 32 bytes of Ed25519.
 	PublicKey string `json:"public_key"`
 }
 
@@ -543,10 +541,10 @@ type DirectoryMembership struct {
 	// It was removed.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// What the user may do there.
+	// Role of the user in the scope.
 	Role MembershipRole `json:"role"`
 
-	// Kind of what the role is in.
+	// Kind of the scope of the role.
 	Scope MembershipScope `json:"scope"`
 
 	// Id of the organization, group or project.
@@ -588,7 +586,7 @@ type DirectoryUser struct {
 	// It was deleted.
 	Deleted bool `json:"deleted,omitempty"`
 
-	// Whether the user may do anything.
+	// Whether the user is active or blocked.
 	State UserState `json:"state"`
 
 	// The user.
@@ -606,28 +604,28 @@ const (
 	DisconnectReasonRevoked   DisconnectReason = "revoked"
 )
 
-// Environment: Workloads that make one environment, such as the preview of a pull request.
+// Environment: Group of workloads that form one environment, such as the preview of a pull request.
 type Environment struct {
-	// How many workloads make it; 0 when a settle time decided.
+	// Expected number of workloads; 0 if a settle time decided.
 	Expected int `json:"expected,omitempty"`
 
-	// Value of the label or annotation that groups them.
+	// Value of the label or annotation that groups the workloads.
 	Group string `json:"group"`
 
-	// The workloads, in the order of their names.
+	// The workloads, sorted by name.
 	Members []Member `json:"members,omitempty"`
 
-	// What this run brings: the commit where the workloads name one, else a digest of their images.
+	// Identity of the run: the commit if the workloads name one, else a digest of their images.
 	Run string `json:"run"`
 
-	// No size was given: a time without news decided that it is whole.
+	// No size was given: the environment is complete because no change came during the settle time.
 	Settled bool `json:"settled,omitempty"`
 
-	// Where the environment can be reached, from the annotation that says so.
+	// URL of the environment, from its annotation.
 	Url string `json:"url,omitempty"`
 }
 
-// ExpiryPolicy: What ends a workspace's running, or its life.
+// ExpiryPolicy: Policy that stops or terminates workspaces.
 type ExpiryPolicy string
 
 // The known values of ExpiryPolicy.
@@ -637,7 +635,7 @@ const (
 	ExpiryPolicyTerminateAfterStopped ExpiryPolicy = "terminate_after_stopped"
 )
 
-// Fact: What happened. Each rollout has exactly one started and exactly one of the terminal facts
+// Fact: Name of a fact. Each rollout has exactly one started and exactly one of the terminal facts
 // completed, superseded, cancelled, removed and unknown.
 type Fact string
 
@@ -669,18 +667,18 @@ const (
 	FactUnknown            Fact = "unknown"
 )
 
-// Gap: A stretch of which nothing was seen.
+// Gap: A period without observations.
 type Gap struct {
-	// Why nothing was seen.
+	// Why there are no observations.
 	Cause Cause `json:"cause,omitempty"`
 
-	// Revisions that came and went unseen.
+	// Revisions that were not observed.
 	Revisions []int `json:"revisions,omitempty"`
 
-	// observed_at of the last observation before.
+	// observed_at of the last observation before the gap.
 	Since time.Time `json:"since"`
 
-	// observed_at of the first observation after.
+	// observed_at of the first observation after the gap.
 	Until time.Time `json:"until"`
 }
 
@@ -728,7 +726,7 @@ type Member struct {
 	State string `json:"state,omitempty"`
 }
 
-// MembershipRole: What a user may do; each role may do what those before it may.
+// MembershipRole: Role of a user; each role includes the earlier ones.
 type MembershipRole string
 
 // The closed values of MembershipRole.
@@ -739,7 +737,7 @@ const (
 	MembershipRoleReader     MembershipRole = "reader"
 )
 
-// MembershipScope: Kind of what the role is in.
+// MembershipScope: Kind of the scope of the role.
 type MembershipScope string
 
 // The closed values of MembershipScope.
@@ -749,8 +747,8 @@ const (
 	MembershipScopeProject      MembershipScope = "project"
 )
 
-// ObjectMeta: What every observation of a Kubernetes object carries: its identity, its version, and
-// how it came to be seen.
+// ObjectMeta: Identity and version of an observed Kubernetes object, and the origin of the
+// observation.
 type ObjectMeta struct {
 	// The object's annotations that Lockstep reads (prefix lockstep.dev/ and
 	// deployment.kubernetes.io/).
@@ -765,7 +763,7 @@ type ObjectMeta struct {
 	// The object's deletionTimestamp, while it is being deleted.
 	DeletedAt *time.Time `json:"deleted_at,omitempty"`
 
-	// The watcher had not seen this object before: it is a baseline, not a change.
+	// The watcher had not observed this object before: it is a baseline, not a change.
 	FirstSeen bool `json:"first_seen,omitempty"`
 
 	// The object's labels.
@@ -777,26 +775,26 @@ type ObjectMeta struct {
 	// Namespace of the object.
 	Namespace string `json:"namespace"`
 
-	// When the watcher saw it, UTC with milliseconds. Never used for ordering.
+	// When the watcher observed it, UTC with milliseconds. Never used for ordering.
 	ObservedAt time.Time `json:"observed_at"`
 
 	// The object's resourceVersion: decimal, orders observations of one object within one cluster and
 	// epoch.
 	ResourceVersion string `json:"resource_version"`
 
-	// The full resync this observation is a member of.
+	// The full resync that the observation belongs to.
 	ResyncID string `json:"resync_id,omitempty"`
 
 	// UID of the object.
 	UID string `json:"uid"`
 
-	// Whether it is sent because it changed or as a member of a full resync.
+	// Whether the observation is a change (partial) or a member of a full resync.
 	UpdateType UpdateType `json:"update_type"`
 
-	// What happened to the object.
+	// Change of the object.
 	Verb Verb `json:"verb"`
 
-	// Value of the label lockstep.dev/workspace: the workspace the object belongs to.
+	// Value of the label lockstep.dev/workspace: the workspace of the object.
 	WorkspaceID string `json:"workspace_id,omitempty"`
 }
 
@@ -815,34 +813,34 @@ type ObjectReference struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// ObservedClusterReleased: An administrator took a cluster from the project that it was, for
-// whoever follows rollouts. The one event of its stream that no agent writes: it stands where it
-// takes effect, among what agents observe, so that reading the stream again gives the same.
+// ObservedClusterReleased: An administrator released a cluster from its project. It is the only
+// event of this stream that no agent writes. It takes effect at its position among the
+// observations, so a replay gives the same result.
 type ObservedClusterReleased struct {
 	// UID of the kube-system namespace.
 	ClusterUID string `json:"cluster_uid"`
 
-	// Whose the cluster was; 0 for nobody's, which it was released to before.
+	// Project that owned the cluster; 0 if it was released before.
 	ProjectID int `json:"project_id"`
 
-	// Why, in the administrator's words.
+	// Reason that the administrator gave.
 	Reason string `json:"reason,omitempty"`
 
-	// When, UTC with milliseconds.
+	// When the cluster was released, UTC with milliseconds.
 	ReleasedAt time.Time `json:"released_at"`
 
-	// Position on this stream from which on it was so. A release counts only while that is still the
-	// last word on the cluster.
+	// Position on this stream since which that project owned it. The release is ignored if the owner
+	// changed after that.
 	Since int `json:"since"`
 
-	// Whose it is from here on; 0 for the project whose agent reports it next.
+	// New owner; 0 for the project of the next agent that reports the cluster.
 	ToProjectID int `json:"to_project_id,omitempty"`
 
 	// The administrator.
 	UserID int `json:"user_id,omitempty"`
 }
 
-// ObservedDeployment: A Deployment as the watcher saw it. Absent counts are 0.
+// ObservedDeployment: An observed Deployment of a workspace. Absent counts are 0.
 type ObservedDeployment struct {
 	// status.availableReplicas.
 	AvailableReplicas int `json:"available_replicas,omitempty"`
@@ -856,7 +854,7 @@ type ObservedDeployment struct {
 	// The object has a status at all.
 	HasStatus bool `json:"has_status,omitempty"`
 
-	// The Deployment, and how it came to be seen.
+	// The Deployment, and the origin of the observation.
 	Object ObjectMeta `json:"object"`
 
 	// status.observedGeneration.
@@ -874,10 +872,10 @@ type ObservedDeployment struct {
 	// Annotation deployment.kubernetes.io/revision.
 	Revision int `json:"revision,omitempty"`
 
-	// spec.replicas; absent when the object has none.
+	// spec.replicas; absent if the object has none.
 	SpecReplicas *int `json:"spec_replicas,omitempty"`
 
-	// status.terminatingReplicas; absent where the server does not report it.
+	// status.terminatingReplicas; absent if the server does not report it.
 	TerminatingReplicas *int `json:"terminating_replicas,omitempty"`
 
 	// status.unavailableReplicas.
@@ -887,7 +885,7 @@ type ObservedDeployment struct {
 	UpdatedReplicas int `json:"updated_replicas,omitempty"`
 }
 
-// ObservedPod: A pod as the watcher saw it, told on the subject of the Deployment that owns it.
+// ObservedPod: An observed pod, on the subject of its Deployment.
 type ObservedPod struct {
 	// status.conditions.
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -901,7 +899,7 @@ type ObservedPod struct {
 	// spec.nodeName; empty while unscheduled.
 	Node string `json:"node,omitempty"`
 
-	// The pod, and how it came to be seen.
+	// The pod, and the origin of the observation.
 	Object ObjectMeta `json:"object"`
 
 	// status.phase.
@@ -922,26 +920,27 @@ type ObservedRejected struct {
 	// Sentence for the operator: what is wrong, and what to do.
 	Message string `json:"message"`
 
-	// The object, as far as it is known.
+	// The known part of the object's metadata.
 	Object ObjectMeta `json:"object"`
 
 	// Why it could not be observed.
 	Reason RejectedReason `json:"reason"`
 
-	// What it covers: the objects of workspaces when empty, with workloads those whose rollouts are
-	// followed (observed.workload, observed.workload_revision). Each has full resyncs of its own.
+	// Scope of the resync. Empty means the objects of workspaces; workloads means the workloads with
+	// observed rollouts (observed.workload, observed.workload_revision). Each scope has its own full
+	// resyncs.
 	Scope Scope `json:"scope,omitempty"`
 
-	// Encoded size in bytes; 0 when it is not known.
+	// Encoded size in bytes; 0 if unknown.
 	SizeBytes int `json:"size_bytes,omitempty"`
 }
 
-// ObservedReplicaSet: Metadata of a ReplicaSet, told on the subject of the Deployment that owns it.
+// ObservedReplicaSet: Metadata of an observed ReplicaSet, on the subject of its Deployment.
 type ObservedReplicaSet struct {
 	// Name of the owning Deployment.
 	Deployment string `json:"deployment"`
 
-	// The ReplicaSet, and how it came to be seen.
+	// The ReplicaSet, and the origin of the observation.
 	Object ObjectMeta `json:"object"`
 
 	// Label pod-template-hash.
@@ -951,10 +950,9 @@ type ObservedReplicaSet struct {
 	Revision int `json:"revision,omitempty"`
 }
 
-// ObservedResyncBegun: A full resync of one agent begins. List versions were read before anything
-// was listed.
+// ObservedResyncBegun: A full resync of one agent starts. List versions were read before the lists.
 type ObservedResyncBegun struct {
-	// Why it runs.
+	// Why the resync runs.
 	Cause ResyncCause `json:"cause"`
 
 	// UID of the kube-system namespace.
@@ -963,29 +961,30 @@ type ObservedResyncBegun struct {
 	// Number of members that follow.
 	Count int `json:"count"`
 
-	// resourceVersion of the list of each kind, read before listing: absence is judged only for rows
-	// at or below it.
+	// resourceVersion of the list of each kind, read before listing. An absent object counts as
+	// deleted only if its stored version is not above it.
 	ListVersions []ListVersion `json:"list_versions"`
 
-	// Nonce of the control.resync event it answers.
+	// Nonce of the control.resync event that requested it.
 	Nonce string `json:"nonce,omitempty"`
 
-	// When it began.
+	// When it started.
 	ObservedAt time.Time `json:"observed_at"`
 
 	// Id of this resync (UUIDv7).
 	ResyncID string `json:"resync_id"`
 
-	// What it covers: the objects of workspaces when empty, with workloads those whose rollouts are
-	// followed (observed.workload, observed.workload_revision). Each has full resyncs of its own.
+	// Scope of the resync. Empty means the objects of workspaces; workloads means the workloads with
+	// observed rollouts (observed.workload, observed.workload_revision). Each scope has its own full
+	// resyncs.
 	Scope Scope `json:"scope,omitempty"`
 
-	// Which workloads are followed, as a digest of the watcher's settings: what comes to be followed
-	// because it changed is no new workload.
+	// Digest of the watcher's settings that select workloads. After a change of it, a newly selected
+	// workload is not a new workload.
 	Selection string `json:"selection,omitempty"`
 }
 
-// ObservedResyncEnded: A full resync has been sent whole.
+// ObservedResyncEnded: A full resync was published completely.
 type ObservedResyncEnded struct {
 	// UID of the kube-system namespace.
 	ClusterUID string `json:"cluster_uid"`
@@ -999,13 +998,13 @@ type ObservedResyncEnded struct {
 	// Id of the resync.
 	ResyncID string `json:"resync_id"`
 
-	// What it covers: the objects of workspaces when empty, with workloads those whose rollouts are
-	// followed (observed.workload, observed.workload_revision). Each has full resyncs of its own.
+	// Scope of the resync. Empty means the objects of workspaces; workloads means the workloads with
+	// observed rollouts (observed.workload, observed.workload_revision). Each scope has its own full
+	// resyncs.
 	Scope Scope `json:"scope,omitempty"`
 }
 
-// ObservedTick: Time as the agent's stream knows it, every 15 s: the only clock of decisions over
-// observations.
+// ObservedTick: The watcher's time, every 15 s: the only clock for decisions about observations.
 type ObservedTick struct {
 	// UID of the kube-system namespace.
 	ClusterUID string `json:"cluster_uid"`
@@ -1014,9 +1013,9 @@ type ObservedTick struct {
 	ObservedAt time.Time `json:"observed_at"`
 }
 
-// ObservedWorkload: A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the
-// watcher saw it. Absent counts are 0. Fields are named as in a Deployment; where another kind has
-// them under other names, the description says which.
+// ObservedWorkload: An observed Deployment, StatefulSet or DaemonSet with its rollout. Absent
+// counts are 0. Fields are named as in a Deployment; the descriptions give the names in other
+// kinds.
 type ObservedWorkload struct {
 	// status.availableReplicas; numberAvailable of a DaemonSet.
 	AvailableReplicas int `json:"available_replicas,omitempty"`
@@ -1033,13 +1032,13 @@ type ObservedWorkload struct {
 	// The object has a status at all.
 	HasStatus bool `json:"has_status,omitempty"`
 
-	// Which kind of workload it is.
+	// Kind of the workload.
 	Kind WorkloadKind `json:"kind"`
 
 	// spec.minReadySeconds.
 	MinReadySeconds int `json:"min_ready_seconds,omitempty"`
 
-	// The workload, and how it came to be seen.
+	// The workload, and the origin of the observation.
 	Object ObjectMeta `json:"object"`
 
 	// status.observedGeneration.
@@ -1051,8 +1050,8 @@ type ObservedWorkload struct {
 	// spec.paused of a Deployment.
 	Paused bool `json:"paused,omitempty"`
 
-	// spec.progressDeadlineSeconds of a Deployment; absent where the kind has none, or the Deployment
-	// none that ever passes (2147483647).
+	// spec.progressDeadlineSeconds of a Deployment; absent for other kinds, and for a Deployment
+	// without a deadline (2147483647).
 	ProgressDeadlineSeconds *int `json:"progress_deadline_seconds,omitempty"`
 
 	// status.readyReplicas; numberReady of a DaemonSet.
@@ -1064,11 +1063,11 @@ type ObservedWorkload struct {
 	// Annotation deployment.kubernetes.io/revision of a Deployment.
 	Revision int `json:"revision,omitempty"`
 
-	// How many versions of the workload the watcher saw before this one and could not tell, because
-	// too many waited.
+	// Number of earlier versions that the watcher observed and did not publish, because too many
+	// waited.
 	SkippedVersions int `json:"skipped_versions,omitempty"`
 
-	// spec.replicas; status.desiredNumberScheduled of a DaemonSet. Absent when the object has none.
+	// spec.replicas; status.desiredNumberScheduled of a DaemonSet. Absent if the object has none.
 	SpecReplicas *int `json:"spec_replicas,omitempty"`
 
 	// spec.strategy.type of a Deployment, spec.updateStrategy.type of the others: RollingUpdate,
@@ -1081,13 +1080,13 @@ type ObservedWorkload struct {
 	// Annotation deprecated.daemonset.template.generation of a DaemonSet.
 	TemplateGeneration int `json:"template_generation,omitempty"`
 
-	// status.terminatingReplicas; absent where the server does not report it.
+	// status.terminatingReplicas; absent if the server does not report it.
 	TerminatingReplicas *int `json:"terminating_replicas,omitempty"`
 
 	// status.unavailableReplicas; numberUnavailable of a DaemonSet.
 	UnavailableReplicas int `json:"unavailable_replicas,omitempty"`
 
-	// The workload is still there, but no longer among those that are followed. Its verb is deleted.
+	// The workload exists but is no longer selected. Its verb is deleted.
 	Unselected bool `json:"unselected,omitempty"`
 
 	// status.updateRevision of a StatefulSet: name of a ControllerRevision.
@@ -1097,20 +1096,20 @@ type ObservedWorkload struct {
 	UpdatedReplicas int `json:"updated_replicas,omitempty"`
 }
 
-// ObservedWorkloadRevision: Metadata of a ReplicaSet, or a ControllerRevision, told on the subject
-// of the workload that owns it.
+// ObservedWorkloadRevision: Metadata of an observed ReplicaSet or ControllerRevision, on the
+// subject of its workload.
 type ObservedWorkloadRevision struct {
-	// Which of the two it is.
+	// Kind of the revision object.
 	Kind WorkloadRevisionKind `json:"kind"`
 
-	// The ReplicaSet or ControllerRevision, and how it came to be seen.
+	// The ReplicaSet or ControllerRevision, and the origin of the observation.
 	Object ObjectMeta `json:"object"`
 
 	// Annotation deployment.kubernetes.io/revision of a ReplicaSet; field revision of a
 	// ControllerRevision.
 	Revision int `json:"revision"`
 
-	// Revisions that the ReplicaSet bore before: annotation deployment.kubernetes.io/revision-history.
+	// Earlier revisions of the ReplicaSet: annotation deployment.kubernetes.io/revision-history.
 	RevisionHistory []int `json:"revision_history,omitempty"`
 
 	// Label pod-template-hash of a ReplicaSet, label controller.kubernetes.io/hash or
@@ -1124,33 +1123,32 @@ type ObservedWorkloadRevision struct {
 	WorkloadUID string `json:"workload_uid"`
 }
 
-// PodTemplate: What tells one pod template from another, and when it came to be.
+// PodTemplate: Identity of a pod template, and when it was written.
 type PodTemplate struct {
 	// The template's annotations that Lockstep reads.
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// When the template was last written, by the time that the API server keeps for its field manager;
-	// 1 s precision.
+	// When the template was last written: the time of its field manager, with 1 s precision.
 	ChangedAt *time.Time `json:"changed_at,omitempty"`
 
-	// That field manager.
+	// Field manager that wrote the template.
 	ChangedBy string `json:"changed_by,omitempty"`
 
 	// Digest of the pod template without the annotation kubectl.kubernetes.io/restartedAt: equal for
 	// equal templates of one workload.
 	Digest string `json:"digest"`
 
-	// Image of each container, in the template's order, those that initialize first.
+	// Image of each container in the order of the template, init containers first.
 	Images []TemplateImage `json:"images,omitempty"`
 
 	// The template's labels.
 	Labels map[string]string `json:"labels,omitempty"`
 
-	// Annotation kubectl.kubernetes.io/restartedAt of the template, as it stands there.
+	// Annotation kubectl.kubernetes.io/restartedAt of the template, unchanged.
 	RestartedAt string `json:"restarted_at,omitempty"`
 }
 
-// Provenance: Whether a fact was seen happening.
+// Provenance: Whether a fact was observed or reconstructed.
 type Provenance string
 
 // The closed values of Provenance.
@@ -1168,18 +1166,18 @@ const (
 	RejectedReasonTooLarge  RejectedReason = "too_large"
 )
 
-// RelayTarget: One address that may be reached through the relay.
+// RelayTarget: One address that the relay may connect to.
 type RelayTarget struct {
-	// Where the agent connects to: host:port.
+	// Address that the agent connects to: host:port.
 	Address string `json:"address"`
 
-	// Name that callers give; unique. Never kubernetes, which is the Kubernetes API.
+	// Unique name that callers use. Never kubernetes, which is the Kubernetes API.
 	Name string `json:"name"`
 }
 
 // RequestCaller: A user or a service.
 type RequestCaller struct {
-	// What it is.
+	// Kind of the caller.
 	Kind CallerKind `json:"kind"`
 
 	// The service, as its token names it; empty for a user.
@@ -1189,8 +1187,8 @@ type RequestCaller struct {
 	UserID int `json:"user_id,omitempty"`
 }
 
-// RequestPhase: Whether a request has ended. Those that last, such as watches and streams, are told
-// of twice.
+// RequestPhase: Phase of a request. Long-running requests, such as watches and streams, are
+// published twice.
 type RequestPhase string
 
 // The closed values of RequestPhase.
@@ -1199,7 +1197,7 @@ const (
 	RequestPhaseEnded RequestPhase = "ended"
 )
 
-// RequestProtocol: What was spoken.
+// RequestProtocol: Protocol of the request.
 type RequestProtocol string
 
 // The known values of RequestProtocol.
@@ -1209,7 +1207,7 @@ const (
 	RequestProtocolTcp        RequestProtocol = "tcp"
 )
 
-// RequestResource: What a request to the Kubernetes API concerns.
+// RequestResource: Resource of a request to the Kubernetes API.
 type RequestResource struct {
 	// API group; empty for the core group.
 	Group string `json:"group,omitempty"`
@@ -1217,7 +1215,7 @@ type RequestResource struct {
 	// Name; empty for a collection.
 	Name string `json:"name,omitempty"`
 
-	// Namespace; empty for all, and for what is in none.
+	// Namespace; empty for all namespaces and for cluster-scoped resources.
 	Namespace string `json:"namespace,omitempty"`
 
 	// Resource, such as pods.
@@ -1242,7 +1240,7 @@ const (
 	ResyncCauseStart         ResyncCause = "start"
 )
 
-// ResyncRequestCause: Why a full resync is asked for.
+// ResyncRequestCause: Why a full resync is requested.
 type ResyncRequestCause string
 
 // The known values of ResyncRequestCause.
@@ -1252,70 +1250,71 @@ const (
 	ResyncRequestCauseRestoredStream ResyncRequestCause = "restored_stream"
 )
 
-// ResyncRequested: Asks an agent's watcher for a full resync.
+// ResyncRequested: Requests a full resync from an agent's watcher.
 type ResyncRequested struct {
-	// Why it is asked.
+	// Why the resync is requested.
 	Cause ResyncRequestCause `json:"cause"`
 
-	// Returned in the resync's begin, so that the answer is known.
+	// Returned in observed.resync_begun, to match the resync with this request.
 	Nonce string `json:"nonce"`
 }
 
 // Rollout: A rollout: from a new pod template until every pod is a new one and available.
 type Rollout struct {
-	// What it does.
+	// Kind of change.
 	Change Change `json:"change"`
 
-	// Identity, the same after any restart, resync or replay: <cluster>/<uid>/<revision>/<template
-	// hash>; a StatefulSet's ends with the name of its ControllerRevision and that one's number, a
-	// DaemonSet's with its template generation. /e<n> follows when revisions began anew.
+	// Identity, the same after a restart, resync or replay: <cluster>/<uid>/<revision>/<template
+	// hash>. For a StatefulSet it ends with the name and number of its ControllerRevision, for a
+	// DaemonSet with its template generation. /e<n> follows after revisions were reset.
 	ID string `json:"id"`
 
-	// Image of each container, those that initialize first.
+	// Image of each container, init containers first.
 	Images []Image `json:"images,omitempty"`
 
-	// Of a rollback: the revision it goes back to.
+	// For a rollback: the revision that it returns to.
 	OfRevision int `json:"of_revision,omitempty"`
 
-	// Images before.
+	// Images of the previous template.
 	PreviousImages []Image `json:"previous_images,omitempty"`
 
-	// Pods that were wanted when it started.
+	// Desired number of pods when it started.
 	ReplicasAtStart int `json:"replicas_at_start,omitempty"`
 
-	// Revision: of the ReplicaSet, of the ControllerRevision, or the template generation.
+	// Revision of the ReplicaSet or ControllerRevision, or the template generation.
 	Revision int `json:"revision"`
 
-	// The number of pods that are wanted changed while it ran.
+	// The desired number of pods changed during the rollout.
 	ScaledDuring bool `json:"scaled_during,omitempty"`
 
-	// occurred_at of its started.
+	// occurred_at of its started fact.
 	StartedAt *time.Time `json:"started_at,omitempty"`
 
-	// observed_at of its started.
+	// observed_at of its started fact.
 	StartedObservedAt *time.Time `json:"started_observed_at,omitempty"`
 
 	// RollingUpdate, Recreate or OnDelete.
 	Strategy string `json:"strategy,omitempty"`
 
-	// Of superseded and cancelled: id of the rollout that took its place.
+	// For superseded and cancelled: id of the rollout that replaced it.
 	SupersededBy string `json:"superseded_by,omitempty"`
 
-	// Hash of the template, as its pods bear it.
+	// Hash of the template, as in the labels of its pods.
 	TemplateHash string `json:"template_hash,omitempty"`
 }
 
-// Scale: A change of how many pods are wanted, without a new template.
+// Scale: A change of the desired number of pods without a new template.
 type Scale struct {
-	// Pods wanted before.
+	// Previous desired number of pods.
 	From int `json:"from"`
 
-	// Pods wanted now.
+	// New desired number of pods.
 	To int `json:"to"`
 }
 
-// Scope: What it covers: the objects of workspaces when empty, with workloads those whose rollouts
-// are followed (observed.workload, observed.workload_revision). Each has full resyncs of its own.
+// Scope: Scope of the resync. Empty means the objects of workspaces; workloads means the workloads
+// with observed rollouts (observed.workload, observed.workload_revision). Each scope has its own
+// full resyncs.
 type Scope string
 
 // The known values of Scope.
@@ -1323,10 +1322,10 @@ const (
 	ScopeWorkloads Scope = "workloads"
 )
 
-// SecretReference: A Secret that a manifest names. Values never travel in events; the dispatcher
-// asks for them sealed to its own key.
+// SecretReference: A Secret that a manifest names. Events never contain its values; the dispatcher
+// requests them, sealed to its own key.
 type SecretReference struct {
-	// Keyed digest of the values: changes when they do, reveals nothing.
+	// Keyed digest of the values. It changes with them and reveals nothing.
 	Digest string `json:"digest"`
 
 	// Name of the Secret object.
@@ -1338,13 +1337,13 @@ type TemplateImage struct {
 	// Name of the container.
 	Container string `json:"container"`
 
-	// Image reference as the template has it.
+	// Image reference in the template.
 	Image string `json:"image"`
 }
 
-// Terminated: Every object of the workspace is really gone.
+// Terminated: Every object of the workspace was deleted.
 type Terminated struct {
-	// The revision this is about.
+	// The desired revision of the workspace.
 	DesiredRevision int `json:"desired_revision"`
 
 	// When it happened.
@@ -1354,22 +1353,22 @@ type Terminated struct {
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// Terminating: Deletion of a workspace's objects has begun.
+// Terminating: The deletion of a workspace's objects has started.
 type Terminating struct {
-	// The revision this is about.
+	// The desired revision of the workspace.
 	DesiredRevision int `json:"desired_revision"`
 
 	// When it happened.
 	ObservedAt time.Time `json:"observed_at"`
 
-	// What is still there.
+	// Objects that still exist.
 	Remaining []ObjectReference `json:"remaining,omitempty"`
 
 	// Workspace (UUIDv7).
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// TimeSource: What occurred_at was read from.
+// TimeSource: Source of occurred_at.
 type TimeSource string
 
 // The known values of TimeSource.
@@ -1381,8 +1380,7 @@ const (
 	TimeSourceObservation       TimeSource = "observation"
 )
 
-// UpdateType: Whether the observation was sent because the object changed (partial) or as a member
-// of a full resync.
+// UpdateType: Whether an observation is a change (partial) or a member of a full resync.
 type UpdateType string
 
 // The closed values of UpdateType.
@@ -1391,7 +1389,7 @@ const (
 	UpdateTypePartial UpdateType = "partial"
 )
 
-// UserState: Whether the user may do anything.
+// UserState: Whether the user is active or blocked.
 type UserState string
 
 // The closed values of UserState.
@@ -1400,7 +1398,7 @@ const (
 	UserStateBlocked UserState = "blocked"
 )
 
-// Verb: What the watcher saw happen to the object.
+// Verb: Change of the object that the watcher observed.
 type Verb string
 
 // The closed values of Verb.
@@ -1409,12 +1407,12 @@ const (
 	VerbUpserted Verb = "upserted"
 )
 
-// Workload: A workload of a cluster; of facts about an environment its kind is group.
+// Workload: A workload of a cluster. For facts about an environment its kind is group.
 type Workload struct {
-	// Agent that told it. Several agents of one cluster tell the same.
+	// Agent that reported it. Several agents of one cluster report the same.
 	AgentID int `json:"agent_id,omitempty"`
 
-	// Annotations of the workload and, over them, of its pod template, that Lockstep reads.
+	// Annotations of the workload that Lockstep reads, overridden by those of its pod template.
 	Annotations map[string]string `json:"annotations,omitempty"`
 
 	// UID of the kube-system namespace: the cluster's identity.
@@ -1446,7 +1444,7 @@ const (
 	WorkloadKindStatefulset WorkloadKind = "statefulset"
 )
 
-// WorkloadRevisionKind: Kind of what keeps a revision, in lower case singular.
+// WorkloadRevisionKind: Kind of a revision object, in lower case singular.
 type WorkloadRevisionKind string
 
 // The closed values of WorkloadRevisionKind.
@@ -1457,10 +1455,10 @@ const (
 
 // WorkspaceCreated: A user asked for a workspace.
 type WorkspaceCreated struct {
-	// What it is.
+	// Actual state.
 	ActualState ActualState `json:"actual_state"`
 
-	// It was made from objects that its cluster had already.
+	// It was created from existing objects of its cluster.
 	Adopted bool `json:"adopted,omitempty"`
 
 	// Agent of its cluster.
@@ -1469,7 +1467,7 @@ type WorkspaceCreated struct {
 	// Its first desired revision.
 	DesiredRevision int `json:"desired_revision"`
 
-	// What is wanted of it.
+	// Desired state.
 	DesiredState DesiredState `json:"desired_state"`
 
 	// Name of the workspace.
@@ -1478,7 +1476,7 @@ type WorkspaceCreated struct {
 	// Project it belongs to.
 	ProjectID int `json:"project_id"`
 
-	// Template it was made from, or (devfile).
+	// Name of its template, or (devfile).
 	Template string `json:"template"`
 
 	// Owner.
@@ -1488,8 +1486,8 @@ type WorkspaceCreated struct {
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// WorkspaceDesiredStateChanged: What is wanted of a workspace changed, by a user or, after a
-// restart, by the system.
+// WorkspaceDesiredStateChanged: The desired state of a workspace was changed by a user or by the
+// system.
 type WorkspaceDesiredStateChanged struct {
 	// Agent of its cluster.
 	AgentID int `json:"agent_id"`
@@ -1500,10 +1498,10 @@ type WorkspaceDesiredStateChanged struct {
 	// The revision that carries it.
 	DesiredRevision int `json:"desired_revision"`
 
-	// What was wanted before.
+	// Previous desired state.
 	From DesiredState `json:"from"`
 
-	// Why, as a sentence for the user, when the system did it; empty when a user did.
+	// Reason as a sentence, if the system changed it; empty if a user did.
 	Message string `json:"message,omitempty"`
 
 	// Name of the workspace.
@@ -1512,26 +1510,26 @@ type WorkspaceDesiredStateChanged struct {
 	// Project it belongs to.
 	ProjectID int `json:"project_id"`
 
-	// What is wanted now.
+	// New desired state.
 	To DesiredState `json:"to"`
 
-	// Who asked; absent when the system did.
+	// User who changed it; absent if the system did.
 	UserID int `json:"user_id,omitempty"`
 
 	// Workspace (UUIDv7).
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// WorkspaceDrifted: A workspace's objects were changed in its cluster by somebody else. They are
-// applied again.
+// WorkspaceDrifted: Somebody else changed objects of a workspace in its cluster. The dispatcher
+// applies them again.
 type WorkspaceDrifted struct {
 	// Agent of its cluster.
 	AgentID int `json:"agent_id"`
 
-	// The revision that brings it back.
+	// The revision that restores the object.
 	DesiredRevision int `json:"desired_revision"`
 
-	// What was found, as a sentence.
+	// The difference as a sentence.
 	Message string `json:"message"`
 
 	// Name of the workspace.
@@ -1555,27 +1553,27 @@ type WorkspaceExpiryWarning struct {
 	// When it acts, by the agent's clock.
 	ExpiresAt time.Time `json:"expires_at"`
 
-	// What will happen and what to do about it, as a sentence for the user.
+	// The consequence and what to do about it, as a sentence for the user.
 	Message string `json:"message"`
 
 	// Name of the workspace.
 	Name string `json:"name"`
 
-	// Which policy acts.
+	// The policy.
 	Policy ExpiryPolicy `json:"policy"`
 
 	// Project it belongs to.
 	ProjectID int `json:"project_id"`
 
-	// What is wanted then.
+	// Desired state after the policy acts.
 	To DesiredState `json:"to"`
 
 	// Workspace (UUIDv7).
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// WorkspaceOrphanDeleted: Objects of an unknown workspace are gone from their cluster, as an
-// operator decided. Project 0.
+// WorkspaceOrphanDeleted: The objects of an unknown workspace were deleted from their cluster at an
+// operator's request. Project 0.
 type WorkspaceOrphanDeleted struct {
 	// Agent of the cluster.
 	AgentID int `json:"agent_id"`
@@ -1583,7 +1581,7 @@ type WorkspaceOrphanDeleted struct {
 	// Name of the workspace.
 	Name string `json:"name"`
 
-	// Where the objects are.
+	// Namespace of the objects.
 	Namespace string `json:"namespace"`
 
 	// Object that names the unknown workspace.
@@ -1592,15 +1590,15 @@ type WorkspaceOrphanDeleted struct {
 	// Always 0: the workspace belongs to no project.
 	ProjectID int `json:"project_id"`
 
-	// Who decided it.
+	// The operator.
 	UserID int `json:"user_id"`
 
-	// The workspace that the object's label names; it is any text.
+	// The workspace in the object's label, which may be any text.
 	WorkspaceID string `json:"workspace_id"`
 }
 
-// WorkspaceOrphaned: A cluster holds objects of a workspace that is not known. They are left alone
-// until an operator decides. Project 0.
+// WorkspaceOrphaned: A cluster has objects of an unknown workspace. They stay until an operator
+// decides. Project 0.
 type WorkspaceOrphaned struct {
 	// Agent of the cluster.
 	AgentID int `json:"agent_id"`
@@ -1608,7 +1606,7 @@ type WorkspaceOrphaned struct {
 	// Name of the workspace.
 	Name string `json:"name"`
 
-	// Where the objects are.
+	// Namespace of the objects.
 	Namespace string `json:"namespace"`
 
 	// Object that names the unknown workspace.
@@ -1617,7 +1615,7 @@ type WorkspaceOrphaned struct {
 	// Always 0: the workspace belongs to no project.
 	ProjectID int `json:"project_id"`
 
-	// The workspace that the object's label names; it is any text.
+	// The workspace in the object's label, which may be any text.
 	WorkspaceID string `json:"workspace_id"`
 }
 
@@ -1626,13 +1624,13 @@ type WorkspaceStateChanged struct {
 	// Agent of its cluster.
 	AgentID int `json:"agent_id"`
 
-	// What is wanted of it.
+	// Desired state.
 	DesiredState DesiredState `json:"desired_state"`
 
-	// What it was.
+	// Previous actual state.
 	From ActualState `json:"from"`
 
-	// Sentence that a user understands.
+	// Sentence for the user.
 	Message string `json:"message,omitempty"`
 
 	// Name of the workspace.
@@ -1644,11 +1642,11 @@ type WorkspaceStateChanged struct {
 	// Machine-readable reason; always present for failed and error.
 	Reason string `json:"reason,omitempty"`
 
-	// What it is now.
+	// New actual state.
 	To ActualState `json:"to"`
 
-	// No path of the state diagram leads from the old state to the new one. The cluster is the truth;
-	// it is stored all the same.
+	// The state diagram has no transition from the old state to the new one. The new state is stored
+	// nevertheless.
 	Unexpected bool `json:"unexpected,omitempty"`
 
 	// Workspace (UUIDv7).

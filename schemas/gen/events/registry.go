@@ -5,44 +5,44 @@ package events
 // Names of the event types.
 const (
 	// TypeAgentConnected is an event with the data [AgentConnected], on stream AGENTS at
-	// agent.{agent}.connected: A replica of an agent has connected to a relay. Said once more, with
-	// the same connection_id and connected_at, of a connection that was said to be lost and is there.
+	// agent.{agent}.connected: A replica of an agent connected to a relay. Published again, with the
+	// same connection_id and connected_at, if the connection was reported lost by mistake.
 	TypeAgentConnected = "dev.lockstep.agent.connected.v1"
 	// TypeAgentDisconnected is an event with the data [AgentDisconnected], on stream AGENTS at
-	// agent.{agent}.disconnected: A replica of an agent is no longer connected to a relay. Of the
-	// replicas of a relay that was killed, the other relays say so.
+	// agent.{agent}.disconnected: A replica of an agent disconnected from a relay. If the relay was
+	// killed, another relay publishes the event.
 	TypeAgentDisconnected = "dev.lockstep.agent.disconnected.v1"
 	// TypeAgentRequests is an event with the data [AgentRequests], on stream AGENTS at
-	// agent.{agent}.requests: Who asked what of an agent through a relay: requests that have ended,
-	// and the beginning of those that last. Never with bodies, headers or queries.
+	// agent.{agent}.requests: Audit of requests to an agent through a relay: ended requests, and the
+	// start of long-running ones. Without bodies, headers and queries.
 	TypeAgentRequests = "dev.lockstep.agent.requests.v1"
 	// TypeApplied is an event with the data [Applied], on stream APPLIED at
-	// applied.{agent}.{workspace}: A desired revision is applied completely.
+	// applied.{agent}.{workspace}: A desired revision was applied completely.
 	TypeApplied = "dev.lockstep.applied.applied.v1"
 	// TypeApplyFailed is an event with the data [ApplyFailed], on stream APPLIED at
-	// applied.{agent}.{workspace}: Applying or deleting was refused or failed. It is retried with
-	// back-off.
+	// applied.{agent}.{workspace}: An apply or a delete was refused or failed. The dispatcher retries
+	// it with back-off.
 	TypeApplyFailed = "dev.lockstep.applied.apply_failed.v1"
 	// TypeTerminated is an event with the data [Terminated], on stream APPLIED at
-	// applied.{agent}.{workspace}: Every object of the workspace is really gone.
+	// applied.{agent}.{workspace}: Every object of the workspace was deleted.
 	TypeTerminated = "dev.lockstep.applied.terminated.v1"
 	// TypeTerminating is an event with the data [Terminating], on stream APPLIED at
-	// applied.{agent}.{workspace}: Deletion of a workspace's objects has begun.
+	// applied.{agent}.{workspace}: The deletion of a workspace's objects has started.
 	TypeTerminating = "dev.lockstep.applied.terminating.v1"
 	// TypeAgentConfig is an event with the data [AgentConfig], on stream CONTROL at
-	// control.{agent}.config: Configuration of one agent, followed live by its watcher, its dispatcher
-	// and the relays.
+	// control.{agent}.config: Configuration of one agent. Its watcher, its dispatcher and the relays
+	// apply changes at once.
 	TypeAgentConfig = "dev.lockstep.control.config.v1"
 	// TypeResyncRequested is an event with the data [ResyncRequested], on stream CONTROL at
-	// control.{agent}.resync: Asks an agent's watcher for a full resync.
+	// control.{agent}.resync: Requests a full resync from an agent's watcher.
 	TypeResyncRequested = "dev.lockstep.control.resync.v1"
 	// TypeDeployFact is an event with the data [DeployFact], on stream DEPLOYS at
-	// deploy.{cluster}.{namespace}.{kind}.{name}.{fact}: What Lockstep adds to the CDEvent of a fact
-	// about a rollout, a scaling, a workload or an environment: its customData.
+	// deploy.{cluster}.{namespace}.{kind}.{name}.{fact}: A fact about a rollout, a scaling, a workload
+	// or an environment: the customData of its CDEvent.
 	TypeDeployFact = "dev.lockstep.deploy.fact.v1"
 	// TypeDesiredWorkspace is an event with the data [DesiredWorkspace], on stream DESIRED at
-	// desired.{agent}.{workspace}: The whole truth about one workspace for the dispatcher of its
-	// agent: apply exactly this.
+	// desired.{agent}.{workspace}: The complete desired state of one workspace. The dispatcher of its
+	// agent applies exactly this.
 	TypeDesiredWorkspace = "dev.lockstep.desired.workspace.v1"
 	// TypeDirectoryAgent is an event with the data [DirectoryAgent], on stream DIRECTORY at
 	// directory.agent.{id}: An agent: one cluster, or a part of one, that Lockstep may use.
@@ -51,7 +51,7 @@ const (
 	// directory.group.{id}: A group of projects and groups.
 	TypeDirectoryGroup = "dev.lockstep.directory.group.v1"
 	// TypeDirectoryKey is an event with the data [DirectoryKey], on stream DIRECTORY at
-	// directory.key.{id}: A key that access tokens are signed with: its public part.
+	// directory.key.{id}: Public part of a key that signs access tokens.
 	TypeDirectoryKey = "dev.lockstep.directory.key.v1"
 	// TypeDirectoryMembership is an event with the data [DirectoryMembership], on stream DIRECTORY at
 	// directory.membership.{id}: A user's role in an organization, a group or a project; inherited
@@ -67,69 +67,67 @@ const (
 	// directory.user.{id}: A user. Never a name or an e-mail address.
 	TypeDirectoryUser = "dev.lockstep.directory.user.v1"
 	// TypeObservedClusterReleased is an event with the data [ObservedClusterReleased], on stream
-	// OBSERVED at observed.cluster.{cluster}.released: An administrator took a cluster from the
-	// project that it was, for whoever follows rollouts. The one event of its stream that no agent
-	// writes: it stands where it takes effect, among what agents observe, so that reading the stream
-	// again gives the same.
+	// OBSERVED at observed.cluster.{cluster}.released: An administrator released a cluster from its
+	// project. It is the only event of this stream that no agent writes. It takes effect at its
+	// position among the observations, so a replay gives the same result.
 	TypeObservedClusterReleased = "dev.lockstep.observed.cluster_released.v1"
 	// TypeObservedDeployment is an event with the data [ObservedDeployment], on stream OBSERVED at
-	// observed.{agent}.{kind}.{namespace}.{name}: A Deployment as the watcher saw it. Absent counts
+	// observed.{agent}.{kind}.{namespace}.{name}: An observed Deployment of a workspace. Absent counts
 	// are 0.
 	TypeObservedDeployment = "dev.lockstep.observed.deployment.v1"
 	// TypeObservedPod is an event with the data [ObservedPod], on stream OBSERVED at
-	// observed.{agent}.{kind}.{namespace}.{name}: A pod as the watcher saw it, told on the subject of
-	// the Deployment that owns it.
+	// observed.{agent}.{kind}.{namespace}.{name}: An observed pod, on the subject of its Deployment.
 	TypeObservedPod = "dev.lockstep.observed.pod.v1"
 	// TypeObservedRejected is an event with the data [ObservedRejected], on stream OBSERVED at
 	// observed.{agent}.rejected: An object that could not be observed, such as one too large for a
 	// message.
 	TypeObservedRejected = "dev.lockstep.observed.rejected.v1"
 	// TypeObservedReplicaSet is an event with the data [ObservedReplicaSet], on stream OBSERVED at
-	// observed.{agent}.{kind}.{namespace}.{name}: Metadata of a ReplicaSet, told on the subject of the
-	// Deployment that owns it.
+	// observed.{agent}.{kind}.{namespace}.{name}: Metadata of an observed ReplicaSet, on the subject
+	// of its Deployment.
 	TypeObservedReplicaSet = "dev.lockstep.observed.replicaset.v1"
 	// TypeObservedResyncBegun is an event with the data [ObservedResyncBegun], on stream OBSERVED at
-	// observed.{agent}.resync: A full resync of one agent begins. List versions were read before
-	// anything was listed.
+	// observed.{agent}.resync: A full resync of one agent starts. List versions were read before the
+	// lists.
 	TypeObservedResyncBegun = "dev.lockstep.observed.resync_begun.v1"
 	// TypeObservedResyncEnded is an event with the data [ObservedResyncEnded], on stream OBSERVED at
-	// observed.{agent}.resync: A full resync has been sent whole.
+	// observed.{agent}.resync: A full resync was published completely.
 	TypeObservedResyncEnded = "dev.lockstep.observed.resync_ended.v1"
 	// TypeObservedTick is an event with the data [ObservedTick], on stream OBSERVED at
-	// observed.{agent}.tick: Time as the agent's stream knows it, every 15 s: the only clock of
-	// decisions over observations.
+	// observed.{agent}.tick: The watcher's time, every 15 s: the only clock for decisions about
+	// observations.
 	TypeObservedTick = "dev.lockstep.observed.tick.v1"
 	// TypeObservedWorkload is an event with the data [ObservedWorkload], on stream OBSERVED at
-	// observed.{agent}.workload.{kind}.{namespace}.{name}: A Deployment, StatefulSet or DaemonSet
-	// whose rollouts are followed, as the watcher saw it. Absent counts are 0. Fields are named as in
-	// a Deployment; where another kind has them under other names, the description says which.
+	// observed.{agent}.workload.{kind}.{namespace}.{name}: An observed Deployment, StatefulSet or
+	// DaemonSet with its rollout. Absent counts are 0. Fields are named as in a Deployment; the
+	// descriptions give the names in other kinds.
 	TypeObservedWorkload = "dev.lockstep.observed.workload.v1"
 	// TypeObservedWorkloadRevision is an event with the data [ObservedWorkloadRevision], on stream
-	// OBSERVED at observed.{agent}.workload.{kind}.{namespace}.{name}: Metadata of a ReplicaSet, or a
-	// ControllerRevision, told on the subject of the workload that owns it.
+	// OBSERVED at observed.{agent}.workload.{kind}.{namespace}.{name}: Metadata of an observed
+	// ReplicaSet or ControllerRevision, on the subject of its workload.
 	TypeObservedWorkloadRevision = "dev.lockstep.observed.workload_revision.v1"
 	// TypeWorkspaceCreated is an event with the data [WorkspaceCreated], on stream WORKSPACES at
 	// workspace.{project}.{workspace}.created: A user asked for a workspace.
 	TypeWorkspaceCreated = "dev.lockstep.workspace.created.v1"
 	// TypeWorkspaceDesiredStateChanged is an event with the data [WorkspaceDesiredStateChanged], on
-	// stream WORKSPACES at workspace.{project}.{workspace}.desired_state_changed: What is wanted of a
-	// workspace changed, by a user or, after a restart, by the system.
+	// stream WORKSPACES at workspace.{project}.{workspace}.desired_state_changed: The desired state of
+	// a workspace was changed by a user or by the system.
 	TypeWorkspaceDesiredStateChanged = "dev.lockstep.workspace.desired_state_changed.v1"
 	// TypeWorkspaceDrifted is an event with the data [WorkspaceDrifted], on stream WORKSPACES at
-	// workspace.{project}.{workspace}.drifted: A workspace's objects were changed in its cluster by
-	// somebody else. They are applied again.
+	// workspace.{project}.{workspace}.drifted: Somebody else changed objects of a workspace in its
+	// cluster. The dispatcher applies them again.
 	TypeWorkspaceDrifted = "dev.lockstep.workspace.drifted.v1"
 	// TypeWorkspaceExpiryWarning is an event with the data [WorkspaceExpiryWarning], on stream
 	// WORKSPACES at workspace.{project}.{workspace}.expiry_warning: A policy will soon stop or
 	// terminate a workspace.
 	TypeWorkspaceExpiryWarning = "dev.lockstep.workspace.expiry_warning.v1"
 	// TypeWorkspaceOrphanDeleted is an event with the data [WorkspaceOrphanDeleted], on stream
-	// WORKSPACES at workspace.{project}.{workspace}.orphan_deleted: Objects of an unknown workspace
-	// are gone from their cluster, as an operator decided. Project 0.
+	// WORKSPACES at workspace.{project}.{workspace}.orphan_deleted: The objects of an unknown
+	// workspace were deleted from their cluster at an operator's request. Project 0.
 	TypeWorkspaceOrphanDeleted = "dev.lockstep.workspace.orphan_deleted.v1"
 	// TypeWorkspaceOrphaned is an event with the data [WorkspaceOrphaned], on stream WORKSPACES at
-	// workspace.{project}.{workspace}.orphaned: A cluster holds objects of a workspace that is not
-	// known. They are left alone until an operator decides. Project 0.
+	// workspace.{project}.{workspace}.orphaned: A cluster has objects of an unknown workspace. They
+	// stay until an operator decides. Project 0.
 	TypeWorkspaceOrphaned = "dev.lockstep.workspace.orphaned.v1"
 	// TypeWorkspaceStateChanged is an event with the data [WorkspaceStateChanged], on stream
 	// WORKSPACES at workspace.{project}.{workspace}.state_changed: The actual state of a workspace
@@ -142,47 +140,47 @@ func Types() []Type {
 	return []Type{
 		{
 			Name: TypeAgentConnected, Title: "AgentConnected", Stream: "AGENTS", Subject: "agent.{agent}.connected",
-			Description: "A replica of an agent has connected to a relay. Said once more, with the same connection_id and connected_at, of a connection that was said to be lost and is there.",
+			Description: "A replica of an agent connected to a relay. Published again, with the same connection_id and connected_at, if the connection was reported lost by mistake.",
 		},
 		{
 			Name: TypeAgentDisconnected, Title: "AgentDisconnected", Stream: "AGENTS", Subject: "agent.{agent}.disconnected",
-			Description: "A replica of an agent is no longer connected to a relay. Of the replicas of a relay that was killed, the other relays say so.",
+			Description: "A replica of an agent disconnected from a relay. If the relay was killed, another relay publishes the event.",
 		},
 		{
 			Name: TypeAgentRequests, Title: "AgentRequests", Stream: "AGENTS", Subject: "agent.{agent}.requests",
-			Description: "Who asked what of an agent through a relay: requests that have ended, and the beginning of those that last. Never with bodies, headers or queries.",
+			Description: "Audit of requests to an agent through a relay: ended requests, and the start of long-running ones. Without bodies, headers and queries.",
 		},
 		{
 			Name: TypeApplied, Title: "Applied", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
-			Description: "A desired revision is applied completely.",
+			Description: "A desired revision was applied completely.",
 		},
 		{
 			Name: TypeApplyFailed, Title: "ApplyFailed", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
-			Description: "Applying or deleting was refused or failed. It is retried with back-off.",
+			Description: "An apply or a delete was refused or failed. The dispatcher retries it with back-off.",
 		},
 		{
 			Name: TypeTerminated, Title: "Terminated", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
-			Description: "Every object of the workspace is really gone.",
+			Description: "Every object of the workspace was deleted.",
 		},
 		{
 			Name: TypeTerminating, Title: "Terminating", Stream: "APPLIED", Subject: "applied.{agent}.{workspace}",
-			Description: "Deletion of a workspace's objects has begun.",
+			Description: "The deletion of a workspace's objects has started.",
 		},
 		{
 			Name: TypeAgentConfig, Title: "AgentConfig", Stream: "CONTROL", Subject: "control.{agent}.config",
-			Description: "Configuration of one agent, followed live by its watcher, its dispatcher and the relays.",
+			Description: "Configuration of one agent. Its watcher, its dispatcher and the relays apply changes at once.",
 		},
 		{
 			Name: TypeResyncRequested, Title: "ResyncRequested", Stream: "CONTROL", Subject: "control.{agent}.resync",
-			Description: "Asks an agent's watcher for a full resync.",
+			Description: "Requests a full resync from an agent's watcher.",
 		},
 		{
 			Name: TypeDeployFact, Title: "DeployFact", Stream: "DEPLOYS", Subject: "deploy.{cluster}.{namespace}.{kind}.{name}.{fact}",
-			Description: "What Lockstep adds to the CDEvent of a fact about a rollout, a scaling, a workload or an environment: its customData.",
+			Description: "A fact about a rollout, a scaling, a workload or an environment: the customData of its CDEvent.",
 		},
 		{
 			Name: TypeDesiredWorkspace, Title: "DesiredWorkspace", Stream: "DESIRED", Subject: "desired.{agent}.{workspace}",
-			Description: "The whole truth about one workspace for the dispatcher of its agent: apply exactly this.",
+			Description: "The complete desired state of one workspace. The dispatcher of its agent applies exactly this.",
 		},
 		{
 			Name: TypeDirectoryAgent, Title: "DirectoryAgent", Stream: "DIRECTORY", Subject: "directory.agent.{id}",
@@ -194,7 +192,7 @@ func Types() []Type {
 		},
 		{
 			Name: TypeDirectoryKey, Title: "DirectoryKey", Stream: "DIRECTORY", Subject: "directory.key.{id}",
-			Description: "A key that access tokens are signed with: its public part.",
+			Description: "Public part of a key that signs access tokens.",
 		},
 		{
 			Name: TypeDirectoryMembership, Title: "DirectoryMembership", Stream: "DIRECTORY", Subject: "directory.membership.{id}",
@@ -214,15 +212,15 @@ func Types() []Type {
 		},
 		{
 			Name: TypeObservedClusterReleased, Title: "ObservedClusterReleased", Stream: "OBSERVED", Subject: "observed.cluster.{cluster}.released",
-			Description: "An administrator took a cluster from the project that it was, for whoever follows rollouts. The one event of its stream that no agent writes: it stands where it takes effect, among what agents observe, so that reading the stream again gives the same.",
+			Description: "An administrator released a cluster from its project. It is the only event of this stream that no agent writes. It takes effect at its position among the observations, so a replay gives the same result.",
 		},
 		{
 			Name: TypeObservedDeployment, Title: "ObservedDeployment", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
-			Description: "A Deployment as the watcher saw it. Absent counts are 0.",
+			Description: "An observed Deployment of a workspace. Absent counts are 0.",
 		},
 		{
 			Name: TypeObservedPod, Title: "ObservedPod", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
-			Description: "A pod as the watcher saw it, told on the subject of the Deployment that owns it.",
+			Description: "An observed pod, on the subject of its Deployment.",
 		},
 		{
 			Name: TypeObservedRejected, Title: "ObservedRejected", Stream: "OBSERVED", Subject: "observed.{agent}.rejected",
@@ -230,27 +228,27 @@ func Types() []Type {
 		},
 		{
 			Name: TypeObservedReplicaSet, Title: "ObservedReplicaSet", Stream: "OBSERVED", Subject: "observed.{agent}.{kind}.{namespace}.{name}",
-			Description: "Metadata of a ReplicaSet, told on the subject of the Deployment that owns it.",
+			Description: "Metadata of an observed ReplicaSet, on the subject of its Deployment.",
 		},
 		{
 			Name: TypeObservedResyncBegun, Title: "ObservedResyncBegun", Stream: "OBSERVED", Subject: "observed.{agent}.resync",
-			Description: "A full resync of one agent begins. List versions were read before anything was listed.",
+			Description: "A full resync of one agent starts. List versions were read before the lists.",
 		},
 		{
 			Name: TypeObservedResyncEnded, Title: "ObservedResyncEnded", Stream: "OBSERVED", Subject: "observed.{agent}.resync",
-			Description: "A full resync has been sent whole.",
+			Description: "A full resync was published completely.",
 		},
 		{
 			Name: TypeObservedTick, Title: "ObservedTick", Stream: "OBSERVED", Subject: "observed.{agent}.tick",
-			Description: "Time as the agent's stream knows it, every 15 s: the only clock of decisions over observations.",
+			Description: "The watcher's time, every 15 s: the only clock for decisions about observations.",
 		},
 		{
 			Name: TypeObservedWorkload, Title: "ObservedWorkload", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
-			Description: "A Deployment, StatefulSet or DaemonSet whose rollouts are followed, as the watcher saw it. Absent counts are 0. Fields are named as in a Deployment; where another kind has them under other names, the description says which.",
+			Description: "An observed Deployment, StatefulSet or DaemonSet with its rollout. Absent counts are 0. Fields are named as in a Deployment; the descriptions give the names in other kinds.",
 		},
 		{
 			Name: TypeObservedWorkloadRevision, Title: "ObservedWorkloadRevision", Stream: "OBSERVED", Subject: "observed.{agent}.workload.{kind}.{namespace}.{name}",
-			Description: "Metadata of a ReplicaSet, or a ControllerRevision, told on the subject of the workload that owns it.",
+			Description: "Metadata of an observed ReplicaSet or ControllerRevision, on the subject of its workload.",
 		},
 		{
 			Name: TypeWorkspaceCreated, Title: "WorkspaceCreated", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.created",
@@ -258,11 +256,11 @@ func Types() []Type {
 		},
 		{
 			Name: TypeWorkspaceDesiredStateChanged, Title: "WorkspaceDesiredStateChanged", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.desired_state_changed",
-			Description: "What is wanted of a workspace changed, by a user or, after a restart, by the system.",
+			Description: "The desired state of a workspace was changed by a user or by the system.",
 		},
 		{
 			Name: TypeWorkspaceDrifted, Title: "WorkspaceDrifted", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.drifted",
-			Description: "A workspace's objects were changed in its cluster by somebody else. They are applied again.",
+			Description: "Somebody else changed objects of a workspace in its cluster. The dispatcher applies them again.",
 		},
 		{
 			Name: TypeWorkspaceExpiryWarning, Title: "WorkspaceExpiryWarning", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.expiry_warning",
@@ -270,11 +268,11 @@ func Types() []Type {
 		},
 		{
 			Name: TypeWorkspaceOrphanDeleted, Title: "WorkspaceOrphanDeleted", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.orphan_deleted",
-			Description: "Objects of an unknown workspace are gone from their cluster, as an operator decided. Project 0.",
+			Description: "The objects of an unknown workspace were deleted from their cluster at an operator's request. Project 0.",
 		},
 		{
 			Name: TypeWorkspaceOrphaned, Title: "WorkspaceOrphaned", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.orphaned",
-			Description: "A cluster holds objects of a workspace that is not known. They are left alone until an operator decides. Project 0.",
+			Description: "A cluster has objects of an unknown workspace. They stay until an operator decides. Project 0.",
 		},
 		{
 			Name: TypeWorkspaceStateChanged, Title: "WorkspaceStateChanged", Stream: "WORKSPACES", Subject: "workspace.{project}.{workspace}.state_changed",

@@ -7,8 +7,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// artifact that the fact is about, as a package URL: the image of the container that changed, or that bears the workload's name, or that comes last,
-// since those that initialize come first.
+// artifact that the fact is about, as a package URL: the image of the container that changed, or
+// that bears the workload's name, or that comes last, since those that initialize come first.
 func artifact(fact events.DeployFact) string {
 	image := ""
 	if fact.Rollout != nil {

@@ -22,7 +22,8 @@ const (
 	service = "deploys"
 )
 
-// cdEvent is the data of the CloudEvent, but for customData, which is the fact, and customDataContentType.
+// cdEvent is the data of the CloudEvent, but for customData, which is the fact, and
+// customDataContentType.
 type cdEvent struct {
 	Context eventContext `json:"context"`
 	Subject subject      `json:"subject"`
@@ -65,7 +66,8 @@ type reference struct {
 	Source string `json:"source,omitempty"`
 }
 
-// Of gives the fact as an event of the service deploys of a cell. The same fact gives the same bytes. The error says what the fact lacks.
+// Of gives the fact as an event of the service deploys of a cell. The same fact gives the same
+// bytes. The error says what the fact lacks.
 func Of(cell string, fact events.DeployFact) (event.Event, error) {
 	written, err := json.Marshal(fact)
 	if err != nil {
@@ -94,7 +96,8 @@ func From(cell string, fact events.DeployFact, written json.RawMessage) (event.E
 	return event.New(a, data)
 }
 
-// Read gives the fact of an event that [Of] made, of this version or another. The error says why the event has none.
+// Read gives the fact of an event that [Of] made, of this version or another. The error says why
+// the event has none.
 func Read(e event.Event) (events.DeployFact, error) {
 	if !strings.HasPrefix(e.Type(), vocabulary) && !strings.HasPrefix(e.Type(), custom) {
 		return events.DeployFact{}, fmt.Errorf("event %s: type %q is none of a deploy fact", e.ID(), e.Type())

@@ -55,8 +55,9 @@ func sample(fact events.Fact, change events.Change) events.DeployFact {
 
 //go:fix inline
 
-// standard reads the event as users of the standard do, and validates it by the standard's schema. The type that the library gives of a custom event
-// is not the event's, so the schema is looked up here.
+// standard reads the event as users of the standard do, and validates it by the standard's schema.
+// The type that the library gives of a custom event is not the event's, so the schema is looked up
+// here.
 func standard(t *testing.T, e event.Event) api.CDEventV04 {
 	cd, err := v05.NewFromJsonBytes(e.Data())
 	require.NoError(t, err)
@@ -75,7 +76,8 @@ func standard(t *testing.T, e event.Event) api.CDEventV04 {
 	return cd
 }
 
-// Every fact, with every change, is a CDEvent by the standard's own schemas, with our schema's data in it, and comes back whole.
+// Every fact, with every change, is a CDEvent by the standard's own schemas, with our schema's data
+// in it, and comes back whole.
 func TestEveryFactIsACDEvent(t *testing.T) {
 	t.Parallel()
 	for _, fact := range facts() {

@@ -10,8 +10,9 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// Advance takes one input into account and gives the facts that follow from it, numbered by the state's sequence. Their workload has kind group and
-// the environment's name. Where nothing was learnt the state is given back as it is, with the same serial.
+// Advance takes one input into account and gives the facts that follow from it, numbered by the
+// state's sequence. Their workload has kind group and the environment's name. Where nothing was
+// learnt the state is given back as it is, with the same serial.
 func (r Rules) Advance(s State, in Input) (State, []events.DeployFact) {
 	at := in.ObservedAt.UTC().Round(0)
 	if in.Member == nil && (s.WakeAt.IsZero() || at.Before(s.WakeAt)) {
@@ -88,8 +89,8 @@ func compare(a, b rollout.Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// run begins when a member comes with a commit of its own, or, where none has one, when a member of a whole environment begins a rollout. Before is the member as it was,
-// nil for a new one.
+// run begins when a member comes with a commit of its own, or, where none has one, when a member of
+// a whole environment begins a rollout. Before is the member as it was, nil for a new one.
 func (p *step) run(m Member, before *Member) {
 	s := &p.s
 	atRest := m.State == rollout.Completed && m.RolloutID == "" // it was there before anybody looked
@@ -125,7 +126,8 @@ func (p *step) name(m Member) string {
 	return p.s.digest()
 }
 
-// fresh says that the member came to its commit now. A new one that comes with what others are about to leave does not bring it back.
+// fresh says that the member came to its commit now. A new one that comes with what others are
+// about to leave does not bring it back.
 func (p *step) fresh(m Member, before *Member) bool {
 	if before != nil {
 		return m.Commit != before.Commit

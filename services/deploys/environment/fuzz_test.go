@@ -147,8 +147,9 @@ func (r *referee) member(sized byte) environment.Member {
 	return m
 }
 
-// Whatever is heard, in whatever order: of each run there is one start, at most one failure and one readiness, in that order and only when it is so; and an
-// environment whose workloads come to rest is told to be ready, or to have failed.
+// Whatever is heard, in whatever order: of each run there is one start, at most one failure and one
+// readiness, in that order and only when it is so; and an environment whose workloads come to rest
+// is told to be ready, or to have failed.
 func FuzzRuns(f *testing.F) {
 	for seed := range uint64(32) {
 		f.Add(seed, byte(seed))

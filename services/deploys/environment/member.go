@@ -34,10 +34,11 @@ const (
 
 // Rules that an operator sets.
 type Rules struct {
-	// Label that groups workloads, an annotation of the same name does too; defaults to lockstep.dev/deploy-group.
+	// Label that groups workloads, an annotation of the same name does too; defaults to
+	// lockstep.dev/deploy-group.
 	Label string
-	// Settle is how long nothing may be heard of a group whose size nobody says, or whose members name several commits, before it counts as whole;
-	// defaults to 30 s.
+	// Settle is how long nothing may be heard of a group whose size nobody says, or whose members
+	// name several commits, before it counts as whole; defaults to 30 s.
 	Settle time.Duration
 }
 
@@ -65,7 +66,8 @@ type Input struct {
 // Member is how one workload of an environment stands.
 type Member struct {
 	Workload rollout.Key `json:"workload"`
-	// State is [rollout.Running], [rollout.Completed] or [rollout.Failed]; empty for a member that is none any more.
+	// State is [rollout.Running], [rollout.Completed] or [rollout.Failed]; empty for a member that
+	// is none any more.
 	State string `json:"state,omitempty"`
 	// Unselected says of such a one that it is still there.
 	Unselected bool `json:"unselected,omitempty"`
@@ -81,7 +83,8 @@ type Member struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// same says that nothing of the member is news. What is empty and what is not there are the same: it goes through JSON.
+// same says that nothing of the member is news. What is empty and what is not there are the same:
+// it goes through JSON.
 func (m Member) same(o Member) bool {
 	return m.Workload == o.Workload && m.State == o.State && m.RolloutID == o.RolloutID && m.Reconstructed == o.Reconstructed && m.Commit == o.Commit &&
 		m.Size == o.Size && slices.Equal(m.Names, o.Names) && slices.Equal(m.Images, o.Images) && maps.Equal(m.Labels, o.Labels) &&
@@ -94,8 +97,8 @@ type Change struct {
 	Input Input
 }
 
-// Changes gives what the step of a workload from one state to the next means to environments: nothing, one input, or, when it went from one group to
-// another, two.
+// Changes gives what the step of a workload from one state to the next means to environments:
+// nothing, one input, or, when it went from one group to another, two.
 func (r Rules) Changes(before, after rollout.State) []Change {
 	at := after.At
 	was, old, had := r.member(before)

@@ -18,8 +18,9 @@ const (
 // maxMembers of an environment that are followed.
 const maxMembers = 500
 
-// State is everything that is remembered of one environment. Its JSON has the same bytes for equal states. Keep it when no member is left: its sequence goes on when
-// the environment comes back, so that what is told then is no repetition, even of the same commit.
+// State is everything that is remembered of one environment. Its JSON has the same bytes for equal
+// states. Keep it when no member is left: its sequence goes on when the environment comes back, so
+// that what is told then is no repetition, even of the same commit.
 type State struct {
 	Key Key `json:"key"`
 	// Serial grows by 1 with each input that changed the state.
@@ -31,7 +32,8 @@ type State struct {
 	Members []Member `json:"members,omitempty"`
 	// Run is what the environment is coming to, or has come to; empty before anything is known.
 	Run string `json:"run,omitempty"`
-	// Told of the run last: silent, started, ready or failed. A run that has failed may still become ready.
+	// Told of the run last: silent, started, ready or failed. A run that has failed may still
+	// become ready.
 	Told string `json:"told,omitempty"`
 	// SeenAt is when the run began, NewsAt when a member was last heard of.
 	SeenAt time.Time `json:"seen_at,omitzero"`
@@ -51,7 +53,8 @@ func (s State) clone() State {
 	return s
 }
 
-// sayers are the members by which to go where they say how many there are, or which: those of the run know best.
+// sayers are the members by which to go where they say how many there are, or which: those of the
+// run know best.
 func (s State) sayers() []Member {
 	says := func(m Member) bool { return m.Size > 0 || len(m.Names) > 0 }
 	var ours, all []Member
@@ -98,7 +101,8 @@ func (s State) all(state string) bool {
 	return len(s.Members) > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.State != state })
 }
 
-// failed is a member that has failed, one of the run rather than one that is still to come to it; -1 where none has.
+// failed is a member that has failed, one of the run rather than one that is still to come to it;
+// -1 where none has.
 func (s State) failed() int {
 	ours := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed && s.ours(m) })
 	if ours >= 0 {

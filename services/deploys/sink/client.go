@@ -11,23 +11,23 @@ const (
 	dialTimeout    = 10 * time.Second
 	keepAlive      = 30 * time.Second
 	defaultTimeout = 30 * time.Second
-	// maxAnswer bounds what is read of an answer, in bytes: a page of a hundred of the longest comments.
-	maxAnswer = 16 << 20
+	// maxResponse bounds the bytes read of a response: a page of a hundred of the longest comments.
+	maxResponse = 16 << 20
 )
 
-// ClientOptions say how a destination is spoken to.
+// ClientOptions configure the HTTP client of a destination.
 type ClientOptions struct {
 	Network NetworkConfig
-	// Timeout of one request, waiting for the limiter left out. Defaults to 30 s.
+	// Timeout of one request, without the wait for the limiter. Defaults to 30 s.
 	Timeout time.Duration
-	// Limiter that writes wait for, and that is paused by answers with Retry-After. Required.
+	// Limiter delays writes. A response with Retry-After pauses it. Required.
 	Limiter *Limiter
-	// NoRedirects gives redirects to the caller instead of following them.
+	// NoRedirects returns redirects to the caller.
 	NoRedirects bool
 }
 
-// NewClient makes an HTTP client for one destination. It uses no proxy: through one, the addresses could not be checked. Close its idle connections when it
-// is no longer used.
+// NewClient returns an HTTP client for one destination. It uses no proxy, because a proxy would
+// hide the addresses that NetworkConfig checks. The caller closes its idle connections.
 func NewClient(o ClientOptions) *http.Client {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
@@ -39,7 +39,7 @@ func NewClient(o ClientOptions) *http.Client {
 	return client
 }
 
-// NewTransport is what NewClient sends with.
+// NewTransport returns the transport of NewClient.
 func NewTransport(o ClientOptions) http.RoundTripper {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
@@ -64,7 +64,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	if err := wait(request.Context()); err != nil {
 		if request.Body != nil {
-			_ = request.Body.Close() // as a RoundTripper must; nothing was read of it
+			_ = request.Body.Close() // A RoundTripper must close it.
 		}
 		return nil, err
 	}
@@ -72,9 +72,9 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := t.base.RoundTrip(request.WithContext(ctx))
 	if err != nil {
 		cancel()
-		return nil, err //nolint:wrapcheck // as a RoundTripper must
+		return nil, err //nolint:wrapcheck // A RoundTripper returns errors as they are.
 	}
-	response.Body = &answer{Reader: io.LimitReader(response.Body, maxAnswer), body: response.Body, cancel: cancel}
+	response.Body = &responseBody{Reader: io.LimitReader(response.Body, maxResponse), body: response.Body, cancel: cancel}
 	switch response.StatusCode {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusForbidden:
 		if delay, ok := ParseRetryAfter(response.Header, time.Now()); ok {
@@ -84,11 +84,11 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// CloseIdleConnections is called by the method of http.Client of that name.
+// CloseIdleConnections implements the method that http.Client calls.
 func (t *transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
 
-// answer ends the time-out of its request when it is closed.
-type answer struct {
+// responseBody ends the time-out of its request on Close.
+type responseBody struct {
 	io.Reader
 
 	body   io.Closer
@@ -96,7 +96,7 @@ type answer struct {
 }
 
 // Close implements io.Closer.
-func (a *answer) Close() error {
-	defer a.cancel()
-	return a.body.Close() //nolint:wrapcheck // the body's own
+func (b *responseBody) Close() error {
+	defer b.cancel()
+	return b.body.Close() //nolint:wrapcheck // The error of the wrapped body.
 }

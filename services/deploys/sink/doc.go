@@ -1,16 +1,20 @@
-// Package sink brings facts about deploys to where people look: each sink is a destination with a position, a filter, limits and dead letters of its own.
+// Package sink delivers facts about deploys to destinations such as Slack, GitHub, BigQuery and
+// webhooks.
 //
-// A sink is a durable consumer sink-<name> on DEPLOYS, so a slow or broken one delays no other. One replica of the service delivers (an advisory lock);
-// another takes over where it stopped. What is promised:
+// Each sink is a durable consumer sink-<name> on DEPLOYS, so a slow sink delays no other. One
+// replica of the service holds an advisory lock and delivers; another takes over where it stopped.
+// Promises:
 //
-//   - A fact that passes the filter is delivered, or put on DEAD with the reason, before the position passes it. It is delivered once; after a crash between
-//     the delivery and the note of it, it is delivered again under the same key, by which the destination or the sink knows it.
-//   - Facts of one thread (a rollout, a group) are delivered in order, one at a time. One that is retried delays only its thread, until it is given up
-//     or so many wait behind it that, while other threads get through, it is put on DEAD. When nothing gets through, everything waits on the stream.
-//   - Where only the latest matters ([Traits].Latest), what waited is delivered as one.
-//   - Limits are those of the destination, shared by all sinks that use the same credential; an answer that says when to come back is obeyed.
-//   - What is on DEAD is delivered again by `lockstep dead retry`, and any fact by [Set.Resend]: both go through the stream SINKS, never
-//     through DEPLOYS, which is a public record.
+//   - A fact that passes the filter is delivered or dead-lettered before the consumer's position
+//     passes it. After a crash it may be delivered twice, with the same key.
+//   - Facts of one thread (a rollout, a group) are delivered in order, one at a time. A failing
+//     thread delays no other. It is dead-lettered after Retry.GiveUp, or earlier if it holds too
+//     many facts while other threads succeed.
+//   - While every delivery fails, facts wait on the stream.
+//   - A sink with [Traits].Latest receives all waiting facts of a thread as one delivery.
+//   - Sinks with the same credential share the limits of the destination and obey its Retry-After.
+//   - `lockstep dead retry` and [Set.Resend] publish a fact on SINKS, never on DEPLOYS, which is a
+//     public record.
 //
-// Deliveries are remembered for a week, threads for 400 days: [Store] says where.
+// PostgreSQL keeps deliveries for a week and threads for 400 days.
 package sink

@@ -14,35 +14,36 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// FilterConfig says which facts a sink tells. What is empty selects all; what is given must all be so.
+// FilterConfig selects the facts that a sink delivers. A fact must meet every condition; an empty
+// field is no condition.
 type FilterConfig struct {
-	Facts      []string          `yaml:"facts" help:"facts to tell, such as completed; default: those that the type of sink makes something of"`
+	Facts      []string          `yaml:"facts" help:"facts to deliver, such as completed; default: those that the type of sink supports"`
 	Kinds      []string          `yaml:"kinds" help:"kinds of workloads: deployment, statefulset, daemonset, group; default: all"`
 	Clusters   []string          `yaml:"clusters" help:"UIDs of clusters; default: all"`
 	Namespaces []string          `yaml:"namespaces" help:"namespaces, * for any characters; default: all"`
 	Names      []string          `yaml:"names" help:"names of workloads, * for any characters; default: all"`
 	Labels     map[string]string `yaml:"labels" help:"labels that the workload has; * for any value; default: none"`
-	Expression string            `yaml:"expression" help:"condition in CEL over the variables name, namespace, kind, cluster, agent, labels, annotations, change, revision, images, reason, message, provenance, group, run and fact, which is the whole fact as its schema describes it; a fact on which it fails is not told; default: none"`
+	Expression string            `yaml:"expression" help:"condition in CEL with the variables name, namespace, kind, cluster, agent, labels, annotations, change, revision, images, reason, message, provenance, group, run and fact, the complete fact as in its schema; a fact is not delivered if the evaluation fails; default: none"`
 }
 
-// Validate says what is wrong with the patterns and the expression.
+// Validate returns the faults of the patterns and the expression.
 func (c FilterConfig) Validate() []error {
 	var faults []error
 	for key, patterns := range map[string][]string{"namespaces": c.Namespaces, "names": c.Names} {
 		for _, p := range patterns {
 			if _, err := path.Match(p, ""); err != nil {
-				faults = append(faults, config.Invalid(key, "%q is no pattern such as team-*", p))
+				faults = append(faults, config.Invalid(key, "%q is not a pattern such as team-*", p))
 			}
 		}
 	}
 	for _, f := range c.Facts {
 		if !slices.Contains(facts(), events.Fact(f)) {
-			faults = append(faults, config.Invalid("facts", "%q is no fact; there are %s", f, joined(facts())))
+			faults = append(faults, config.Invalid("facts", "%q is not a fact: use %s", f, joined(facts())))
 		}
 	}
 	for _, k := range c.Kinds {
 		if !slices.Contains(kinds(), k) {
-			faults = append(faults, config.Invalid("kinds", "%q is no kind; there are %s", k, joined(kinds())))
+			faults = append(faults, config.Invalid("kinds", "%q is not a kind: use %s", k, joined(kinds())))
 		}
 	}
 	if _, err := compile(c.Expression); err != nil {
@@ -51,20 +52,24 @@ func (c FilterConfig) Validate() []error {
 	return faults
 }
 
-// facts are all there are.
+// facts lists all facts.
 func facts() []events.Fact {
 	return []events.Fact{
-		events.FactStarted, events.FactProgressed, events.FactCompleted, events.FactDrained, events.FactStalled, events.FactRecovered, events.FactBlocked,
-		events.FactUnblocked, events.FactPaused, events.FactResumed, events.FactSuperseded, events.FactCancelled, events.FactRolledBack, events.FactRestarted,
-		events.FactRemoved, events.FactUnknown, events.FactGap, events.FactScaleStarted, events.FactScaleCompleted, events.FactPartitionReached,
-		events.FactEnvironmentStarted, events.FactEnvironmentReady, events.FactEnvironmentFailed, events.FactEnvironmentRemoved,
+		events.FactStarted, events.FactProgressed, events.FactCompleted, events.FactDrained,
+		events.FactStalled, events.FactRecovered, events.FactBlocked, events.FactUnblocked,
+		events.FactPaused, events.FactResumed, events.FactSuperseded, events.FactCancelled,
+		events.FactRolledBack, events.FactRestarted, events.FactRemoved, events.FactUnknown, events.FactGap,
+		events.FactScaleStarted, events.FactScaleCompleted, events.FactPartitionReached,
+		events.FactEnvironmentStarted, events.FactEnvironmentReady, events.FactEnvironmentFailed,
+		events.FactEnvironmentRemoved,
 	}
 }
 
-// kinds are those of workloads.
+// kinds lists the kinds of workloads, and groups.
 func kinds() []string {
 	return []string{
-		string(events.WorkloadKindDeployment), string(events.WorkloadKindStatefulset), string(events.WorkloadKindDaemonset), "group",
+		string(events.WorkloadKindDeployment), string(events.WorkloadKindStatefulset),
+		string(events.WorkloadKindDaemonset), "group",
 	}
 }
 
@@ -100,36 +105,46 @@ func NewFilter(cfg FilterConfig) (*Filter, error) {
 // compile returns nil for no expression.
 func compile(expression string) (cel.Program, error) {
 	if expression == "" {
-		return nil, nil //nolint:nilnil // no condition
+		return nil, nil //nolint:nilnil // No condition.
 	}
 	texts := cel.MapType(cel.StringType, cel.StringType)
 	env, err := cel.NewEnv(
 		cel.CrossTypeNumericComparisons(true),
 		cel.Variable("fact", cel.MapType(cel.StringType, cel.DynType)),
-		cel.Variable("name", cel.StringType), cel.Variable("namespace", cel.StringType), cel.Variable("kind", cel.StringType),
-		cel.Variable("cluster", cel.StringType), cel.Variable("agent", cel.IntType), cel.Variable("labels", texts), cel.Variable("annotations", texts),
-		cel.Variable("change", cel.StringType), cel.Variable("revision", cel.IntType), cel.Variable("images", cel.ListType(cel.StringType)),
-		cel.Variable("reason", cel.StringType), cel.Variable("message", cel.StringType), cel.Variable("provenance", cel.StringType),
-		cel.Variable("group", cel.StringType), cel.Variable("run", cel.StringType),
+		cel.Variable("name", cel.StringType),
+		cel.Variable("namespace", cel.StringType),
+		cel.Variable("kind", cel.StringType),
+		cel.Variable("cluster", cel.StringType),
+		cel.Variable("agent", cel.IntType),
+		cel.Variable("labels", texts),
+		cel.Variable("annotations", texts),
+		cel.Variable("change", cel.StringType),
+		cel.Variable("revision", cel.IntType),
+		cel.Variable("images", cel.ListType(cel.StringType)),
+		cel.Variable("reason", cel.StringType),
+		cel.Variable("message", cel.StringType),
+		cel.Variable("provenance", cel.StringType),
+		cel.Variable("group", cel.StringType),
+		cel.Variable("run", cel.StringType),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("set up CEL: %w", err)
 	}
 	ast, issues := env.Compile(expression)
 	if issues.Err() != nil {
-		return nil, fmt.Errorf("the expression cannot be understood: %w", issues.Err())
+		return nil, fmt.Errorf("parse the expression: %w", issues.Err())
 	}
 	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
-		return nil, fmt.Errorf("the expression is of type %s, must be true or false", out)
+		return nil, fmt.Errorf("the expression is of type %s, must be bool", out)
 	}
 	program, err := env.Program(ast, cel.CostLimit(costLimit))
 	if err != nil {
-		return nil, fmt.Errorf("the expression cannot be used: %w", err)
+		return nil, fmt.Errorf("compile the expression: %w", err)
 	}
 	return program, nil
 }
 
-// Selects says whether the fact is to be told.
+// Selects reports whether the filter selects a fact.
 func (f *Filter) Selects(fact events.DeployFact) bool {
 	w := fact.Workload
 	listed := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
@@ -163,9 +178,10 @@ func (f *Filter) holds(fact events.DeployFact) bool {
 	}
 	w, v := fact.Workload, NewView(fact, Source{})
 	out, _, err := f.program.Eval(map[string]any{
-		"fact": whole, "name": w.Name, "namespace": w.Namespace, "kind": w.Kind, "cluster": w.ClusterUID, "agent": w.AgentID,
-		"labels": orEmpty(w.Labels), "annotations": orEmpty(w.Annotations), "change": v.Change, "revision": v.Revision, "images": v.Images,
-		"reason": fact.Reason, "message": fact.Message, "provenance": string(fact.Provenance), "group": v.Group, "run": v.Run,
+		"fact": whole, "name": w.Name, "namespace": w.Namespace, "kind": w.Kind, "cluster": w.ClusterUID,
+		"agent": w.AgentID, "labels": v.Labels, "annotations": v.Annotation, "change": v.Change, "revision": v.Revision,
+		"images": v.Images, "reason": fact.Reason, "message": fact.Message, "provenance": string(fact.Provenance),
+		"group": v.Group, "run": v.Run,
 	})
 	if err != nil {
 		return false

@@ -13,7 +13,7 @@ import (
 
 func TestFilters(t *testing.T) {
 	t.Parallel()
-	f := fact("checkout", 3, events.FactCompleted)
+	f := newFact("checkout", 3, events.FactCompleted)
 	f.Workload.Labels = map[string]string{"team": "web"}
 	f.Counts = &events.Counts{Desired: 5}
 	f.Rollout.Images = []events.Image{{Image: "registry.example.com/shop:1"}}
@@ -59,7 +59,7 @@ func TestFilters(t *testing.T) {
 
 func TestTemplates(t *testing.T) {
 	t.Parallel()
-	f := fact("checkout", 3, events.FactRolledBack)
+	f := newFact("checkout", 3, events.FactRolledBack)
 	ms := 64_000
 	f.DurationMs, f.Message = &ms, "a <b>"
 	f.Rollout.Images = []events.Image{{Image: "shop:1"}, {Image: "db:2"}}
@@ -112,12 +112,12 @@ func TestSources(t *testing.T) {
 	t.Parallel()
 	const commit = "9fceb02d0ae598e95dc970b74767f19372d61af8"
 	with := func(annotations, labels map[string]string) events.DeployFact {
-		f := fact("checkout", 1, events.FactStarted)
+		f := newFact("checkout", 1, events.FactStarted)
 		f.Workload.Annotations, f.Workload.Labels = annotations, labels
 		f.Rollout.Images = []events.Image{{Image: "ghcr.io/acme/base:latest"}, {Image: "ghcr.io/acme/shop:sha-9fceb02"}}
 		return f
 	}
-	group := fact("pr", 1, events.FactEnvironmentReady)
+	group := newFact("pr", 1, events.FactEnvironmentReady)
 	group.Environment = &events.Environment{Group: "pr", Run: commit}
 	byImage := sink.SourceConfig{ImagePattern: `^ghcr\.io/(?P<repository>acme/shop):sha-(?P<commit>[0-9a-f]+)$`}
 	for name, tc := range map[string]struct {
@@ -161,7 +161,7 @@ func FuzzFindNeverNamesWhatIsNoRepository(f *testing.F) {
 	f.Fuzz(func(t *testing.T, repository, commit string) {
 		finder, err := sink.NewFinder(sink.DefaultSource(), "github.com")
 		require.NoError(t, err)
-		fact := fact("a", 1, events.FactStarted)
+		fact := newFact("a", 1, events.FactStarted)
 		fact.Workload.Annotations = map[string]string{"lockstep.dev/commit": commit, "lockstep.dev/repository": repository}
 		if s, ok := finder.Find(fact); ok {
 			require.Regexp(t, `^[A-Za-z0-9-]+/[A-Za-z0-9._-]+$`, s.Repository())
@@ -172,11 +172,11 @@ func FuzzFindNeverNamesWhatIsNoRepository(f *testing.F) {
 }
 
 func FuzzReadNeverPanics(f *testing.F) {
-	m := message(f, "id", fact("a", 1, events.FactStarted))
+	m := message(f, "id", newFact("a", 1, events.FactStarted))
 	f.Add(m.Data, "id")
 	f.Add([]byte(`{"customData":null}`), "")
 	f.Fuzz(func(t *testing.T, data []byte, id string) {
-		header := message(t, "id", fact("a", 1, events.FactStarted)).Header
+		header := message(t, "id", newFact("a", 1, events.FactStarted)).Header
 		header["ce-id"] = []string{id}
 		e, read, err := sink.Read(header, data)
 		if err == nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limit is how often a destination may be written to: never more than Count times in any Window. Burst of them may come at once, at most half of
-// Count where that is more than 1; the rest is spread evenly.
+// Limit allows at most Count writes in any Window. Burst writes may happen at once, at most half of
+// Count; the others are spread evenly.
 type Limit struct {
 	Count  int
 	Window time.Duration
@@ -22,11 +22,12 @@ func (l Limit) limiter() *rate.Limiter {
 		return rate.NewLimiter(rate.Every(l.Window), 1)
 	}
 	burst := min(max(l.Burst, 1), max(l.Count/2, 1))
-	// A bucket lets its burst through, and what flows in during the window: together Count.
+	// A token bucket allows its burst plus the refill during the window: together Count.
 	return rate.NewLimiter(rate.Limit(float64(l.Count-burst)/l.Window.Seconds()), burst)
 }
 
-// Limiter holds writers to the limits of one destination, and to what it answers. It may be used from any goroutine.
+// Limiter enforces the limits of one destination and its Retry-After. It is safe for concurrent
+// use.
 type Limiter struct {
 	limiters []*rate.Limiter
 	outer    *Limiter
@@ -35,7 +36,7 @@ type Limiter struct {
 	until time.Time
 }
 
-// NewLimiter makes a limiter that keeps all the limits.
+// NewLimiter returns a limiter that enforces all limits.
 func NewLimiter(limits ...Limit) *Limiter {
 	l := &Limiter{}
 	for _, limit := range limits {
@@ -44,14 +45,14 @@ func NewLimiter(limits ...Limit) *Limiter {
 	return l
 }
 
-// Within makes a limiter that keeps further limits beside those of l.
+// Within returns a limiter that enforces further limits in addition to those of l.
 func (l *Limiter) Within(limits ...Limit) *Limiter {
 	inner := NewLimiter(limits...)
 	inner.outer = l
 	return inner
 }
 
-// Pause lets nobody through for a time: the destination said so.
+// Pause blocks all requests for a time, as the destination asked.
 func (l *Limiter) Pause(d time.Duration) {
 	if l.outer != nil {
 		l.outer.Pause(d)
@@ -64,7 +65,7 @@ func (l *Limiter) Pause(d time.Duration) {
 	}
 }
 
-// Paused is how long nobody is let through yet.
+// Paused returns how long requests are still blocked.
 func (l *Limiter) Paused() time.Duration {
 	if l.outer != nil {
 		return l.outer.Paused()
@@ -74,7 +75,7 @@ func (l *Limiter) Paused() time.Duration {
 	return max(time.Until(l.until), 0)
 }
 
-// Wait waits until one write may be made, and counts it.
+// Wait waits until a write is allowed, and counts it.
 func (l *Limiter) Wait(ctx context.Context) error {
 	for _, limiter := range l.limiters {
 		if err := sleep(ctx, limiter.Reserve().Delay()); err != nil {
@@ -87,7 +88,7 @@ func (l *Limiter) Wait(ctx context.Context) error {
 	return l.AwaitPause(ctx)
 }
 
-// Await waits until one write might be made, without counting it.
+// Await waits until a write is allowed, without counting it.
 func (l *Limiter) Await(ctx context.Context) error {
 	for _, limiter := range l.limiters {
 		for {
@@ -109,7 +110,7 @@ func (l *Limiter) Await(ctx context.Context) error {
 	return l.AwaitPause(ctx)
 }
 
-// AwaitPause waits until nobody is held back by what the destination answered.
+// AwaitPause waits until a pause has ended.
 func (l *Limiter) AwaitPause(ctx context.Context) error {
 	for {
 		paused := l.Paused()
@@ -136,13 +137,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Limiters gives sinks that write to the same destination with the same credential the same limiter.
+// Limiters shares one limiter among sinks that write to the same destination with the same
+// credential.
 type Limiters struct {
 	mu    sync.Mutex
 	known map[string]*Limiter
 }
 
-// For is the limiter of the destination; the limits of the first who asks hold.
+// For returns the limiter of a destination. The limits of the first call count.
 func (l *Limiters) For(destination string, limits ...Limit) *Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()

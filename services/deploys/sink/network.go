@@ -10,30 +10,30 @@ import (
 	"lockstep.internal/libs/config"
 )
 
-// NetworkConfig says which addresses a sink may connect to.
+// NetworkConfig selects the addresses that a sink may connect to.
 type NetworkConfig struct {
-	AllowPrivate  bool     `yaml:"allow_private" help:"let the sink connect to loopback, private, link-local and other addresses that are not public"`
-	AllowNetworks []string `yaml:"allow_networks" help:"networks that are not public and that the sink may connect to all the same, such as 10.20.0.0/16; default: none"`
+	AllowPrivate  bool     `yaml:"allow_private" help:"let the sink connect to addresses that are not public, such as loopback, private and link-local"`
+	AllowNetworks []string `yaml:"allow_networks" help:"further networks that the sink may connect to although they are not public, such as 10.20.0.0/16; default: none"`
 }
 
-// Validate says what is wrong with the networks.
+// Validate returns the faults of the networks.
 func (c NetworkConfig) Validate() []error {
 	var faults []error
 	for _, n := range c.AllowNetworks {
 		if _, err := netip.ParsePrefix(n); err != nil {
-			faults = append(faults, config.Invalid("allow_networks", "%q is no network such as 10.20.0.0/16", n))
+			faults = append(faults, config.Invalid("allow_networks", "%q is not a network such as 10.20.0.0/16", n))
 		}
 	}
 	return faults
 }
 
-// ErrPrivate says that an address is not public.
-var ErrPrivate = errors.New("the address is not public, and not allowed by allow_private or allow_networks")
+// ErrPrivate means that an address is neither public nor allowed.
+var ErrPrivate = errors.New("the address is not public: set allow_private or allow_networks to allow it")
 
-// special are networks, beside those that netip knows, that are not public.
-var special = []netip.Prefix{
+// nonPublic lists the networks that netip considers public but that are not.
+var nonPublic = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"), // carriers' NAT, and clouds' insides
+	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT and internal networks of clouds
 	netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"),
@@ -50,13 +50,13 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),
 }
 
-// Public says whether the address is one of the public internet.
+// Public reports whether an address belongs to the public internet.
 func Public(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	if !a.IsGlobalUnicast() || a.IsPrivate() {
 		return false
 	}
-	for _, p := range special {
+	for _, p := range nonPublic {
 		if p.Contains(a) {
 			return false
 		}
@@ -64,7 +64,7 @@ func Public(a netip.Addr) bool {
 	return true
 }
 
-// control looks at each address that is about to be connected to, after every resolution and redirect: what a name resolved to before says nothing.
+// control checks each address right before the connection, after name resolution and redirects.
 func (c NetworkConfig) control() func(network, address string, _ syscall.RawConn) error {
 	var allowed []netip.Prefix
 	for _, n := range c.AllowNetworks {

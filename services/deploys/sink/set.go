@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,37 +21,39 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Retry bounds attempts that fail.
+// Retry bounds failed attempts.
 type Retry struct {
-	Min    time.Duration `yaml:"min" help:"pause before the second attempt; each pause is about twice the one before"`
-	Max    time.Duration `yaml:"max" help:"longest pause between attempts, unless the destination asks for a longer one"`
-	GiveUp time.Duration `yaml:"give_up" help:"how long a fact is tried before it is put on DEAD"`
+	Min    time.Duration `yaml:"min" help:"delay before the second attempt; each further delay is about twice as long"`
+	Max    time.Duration `yaml:"max" help:"longest delay between attempts, unless the destination asks for a longer one"`
+	GiveUp time.Duration `yaml:"give_up" help:"how long a fact is retried before it is dead-lettered"`
 }
 
-// DefaultRetry is what Retry is unless told.
+// DefaultRetry returns the default of Retry.
 func DefaultRetry() Retry {
 	return Retry{Min: time.Second, Max: 5 * time.Minute, GiveUp: 24 * time.Hour}
 }
 
 // Entry is one sink of a set.
 type Entry struct {
-	// Name is lower-case letters, digits and dashes, at most 40, and keeps the position: under another name a sink begins anew. Required.
+	// Name has lower-case letters, digits and dashes, at most 40. It identifies the position of the
+	// sink: a sink with a new name starts anew. Required.
 	Name string
-	// Type is shown to people.
+	// Type is shown to operators.
 	Type string
-	// Sink does the work. Required.
+	// Sink delivers. Required.
 	Sink Sink
-	// Filter selects what is told. Defaults to all.
+	// Filter selects facts. Defaults to all.
 	Filter *Filter
-	// Backfill makes a new sink begin with the oldest fact there is; otherwise it begins with the next one.
+	// Backfill lets a new sink start with the oldest stored fact. By default it starts with the
+	// next one.
 	Backfill bool
 	// Retry defaults to DefaultRetry.
 	Retry Retry
-	// Waiting is how many facts are taken from the stream before they are done with. Defaults to 500.
-	Waiting int
+	// MaxPending bounds the unfinished facts in memory. Defaults to 500.
+	MaxPending int
 }
 
-// Config of a set of sinks. What is not said to have a default is required.
+// Config of a set of sinks. A field without a default is required.
 type Config struct {
 	Cell      topology.Cell
 	Pool      *pgxpool.Pool
@@ -58,18 +61,18 @@ type Config struct {
 	Logger    *slog.Logger
 	Entries   []Entry
 
-	// Metrics to write to. Defaults to none.
+	// Metrics defaults to unregistered ones.
 	Metrics *Metrics
-	// LockInterval is how often a replica that waits asks whether it may deliver. Defaults to 500 ms.
+	// LockInterval is how often a standby replica tries to take the lock. Defaults to 500 ms.
 	LockInterval time.Duration
-	// AckWait is when the server delivers again what this replica does not say it still works on. Defaults to 30 s.
+	// AckWait is the ack deadline of the consumers. Defaults to 30 s.
 	AckWait time.Duration
-	// Grace is what a delivery under way gets when the set is told to end. Defaults to 10 s.
+	// Grace is how long a delivery in progress may continue during shutdown. Defaults to 10 s.
 	Grace time.Duration
-	// StaleAfter is how long a sink fails before Check tells of it. Defaults to 1 min.
+	// StaleAfter is how long a sink may fail before Check returns an error. Defaults to 1 min.
 	StaleAfter time.Duration
-	// NoteInterval is how often positions and troubles are written down. Defaults to 10 s.
-	NoteInterval time.Duration
+	// SaveInterval is how often positions and errors are saved. Defaults to 10 s.
+	SaveInterval time.Duration
 }
 
 // Set runs all sinks of the service.
@@ -77,17 +80,16 @@ type Set struct {
 	cfg     Config
 	metrics *Metrics
 
-	mu    sync.Mutex
-	pumps map[string]*pump // of this replica while it delivers
-	leads bool
+	mu      sync.Mutex
+	workers map[string]*worker // nil on a standby replica
 }
 
-var namePatternOfSinks = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var sinkName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
-// ValidName says whether a sink may have the name.
-func ValidName(name string) bool { return namePatternOfSinks.MatchString(name) }
+// ValidName reports whether a sink may have the name.
+func ValidName(name string) bool { return sinkName.MatchString(name) }
 
-// New makes a set; it does nothing until Run.
+// New returns a set that starts with Run.
 func New(cfg Config) (*Set, error) {
 	if cfg.Pool == nil || cfg.JetStream == nil || cfg.Logger == nil || cfg.Cell == "" {
 		return nil, errors.New("configure sinks: pool, JetStream, logger and cell are required")
@@ -96,107 +98,96 @@ func New(cfg Config) (*Set, error) {
 	seen := map[string]bool{}
 	for i := range cfg.Entries {
 		e := &cfg.Entries[i]
-		if !ValidName(e.Name) || seen[e.Name] || e.Sink == nil {
-			return nil, fmt.Errorf("configure sinks: sink %q has a name that is taken or not made of a-z, 0-9 and -, or does nothing", e.Name)
+		switch {
+		case !ValidName(e.Name):
+			return nil, fmt.Errorf("configure sinks: name %q: use a-z, 0-9 and -, at most 40", e.Name)
+		case seen[e.Name]:
+			return nil, fmt.Errorf("configure sinks: name %q: is used twice", e.Name)
+		case e.Sink == nil:
+			return nil, fmt.Errorf("configure sinks: sink %q: has no implementation", e.Name)
 		}
 		seen[e.Name] = true
 		if e.Filter == nil {
 			e.Filter = &Filter{}
 		}
-		e.Retry = e.Retry.withDefaults()
-		e.Waiting = orInt(e.Waiting, 500)
+		d := DefaultRetry()
+		e.Retry.Min, e.Retry.Max = cmp.Or(e.Retry.Min, d.Min), cmp.Or(e.Retry.Max, d.Max)
+		e.Retry.GiveUp = cmp.Or(e.Retry.GiveUp, d.GiveUp)
+		e.MaxPending = cmp.Or(e.MaxPending, 500)
 	}
-	cfg.AckWait = orDuration(cfg.AckWait, 30*time.Second)
-	cfg.Grace = orDuration(cfg.Grace, 10*time.Second)
-	cfg.StaleAfter = orDuration(cfg.StaleAfter, time.Minute)
-	cfg.NoteInterval = orDuration(cfg.NoteInterval, 10*time.Second)
+	cfg.AckWait = cmp.Or(cfg.AckWait, 30*time.Second)
+	cfg.Grace = cmp.Or(cfg.Grace, 10*time.Second)
+	cfg.StaleAfter = cmp.Or(cfg.StaleAfter, time.Minute)
+	cfg.SaveInterval = cmp.Or(cfg.SaveInterval, 10*time.Second)
 	if cfg.Metrics == nil {
 		cfg.Metrics = newMetrics()
 	}
 	return &Set{cfg: cfg, metrics: cfg.Metrics}, nil
 }
 
-func (r Retry) withDefaults() Retry {
-	d := DefaultRetry()
-	return Retry{Min: orDuration(r.Min, d.Min), Max: orDuration(r.Max, d.Max), GiveUp: orDuration(r.GiveUp, d.GiveUp)}
-}
-
-func orDuration(d, fallback time.Duration) time.Duration {
-	if d == 0 {
-		return fallback
-	}
-	return d
-}
-
-func orInt(n, fallback int) int {
-	if n == 0 {
-		return fallback
-	}
-	return n
-}
-
-// Run delivers, or waits for the replica that does, until ctx is done, and returns nil. Failures of the database and of NATS are logged and retried for ever.
+// Run delivers while this replica holds the lock, until ctx ends, and returns nil. It logs and
+// retries failures of the database and of NATS.
 func (s *Set) Run(ctx context.Context) error {
 	if len(s.cfg.Entries) == 0 {
 		<-ctx.Done()
 		return nil
 	}
-	pause := pauses()
+	delay := restartBackOff()
 	for ctx.Err() == nil {
-		err := s.lead(ctx, pause.Reset)
+		err := s.lead(ctx, delay.Reset)
 		if ctx.Err() != nil {
 			break
 		}
-		s.cfg.Logger.WarnContext(ctx, "the sinks start again", "error", err)
-		if sleep(ctx, pause.NextBackOff()) != nil {
+		s.cfg.Logger.WarnContext(ctx, "sinks failed; restarting", "error", err)
+		if sleep(ctx, delay.NextBackOff()) != nil {
 			break
 		}
 	}
-	return nil //nolint:nilerr // asked to end
+	return nil //nolint:nilerr // The caller ended ctx.
 }
 
-// pauses are those after failures of the set itself.
-func pauses() *backoff.ExponentialBackOff {
-	p := backoff.NewExponentialBackOff()
-	p.InitialInterval, p.MaxInterval, p.Multiplier = 50*time.Millisecond, 5*time.Second, 2
-	return p
+// restartBackOff returns the delays before restarts of workers and sets.
+func restartBackOff() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval, b.Multiplier = 50*time.Millisecond, 5*time.Second, 2
+	return b
 }
 
-// lead delivers while it holds the lock.
-func (s *Set) lead(ctx context.Context, led func()) error {
+// lead takes the lock and delivers until the lock is lost or ctx ends.
+func (s *Set) lead(ctx context.Context, locked func()) error {
 	held, err := postgres.Lock{Name: "sinks", Interval: s.cfg.LockInterval}.Acquire(ctx, s.cfg.Pool)
 	if err != nil {
 		return err
 	}
-	led()
-	s.cfg.Logger.InfoContext(ctx, "this replica delivers to the sinks", "sinks", len(s.cfg.Entries))
+	locked()
+	s.cfg.Logger.InfoContext(ctx, "this replica delivers to the sinks", "count", len(s.cfg.Entries))
 	leading, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
 	st := &store{conn: held.Conn(), lost: lose}
-	pumps := map[string]*pump{}
+	workers := map[string]*worker{}
 	for _, e := range s.cfg.Entries {
-		pumps[e.Name] = newPump(s, e, st)
+		workers[e.Name] = newWorker(s, e, st)
 	}
-	s.leading(pumps)
-	defer s.leading(nil)
+	s.setWorkers(workers)
+	defer s.setWorkers(nil)
 
 	var running sync.WaitGroup
-	for _, p := range pumps {
-		running.Go(func() { p.supervise(leading) })
+	for _, w := range workers {
+		running.Go(func() { w.supervise(leading) })
 	}
-	s.housekeeping(leading, st)
+	s.prune(leading, st)
 	running.Wait()
-	cause := context.Cause(leading)
-	return errors.Join(cause, held.Release(ctx))
+	return errors.Join(context.Cause(leading), held.Release(ctx))
 }
 
-// housekeeping forgets what is old, which also notices the loss of the lock while nothing is to be delivered, until ctx is done.
-func (s *Set) housekeeping(ctx context.Context, st *store) {
-	ticker := time.NewTicker(s.cfg.NoteInterval)
+// prune deletes old rows until ctx ends. Its queries also detect the loss of the lock while there
+// is nothing to deliver.
+func (s *Set) prune(ctx context.Context, st *store) {
+	ticker := time.NewTicker(s.cfg.SaveInterval)
 	defer ticker.Stop()
 	for {
 		if err := st.prune(ctx); err != nil {
-			s.cfg.Logger.WarnContext(ctx, "old deliveries of sinks could not be forgotten", "error", err)
+			s.cfg.Logger.WarnContext(ctx, "deleting old deliveries of sinks failed", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -206,30 +197,29 @@ func (s *Set) housekeeping(ctx context.Context, st *store) {
 	}
 }
 
-func (s *Set) leading(pumps map[string]*pump) {
+func (s *Set) setWorkers(workers map[string]*worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pumps, s.leads = pumps, pumps != nil
+	s.workers = workers
 }
 
-// Check says what ails the sinks that this replica serves: nil while they get through or another replica serves them.
+// Check returns the errors of sinks that have failed for StaleAfter. On a standby replica it
+// returns nil.
 func (s *Set) Check(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var troubles []error
+	var failures []error
 	for _, e := range s.cfg.Entries {
-		if p := s.pumps[e.Name]; p != nil {
-			troubles = append(troubles, p.check(s.cfg.StaleAfter))
+		if w := s.workers[e.Name]; w != nil {
+			failures = append(failures, w.check(s.cfg.StaleAfter))
 		}
 	}
-	return errors.Join(troubles...)
+	return errors.Join(failures...)
 }
 
-func (s *Set) has(name string) error {
-	for _, e := range s.cfg.Entries {
-		if e.Name == name {
-			return nil
-		}
+func (s *Set) checkName(name string) error {
+	if slices.ContainsFunc(s.cfg.Entries, func(e Entry) bool { return e.Name == name }) {
+		return nil
 	}
 	return fault.New(errcode.NotFound, "there is no sink %q", name)
 }

@@ -3,70 +3,123 @@ package sink
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/cdevent"
 )
 
-// Sink brings facts to one destination. Its methods may be called from any goroutine.
+// Sink delivers facts to one destination. Its methods are safe for concurrent use.
 type Sink interface {
-	// Traits are asked for once.
+	// Traits returns constants.
 	Traits() Traits
-	// Thread names what the fact belongs to at the destination, such as the message of its rollout: facts of one thread are delivered in order, one at a time.
-	// False says that this sink has nothing to tell of it.
+	// Thread names what the fact belongs to at the destination, such as the message of its rollout.
+	// Facts of one thread are delivered in order, one at a time. It returns false if the sink
+	// ignores the fact.
 	Thread(f events.DeployFact) (string, bool)
-	// Deliver brings one fact to its destination. It may be called again for the same delivery, also after it succeeded: Key is the idempotency key. An
-	// error made by [Permanent] puts the fact on DEAD; a [RetryAfter] says when to try again; any other is tried again with back-off.
+	// Deliver delivers one fact. It may be called again for the same delivery, even after a
+	// success: Delivery.Key is the idempotency key. An error made by [Permanent] dead-letters the
+	// fact. A [RetryAfter] names the delay before the next attempt. Any other error is retried with
+	// back-off.
 	Deliver(ctx context.Context, d Delivery) error
 }
 
-// Traits say how a sink wants to be served.
+// Traits describe how a sink receives facts.
 type Traits struct {
-	// Latest says that only the latest fact of a thread matters: facts that waited come as one delivery.
+	// Latest means that only the latest fact of a thread matters: waiting facts arrive as one
+	// delivery.
 	Latest bool
-	// Parallel is how many threads are served at once. Defaults to 1.
+	// Parallel is how many threads are delivered concurrently. Defaults to 1.
 	Parallel int
-	// Batch is how many facts of a thread are delivered at once; above 1 the sink is a [Batcher].
+	// Batch is how many facts of a thread are delivered together. Above 1 the sink must be a
+	// [Batcher].
 	Batch int
 }
 
-// Batcher is a sink that takes several facts of a thread at once. It returns one error for each, as of Deliver, nil for those delivered.
+// Batcher is a sink that receives several facts of a thread together. It returns one error for each
+// fact, as Deliver does.
 type Batcher interface {
 	DeliverBatch(ctx context.Context, batch []Delivery) []error
 }
 
-// Pacer is a sink whose destination limits how often it may be written to.
-type Pacer interface {
-	// Pace waits until the destination would take a write: what comes in the meantime is part of the delivery.
-	Pace(ctx context.Context) error
+// RateLimited is a sink with a destination that limits writes.
+type RateLimited interface {
+	// AwaitLimit waits until the destination would accept a write. Facts that arrive meanwhile join
+	// the delivery.
+	AwaitLimit(ctx context.Context) error
 }
 
-// Delivery is one fact on its way.
+// Delivery is one attempt to deliver a fact.
 type Delivery struct {
-	// Key is the same whenever the same fact is delivered: the id of its event.
+	// Key is the id of the event, the same in every attempt.
 	Key string
-	// Thread as the sink named it.
+	// Thread is the name that the sink returned.
 	Thread string
 	Fact   events.DeployFact
 	Event  event.Event
-	// Earlier are the facts of the thread that waited before this one, in order; only of sinks to which the latest matters.
+	// Earlier facts of the thread that waited before this one, in order. Only for sinks with
+	// Traits.Latest.
 	Earlier []events.DeployFact
 	Threads Threads
 	// Attempt counts from 1.
 	Attempt int
-	// Again says that somebody asked for it by hand.
-	Again bool
+	// Requested means that an operator requested the delivery.
+	Requested bool
 }
 
-// All are the facts of the delivery in order, its own last.
+// All returns the facts of the delivery in order, its own last.
 func (d Delivery) All() []events.DeployFact {
 	return append(append([]events.DeployFact(nil), d.Earlier...), d.Fact)
 }
 
-// Threads remembers, per sink, what an external thing is called: the Slack message of a rollout, the comment of a group. What was put is durable.
+// Threads stores, per sink, the external object of each thread: the Slack message of a rollout, the
+// comment of a group. Writes are durable when the method returns.
 type Threads interface {
 	Get(ctx context.Context, thread string) (json.RawMessage, bool, error)
-	// Claim puts the value unless there is one; false says that there was.
+	// Claim stores the value unless the thread has one. It returns false if it has.
 	Claim(ctx context.Context, thread string, value json.RawMessage) (bool, error)
 	Put(ctx context.Context, thread string, value json.RawMessage) error
+}
+
+// LoadThread reads the stored value of the delivery's thread. It returns the zero T if there is
+// none.
+func LoadThread[T any](ctx context.Context, d Delivery) (T, error) {
+	var value T
+	raw, found, err := d.Threads.Get(ctx, d.Thread)
+	if err != nil || !found {
+		return value, err
+	}
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return value, Permanent(fmt.Errorf("stored value of thread %s: %w", d.Thread, err))
+	}
+	return value, nil
+}
+
+// SaveThread stores the value of the delivery's thread.
+func SaveThread[T any](ctx context.Context, d Delivery, value T) error {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode the value of thread %s: %w", d.Thread, err)
+	}
+	return d.Threads.Put(ctx, d.Thread, raw)
+}
+
+// Read decodes a message of DEPLOYS: a CloudEvent that is a CDEvent with the fact as its custom
+// data.
+func Read(header nats.Header, data []byte) (event.Event, events.DeployFact, error) {
+	e, err := event.Decode(header, data)
+	if err != nil {
+		return event.Event{}, events.DeployFact{}, err
+	}
+	fact, err := cdevent.Read(e)
+	if err == nil && fact.Workload.Name == "" {
+		err = fmt.Errorf("event %s: the fact has no workload", e.ID())
+	}
+	if err != nil {
+		return event.Event{}, events.DeployFact{}, err
+	}
+	return e, fact, nil
 }

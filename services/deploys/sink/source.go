@@ -1,25 +1,25 @@
 package sink
 
 import (
+	"cmp"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/schemas/gen/events"
 )
 
-// SourceConfig says where a fact tells which commit of which repository it brings.
+// SourceConfig selects where a fact names its commit and repository.
 type SourceConfig struct {
-	CommitKeys     []string `yaml:"commit_keys" help:"annotations or labels that hold the commit, the first one found counts"`
-	RepositoryKeys []string `yaml:"repository_keys" help:"annotations or labels that hold the repository, as owner/name or as its URL; the first one found counts"`
-	ImagePattern   string   `yaml:"image_pattern" help:"regular expression over the image references, for what the keys do not tell: its groups (?P<commit>…) and (?P<repository>…); default: none"`
-	Repository     string   `yaml:"repository" help:"owner/name of the repository of facts that tell none; default: none"`
-	Repositories   []string `yaml:"repositories" help:"repositories that may be written to, * for any characters but /: whoever may annotate a workload names its repository; default: all that the token may write to"`
+	CommitKeys     []string `yaml:"commit_keys" help:"annotations or labels that hold the commit; the first one found wins"`
+	RepositoryKeys []string `yaml:"repository_keys" help:"annotations or labels that hold the repository, as owner/name or as a URL; the first one found wins"`
+	ImagePattern   string   `yaml:"image_pattern" help:"regular expression for image references, used if the keys are absent, with the groups (?P<commit>…) and (?P<repository>…); default: none"`
+	Repository     string   `yaml:"repository" help:"owner/name of the repository of facts that name none; default: none"`
+	Repositories   []string `yaml:"repositories" help:"repositories that the sink may write to, * for any characters but /; restrict them, because the annotations of a workload name its repository; default: all that the token can write to"`
 }
 
-// DefaultSource is what SourceConfig is unless told.
+// DefaultSource returns the default of SourceConfig.
 func DefaultSource() SourceConfig {
 	return SourceConfig{
 		CommitKeys:     []string{"lockstep.dev/commit", "org.opencontainers.image.revision"},
@@ -27,20 +27,20 @@ func DefaultSource() SourceConfig {
 	}
 }
 
-// Validate says what is wrong with the pattern and the repositories.
+// Validate returns the faults of the pattern and the repositories.
 func (c SourceConfig) Validate() []error {
 	var faults []error
 	if pattern, err := regexp.Compile(c.ImagePattern); err != nil {
 		faults = append(faults, config.Invalid("image_pattern", "%v", err))
 	} else if c.ImagePattern != "" && pattern.SubexpIndex("commit") < 0 && pattern.SubexpIndex("repository") < 0 {
-		faults = append(faults, config.Invalid("image_pattern", "has none of the groups (?P<commit>…) and (?P<repository>…)"))
+		faults = append(faults, config.Invalid("image_pattern", "needs a group (?P<commit>…) or (?P<repository>…)"))
 	}
 	if _, ok := parseRepository(c.Repository, ""); c.Repository != "" && !ok {
 		faults = append(faults, config.Invalid("repository", "%q is not owner/name", c.Repository))
 	}
 	for _, p := range c.Repositories {
 		if _, err := path.Match(p, ""); err != nil {
-			faults = append(faults, config.Invalid("repositories", "%q is no pattern such as owner/*", p))
+			faults = append(faults, config.Invalid("repositories", "%q is not a pattern such as owner/*", p))
 		}
 	}
 	return faults
@@ -53,7 +53,7 @@ type Source struct {
 	Commit string
 }
 
-// Repository is owner/name, "" when there is none.
+// Repository returns owner/name, or "" if there is none.
 func (s Source) Repository() string {
 	if s.Owner == "" {
 		return ""
@@ -61,46 +61,47 @@ func (s Source) Repository() string {
 	return s.Owner + "/" + s.Name
 }
 
-// Finder finds the source of facts.
+// Finder finds the commit and the repository of facts.
 type Finder struct {
 	cfg     SourceConfig
 	host    string
 	pattern *regexp.Regexp
 }
 
-// NewFinder compiles the configuration. A repository given as a URL of another host than this is none.
+// NewFinder compiles the configuration. It ignores a repository URL of another host.
 func NewFinder(cfg SourceConfig, host string) (*Finder, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return nil, faults[0]
 	}
 	f := &Finder{cfg: cfg, host: host}
 	if cfg.ImagePattern != "" {
-		f.pattern = regexp.MustCompile(cfg.ImagePattern) // validated
+		f.pattern = regexp.MustCompile(cfg.ImagePattern) // Validated above.
 	}
 	return f, nil
 }
 
 var commitPattern = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
 
-// Find gives what the fact tells; false unless it names a commit and a repository that may be written to. Of an environment the run is the commit where
-// nothing else tells it.
+// Find returns the source of a fact. It returns false unless the fact names a commit and an allowed
+// repository. The run of an environment serves as its commit if no key names one.
 func (f *Finder) Find(fact events.DeployFact) (Source, bool) {
 	s, ok := f.Repository(fact)
 	return s, ok && s.Commit != ""
 }
 
-// Repository is Find for facts that need not tell a commit; it is empty then.
+// Repository is Find for facts that may lack a commit.
 func (f *Finder) Repository(fact events.DeployFact) (Source, bool) {
-	commit, repository := f.lookup(fact, f.cfg.CommitKeys), f.lookup(fact, f.cfg.RepositoryKeys)
+	commit, repository := lookup(fact, f.cfg.CommitKeys), lookup(fact, f.cfg.RepositoryKeys)
 	if f.pattern != nil && fact.Rollout != nil {
 		for _, image := range fact.Rollout.Images {
-			commit, repository = firstOf(commit, f.group(image.Image, "commit")), firstOf(repository, f.group(image.Image, "repository"))
+			commit = cmp.Or(commit, f.group(image.Image, "commit"))
+			repository = cmp.Or(repository, f.group(image.Image, "repository"))
 		}
 	}
 	if fact.Environment != nil {
-		commit = firstOf(commit, fact.Environment.Run)
+		commit = cmp.Or(commit, fact.Environment.Run)
 	}
-	s, ok := parseRepository(firstOf(repository, f.cfg.Repository), f.host)
+	s, ok := parseRepository(cmp.Or(repository, f.cfg.Repository), f.host)
 	s.Commit = strings.ToLower(strings.TrimSpace(commit))
 	if !commitPattern.MatchString(s.Commit) {
 		s.Commit = ""
@@ -111,9 +112,9 @@ func (f *Finder) Repository(fact events.DeployFact) (Source, bool) {
 	return s, true
 }
 
-func (f *Finder) lookup(fact events.DeployFact, keys []string) string {
+func lookup(fact events.DeployFact, keys []string) string {
 	for _, key := range keys {
-		if v := firstOf(fact.Workload.Annotations[key], fact.Workload.Labels[key]); v != "" {
+		if v := cmp.Or(fact.Workload.Annotations[key], fact.Workload.Labels[key]); v != "" {
 			return v
 		}
 	}
@@ -133,7 +134,8 @@ var (
 	namePattern  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
 )
 
-// parseRepository reads owner/name, https://host/owner/name and git@host:owner/name, with or without .git. With a host, that of a URL must be it.
+// parseRepository parses owner/name, https://host/owner/name and git@host:owner/name, with or
+// without .git. If host is set, a URL must have it.
 func parseRepository(text, host string) (Source, bool) {
 	rest := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSpace(text), "/"), ".git")
 	if _, after, ok := strings.Cut(rest, "://"); ok {
@@ -154,7 +156,8 @@ func parseRepository(text, host string) (Source, bool) {
 		}
 	}
 	parts := strings.Split(rest, "/")
-	if len(parts) != 2 || !ownerPattern.MatchString(parts[0]) || !namePattern.MatchString(parts[1]) || slices.Contains([]string{".", ".."}, parts[1]) {
+	if len(parts) != 2 || !ownerPattern.MatchString(parts[0]) || !namePattern.MatchString(parts[1]) ||
+		parts[1] == "." || parts[1] == ".." {
 		return Source{}, false
 	}
 	return Source{Owner: parts[0], Name: parts[1]}, true

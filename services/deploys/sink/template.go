@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,42 +13,44 @@ import (
 	"unicode/utf8"
 )
 
-// Template makes a text of a [View]. In it are, beside what text/template has: short (the first 7 characters), lower, upper, title, join LIST SEP,
-// default FALLBACK VALUE, truncate LENGTH TEXT, duration (1m4s), time (RFC 3339), json (any value as JSON), and text, which makes foreign text harmless
-// to the destination: no markup of it works.
+// Template renders a [View] as text. It adds these functions to text/template: short (the first 7
+// characters), lower, upper, title, join LIST SEP, default FALLBACK VALUE, truncate LENGTH TEXT,
+// duration (1m4s), time (RFC 3339), json (any value as JSON), and text, which escapes the
+// destination's markup.
 type Template struct {
 	template *template.Template
 }
 
 const (
-	// maxText bounds what a template makes, in bytes.
+	// maxText bounds the rendered text, in bytes.
 	maxText = 64 << 10
-	// maxSteps bounds how often it writes something, be it nothing: every turn of a loop does.
+	// maxSteps bounds how often a template writes. Every iteration of a loop writes at least once.
 	maxSteps = 100_000
 )
 
-// counted gives every loop something to write: a loop over a number may be long, and need not write anything by itself.
-func counted(list *parse.ListNode) {
+// countIterations adds an empty text to every loop, so that an iteration counts as a step.
+func countIterations(list *parse.ListNode) {
 	if list == nil {
 		return
 	}
 	for _, node := range list.Nodes {
 		switch n := node.(type) {
 		case *parse.IfNode:
-			counted(n.List)
-			counted(n.ElseList)
+			countIterations(n.List)
+			countIterations(n.ElseList)
 		case *parse.WithNode:
-			counted(n.List)
-			counted(n.ElseList)
+			countIterations(n.List)
+			countIterations(n.ElseList)
 		case *parse.RangeNode:
-			counted(n.List)
-			counted(n.ElseList)
+			countIterations(n.List)
+			countIterations(n.ElseList)
 			n.List.Nodes = append([]parse.Node{&parse.TextNode{NodeType: parse.NodeText, Pos: n.Pos}}, n.List.Nodes...)
 		}
 	}
 }
 
-// ParseTemplate reads a template and tries it on an empty view. escape is what text does; nil leaves text as it is.
+// ParseTemplate parses a template and renders an empty view with it. The function text calls
+// escape; nil means no escaping.
 func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 	if escape == nil {
 		escape = func(s string) string { return s }
@@ -58,7 +61,7 @@ func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 		"upper":    strings.ToUpper,
 		"title":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 		"join":     strings.Join,
-		"default":  func(fallback, s string) string { return firstOf(s, fallback) },
+		"default":  func(fallback, s string) string { return cmp.Or(s, fallback) },
 		"truncate": Truncate,
 		"duration": duration,
 		"time":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
@@ -66,30 +69,30 @@ func ParseTemplate(text string, escape func(string) string) (*Template, error) {
 		"text":     escape,
 	}).Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("the template cannot be read: %w", err)
+		return nil, fmt.Errorf("parse the template: %w", err)
 	}
 	for _, part := range t.Templates() {
 		if part.Tree != nil {
-			counted(part.Root)
+			countIterations(part.Root)
 		}
 	}
-	made := &Template{template: t}
-	if _, err := made.Execute(View{}); err != nil {
+	parsed := &Template{template: t}
+	if _, err := parsed.Execute(View{}); err != nil {
 		return nil, err
 	}
-	return made, nil
+	return parsed, nil
 }
 
-// Execute makes the text, without blanks around it.
+// Execute renders the text and trims white space.
 func (t *Template) Execute(v View) (string, error) {
 	var out strings.Builder
 	if err := t.template.Execute(&limited{w: &out, left: maxText, steps: maxSteps}, v); err != nil {
-		return "", fmt.Errorf("the template cannot be used: %w", err)
+		return "", fmt.Errorf("render the template: %w", err)
 	}
 	return strings.TrimSpace(out.String()), nil
 }
 
-// limited fails once too much was written, which ends a template that never would.
+// limited returns an error after too many bytes or steps, which ends an endless template.
 type limited struct {
 	w           io.Writer
 	left, steps int
@@ -97,15 +100,16 @@ type limited struct {
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.left -= len(p); l.left < 0 {
-		return 0, errors.New("its text is larger than 64 KiB")
+		return 0, errors.New("the text is larger than 64 KiB")
 	}
 	if l.steps--; l.steps < 0 {
-		return 0, errors.New("it takes more than 100,000 steps")
+		return 0, errors.New("the template takes more than 100,000 steps")
 	}
-	return l.w.Write(p) //nolint:wrapcheck // a builder's, which never fails
+	return l.w.Write(p) //nolint:wrapcheck // strings.Builder never fails.
 }
 
-// Truncate is at most so many characters of s; where something was left out, the last is an ellipsis unless there is room for few only.
+// Truncate returns at most length characters of s. A truncated text of 16 or more ends with an
+// ellipsis.
 func Truncate(length int, s string) string {
 	if utf8.RuneCountInString(s) <= length {
 		return s
@@ -127,16 +131,7 @@ func duration(d time.Duration) string {
 func marshal(v any) (string, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
-		return "", fmt.Errorf("as JSON: %w", err)
+		return "", fmt.Errorf("encode as JSON: %w", err)
 	}
 	return string(raw), nil
-}
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }

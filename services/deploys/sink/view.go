@@ -7,7 +7,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// View is what a template sees of a fact: these fields, all always there, and the fact whole.
+// View holds the fields of a fact for templates. Every field is always set; Whole is the complete
+// fact.
 type View struct {
 	Fact       string // such as completed
 	Cluster    string // UID
@@ -18,44 +19,46 @@ type View struct {
 	Labels     map[string]string
 	Annotation map[string]string
 
-	Rollout  string // id; empty for facts that are of no rollout
+	Rollout  string // id; empty for a fact without a rollout
 	Revision int64
 	Change   string // created, updated, rolled_back or restarted
 	Strategy string
 	Images   []string
 	Previous []string // images before
 
-	// Pods: wanted, of the new template, available.
+	// Pods: desired, of the new template, available.
 	Desired, Updated, Available int
 
 	Reason, Message string
 	Occurred        time.Time
 	Observed        time.Time
-	Started         time.Time     // zero where it is not known
-	Duration        time.Duration // 0 where the fact has none
-	Reconstructed   bool          // concluded afterwards
+	Started         time.Time     // zero if unknown
+	Duration        time.Duration // 0 if the fact has none
+	Reconstructed   bool          // deduced later, not observed
 
-	// Of environments.
+	// Of an environment.
 	Group, Run, URL string
 	Members         []string // namespace/name of the workloads
 
-	// Of messages that are edited as it goes.
-	Ready   string // run of the environment that was ready last
+	// Of a message that is edited.
+	Ready   string // run of the environment that became ready last
 	Drained bool   // the old pods are gone
 
-	Owner, Repository, Commit string // as the sink's source says; Repository is owner/name
+	Owner, Repository, Commit string // as the sink's Finder returns them; Repository is owner/name
 
 	Whole events.DeployFact
 }
 
-// NewView makes a view of the fact with what the source found of it.
+// NewView returns the view of a fact and its source.
 func NewView(f events.DeployFact, s Source) View {
 	w := f.Workload
 	v := View{
-		Fact: string(f.Fact), Cluster: w.ClusterUID, Agent: int64(w.AgentID), Namespace: w.Namespace, Kind: w.Kind, Name: w.Name,
+		Fact: string(f.Fact), Cluster: w.ClusterUID, Agent: int64(w.AgentID),
+		Namespace: w.Namespace, Kind: w.Kind, Name: w.Name,
 		Labels: orEmpty(w.Labels), Annotation: orEmpty(w.Annotations), Images: []string{},
-		Reason: f.Reason, Message: f.Message, Occurred: f.OccurredAt, Observed: f.ObservedAt, Reconstructed: f.Provenance == events.ProvenanceReconstructed,
-		Owner: s.Owner, Repository: s.Repository(), Commit: s.Commit, Whole: f,
+		Reason: f.Reason, Message: f.Message, Occurred: f.OccurredAt, Observed: f.ObservedAt,
+		Reconstructed: f.Provenance == events.ProvenanceReconstructed,
+		Owner:         s.Owner, Repository: s.Repository(), Commit: s.Commit, Whole: f,
 	}
 	if r := f.Rollout; r != nil {
 		v.Rollout, v.Revision, v.Change, v.Strategy = r.ID, int64(r.Revision), string(r.Change), r.Strategy
@@ -90,5 +93,5 @@ func names(images []events.Image) []string {
 	return list
 }
 
-// Title is the fact as people say it: "rolled back" for rolled_back.
+// Title returns the fact as words: "rolled back" for rolled_back.
 func (v View) Title() string { return strings.ReplaceAll(v.Fact, "_", " ") }

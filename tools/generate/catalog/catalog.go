@@ -14,14 +14,14 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-// SubjectKeyword names, at the root of an event's schema, the subject the event rides on: what follows lockstep.<cell>., with
-// parameters in braces.
+// SubjectKeyword is the keyword, at the root of an event's schema, for the subject of the event: the part after
+// lockstep.<cell>., with parameters in braces.
 const SubjectKeyword = "x-lockstep-subject"
 
-// KnownValuesKeyword lists the values of a string that may grow: consumers treat a value they do not know as "some other".
+// KnownValuesKeyword lists the known values of a string that may gain values. Consumers treat an unknown value as "some other".
 const KnownValuesKeyword = "x-lockstep-known-values"
 
-// Common is the file that holds what several events share; it is no event itself.
+// Common is the file with shared definitions.
 const Common = "common" + document.Suffix
 
 // Event is one event type.
@@ -30,27 +30,27 @@ type Event struct {
 	File string
 	// Name is the file without its suffix: observed.tick.v1.
 	Name string
-	// Type is what an event carries: dev.lockstep.observed.tick.v1.
+	// Type is the CloudEvents type: dev.lockstep.observed.tick.v1.
 	Type string
 	// Version is the number after the v.
 	Version int
 	// Title is the Go type's name.
 	Title string
-	// Description is for people.
+	// Description of the event.
 	Description string
-	// Subject is the address below lockstep.<cell>., parameters in braces: observed.{agent}.tick.
+	// Subject below lockstep.<cell>., with parameters in braces: observed.{agent}.tick.
 	Subject string
-	// Stream that keeps it.
+	// Stream that stores it.
 	Stream topology.Stream
 }
 
-// Catalog is every event type, sorted by name, and the schemas.
+// Catalog holds all event types, sorted by name, and their schemas.
 type Catalog struct {
 	Events  []Event
 	Schemas document.Set
 }
 
-// Load reads a folder of schemas and refuses it, naming every fault, unless all rules hold.
+// Load reads a folder of schemas. The error lists every broken rule.
 func Load(dir fs.FS) (Catalog, error) {
 	schemas, err := document.Read(dir)
 	if err != nil {
@@ -64,7 +64,7 @@ func Load(dir fs.FS) (Catalog, error) {
 		faults = append(faults, rules{file: file}.document(root)...)
 		title := root.At("title").Text()
 		if other, taken := titles[title]; taken {
-			faults = append(faults, fmt.Errorf("%s: title %q belongs to %s: a title is the name of one Go type", file, title, other))
+			faults = append(faults, fmt.Errorf("%s: title %q is the title of %s: use another name for the Go type", file, title, other))
 		}
 		titles[title] = file
 		if file == Common {
@@ -78,7 +78,7 @@ func Load(dir fs.FS) (Catalog, error) {
 		c.Events = append(c.Events, e)
 	}
 	if len(c.Events) == 0 {
-		faults = append(faults, errors.New("there is no event schema"))
+		faults = append(faults, errors.New("no event schema found"))
 	}
 	return c, errors.Join(faults...)
 }
@@ -88,11 +88,11 @@ var fileName = regexp.MustCompile(`^([a-z]+)\.([a-z]+(?:_[a-z]+)*)\.v([1-9][0-9]
 func newEvent(file string, root document.Node) (Event, error) {
 	parts := fileName.FindStringSubmatch(file)
 	if parts == nil {
-		return Event{}, errors.New("the name of an event's file is <family>.<event>.v<number>.schema.json in snake_case")
+		return Event{}, errors.New("the name of the file must be <family>.<event>.v<number>.schema.json in snake_case")
 	}
 	version, err := strconv.Atoi(parts[3])
 	if err != nil {
-		return Event{}, fmt.Errorf("version %q is no number", parts[3])
+		return Event{}, fmt.Errorf("version %q is not a number", parts[3])
 	}
 	name := strings.TrimSuffix(file, document.Suffix)
 	e := Event{
@@ -104,12 +104,12 @@ func newEvent(file string, root document.Node) (Event, error) {
 	}
 	family, _, _ := strings.Cut(e.Subject, ".")
 	if family != parts[1] {
-		return Event{}, fmt.Errorf("%s %q: must begin with the event's family %q", SubjectKeyword, e.Subject, parts[1])
+		return Event{}, fmt.Errorf("%s %q: must start with the family %q of the event", SubjectKeyword, e.Subject, parts[1])
 	}
 	streams := topology.Streams()
 	at := slices.IndexFunc(streams, func(s topology.Stream) bool { return s.Family == family })
 	if at < 0 {
-		return Event{}, fmt.Errorf("%s %q: no stream keeps the family %q", SubjectKeyword, e.Subject, family)
+		return Event{}, fmt.Errorf("%s %q: no stream stores the family %q", SubjectKeyword, e.Subject, family)
 	}
 	e.Stream = streams[at]
 	return e, nil
@@ -130,7 +130,7 @@ func checkSubject(subject string) error {
 	return nil
 }
 
-// Parameters of a subject in their order, without braces.
+// Parameters returns the parameters of a subject in order, without braces.
 func Parameters(subject string) []string {
 	var names []string
 	for token := range strings.SplitSeq(subject, ".") {

@@ -39,25 +39,25 @@ func TestLoadRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ old, new, want string }{
 		"another dialect":        {"2020-12", "2019-09", `/: $schema "https://json-schema.org/draft/2019-09/schema" must be "https://json-schema.org/draft/2020-12/schema"`},
 		"another id":             {"events/observed.tick.v1", "events/observed.tock.v1", `$id "https://lockstep.dev/schemas/events/observed.tock.v1.schema.json" must be "https://lockstep.dev/schemas/events/observed.tick.v1.schema.json"`},
-		"title":                  {"ObservedTick", "observed_tick", `title "observed_tick" must be a name in PascalCase`},
-		"no sentence":            {"Cluster.", "Cluster", `/properties/cluster_uid: the description is a sentence that ends with a period, not "Cluster"`},
-		"definition undescribed": {`"description": "One.", `, "", `/$defs/One: the description is a sentence`},
+		"title":                  {"ObservedTick", "observed_tick", `title "observed_tick" must be in PascalCase`},
+		"no sentence":            {"Cluster.", "Cluster", `/properties/cluster_uid: the description must be a sentence that ends with a period, not "Cluster"`},
+		"definition undescribed": {`"description": "One.", `, "", `/$defs/One: the description must be a sentence`},
 		"no subject":             {`"x-lockstep-subject": "observed.{agent}.tick",`, "", `x-lockstep-subject "": must be <family>.<key…>`},
 		"odd subject":            {"{agent}.tick", "<agent>.tick", `token "<agent>" is neither a snake_case word nor a {parameter}`},
-		"another family":         {"observed.{agent}", "applied.{agent}", `must begin with the event's family "observed"`},
+		"another family":         {"observed.{agent}", "applied.{agent}", `must start with the family "observed" of the event`},
 		"no object": {`"type": "object",
   "required"`, `"type": "array", "items": {"type":"string"},
-  "required"`, "an event's data is of type object"},
-		"unknown keyword":      {`"type": "string"}`, `"type": "string", "oneOf": []}`, `/properties/cluster_uid: keyword "oneOf" is not among those`},
-		"camel case":           {`"cluster_uid": {`, `"clusterUid": {`, `/properties/clusterUid: the name of a property is in snake_case`},
-		"required nothing":     {`["cluster_uid"]`, `["cluster"]`, `required "cluster" is no property`},
+  "required"`, "the data of an event must be of type object"},
+		"unknown keyword":      {`"type": "string"}`, `"type": "string", "oneOf": []}`, `/properties/cluster_uid: keyword "oneOf" is not supported`},
+		"camel case":           {`"cluster_uid": {`, `"clusterUid": {`, `/properties/clusterUid: the name of a property must be in snake_case`},
+		"required nothing":     {`["cluster_uid"]`, `["cluster"]`, `required "cluster" is not a property`},
 		"untyped":              {`"Cluster.", "type": "string"`, `"Cluster."`, `/properties/cluster_uid: type "" must be one of`},
-		"untyped items":        {`"items": {"$ref": "#/$defs/One"}`, `"minItems": 0`, `/properties/all: an array must say what its items are`},
-		"closed":               {`"additionalProperties": {"type": "string"}`, `"additionalProperties": false`, "/properties/labels: additionalProperties must be left out or be a schema"},
+		"untyped items":        {`"items": {"$ref": "#/$defs/One"}`, `"minItems": 0`, `/properties/all: an array needs items`},
+		"closed":               {`"additionalProperties": {"type": "string"}`, `"additionalProperties": false`, "/properties/labels: additionalProperties must be absent or a schema"},
 		"lost reference":       {`"#/$defs/One"`, `"#/$defs/Two"`, "/properties/all/items: observed.tick.v1.schema.json: $ref"},
-		"beside a reference":   {`"$ref": "#/$defs/One"`, `"$ref": "#/$defs/One", "minLength": 1`, `keyword "minLength" stands beside $ref`},
-		"definition's name":    {`"One": {`, `"one": {`, "/$defs/one: the name of a definition is in PascalCase"},
-		"enum and known":       {`"x-lockstep-known-values": ["a"]`, `"x-lockstep-known-values": ["a"], "enum": ["a"]`, "lists strings, on a string without enum"},
+		"beside a reference":   {`"$ref": "#/$defs/One"`, `"$ref": "#/$defs/One", "minLength": 1`, `keyword "minLength" beside $ref`},
+		"definition's name":    {`"One": {`, `"one": {`, "/$defs/one: the name of a definition must be in PascalCase"},
+		"enum and known":       {`"x-lockstep-known-values": ["a"]`, `"x-lockstep-known-values": ["a"], "enum": ["a"]`, "must be a list of strings, on a string without enum"},
 		"no schema":            {`{"description": "Cluster.", "type": "string"}`, `true`, "/properties/cluster_uid: must be a schema object"},
 		"array for the schema": {tick, `[]`, "must be an object"},
 	} {
@@ -77,18 +77,18 @@ func TestLoadRefusesFilesThatDoNotFit(t *testing.T) {
 		return fstest.MapFS{name: {Data: []byte(strings.Replace(tick, "events/observed.tick.v1", "events/"+base, 1))}}
 	}
 	_, err := catalog.Load(rename("observed.tick.schema.json"))
-	require.ErrorContains(t, err, "the name of an event's file is <family>.<event>.v<number>.schema.json")
+	require.ErrorContains(t, err, "the name of the file must be <family>.<event>.v<number>.schema.json")
 	_, err = catalog.Load(fstest.MapFS{})
-	require.ErrorContains(t, err, "there is no event schema")
+	require.ErrorContains(t, err, "no event schema found")
 
 	twice := rename("observed.tick.v2.schema.json")
 	twice[tickFile] = &fstest.MapFile{Data: []byte(tick)}
 	_, err = catalog.Load(twice)
-	require.ErrorContains(t, err, `observed.tick.v2.schema.json: title "ObservedTick" belongs to observed.tick.v1.schema.json`)
+	require.ErrorContains(t, err, `observed.tick.v2.schema.json: title "ObservedTick" is the title of observed.tick.v1.schema.json`)
 
 	unknown := fstest.MapFS{"music.tick.v1.schema.json": {Data: []byte(strings.NewReplacer("events/observed", "events/music", "observed.{agent}", "music.{agent}").Replace(tick))}}
 	_, err = catalog.Load(unknown)
-	require.ErrorContains(t, err, `no stream keeps the family "music"`)
+	require.ErrorContains(t, err, `no stream stores the family "music"`)
 }
 
 // The subjects that the schemas name are those that the topology builds.

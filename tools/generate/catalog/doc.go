@@ -1,6 +1,5 @@
-// Package catalog is what schemas/events says: every event type, its schema, and the subject it rides on.
+// Package catalog reads schemas/events: every event type with its schema and its subject.
 //
-// The schemas are the source of truth of the wire, and everything else about events is generated from them. So [Load] is strict: it refuses,
-// with all faults at once, a schema that breaks a rule of schemas/README.md, and any keyword that the compatibility check does not understand.
-// What Load accepts can be generated from, compared and published without further checks.
+// [Load] returns an error with all faults if a schema breaks a rule of schemas/README.md or uses an unsupported keyword.
+// The generators rely on these rules without further checks.
 package catalog

@@ -17,19 +17,18 @@ var (
 	snakeCase  = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 )
 
-// schemaKeywords may stand in any schema, each understood by the compatibility check.
+// schemaKeywords are allowed in any schema. The compatibility check and the generated decoders support them.
 func schemaKeywords() []string {
 	return []string{
-		"description", "type", "default", "enum", "const", "format", "pattern", "minLength", "maxLength",
-		"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "items", "minItems", "maxItems", "uniqueItems",
-		"properties", "required", "additionalProperties", "minProperties", "maxProperties", KnownValuesKeyword,
+		"description", "type", "default", "enum", "format", "pattern", "minLength", "maxLength", "minimum", "maximum",
+		"items", "minItems", "maxItems", "properties", "required", "additionalProperties", KnownValuesKeyword,
 	}
 }
 
-// rootKeywords may stand at the root of a file besides.
+// rootKeywords are also allowed at the root of a file.
 func rootKeywords() []string { return []string{"$schema", "$id", "title", "$defs", SubjectKeyword} }
 
-// rules that one file must keep.
+// rules checks one file.
 type rules struct{ file string }
 
 func (r rules) fault(pointer, format string, args ...any) error {
@@ -50,54 +49,54 @@ func (r rules) document(root document.Node) []error {
 		}
 	}
 	if !pascalCase.MatchString(root.At("title").Text()) {
-		faults = append(faults, r.fault("", "title %q must be a name in PascalCase: the Go type's", root.At("title").Text()))
+		faults = append(faults, r.fault("", "title %q must be in PascalCase, as the name of the Go type", root.At("title").Text()))
 	}
 	if r.file == Common {
 		if root.Has(SubjectKeyword) || root.Has("properties") {
-			faults = append(faults, r.fault("", "holds definitions only"))
+			faults = append(faults, r.fault("", "must contain only definitions"))
 		}
 	} else if root.At("type").Text() != "object" {
-		faults = append(faults, r.fault("", "an event's data is of type object"))
+		faults = append(faults, r.fault("", "the data of an event must be of type object"))
 	}
 	faults = append(faults, r.schema("", root, append(schemaKeywords(), rootKeywords()...), true)...)
 	defs := root.At("$defs")
 	for _, name := range defs.Keys() {
 		if !pascalCase.MatchString(name) {
-			faults = append(faults, r.fault("/$defs/"+name, "the name of a definition is in PascalCase: the Go type's"))
+			faults = append(faults, r.fault("/$defs/"+name, "the name of a definition must be in PascalCase, as the name of the Go type"))
 		}
 		faults = append(faults, r.schema("/$defs/"+name, defs.At(name), schemaKeywords(), true)...)
 	}
 	return faults
 }
 
-// schema checks one schema and those in it. A definition, a property and a root must be described; items need not.
+// schema checks one schema and its children. Only items need no description.
 func (r rules) schema(pointer string, n document.Node, allowed []string, described bool) []error {
 	if n.Object() == nil {
 		return []error{r.fault(pointer, "must be a schema object")}
 	}
 	var faults []error
 	if text := n.At("description").Text(); described && !strings.HasSuffix(text, ".") {
-		faults = append(faults, r.fault(pointer, "the description is a sentence that ends with a period, not %q", text))
+		faults = append(faults, r.fault(pointer, "the description must be a sentence that ends with a period, not %q", text))
 	}
 	if n.Has("$ref") {
 		return append(faults, r.reference(pointer, n)...)
 	}
 	for _, key := range n.Keys() {
 		if !slices.Contains(allowed, key) {
-			faults = append(faults, r.fault(pointer, "keyword %q is not among those that event schemas use and the compatibility check understands", key))
+			faults = append(faults, r.fault(pointer, "keyword %q is not supported by the generator", key))
 		}
 	}
 	faults = append(faults, r.kind(pointer, n)...)
 	properties := n.At("properties")
 	for _, name := range properties.Keys() {
 		if !snakeCase.MatchString(name) {
-			faults = append(faults, r.fault(pointer+"/properties/"+name, "the name of a property is in snake_case"))
+			faults = append(faults, r.fault(pointer+"/properties/"+name, "the name of a property must be in snake_case"))
 		}
 		faults = append(faults, r.schema(pointer+"/properties/"+name, properties.At(name), schemaKeywords(), true)...)
 	}
 	for _, name := range n.At("required").Texts() {
 		if !properties.Has(name) {
-			faults = append(faults, r.fault(pointer, "required %q is no property", name))
+			faults = append(faults, r.fault(pointer, "required %q is not a property", name))
 		}
 	}
 	if n.Has("items") {
@@ -105,7 +104,7 @@ func (r rules) schema(pointer string, n document.Node, allowed []string, describ
 	}
 	if more := n.At("additionalProperties"); n.Has("additionalProperties") {
 		if more.Object() == nil {
-			faults = append(faults, r.fault(pointer, "additionalProperties must be left out or be a schema: what an event says may grow"))
+			faults = append(faults, r.fault(pointer, "additionalProperties must be absent or a schema, because events may gain fields"))
 		} else {
 			faults = append(faults, r.schema(pointer+"/additionalProperties", more, schemaKeywords(), false)...)
 		}
@@ -117,7 +116,7 @@ func (r rules) reference(pointer string, n document.Node) []error {
 	var faults []error
 	for _, key := range n.Keys() {
 		if key != "$ref" && key != "description" {
-			faults = append(faults, r.fault(pointer, "keyword %q stands beside $ref: only a description may", key))
+			faults = append(faults, r.fault(pointer, "keyword %q beside $ref: only a description is allowed", key))
 		}
 	}
 	if _, err := n.Resolve(); err != nil {
@@ -126,21 +125,21 @@ func (r rules) reference(pointer string, n document.Node) []error {
 	return faults
 }
 
-// kind checks that a schema says which type of value it is about.
+// kind checks the type of a schema.
 func (r rules) kind(pointer string, n document.Node) []error {
 	var faults []error
-	kinds := []string{"string", "integer", "number", "boolean", "object", "array"}
+	kinds := []string{"string", "integer", "boolean", "object", "array"}
 	isRootOfDefinitions := r.file == Common && pointer == ""
 	kind := n.At("type").Text()
 	if !isRootOfDefinitions && !slices.Contains(kinds, kind) {
 		faults = append(faults, r.fault(pointer, "type %q must be one of %s", kind, strings.Join(kinds, ", ")))
 	}
 	if kind == "array" && !n.Has("items") {
-		faults = append(faults, r.fault(pointer, "an array must say what its items are"))
+		faults = append(faults, r.fault(pointer, "an array needs items"))
 	}
 	if n.Has(KnownValuesKeyword) {
 		if kind != "string" || n.Has("enum") || len(n.At(KnownValuesKeyword).Texts()) == 0 {
-			faults = append(faults, r.fault(pointer, "%s lists strings, on a string without enum", KnownValuesKeyword))
+			faults = append(faults, r.fault(pointer, "%s must be a list of strings, on a string without enum", KnownValuesKeyword))
 		}
 	}
 	return faults

@@ -1,13 +1,17 @@
 // Package bigquery is the sink that puts each fact into a table of BigQuery as a row.
 //
-// The table is made where there is none, partitioned by day of occurred_at and clustered by namespace and name; columns that a newer version adds
-// are added to it. The dataset must exist. The column data has the fact whole.
+// The table is made where there is none, partitioned by day of occurred_at and clustered by
+// namespace and name; columns that a newer version adds are added to it. The dataset must exist.
+// The column data has the fact whole.
 //
-// Rows are streamed by tabledata.insertAll with the event's id as insert id, so BigQuery drops a row that comes twice within about a minute; fact_id is
-// that id, for queries that want to be sure. The Storage Write API was not chosen: its default stream drops no repeated row at all, its exactly-once
-// streams need an offset kept for each stream, and at the rate of deploys its throughput buys nothing.
+// Rows are streamed by tabledata.insertAll with the event's id as insert id, so BigQuery drops a
+// row that comes twice within about a minute; fact_id is that id, for queries that want to be sure.
+// The Storage Write API was not chosen: its default stream drops no repeated row at all, its
+// exactly-once streams need an offset kept for each stream, and at the rate of deploys its
+// throughput buys nothing.
 //
-// A row that BigQuery finds invalid puts its fact on DEAD, without those beside it; everything else is tried again.
+// A row that BigQuery finds invalid puts its fact on DEAD, without those beside it; everything else
+// is tried again.
 package bigquery
 
 import (
@@ -177,7 +181,8 @@ func (s *Sink) insert(ctx context.Context, table *bigquery.Table, rows []row, ve
 	}
 }
 
-// judgeRows reads what BigQuery says of each row; those of which it says nothing are in the table, or stopped by those that are invalid, which it says.
+// judgeRows reads what BigQuery says of each row; those of which it says nothing are in the table,
+// or stopped by those that are invalid, which it says.
 func (s *Sink) judgeRows(rows []row, invalid bigquery.PutMultiError, verdicts []error) {
 	for _, e := range invalid {
 		err := fmt.Errorf("insert the row: %w", e.Errors)
@@ -194,7 +199,7 @@ func (s *Sink) judgeRows(rows []row, invalid bigquery.PutMultiError, verdicts []
 }
 
 func judge(what string, err error) error {
-	wrapped := fmt.Errorf("%s: %w", what, sink.Concealed(err))
+	wrapped := fmt.Errorf("%s: %w", what, sink.WithoutURL(err))
 	if refused, ok := errors.AsType[*googleapi.Error](err); ok {
 		if delay, ok := sink.ParseRetryAfter(refused.Header, time.Now()); ok {
 			return &sink.RetryAfter{Delay: delay, Err: wrapped}

@@ -11,21 +11,21 @@ import (
 	"lockstep.internal/services/deploys/sink/webhook"
 )
 
-// Sinks are the sinks of a service, ready for [sink.New].
+// Sinks holds the entries for [sink.New].
 type Sinks struct {
 	Entries []sink.Entry
 
 	clients []*http.Client
 }
 
-// Close closes connections that are kept open. Call it when nothing is delivered any more.
+// Close closes idle connections. Call it after the set of sinks has stopped.
 func (s *Sinks) Close() {
 	for _, c := range s.clients {
 		c.CloseIdleConnections()
 	}
 }
 
-// Build makes the sinks. Those that write with the same credential to the same destination share its limits.
+// Build builds the sinks. Sinks with the same destination and credential share its limits.
 func Build(configs []Config) (*Sinks, error) {
 	made := &Sinks{}
 	limiters := &sink.Limiters{}
@@ -70,15 +70,15 @@ func (s *Sinks) entry(c Config, limiters *sink.Limiters) (sink.Entry, error) {
 		return sink.Entry{}, err
 	}
 	return sink.Entry{
-		Name: c.Name, Type: c.Type, Sink: made, Filter: filter, Backfill: c.Backfill, Retry: c.Retry, Waiting: c.Waiting,
+		Name: c.Name, Type: c.Type, Sink: made, Filter: filter, Backfill: c.Backfill, Retry: c.Retry, MaxPending: c.Waiting,
 	}, nil
 }
 
-// kind is what differs between the types of sinks.
+// kind holds the differences between types of sinks.
 type kind struct {
 	destination string
 	limits      []sink.Limit
-	facts       []string // told unless the filter names others; none for all
+	facts       []string // default filter; empty means all
 	escape      func(string) string
 	make        func(*http.Client, *sink.Limiter, *sink.Template) (sink.Sink, error)
 }
@@ -129,6 +129,6 @@ func kindOf(c Config) (kind, error) {
 			},
 		}, nil
 	default:
-		return kind{}, fmt.Errorf("there is no type %q", c.Type)
+		return kind{}, fmt.Errorf("type %q does not exist", c.Type)
 	}
 }

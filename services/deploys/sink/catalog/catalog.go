@@ -1,7 +1,7 @@
-// Package catalog reads which sinks there shall be from a file, and makes them.
+// Package catalog reads the configuration of sinks from a file and builds them.
 //
-// The file is YAML with a key for each sink: its name, which keeps its position. Every setting of a sink is described by [Manual]; what is unknown,
-// missing or malformed is refused, all of it at once, with the line it is in.
+// The file is YAML with a key for each sink: its name, which identifies its position. [Manual]
+// describes every setting. The error for an invalid file lists all faults with their lines.
 //
 //	shop-slack:
 //	  type: slack
@@ -38,17 +38,17 @@ const (
 	Webhook          = "webhook"
 )
 
-// RateConfig is a further limit, within that of the destination.
+// RateConfig is a limit in addition to that of the destination.
 type RateConfig struct {
-	Count  int           `yaml:"count" help:"writes in any window; 0 sets no further limit"`
-	Window time.Duration `yaml:"window" help:"window that the count is of"`
-	Burst  int           `yaml:"burst" help:"writes that may come at once"`
+	Count  int           `yaml:"count" help:"writes in any window; 0 means no further limit"`
+	Window time.Duration `yaml:"window" help:"length of the window"`
+	Burst  int           `yaml:"burst" help:"writes that may happen at once"`
 }
 
-// Validate says what is wrong with the limit.
+// Validate returns the faults of the limit.
 func (c RateConfig) Validate() []error {
 	if c.Count < 0 || c.Burst < 0 || c.Count > 0 && c.Window <= 0 {
-		return []error{config.Invalid("count", "must be a number of writes, with a window that is longer than 0")}
+		return []error{config.Invalid("count", "must be at least 0, with a window longer than 0")}
 	}
 	return nil
 }
@@ -57,15 +57,15 @@ func (c RateConfig) Validate() []error {
 type Config struct {
 	// Name is the key in the file.
 	Name     string             `yaml:"-"`
-	Type     string             `yaml:"type" oneof:"github_status|github_deployment|github_comment|slack|bigquery|webhook" help:"what it brings facts to"`
-	Backfill bool               `yaml:"backfill" help:"a new sink begins with the oldest fact there is, instead of with the next one"`
+	Type     string             `yaml:"type" oneof:"github_status|github_deployment|github_comment|slack|bigquery|webhook" help:"type of the destination"`
+	Backfill bool               `yaml:"backfill" help:"start a new sink with the oldest stored fact instead of the next one"`
 	Filter   sink.FilterConfig  `yaml:"filter"`
-	Template string             `yaml:"template" help:"text/template of what is written: the message, the comment, the description of the status, or the body of the webhook; default: that of the type"`
+	Template string             `yaml:"template" help:"text/template of the message, the comment, the description of the status, or the body of the webhook; default: that of the type"`
 	Rate     RateConfig         `yaml:"rate"`
 	Retry    sink.Retry         `yaml:"retry"`
-	Timeout  time.Duration      `yaml:"timeout" help:"how long one request may take"`
-	Waiting  int                `yaml:"waiting" help:"facts that are taken from the stream before they are done with"`
-	Parallel int                `yaml:"parallel" help:"webhook: workloads that are told of at once"`
+	Timeout  time.Duration      `yaml:"timeout" help:"timeout of one request"`
+	Waiting  int                `yaml:"waiting" help:"largest number of unfinished facts in memory"`
+	Parallel int                `yaml:"parallel" help:"webhook: workloads with concurrent deliveries"`
 	Network  sink.NetworkConfig `yaml:"network"`
 
 	GitHub   github.Config   `yaml:"github"`
@@ -74,22 +74,27 @@ type Config struct {
 	Webhook  webhook.Config  `yaml:"webhook"`
 }
 
-// DefaultConfig is what Config is unless told.
+// DefaultConfig returns the default of Config.
 func DefaultConfig() Config {
 	return Config{
-		Retry: sink.DefaultRetry(), Timeout: 30 * time.Second, Waiting: 500, Parallel: 4, Rate: RateConfig{Window: time.Minute, Burst: 10},
-		GitHub: github.DefaultConfig(), Slack: slack.DefaultConfig(), BigQuery: bigquery.DefaultConfig(), Webhook: webhook.DefaultConfig(),
+		Retry: sink.DefaultRetry(), Timeout: 30 * time.Second, Waiting: 500, Parallel: 4,
+		Rate:   RateConfig{Window: time.Minute, Burst: 10},
+		GitHub: github.DefaultConfig(), Slack: slack.DefaultConfig(),
+		BigQuery: bigquery.DefaultConfig(), Webhook: webhook.DefaultConfig(),
 	}
 }
 
-// Validate says what is wrong with the sink.
+// Validate returns the faults of the sink.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.Type == "" {
 		faults = append(faults, config.Invalid("type", "is required"))
 	}
-	if c.Timeout <= 0 || c.Waiting < 1 || c.Parallel < 1 || c.Retry.Min <= 0 || c.Retry.Max < c.Retry.Min || c.Retry.GiveUp <= 0 {
-		faults = append(faults, config.Invalid("", "timeout, waiting, parallel and the times of retry must be more than 0, and retry.max at least retry.min"))
+	if c.Timeout <= 0 || c.Waiting < 1 || c.Parallel < 1 {
+		faults = append(faults, config.Invalid("", "timeout, waiting and parallel must be more than 0"))
+	}
+	if c.Retry.Min <= 0 || c.Retry.Max < c.Retry.Min || c.Retry.GiveUp <= 0 {
+		faults = append(faults, config.Invalid("retry", "min and give_up must be more than 0, and max at least min"))
 	}
 	if _, err := sink.ParseTemplate(c.Template, nil); err != nil {
 		faults = append(faults, config.Invalid("template", "%v", err))
@@ -132,7 +137,7 @@ func ReadFile(path string) ([]Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the sinks: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close() //nolint:errcheck // Opened for reading.
 	raw, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the sinks: %w", err)
@@ -140,7 +145,7 @@ func ReadFile(path string) ([]Config, error) {
 	return Read(filepath.Base(path), raw)
 }
 
-// Read reads the sinks of a document; name stands for it in faults, which are config.Faults.
+// Read reads the sinks of a document. Invalid settings are returned as config.Faults, which name the document.
 func Read(name string, raw []byte) ([]Config, error) {
 	if len(raw) > maxFile {
 		return nil, fmt.Errorf("%s is larger than 1 MiB", name)
@@ -153,7 +158,7 @@ func Read(name string, raw []byte) ([]Config, error) {
 	sinks := make([]Config, 0, len(names))
 	for _, key := range names {
 		if !sink.ValidName(key) {
-			faults = append(faults, config.Fault{Key: key, Message: "a sink's name is made of a-z, 0-9 and -, at most 40 of them"})
+			faults = append(faults, config.Fault{Key: key, Message: "not a valid name: use a-z, 0-9 and -, at most 40"})
 			continue
 		}
 		c := DefaultConfig()
@@ -171,7 +176,7 @@ func Read(name string, raw []byte) ([]Config, error) {
 			return nil, err
 		}
 		for _, f := range found {
-			f.Env, f.Flag = "", "" // there are none for sinks
+			f.Env, f.Flag = "", "" // Sinks have neither.
 			faults = append(faults, f)
 		}
 		sinks = append(sinks, c)
@@ -182,7 +187,7 @@ func Read(name string, raw []byte) ([]Config, error) {
 	return sinks, nil
 }
 
-// keys are the names of the sinks in order, each once.
+// keys returns the distinct names of the sinks in order.
 func keys(raw []byte) ([]string, error) {
 	var document yaml.Node
 	err := yaml.NewDecoder(bytes.NewReader(raw)).Decode(&document)
@@ -197,7 +202,7 @@ func keys(raw []byte) ([]string, error) {
 		return nil, nil
 	}
 	if root.Kind != yaml.MappingNode {
-		return nil, errors.New("must have a key for each sink: its name")
+		return nil, errors.New("must be a mapping of sink names to settings")
 	}
 	var names []string
 	seen := map[string]bool{}

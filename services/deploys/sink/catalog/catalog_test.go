@@ -73,7 +73,8 @@ func TestSinksAreReadAndMade(t *testing.T) {
 	}, names)
 	require.True(t, sinks.Entries[2].Backfill)
 
-	f := events.DeployFact{Fact: events.FactProgressed, Workload: events.Workload{Namespace: "shop", Kind: "deployment", Name: "a", Labels: map[string]string{"team": "web"}}}
+	workload := events.Workload{Namespace: "shop", Kind: "deployment", Name: "a", Labels: map[string]string{"team": "web"}}
+	f := events.DeployFact{Fact: events.FactProgressed, Workload: workload}
 	require.True(t, sinks.Entries[0].Filter.Selects(f))
 	require.False(t, sinks.Entries[1].Filter.Selects(f), "a status says nothing of progress, unless asked")
 	require.True(t, sinks.Entries[4].Filter.Selects(f), "all facts")
@@ -113,9 +114,9 @@ e: {}
 	require.ErrorAs(t, err, &faults)
 	text := err.Error()
 	for _, want := range []string{
-		"Shop: a sink's name", `a.type: "mail" is none of`, "unknown key b.chanel", "[sinks.yaml:7]", "c.template: the template cannot be read",
-		"c.filter.expression: the expression cannot be understood", `c.network.allow_networks: "ten" is no network`, "c.webhook.url", "d.github.token_file: is required", "c.webhook.secret_file: is required",
-		"e.type: is required",
+		"Shop: not a valid name", `a.type: "mail"`, "b.chanel", "[sinks.yaml:7]", "c.template: parse the template",
+		"c.filter.expression: parse the expression", `c.network.allow_networks: "ten" is not a network`, "c.webhook.url",
+		"d.github.token_file: is required", "c.webhook.secret_file: is required", "e.type: is required",
 	} {
 		require.Contains(t, text, want)
 	}

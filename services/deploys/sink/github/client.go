@@ -123,7 +123,8 @@ func newAPI(cfg Config, o Options) (*api, error) {
 	return &api{cfg: cfg, finder: finder, client: &client, limiter: o.Limiter}, nil
 }
 
-// sameHost follows the redirects of repositories that were renamed, and takes the token nowhere else.
+// sameHost follows the redirects of repositories that were renamed, and takes the token nowhere
+// else.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 5 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -131,8 +132,8 @@ func sameHost(request *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Pace implements sink.Pacer for all sinks of GitHub.
-func (a *api) Pace(ctx context.Context) error { return a.limiter.Await(ctx) }
+// Pace implements sink.RateLimited for all sinks of GitHub.
+func (a *api) AwaitLimit(ctx context.Context) error { return a.limiter.Await(ctx) }
 
 // open makes a client with the token as it is now.
 func (a *api) open() (*github.Client, error) {
@@ -149,7 +150,8 @@ func (a *api) open() (*github.Client, error) {
 	return client, nil
 }
 
-// secondaryPause is how long nothing is sent after a secondary limit that does not say how long: what GitHub asks for.
+// secondaryPause is how long nothing is sent after a secondary limit that does not say how long:
+// what GitHub asks for.
 const secondaryPause = time.Minute
 
 // judge makes of a failure what the runner understands. what says what was done.
@@ -157,7 +159,7 @@ func (a *api) judge(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("%s: %w", what, sink.Concealed(err))
+	wrapped := fmt.Errorf("%s: %w", what, sink.WithoutURL(err))
 	var primary *github.RateLimitError
 	var secondary *github.AbuseRateLimitError
 	var refused *github.ErrorResponse

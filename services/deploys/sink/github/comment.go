@@ -37,7 +37,8 @@ const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{text
 {{text .Message}}
 {{end}}`
 
-// Comments keeps one comment on the pull request of each environment: written when all of it is ready for the first time, edited afterwards.
+// Comments keeps one comment on the pull request of each environment: written when all of it is
+// ready for the first time, edited afterwards.
 type Comments struct {
 	*api
 
@@ -109,7 +110,7 @@ type comment struct {
 
 // Deliver implements sink.Sink.
 func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
-	known, err := sink.Recall[comment](ctx, d)
+	known, err := sink.LoadThread[comment](ctx, d)
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 		return sink.Permanent(err)
 	}
 	digest := sha256.Sum256([]byte(body))
-	if known.ID != 0 && known.Body == hex.EncodeToString(digest[:]) && !d.Again {
+	if known.ID != 0 && known.Body == hex.EncodeToString(digest[:]) && !d.Requested {
 		return nil
 	}
 	client, err := s.open()
@@ -138,14 +139,14 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 	if known.PullRequest == 0 {
 		known.PullRequest, err = s.pullRequest(ctx, client, source, d.Fact)
 		if err != nil || known.PullRequest == 0 {
-			return errors.Join(err, sink.Remember(ctx, d, known))
+			return errors.Join(err, sink.SaveThread(ctx, d, known))
 		}
 	}
 	if known.ID, err = s.write(ctx, client, source, known, mark, body); err != nil {
 		return err
 	}
 	known.Body = hex.EncodeToString(digest[:])
-	return sink.Remember(ctx, d, known)
+	return sink.SaveThread(ctx, d, known)
 }
 
 // mark begins the comment, for the sink to know it again.
@@ -214,7 +215,8 @@ func (s *Comments) find(ctx context.Context, client *github.Client, source sink.
 	return 0, nil
 }
 
-// pullRequest is the number that the fact tells, or that of the open pull request of the commit; 0 when there is none.
+// pullRequest is the number that the fact tells, or that of the open pull request of the commit; 0
+// when there is none.
 func (s *Comments) pullRequest(ctx context.Context, client *github.Client, source sink.Source, f events.DeployFact) (int, error) {
 	for _, key := range s.cfg.PullRequestKeys {
 		for _, of := range []map[string]string{f.Workload.Annotations, f.Workload.Labels} {

@@ -13,7 +13,8 @@ import (
 
 const (
 	task = "deploy"
-	// pagesSearched bounds how far back a deployment is looked for: of one commit and environment there are few.
+	// pagesSearched bounds how far back a deployment is looked for: of one commit and environment
+	// there are few.
 	pagesSearched = 10
 	pageSize      = 100
 )
@@ -80,12 +81,12 @@ type payload struct {
 
 // Deliver implements sink.Sink.
 func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
-	known, err := sink.Recall[deployment](ctx, d)
+	known, err := sink.LoadThread[deployment](ctx, d)
 	if err != nil {
 		return err
 	}
 	state := deploymentOf(d.Fact.Fact)
-	if known.ID != 0 && known.State == state && !d.Again {
+	if known.ID != 0 && known.State == state && !d.Requested {
 		return nil
 	}
 	source, _ := s.finder.Find(d.Fact)
@@ -97,7 +98,7 @@ func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
 		if known.ID, err = s.make(ctx, client, source, d); err != nil {
 			return err
 		}
-		if err := sink.Remember(ctx, d, known); err != nil {
+		if err := sink.SaveThread(ctx, d, known); err != nil {
 			return err
 		}
 	}
@@ -110,7 +111,7 @@ func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
 		return s.judge(fmt.Sprintf("status %s of deployment %d of %s", state, known.ID, source.Repository()), err)
 	}
 	known.State = state
-	return sink.Remember(ctx, d, known)
+	return sink.SaveThread(ctx, d, known)
 }
 
 func (s *Deployments) status(view sink.View, state string) (github.DeploymentStatusRequest, error) {

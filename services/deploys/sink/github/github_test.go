@@ -223,7 +223,8 @@ func TestLimitsOfGitHubAreObeyed(t *testing.T) {
 	}
 }
 
-// The real limits, on a scale of 1 to 100: the limiter never meets them. What goes out at its pace may arrive closer together.
+// The real limits, on a scale of 1 to 100: the limiter never meets them. What goes out at its pace
+// may arrive closer together.
 func TestTheLimiterKeepsWithinTheLimits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -47,7 +47,8 @@ func statusOf(f events.Fact) string {
 	}
 }
 
-// deploymentOf is the state of a deployment while the fact is the latest; "" for one that changes none.
+// deploymentOf is the state of a deployment while the fact is the latest; "" for one that changes
+// none.
 func deploymentOf(f events.Fact) string {
 	switch f {
 	case events.FactSuperseded, events.FactRemoved, events.FactEnvironmentRemoved:

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// mostStatuses are how many a commit may have of one context, and keptStatuses how many of them are for how rollouts end.
+	// mostStatuses are how many a commit may have of one context, and keptStatuses how many of them
+	// are for how rollouts end.
 	mostStatuses       = 1000
 	keptStatuses       = 50
 	longestDescription = 140
@@ -81,7 +82,7 @@ func workload(f events.DeployFact) string {
 
 // Deliver implements sink.Sink.
 func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
-	last, err := sink.Recall[told](ctx, d)
+	last, err := sink.LoadThread[told](ctx, d)
 	if err != nil {
 		return err
 	}
@@ -106,8 +107,8 @@ func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
 		return sink.Permanent(err)
 	}
 	next.State, next.Description = status.GetState(), status.GetDescription()
-	if next.State == last.State && next.Description == last.Description && !d.Again {
-		return sink.Remember(ctx, d, next)
+	if next.State == last.State && next.Description == last.Description && !d.Requested {
+		return sink.SaveThread(ctx, d, next)
 	}
 	if last.Sent >= mostStatuses-keptStatuses && next.State == pending {
 		return nil
@@ -124,7 +125,7 @@ func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
 		return s.judge(fmt.Sprintf("status %s of commit %s of %s", next.State, sha, source.Repository()), err)
 	}
 	next.Sent++
-	return sink.Remember(ctx, d, next)
+	return sink.SaveThread(ctx, d, next)
 }
 
 func (s *Statuses) status(f events.DeployFact, source sink.Source) (github.RepoStatus, error) {

@@ -13,7 +13,8 @@ import (
 // Fault is what happens to one request instead of a proper answer.
 type Fault func(w http.ResponseWriter, r *http.Request, serve http.Handler)
 
-// Faults happen to the next requests that they match, one each, before the handler within sees them.
+// Faults happen to the next requests that they match, one each, before the handler within sees
+// them.
 type Faults struct {
 	mu    sync.Mutex
 	queue []queued

@@ -1,14 +1,18 @@
-// Package slack is the sink that keeps one message for each rollout in a channel, posted when it begins and edited as it goes.
+// Package slack is the sink that keeps one message for each rollout in a channel, posted when it
+// begins and edited as it goes.
 //
-// The message says how the rollout is: the last fact that changed that, the pods as they are counted now, and whether the old ones are gone. What is
-// not of a rollout or an environment is a message of its own. Facts that waited are one edit, and an edit that would change nothing is not made: Slack takes
-// about one message a second for a channel. A 429 is obeyed.
+// The message says how the rollout is: the last fact that changed that, the pods as they are
+// counted now, and whether the old ones are gone. What is not of a rollout or an environment is a
+// message of its own. Facts that waited are one edit, and an edit that would change nothing is not
+// made: Slack takes about one message a second for a channel. A 429 is obeyed.
 //
-// A message carries its rollout as metadata. Slack knows no idempotency keys; so the sink notes that it is about to post, and after a crash or a
-// lost answer looks for the message in the channel's history first (scope channels:history or groups:history, beside chat:write). Without that
-// scope it posts again: twice is better than never.
+// A message carries its rollout as metadata. Slack knows no idempotency keys; so the sink notes
+// that it is about to post, and after a crash or a lost answer looks for the message in the
+// channel's history first (scope channels:history or groups:history, beside chat:write). Without
+// that scope it posts again: twice is better than never.
 //
-// What Slack refuses for its content puts the fact on DEAD. A channel or token that it does not know is tried again: both are for people to mend.
+// What Slack refuses for its content puts the fact on DEAD. A channel or token that it does not
+// know is tried again: both are for people to mend.
 package slack
 
 import (
@@ -125,8 +129,8 @@ var escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "
 // Traits implements sink.Sink.
 func (s *Sink) Traits() sink.Traits { return sink.Traits{Latest: true} }
 
-// Pace implements sink.Pacer.
-func (s *Sink) Pace(ctx context.Context) error { return s.options.Limiter.Await(ctx) }
+// Pace implements sink.RateLimited.
+func (s *Sink) AwaitLimit(ctx context.Context) error { return s.options.Limiter.Await(ctx) }
 
 // Thread implements sink.Sink.
 func (s *Sink) Thread(f events.DeployFact) (string, bool) {
@@ -180,7 +184,7 @@ func (m *message) take(f events.DeployFact) {
 
 // Deliver implements sink.Sink.
 func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
-	m, err := sink.Recall[message](ctx, d)
+	m, err := sink.LoadThread[message](ctx, d)
 	if err != nil {
 		return err
 	}
@@ -196,8 +200,8 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 	}
 	sum := sha256.Sum256([]byte(text))
 	digest := hex.EncodeToString(sum[:])
-	if m.TS != "" && m.Text == digest && !d.Again {
-		return sink.Remember(ctx, d, m)
+	if m.TS != "" && m.Text == digest && !d.Requested {
+		return sink.SaveThread(ctx, d, m)
 	}
 	token, err := s.cfg.TokenFile.Read()
 	if err != nil {
@@ -224,7 +228,7 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 		}
 	}
 	m.Text, m.Posting = digest, nil
-	return sink.Remember(ctx, d, m)
+	return sink.SaveThread(ctx, d, m)
 }
 
 func (s *Sink) text(m message) (string, error) {
@@ -265,7 +269,7 @@ func (s *Sink) post(ctx context.Context, client *slack.Client, d sink.Delivery, 
 	}
 	now := time.Now().UTC()
 	m.Posting = &now
-	if err := sink.Remember(ctx, d, *m); err != nil {
+	if err := sink.SaveThread(ctx, d, *m); err != nil {
 		return err
 	}
 	_, ts, err := client.PostMessageContext(ctx, s.cfg.Channel, options(d.Thread, text))
@@ -275,7 +279,7 @@ func (s *Sink) post(ctx context.Context, client *slack.Client, d sink.Delivery, 
 	}
 	if refused(err) {
 		m.Posting = nil
-		err = errors.Join(err, sink.Remember(ctx, d, *m))
+		err = errors.Join(err, sink.SaveThread(ctx, d, *m))
 	}
 	return judge("post the message", err)
 }
@@ -333,7 +337,7 @@ func judge(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("%s: %w", what, sink.Concealed(err))
+	wrapped := fmt.Errorf("%s: %w", what, sink.WithoutURL(err))
 	if limited, ok := errors.AsType[*slack.RateLimitedError](err); ok {
 		return &sink.RetryAfter{Delay: max(limited.RetryAfter, time.Second), Err: wrapped}
 	}

@@ -211,7 +211,7 @@ func TestTheLimiterKeepsWithinSlacksLimit(t *testing.T) {
 	b.limiter = sink.NewLimiter(slack.Limits()...)
 	b.open()
 	for range 4 {
-		require.NoError(t, b.sink.Pace(t.Context()))
+		require.NoError(t, b.sink.AwaitLimit(t.Context()))
 		require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
 	}
 	refused, _ := b.server.Gate.Refused()

@@ -1,10 +1,13 @@
 // Package webhook is the sink that posts each fact to an address, signed as Standard Webhooks says.
 //
-// The body is the CloudEvent in structured JSON, or what a template makes; headers webhook-id, webhook-timestamp and webhook-signature let the receiver
-// verify and deduplicate: the id is the event's, the same however often it is posted, by hand as well. Facts of one workload come in order.
+// The body is the CloudEvent in structured JSON, or what a template makes; headers webhook-id,
+// webhook-timestamp and webhook-signature let the receiver verify and deduplicate: the id is the
+// event's, the same however often it is posted, by hand as well. Facts of one workload come in
+// order.
 //
-// 2xx is taken for received. 400, 410, 413, 415 and 422 put the fact on DEAD; everything else, redirects included, is tried again with
-// back-off, and 429 and 503 are obeyed when they say when. The address may hold a secret: it is in no log and no error.
+// 2xx is taken for received. 400, 410, 413, 415 and 422 put the fact on DEAD; everything else,
+// redirects included, is tried again with back-off, and 429 and 503 are obeyed when they say when.
+// The address may hold a secret: it is in no log and no error.
 package webhook
 
 import (
@@ -143,7 +146,7 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 	request.Header.Set("Content-Type", contentType)
 	response, err := s.options.Client.Do(request)
 	if err != nil {
-		return fmt.Errorf("post to the webhook: %w", sink.Concealed(err))
+		return fmt.Errorf("post to the webhook: %w", sink.WithoutURL(err))
 	}
 	defer response.Body.Close() //nolint:errcheck // only read
 	// What is left of the answer is read so that the connection can be used again.
@@ -186,7 +189,7 @@ func (s *Sink) request(ctx context.Context, key string, body []byte, now time.Ti
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("post to the webhook: %w", sink.Concealed(err))
+		return nil, fmt.Errorf("post to the webhook: %w", sink.WithoutURL(err))
 	}
 	for name, value := range s.cfg.Headers {
 		request.Header.Set(name, value)

@@ -22,18 +22,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Cluster is one that was reported.
+// Cluster is a cluster that agents reported.
 type Cluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UID of the cluster's kube-system namespace.
 	ClusterUid string `protobuf:"bytes,1,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
-	// Whose it is; 0 for the project whose agent reports it next.
+	// Owner; 0 for the project of the next agent that reports it.
 	ProjectId int64 `protobuf:"varint,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
-	// Whose it was and is, in order: the last one counts.
+	// Former owners and the present one, in order.
 	Claims []*Claim `protobuf:"bytes,3,rep,name=claims,proto3" json:"claims,omitempty"`
 	// Agents of its project that report it.
 	AgentIds []int64 `protobuf:"varint,4,rep,packed,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
-	// Workloads that are there and followed, and rollouts of them that run.
+	// Observed workloads, and their running rollouts.
 	Workloads       int64 `protobuf:"varint,5,opt,name=workloads,proto3" json:"workloads,omitempty"`
 	RunningRollouts int64 `protobuf:"varint,6,opt,name=running_rollouts,json=runningRollouts,proto3" json:"running_rollouts,omitempty"`
 	unknownFields   protoimpl.UnknownFields
@@ -112,18 +112,18 @@ func (x *Cluster) GetRunningRollouts() int64 {
 	return 0
 }
 
-// Claim says whose a cluster is from a time on.
+// Claim is the ownership of a cluster since a time.
 type Claim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 0 is nobody's.
+	// 0: no owner.
 	ProjectId int64 `protobuf:"varint,1,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
-	// Agent that reported it; 0 where an administrator decided.
+	// Agent that reported the cluster; 0 if an administrator decided.
 	AgentId int64 `protobuf:"varint,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Administrator who decided, and why; 0 where an agent reported it.
+	// Administrator who decided, and the reason; 0 if an agent reported the cluster.
 	UserId    int64                  `protobuf:"varint,3,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	Reason    string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	ClaimedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=claimed_at,json=claimedAt,proto3" json:"claimed_at,omitempty"`
-	// Position on the stream OBSERVED from which on it is so.
+	// Position on the stream OBSERVED where the claim takes effect.
 	SinceSequence uint64 `protobuf:"varint,6,opt,name=since_sequence,json=sinceSequence,proto3" json:"since_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -201,12 +201,12 @@ func (x *Claim) GetSinceSequence() uint64 {
 	return 0
 }
 
-// Reporter is an agent that has told something which was taken in.
+// Reporter is an agent with accepted observations.
 type Reporter struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AgentId   int64                  `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	ProjectId int64                  `protobuf:"varint,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
-	// Position on the stream OBSERVED of the first message that was taken in.
+	// Position on the stream OBSERVED of its first accepted message.
 	SinceSequence uint64 `protobuf:"varint,3,opt,name=since_sequence,json=sinceSequence,proto3" json:"since_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -301,11 +301,11 @@ func (*ListClustersRequest) Descriptor() ([]byte, []int) {
 
 type ListClustersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of their UIDs.
+	// Sorted by UID.
 	Clusters []*Cluster `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// In the order of their agents.
+	// Sorted by agent.
 	Reporters []*Reporter `protobuf:"bytes,2,rep,name=reporters,proto3" json:"reporters,omitempty"`
-	// The stream was restored from an older copy: positions are not those at which it was read first.
+	// The stream was restored from an older copy, so positions differ from those at the first read.
 	StreamRestored bool `protobuf:"varint,3,opt,name=stream_restored,json=streamRestored,proto3" json:"stream_restored,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -365,9 +365,9 @@ func (x *ListClustersResponse) GetStreamRestored() bool {
 type ReleaseClusterRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	ClusterUid string                 `protobuf:"bytes,1,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
-	// Whose it is from then on; 0 for the project whose agent reports it next.
+	// New owner; 0 for the project of the next agent that reports it.
 	ToProjectId int64 `protobuf:"varint,2,opt,name=to_project_id,json=toProjectId,proto3" json:"to_project_id,omitempty"`
-	// Why, for those who look later. At most 500 bytes.
+	// Reason. At most 500 bytes.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -426,13 +426,13 @@ func (x *ReleaseClusterRequest) GetReason() string {
 
 type ReleaseClusterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is afterwards.
+	// The cluster after the release.
 	Cluster *Cluster `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Whose it was.
+	// Former owner.
 	FromProjectId int64 `protobuf:"varint,2,opt,name=from_project_id,json=fromProjectId,proto3" json:"from_project_id,omitempty"`
-	// Rollouts that ended as unknown by it.
+	// Number of rollouts that the release ended as unknown.
 	EndedRollouts int64 `protobuf:"varint,3,opt,name=ended_rollouts,json=endedRollouts,proto3" json:"ended_rollouts,omitempty"`
-	// It is on the stream and takes effect as soon as the service has read what comes before: cluster is still as it was.
+	// The release is published but not processed yet: cluster is still the old state.
 	Pending       bool `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,19 +23,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// RolloutState is how a rollout stands.
+// RolloutState is the state of a rollout.
 type RolloutState int32
 
 const (
 	RolloutState_ROLLOUT_STATE_UNSPECIFIED RolloutState = 0
 	RolloutState_ROLLOUT_STATE_RUNNING     RolloutState = 1
-	// Every pod is a new one and available.
+	// Every pod has the new template and is available.
 	RolloutState_ROLLOUT_STATE_COMPLETED RolloutState = 2
-	// Another rollout took its place before it was complete.
+	// Another rollout replaced it before it completed.
 	RolloutState_ROLLOUT_STATE_SUPERSEDED RolloutState = 3
-	// Its workload was deleted, or went back to what it was, before it was complete.
+	// Its workload was deleted or reverted before it completed.
 	RolloutState_ROLLOUT_STATE_CANCELLED RolloutState = 4
-	// How it ended was seen by nobody.
+	// Its end was not observed.
 	RolloutState_ROLLOUT_STATE_UNKNOWN RolloutState = 5
 )
 
@@ -86,7 +86,7 @@ func (RolloutState) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_deploys_v1_rollout_proto_rawDescGZIP(), []int{0}
 }
 
-// Change is what a rollout does.
+// Change is the kind of change that a rollout makes.
 type Change int32
 
 const (
@@ -153,7 +153,7 @@ type Workload struct {
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	// UID of the object.
 	Uid string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Agent that told of it last.
+	// Agent that reported it last.
 	AgentId       int64 `protobuf:"varint,6,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -287,16 +287,16 @@ func (x *Image) GetImage() string {
 // Counts of pods.
 type Counts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// That are wanted.
+	// Desired pods.
 	Desired int32 `protobuf:"varint,1,opt,name=desired,proto3" json:"desired,omitempty"`
-	// That there are, those being terminated left out.
+	// Existing pods, without those being terminated.
 	Total int32 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
-	// Of the new template.
+	// Pods of the new template.
 	Updated     int32 `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
 	Ready       int32 `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
 	Available   int32 `protobuf:"varint,5,opt,name=available,proto3" json:"available,omitempty"`
 	Unavailable int32 `protobuf:"varint,6,opt,name=unavailable,proto3" json:"unavailable,omitempty"`
-	// Absent where the cluster does not tell.
+	// Absent if the cluster does not report it.
 	Terminating   *int32 `protobuf:"varint,7,opt,name=terminating,proto3,oneof" json:"terminating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -384,50 +384,50 @@ func (x *Counts) GetTerminating() int32 {
 // Rollout is one rollout of a workload.
 type Rollout struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// <cluster>/<uid>/<revision>/<template hash>, and the like for other kinds.
+	// <cluster>/<uid>/<revision>/<template hash>, or similar for other kinds.
 	Id           string    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Workload     *Workload `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
 	Revision     int64     `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	TemplateHash string    `protobuf:"bytes,4,opt,name=template_hash,json=templateHash,proto3" json:"template_hash,omitempty"`
 	Change       Change    `protobuf:"varint,5,opt,name=change,proto3,enum=lockstep.deploys.v1.Change" json:"change,omitempty"`
-	// Of a rollback: the revision it goes back to.
+	// For a rollback: the revision that it returns to.
 	OfRevision     int64        `protobuf:"varint,6,opt,name=of_revision,json=ofRevision,proto3" json:"of_revision,omitempty"`
 	State          RolloutState `protobuf:"varint,7,opt,name=state,proto3,enum=lockstep.deploys.v1.RolloutState" json:"state,omitempty"`
 	Images         []*Image     `protobuf:"bytes,8,rep,name=images,proto3" json:"images,omitempty"`
 	PreviousImages []*Image     `protobuf:"bytes,9,rep,name=previous_images,json=previousImages,proto3" json:"previous_images,omitempty"`
 	// RollingUpdate, Recreate or OnDelete.
 	Strategy string `protobuf:"bytes,10,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// When it started, as the cluster tells, and when the watcher saw that.
+	// When it started, by the cluster and by the watcher.
 	StartedAt         *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	StartedObservedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started_observed_at,json=startedObservedAt,proto3" json:"started_observed_at,omitempty"`
-	// When it ended, and when the watcher saw that; absent while it runs.
+	// When it ended, by the cluster and by the watcher; absent while it runs.
 	EndedAt         *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	EndedObservedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=ended_observed_at,json=endedObservedAt,proto3" json:"ended_observed_at,omitempty"`
-	// When the last old pod was gone; absent while there is one, or where the cluster does not tell.
+	// When the last old pod was gone; absent while one exists, or if the cluster does not report it.
 	DrainedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drained_at,json=drainedAt,proto3" json:"drained_at,omitempty"`
 	// From start to end; absent while it runs.
 	Duration *durationpb.Duration `protobuf:"bytes,16,opt,name=duration,proto3" json:"duration,omitempty"`
-	// Pods when last something was told.
+	// Pods at the last fact.
 	Counts          *Counts `protobuf:"bytes,17,opt,name=counts,proto3" json:"counts,omitempty"`
 	ReplicasAtStart int32   `protobuf:"varint,18,opt,name=replicas_at_start,json=replicasAtStart,proto3" json:"replicas_at_start,omitempty"`
 	ScaledDuring    bool    `protobuf:"varint,19,opt,name=scaled_during,json=scaledDuring,proto3" json:"scaled_during,omitempty"`
-	// What it waits for, while it does: it makes no progress, the cluster refuses its pods, or somebody has paused it.
+	// Why it waits: it makes no progress, the cluster refuses its pods, or somebody paused it.
 	Stalled bool `protobuf:"varint,20,opt,name=stalled,proto3" json:"stalled,omitempty"`
 	Blocked bool `protobuf:"varint,21,opt,name=blocked,proto3" json:"blocked,omitempty"`
 	Paused  bool `protobuf:"varint,22,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Why it is as it is: one word, and a sentence.
+	// Machine-readable reason, and the reason as a sentence.
 	Reason  string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message string `protobuf:"bytes,24,opt,name=message,proto3" json:"message,omitempty"`
-	// Id of the rollout that took its place.
+	// Id of the rollout that replaced it.
 	SupersededBy string `protobuf:"bytes,25,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`
-	// Its start or its end was concluded afterwards from what was left of it.
+	// Its start or its end was reconstructed later from remaining objects.
 	Reconstructed bool `protobuf:"varint,26,opt,name=reconstructed,proto3" json:"reconstructed,omitempty"`
 	// Annotation lockstep.dev/commit of the workload.
 	Commit string `protobuf:"bytes,27,opt,name=commit,proto3" json:"commit,omitempty"`
-	// When last something was told of it, by the watcher's clock.
+	// Time of its last fact, by the watcher's clock.
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,28,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	Labels    map[string]string      `protobuf:"bytes,29,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Environment that the workload is a part of.
+	// Environment of the workload.
 	Group         string `protobuf:"bytes,30,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -673,7 +673,7 @@ func (x *Rollout) GetGroup() string {
 	return ""
 }
 
-// Fact is one thing that was told, once.
+// Fact is one published fact.
 type Fact struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the event.
@@ -689,9 +689,9 @@ type Fact struct {
 	Message       string                 `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	Counts        *Counts                `protobuf:"bytes,9,opt,name=counts,proto3" json:"counts,omitempty"`
 	Reconstructed bool                   `protobuf:"varint,10,opt,name=reconstructed,proto3" json:"reconstructed,omitempty"`
-	// Position on the stream DEPLOYS; 0 where it is not known.
+	// Position on the stream DEPLOYS; 0 if unknown.
 	StreamSequence uint64 `protobuf:"varint,11,opt,name=stream_sequence,json=streamSequence,proto3" json:"stream_sequence,omitempty"`
-	// The whole fact as JSON, by the schema deploy.fact.v1.
+	// The complete fact as JSON, with the schema deploy.fact.v1.
 	Json          string `protobuf:"bytes,12,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -821,14 +821,14 @@ type RolloutFilter struct {
 	Name       string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	States     []RolloutState         `protobuf:"varint,6,rep,packed,name=states,proto3,enum=lockstep.deploys.v1.RolloutState" json:"states,omitempty"`
 	Changes    []Change               `protobuf:"varint,7,rep,packed,name=changes,proto3,enum=lockstep.deploys.v1.Change" json:"changes,omitempty"`
-	// Labels that the workload has, all of them.
+	// Labels that the workload must have.
 	Labels map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Commit string            `protobuf:"bytes,9,opt,name=commit,proto3" json:"commit,omitempty"`
 	Group  string            `protobuf:"bytes,10,opt,name=group,proto3" json:"group,omitempty"`
-	// Started not before, and before.
+	// Rollouts that started at or after since, and before until.
 	Since *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=since,proto3" json:"since,omitempty"`
 	Until *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=until,proto3" json:"until,omitempty"`
-	// Only those that stall, are blocked or paused.
+	// Only rollouts that are stalled, blocked or paused.
 	Stuck         bool `protobuf:"varint,13,opt,name=stuck,proto3" json:"stuck,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -960,7 +960,7 @@ type ListRolloutsRequest struct {
 	Filter *RolloutFilter         `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// At most 500; 0 is 50.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1074,9 +1074,9 @@ type GetRolloutRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the rollout, or else its workload and revision.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Names a workload by namespace, kind and name; the cluster where several have it.
+	// Namespace, kind and name of the workload, and the cluster if several have it.
 	Workload *Workload `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
-	// 0 is the newest.
+	// 0: the newest.
 	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1136,9 +1136,9 @@ func (x *GetRolloutRequest) GetRevision() int64 {
 type GetRolloutResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Rollout *Rollout               `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// In the order in which they were told: all of them, or the first one and the last ones of a rollout of which a great many were told.
+	// In the order of publication: all facts, or the first and the last ones if there are very many.
 	Facts []*Fact `protobuf:"bytes,2,rep,name=facts,proto3" json:"facts,omitempty"`
-	// Facts after the first one that are left out.
+	// Number of omitted facts after the first one.
 	FactsOmitted  int64 `protobuf:"varint,3,opt,name=facts_omitted,json=factsOmitted,proto3" json:"facts_omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1198,7 +1198,7 @@ func (x *GetRolloutResponse) GetFactsOmitted() int64 {
 type WatchRolloutsRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Filter *RolloutFilter         `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Rollouts that had ended before the watch began come too, the last ones of this number; by default only those that run.
+	// How many ended rollouts the stream starts with, the latest ones. Default 0.
 	Ended         int32 `protobuf:"varint,2,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1251,7 +1251,7 @@ func (x *WatchRolloutsRequest) GetEnded() int32 {
 type WatchRolloutsResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Rollout *Rollout               `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// It was there when the watch began.
+	// The rollout existed when the watch started.
 	Initial       bool `protobuf:"varint,2,opt,name=initial,proto3" json:"initial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1303,9 +1303,9 @@ func (x *WatchRolloutsResponse) GetInitial() bool {
 
 type GetStatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// since and until bound when the rollouts started; by default the last 30 days.
+	// since and until bound the start of rollouts. Default: the last 30 days.
 	Filter *RolloutFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Most workloads that are listed, those with most rollouts first; 0 is 100, at most 1000.
+	// Maximum number of workloads, those with most rollouts first. Default 100, at most 1000.
 	Workloads     int32 `protobuf:"varint,2,opt,name=workloads,proto3" json:"workloads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1423,7 +1423,7 @@ func (x *GetStatsResponse) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Stats are numbers about rollouts.
+// Stats are statistics of rollouts.
 type Stats struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absent in the total.
@@ -1434,16 +1434,16 @@ type Stats struct {
 	Superseded int64     `protobuf:"varint,5,opt,name=superseded,proto3" json:"superseded,omitempty"`
 	Cancelled  int64     `protobuf:"varint,6,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	Unknown    int64     `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`
-	// Rollouts that went back to something earlier.
+	// Rollouts that returned to an earlier revision.
 	RolledBack int64 `protobuf:"varint,8,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
-	// Changes (rollouts that are neither rollbacks nor restarts) that have ended or failed, and those of them that failed: they stalled or were blocked and
-	// did not complete, or the next rollout of their workload was a rollback.
+	// Finished changes (rollouts that are neither rollbacks nor restarts), and failed ones: a failed change stalled or was blocked
+	// and did not complete, or the next rollout of its workload was a rollback.
 	Changes       int64 `protobuf:"varint,9,opt,name=changes,proto3" json:"changes,omitempty"`
 	FailedChanges int64 `protobuf:"varint,10,opt,name=failed_changes,json=failedChanges,proto3" json:"failed_changes,omitempty"`
-	// Of rollouts that completed and were seen to; absent where there are none.
+	// Of rollouts with an observed completion; absent if there are none.
 	DurationP50 *durationpb.Duration `protobuf:"bytes,11,opt,name=duration_p50,json=durationP50,proto3" json:"duration_p50,omitempty"`
 	DurationP95 *durationpb.Duration `protobuf:"bytes,12,opt,name=duration_p95,json=durationP95,proto3" json:"duration_p95,omitempty"`
-	// Completed rollouts a day, restarts and rollbacks left out.
+	// Completed rollouts per day, without restarts and rollbacks.
 	DeploysPerDay float64 `protobuf:"fixed64,13,opt,name=deploys_per_day,json=deploysPerDay,proto3" json:"deploys_per_day,omitempty"`
 	// Shares from 0 to 1: of failed_changes in changes, of rolled_back in rollouts.
 	ChangeFailureRate float64 `protobuf:"fixed64,14,opt,name=change_failure_rate,json=changeFailureRate,proto3" json:"change_failure_rate,omitempty"`

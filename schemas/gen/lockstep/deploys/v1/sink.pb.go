@@ -22,18 +22,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Sink is a place that facts are carried to.
+// Sink is a destination of facts.
 type Sink struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// github, slack, bigquery, webhook, and the like.
+	// Type, such as github_status, slack, bigquery or webhook.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// Position on the stream DEPLOYS of the first fact that it is not done with; 0 while it has not begun.
+	// Position on the stream DEPLOYS of the first unfinished fact; 0 before the sink has started.
 	NextSequence uint64 `protobuf:"varint,3,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
-	// Facts that it has not taken yet, and those that it has taken and is not done with.
+	// Facts that wait on the stream, and facts that a replica has received and not finished.
 	Pending uint64 `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
 	Waiting int64  `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Why it does not get through, and since when; empty while it does. Some seconds old.
+	// Why deliveries fail, and since when; empty while they succeed. Some seconds old.
 	Trouble       string                 `protobuf:"bytes,6,opt,name=trouble,proto3" json:"trouble,omitempty"`
 	TroubleSince  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=trouble_since,json=troubleSince,proto3" json:"trouble_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -202,7 +202,7 @@ func (x *ListSinksResponse) GetSinks() []*Sink {
 type BackfillSinkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// From the first fact stored then or later; absent is from the beginning of the stream.
+	// Start with the first fact stored at this time or later. Absent: start with the oldest one.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

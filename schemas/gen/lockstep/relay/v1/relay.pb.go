@@ -28,14 +28,14 @@ type ConnectedAgent struct {
 	AgentId int64                  `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Random, positive, 63 bits.
 	ConnectionId int64 `protobuf:"varint,2,opt,name=connection_id,json=connectionId,proto3" json:"connection_id,omitempty"`
-	// Of the agent's program.
+	// Version and commit of the agent program.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	Commit  string `protobuf:"bytes,4,opt,name=commit,proto3" json:"commit,omitempty"`
-	// The replica's pod; empty when it has none.
+	// Pod of the replica; empty if it has none.
 	PodNamespace string                 `protobuf:"bytes,5,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
 	PodName      string                 `protobuf:"bytes,6,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	ConnectedAt  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=connected_at,json=connectedAt,proto3" json:"connected_at,omitempty"`
-	// Who holds the connection.
+	// The relay that holds the connection.
 	Relay         *Relay `protobuf:"bytes,8,opt,name=relay,proto3" json:"relay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -127,11 +127,11 @@ func (x *ConnectedAgent) GetRelay() *Relay {
 	return nil
 }
 
-// Relay is one that runs. One that was started again is another one.
+// Relay is a running relay. A restarted relay has a new id.
 type Relay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Where other relays reach it.
+	// Address for other relays.
 	Url           string                 `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
 	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	Commit        string                 `protobuf:"bytes,4,opt,name=commit,proto3" json:"commit,omitempty"`
@@ -304,7 +304,7 @@ func (x *ConnectedAgentsForProjectRequest) GetProjectId() int64 {
 
 type ConnectedAgentsForProjectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of their agents, then connections.
+	// Sorted by agent, then by connection.
 	Agents        []*ConnectedAgent `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -393,7 +393,7 @@ func (x *ConnectedAgentsByIdRequest) GetAgentId() int64 {
 
 type ConnectedAgentsByIdResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of their connections. None is no error.
+	// Sorted by connection. May be empty.
 	Agents        []*ConnectedAgent `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -439,7 +439,7 @@ func (x *ConnectedAgentsByIdResponse) GetAgents() []*ConnectedAgent {
 type GetPodsRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	AgentId int64                  `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The replica to ask; 0 for any.
+	// Connection of the replica to ask; 0 for any.
 	ConnectionId  int64 `protobuf:"varint,2,opt,name=connection_id,json=connectionId,proto3" json:"connection_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -491,7 +491,7 @@ func (x *GetPodsRequest) GetConnectionId() int64 {
 
 type GetPodsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of their namespaces, then names.
+	// Sorted by namespace, then by name.
 	Pods          []*Pod `protobuf:"bytes,1,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -572,7 +572,7 @@ func (*ListRelaysRequest) Descriptor() ([]byte, []int) {
 
 type ListRelaysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of their ids.
+	// Sorted by id.
 	Relays        []*Relay `protobuf:"bytes,1,rep,name=relays,proto3" json:"relays,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,16 +28,16 @@ type Agent struct {
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// DNS-safe slug, unique in its project.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The project that configures it.
+	// Project that configures the agent.
 	ProjectId int64                  `protobuf:"varint,3,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When its watcher was heard last (observed events and ticks).
+	// Time of the last event of its watcher, ticks included.
 	LastSeenAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_seen_at,json=lastSeenAt,proto3" json:"last_seen_at,omitempty"`
-	// UID of the cluster's kube-system namespace, once seen.
+	// UID of the cluster's kube-system namespace; empty before the first event.
 	ClusterUid    string              `protobuf:"bytes,6,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
 	Revoked       bool                `protobuf:"varint,7,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	Configuration *AgentConfiguration `protobuf:"bytes,8,opt,name=configuration,proto3" json:"configuration,omitempty"`
-	// The last full resync that has begun; absent before the first.
+	// The latest full resync; absent before the first.
 	LastResync    *Resync `protobuf:"bytes,9,opt,name=last_resync,json=lastResync,proto3" json:"last_resync,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -136,20 +136,20 @@ func (x *Agent) GetLastResync() *Resync {
 	return nil
 }
 
-// AgentConfiguration is what operators may set for one agent. Durations of 0 mean never, limits of -1 unlimited.
+// AgentConfiguration holds the settings of one agent. A duration of 0 means never, a limit of -1 means unlimited.
 type AgentConfiguration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Grows with every change. Not settable.
+	// Grows with every change. Read-only.
 	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Time between full resyncs. Default 1 h, at least 1 s.
 	FullResyncInterval *durationpb.Duration `protobuf:"bytes,2,opt,name=full_resync_interval,json=fullResyncInterval,proto3" json:"full_resync_interval,omitempty"`
-	// How long a pod may find no node before its workspace is failed. Default 5 min.
+	// How long a pod may stay unschedulable before its workspace is failed. Default 5 min.
 	UnschedulablePatience *durationpb.Duration `protobuf:"bytes,3,opt,name=unschedulable_patience,json=unschedulablePatience,proto3" json:"unschedulable_patience,omitempty"`
 	// How long a stop may take before its workspace is failed. Default 5 min.
 	StopPatience *durationpb.Duration `protobuf:"bytes,4,opt,name=stop_patience,json=stopPatience,proto3" json:"stop_patience,omitempty"`
-	// How many workspaces, terminated ones aside, the agent may have. Default -1.
+	// Maximum number of workspaces that are not terminated. Default -1.
 	MaxWorkspaces *int32 `protobuf:"varint,5,opt,name=max_workspaces,json=maxWorkspaces,proto3,oneof" json:"max_workspaces,omitempty"`
-	// How many of them one user may have. Default -1.
+	// Maximum number of them per user. Default -1.
 	MaxWorkspacesPerUser *int32 `protobuf:"varint,6,opt,name=max_workspaces_per_user,json=maxWorkspacesPerUser,proto3,oneof" json:"max_workspaces_per_user,omitempty"`
 	// How long after its start a workspace is stopped. Default 0.
 	StopAfterRunning *durationpb.Duration `protobuf:"bytes,7,opt,name=stop_after_running,json=stopAfterRunning,proto3" json:"stop_after_running,omitempty"`
@@ -157,9 +157,10 @@ type AgentConfiguration struct {
 	TerminateAfterStopped *durationpb.Duration `protobuf:"bytes,8,opt,name=terminate_after_stopped,json=terminateAfterStopped,proto3" json:"terminate_after_stopped,omitempty"`
 	// How long after its creation a workspace is terminated. Default 0.
 	MaxAge *durationpb.Duration `protobuf:"bytes,9,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"`
-	// How long before one of these its user is warned. Default 15 min.
+	// How long before one of these the user is warned. Default 15 min.
 	ExpiryWarning *durationpb.Duration `protobuf:"bytes,10,opt,name=expiry_warning,json=expiryWarning,proto3" json:"expiry_warning,omitempty"`
-	// What may be reached through the relay in the agent's network, besides its Kubernetes API. Default none. Replaces all that were set; absent in a request, these stay.
+	// Addresses in the agent's network that the relay may connect to, besides the Kubernetes API. Default none. A request
+	// replaces all of them; if the field is absent, they stay.
 	RelayTargets  *RelayTargets `protobuf:"bytes,11,opt,name=relay_targets,json=relayTargets,proto3" json:"relay_targets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -272,10 +273,10 @@ func (x *AgentConfiguration) GetRelayTargets() *RelayTargets {
 	return nil
 }
 
-// RelayTargets may be none.
+// RelayTargets is a list of addresses, which may be empty.
 type RelayTargets struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 100; the service returns them in the order of their names.
+	// At most 100. Sorted by name in responses.
 	Targets       []*RelayTarget `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -318,12 +319,13 @@ func (x *RelayTargets) GetTargets() []*RelayTarget {
 	return nil
 }
 
-// RelayTarget is one address. The agent itself decides which addresses it allows.
+// RelayTarget is one address. The agent decides which addresses it allows.
 type RelayTarget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What callers name it: lower-case letters, digits and dashes, at most 63, unique; kubernetes is the agent's Kubernetes API and cannot be set.
+	// Unique name that callers use: lower-case letters, digits and dashes, at most 63. kubernetes is reserved for the agent's
+	// Kubernetes API.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where the agent connects to: host:port, the host a name in lower case or an IP address.
+	// Address that the agent connects to: host:port, the host in lower case or as an IP address.
 	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -373,17 +375,17 @@ func (x *RelayTarget) GetAddress() string {
 	return ""
 }
 
-// Resync is one full report of what a cluster has.
+// Resync is one full resync of an agent.
 type Resync struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Why it was done: start, leader_elected, interval, config_changed or requested.
+	// Cause: start, leader_elected, interval, config_changed or requested.
 	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
-	// The nonce of the request that it answers; empty without one.
+	// Nonce of the request; empty without one.
 	Nonce string `protobuf:"bytes,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	// open, complete or incomplete.
 	Outcome string `protobuf:"bytes,4,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	// How many objects it has.
+	// Number of objects.
 	Count         int64                  `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	BegunAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=begun_at,json=begunAt,proto3" json:"begun_at,omitempty"`
 	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
@@ -474,7 +476,7 @@ type RegisterAgentRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	ProjectId int64                  `protobuf:"varint,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
-	// X25519 public key (nkeys, prefix X) that secrets are sealed to. Made by the caller, whose private half never leaves it.
+	// X25519 public key (nkeys, prefix X) that secrets are sealed to. The caller creates the pair and keeps the private key.
 	CurvePublicKey string `protobuf:"bytes,3,opt,name=curve_public_key,json=curvePublicKey,proto3" json:"curve_public_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -536,12 +538,12 @@ type RegisterAgentResponse struct {
 	Agent *Agent                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Shown once.
 	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
-	// What the agent connects to.
+	// URL that the agent connects to.
 	NatsUrls []string `protobuf:"bytes,3,rep,name=nats_urls,json=natsUrls,proto3" json:"nats_urls,omitempty"`
 	Cell     string   `protobuf:"bytes,4,opt,name=cell,proto3" json:"cell,omitempty"`
-	// PEM; empty where the system's roots do.
+	// PEM; empty to use the system's root certificates.
 	NatsCa string `protobuf:"bytes,5,opt,name=nats_ca,json=natsCa,proto3" json:"nats_ca,omitempty"`
-	// X25519 public key (nkeys, prefix X) of who seals secrets for the agent: opening checks that it was them.
+	// X25519 public key (nkeys, prefix X) of the service that seals secrets. The agent verifies it when it opens one.
 	SealerPublicKey string `protobuf:"bytes,6,opt,name=sealer_public_key,json=sealerPublicKey,proto3" json:"sealer_public_key,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1050,7 +1052,7 @@ func (x *RequestResyncRequest) GetId() int64 {
 
 type RequestResyncResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The resync that answers carries it.
+	// The resync that follows has the same nonce.
 	Nonce         string `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

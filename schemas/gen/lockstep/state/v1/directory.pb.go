@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role in an organization, group or project; each may do what those before it may.
+// Role in an organization, group or project. Each role includes the earlier ones.
 type Role int32
 
 const (
@@ -81,7 +81,7 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_state_v1_directory_proto_rawDescGZIP(), []int{0}
 }
 
-// ScopeKind is the kind of what a membership is in.
+// ScopeKind is the kind of the scope of a membership.
 type ScopeKind int32
 
 const (
@@ -1054,7 +1054,7 @@ func (x *CreateProjectResponse) GetProject() *Project {
 
 type ListProjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 0: every group the caller may see.
+	// 0: every group that the caller may see.
 	GroupId       int64  `protobuf:"varint,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
 	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -23,7 +23,7 @@ const (
 
 type RebuildRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only compare.
+	// Compare only.
 	Check         bool `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -213,7 +213,7 @@ type RebuildOutcome struct {
 	Tables []*RebuiltTable        `protobuf:"bytes,1,rep,name=tables,proto3" json:"tables,omitempty"`
 	// The first hundred differences, as sentences.
 	Differences []string `protobuf:"bytes,2,rep,name=differences,proto3" json:"differences,omitempty"`
-	// Whether the rebuilt tables are in place now.
+	// Whether the rebuilt tables replaced the stored ones.
 	Replaced      bool `protobuf:"varint,3,opt,name=replaced,proto3" json:"replaced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -274,7 +274,7 @@ type RebuiltTable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Rows  int64                  `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
-	// Rows that are not the same, missing or too many.
+	// Rows that differ, are missing or are superfluous.
 	Different     int64 `protobuf:"varint,3,opt,name=different,proto3" json:"different,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

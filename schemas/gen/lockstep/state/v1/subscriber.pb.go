@@ -27,16 +27,16 @@ type Subscriber struct {
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// DNS-safe slug, unique among those that are not revoked.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Subjects that it may hear, such as lockstep.local.deploy.>.
+	// Subjects that it may read, such as lockstep.local.deploy.>.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
-	// The stream, and the durable consumer on it that nobody else reaches, which remembers what the subscriber has acknowledged.
+	// The stream, and the subscriber's own durable consumer, which stores its acknowledged position.
 	Stream   string `protobuf:"bytes,4,opt,name=stream,proto3" json:"stream,omitempty"`
 	Consumer string `protobuf:"bytes,5,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	// It was given everything that the stream had, and not only what came after it was made.
+	// It started with the oldest stored fact, not with the next one.
 	FromBeginning bool                   `protobuf:"varint,6,opt,name=from_beginning,json=fromBeginning,proto3" json:"from_beginning,omitempty"`
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	Revoked       bool                   `protobuf:"varint,8,opt,name=revoked,proto3" json:"revoked,omitempty"`
-	// Facts that wait to be delivered to its consumer; absent where NATS cannot tell.
+	// Facts that wait for its consumer; absent if NATS does not report them.
 	Pending       *uint64 `protobuf:"varint,9,opt,name=pending,proto3,oneof" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -138,10 +138,10 @@ func (x *Subscriber) GetPending() uint64 {
 type CreateSubscriberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Subjects of deploy facts, with or without lockstep.<cell> in front: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with the wildcards * for one
-	// token and > for the rest. Empty: all of them.
+	// Subjects of deploy facts, with or without the prefix lockstep.<cell>:
+	// deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with the wildcards * for one token and > for the rest. Empty: all.
 	Filter string `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Begin with the oldest fact that the stream still has. Otherwise with the next one.
+	// Start with the oldest stored fact instead of the next one.
 	FromBeginning bool `protobuf:"varint,3,opt,name=from_beginning,json=fromBeginning,proto3" json:"from_beginning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -201,16 +201,16 @@ func (x *CreateSubscriberRequest) GetFromBeginning() bool {
 type CreateSubscriberResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Subscriber *Subscriber            `protobuf:"bytes,1,opt,name=subscriber,proto3" json:"subscriber,omitempty"`
-	// Password at NATS, shown once.
+	// NATS password, returned once.
 	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
-	// User at NATS for reading the consumer.
+	// NATS user that reads the consumer.
 	User string `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
-	// User at NATS, with the same password, for listening to facts as they happen.
+	// NATS user, with the same password, that subscribes to live facts.
 	Listener string `protobuf:"bytes,4,opt,name=listener,proto3" json:"listener,omitempty"`
-	// The only inboxes that these may use begin so.
+	// Required prefix of the inboxes of both users.
 	InboxPrefix string   `protobuf:"bytes,5,opt,name=inbox_prefix,json=inboxPrefix,proto3" json:"inbox_prefix,omitempty"`
 	NatsUrls    []string `protobuf:"bytes,6,rep,name=nats_urls,json=natsUrls,proto3" json:"nats_urls,omitempty"`
-	// PEM with the authorities that vouch for NATS; empty for those of the system.
+	// PEM of the certificate authorities of NATS; empty for those of the system.
 	NatsCa        string `protobuf:"bytes,7,opt,name=nats_ca,json=natsCa,proto3" json:"nats_ca,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -299,7 +299,7 @@ type ListSubscribersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default 50, at most 500.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

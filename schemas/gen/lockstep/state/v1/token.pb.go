@@ -401,7 +401,7 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 
 type ExchangeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of the services that shall accept it, such as deploys: at least one, at most 16.
+	// Services that accept the token, such as deploys: at least one, at most 16.
 	Audience      []string `protobuf:"bytes,1,rep,name=audience,proto3" json:"audience,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

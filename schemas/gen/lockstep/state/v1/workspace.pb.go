@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DesiredState is what a user wants of a workspace.
+// DesiredState is the desired state of a workspace.
 type DesiredState int32
 
 const (
@@ -78,7 +78,7 @@ func (DesiredState) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_state_v1_workspace_proto_rawDescGZIP(), []int{0}
 }
 
-// ActualState is what a workspace is, as far as its cluster says.
+// ActualState is the state of a workspace, computed from observations of its cluster.
 type ActualState int32
 
 const (
@@ -161,7 +161,7 @@ type Workspace struct {
 	Name      string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	ProjectId int64  `protobuf:"varint,3,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
 	AgentId   int64  `protobuf:"varint,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The user it belongs to.
+	// Owner of the workspace.
 	UserId       int64        `protobuf:"varint,5,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	Template     string       `protobuf:"bytes,6,opt,name=template,proto3" json:"template,omitempty"`
 	Namespace    string       `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -172,13 +172,13 @@ type Workspace struct {
 	// The reason as a sentence.
 	Message         string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
 	DesiredRevision int64  `protobuf:"varint,12,opt,name=desired_revision,json=desiredRevision,proto3" json:"desired_revision,omitempty"`
-	// The revision the cluster's dispatcher has applied last.
+	// The last revision that the dispatcher applied.
 	AppliedRevision       int64                  `protobuf:"varint,13,opt,name=applied_revision,json=appliedRevision,proto3" json:"applied_revision,omitempty"`
 	CreatedAt             *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	DesiredStateChangedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=desired_state_changed_at,json=desiredStateChangedAt,proto3" json:"desired_state_changed_at,omitempty"`
 	ActualStateChangedAt  *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=actual_state_changed_at,json=actualStateChangedAt,proto3" json:"actual_state_changed_at,omitempty"`
 	Spec                  *WorkspaceSpec         `protobuf:"bytes,17,opt,name=spec,proto3" json:"spec,omitempty"`
-	// When a policy of its agent stops or terminates it, if nothing changes; absent for never.
+	// When a policy of its agent will stop or terminate it; absent for never.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// That policy: stop_after_running, terminate_after_stopped or max_age.
 	ExpiryPolicy  string `protobuf:"bytes,19,opt,name=expiry_policy,json=expiryPolicy,proto3" json:"expiry_policy,omitempty"`
@@ -349,7 +349,7 @@ func (x *Workspace) GetExpiryPolicy() string {
 	return ""
 }
 
-// WorkspaceSpec is what a workspace is made of: its template with the creator's changes. Secret values are never returned.
+// WorkspaceSpec is the template of a workspace with the creator's overrides. Secret values are never returned.
 type WorkspaceSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Container image, such as registry.example/ide:9.
@@ -369,7 +369,7 @@ type WorkspaceSpec struct {
 	SecretEnv []string `protobuf:"bytes,8,rep,name=secret_env,json=secretEnv,proto3" json:"secret_env,omitempty"`
 	// Paths of the secret files.
 	SecretFiles []string `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty"`
-	// Arguments of the command, in place of the image's when not empty.
+	// Arguments of the command. Overrides the image's arguments when not empty.
 	Args          []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -528,7 +528,7 @@ func (x *Port) GetNumber() int32 {
 	return 0
 }
 
-// WorkspaceOverrides are the creator's changes to a template; empty fields keep the template's value.
+// WorkspaceOverrides are changes to a template. An empty field keeps the template's value.
 type WorkspaceOverrides struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Image      string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
@@ -542,7 +542,7 @@ type WorkspaceOverrides struct {
 	SecretEnv map[string]string `protobuf:"bytes,8,rep,name=secret_env,json=secretEnv,proto3" json:"secret_env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Secret files by name below /run/secrets/workspace. Sealed at rest, never returned.
 	SecretFiles map[string][]byte `protobuf:"bytes,9,rep,name=secret_files,json=secretFiles,proto3" json:"secret_files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Arguments of the command. A new command alone comes without the arguments of the one before.
+	// Arguments of the command. A new command without arguments drops those of the old one.
 	Args          []string `protobuf:"bytes,10,rep,name=args,proto3" json:"args,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -650,7 +650,7 @@ func (x *WorkspaceOverrides) GetArgs() []string {
 
 type CreateWorkspaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// DNS-safe slug of at most 40 characters. Empty: one is made up.
+	// DNS-safe slug of at most 40 characters. Empty: the service generates one.
 	Name      string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	ProjectId int64  `protobuf:"varint,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
 	// 0: the project's only agent, or an error that lists them.
@@ -658,10 +658,10 @@ type CreateWorkspaceRequest struct {
 	// Name of a template. Empty: `default`.
 	Template  string              `protobuf:"bytes,4,opt,name=template,proto3" json:"template,omitempty"`
 	Overrides *WorkspaceOverrides `protobuf:"bytes,5,opt,name=overrides,proto3" json:"overrides,omitempty"`
-	// Makes a repeated request return the first one's workspace. Optional, at most 64 characters.
+	// Idempotency key: a repeated request returns the first workspace. Optional, at most 64 characters.
 	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// A devfile (schema 2.2, YAML, at most 64 KiB) to make it from instead of a template. What asks for something
-	// that Lockstep does not do is refused, not ignored. Where name is empty, its metadata.name is the workspace's.
+	// A devfile (schema 2.2, YAML, at most 64 KiB) instead of a template. Unsupported features are refused. If name is empty,
+	// its metadata.name names the workspace.
 	Devfile       string `protobuf:"bytes,7,opt,name=devfile,proto3" json:"devfile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -969,9 +969,9 @@ type WorkspaceFilter struct {
 	UserId        int64                  `protobuf:"varint,3,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	ActualStates  []ActualState          `protobuf:"varint,4,rep,packed,name=actual_states,json=actualStates,proto3,enum=lockstep.state.v1.ActualState" json:"actual_states,omitempty"`
 	DesiredStates []DesiredState         `protobuf:"varint,5,rep,packed,name=desired_states,json=desiredStates,proto3,enum=lockstep.state.v1.DesiredState" json:"desired_states,omitempty"`
-	// Terminated workspaces are left out unless asked for here or by actual_states.
+	// Include terminated workspaces, which are excluded unless actual_states selects them.
 	IncludeTerminated bool `protobuf:"varint,6,opt,name=include_terminated,json=includeTerminated,proto3" json:"include_terminated,omitempty"`
-	// Only these, when not empty.
+	// Return only these, when not empty.
 	Workspaces    []*WorkspaceReference `protobuf:"bytes,7,rep,name=workspaces,proto3" json:"workspaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1061,7 +1061,7 @@ type ListWorkspacesRequest struct {
 	Filter *WorkspaceFilter       `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// Default 50, at most 500.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1410,7 +1410,7 @@ func (x *WatchWorkspacesRequest) GetFilter() *WorkspaceFilter {
 type WatchWorkspacesResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Workspace *Workspace             `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	// The workspace was there when the watch began; it did not change now.
+	// The workspace existed when the watch started; it did not change.
 	Initial       bool `protobuf:"varint,2,opt,name=initial,proto3" json:"initial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1531,7 +1531,7 @@ type WorkspaceEvent struct {
 	// CloudEvents type, such as dev.lockstep.workspace.state_changed.v1.
 	Type string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// The whole event as structured CloudEvents JSON.
+	// The complete event as structured CloudEvents JSON.
 	CloudEvent    string `protobuf:"bytes,5,opt,name=cloud_event,json=cloudEvent,proto3" json:"cloud_event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1715,19 +1715,19 @@ func (x *OrphanReference) GetName() string {
 	return ""
 }
 
-// Orphan is a Deployment that names a workspace which is not known. It is left alone until somebody decides.
+// Orphan is a Deployment with an unknown workspace. It stays until an operator decides.
 type Orphan struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Reference *OrphanReference       `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
 	Uid       string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	// The workspace that its label names; any text.
+	// The workspace in its label, which may be any text.
 	WorkspaceId string `protobuf:"bytes,3,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
-	// Its container's image, where a pod shows it.
+	// Image of its container, if a pod reports it.
 	Image  string                 `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
 	SeenAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
-	// Its deletion was asked for and is not over yet.
+	// Its deletion is in progress.
 	Deleting bool `protobuf:"varint,6,opt,name=deleting,proto3" json:"deleting,omitempty"`
-	// Why its deletion failed last, as a sentence; it is tried again. Empty otherwise.
+	// Why the last deletion attempt failed, as a sentence. Empty otherwise.
 	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1814,7 +1814,7 @@ func (x *Orphan) GetMessage() string {
 
 type ListOrphansRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 0: those of every agent the caller may manage.
+	// 0: orphans of every agent that the caller may manage.
 	AgentId       int64  `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1930,9 +1930,9 @@ type AdoptOrphanRequest struct {
 	Orphan *OrphanReference       `protobuf:"bytes,1,opt,name=orphan,proto3" json:"orphan,omitempty"`
 	// 0: the agent's project.
 	ProjectId int64 `protobuf:"varint,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
-	// Whose it will be. 0: the caller's.
+	// Owner of the workspace. 0: the caller.
 	UserId int64 `protobuf:"varint,3,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	// What it is applied as from then on. Empty: `default`, with the orphan's own image.
+	// Template to apply. Empty: `default`, with the image of the orphan.
 	Template      string              `protobuf:"bytes,4,opt,name=template,proto3" json:"template,omitempty"`
 	Overrides     *WorkspaceOverrides `protobuf:"bytes,5,opt,name=overrides,proto3" json:"overrides,omitempty"`
 	unknownFields protoimpl.UnknownFields

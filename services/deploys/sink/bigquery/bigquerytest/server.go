@@ -1,4 +1,5 @@
-// Package bigquerytest is a BigQuery for tests: tables and tabledata.insertAll of its REST API, with its checks of rows and its refusals.
+// Package bigquerytest is a BigQuery for tests: tables and tabledata.insertAll of its REST API,
+// with its checks of rows and its refusals.
 package bigquerytest
 
 import (

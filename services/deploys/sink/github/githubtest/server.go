@@ -1,4 +1,5 @@
-// Package githubtest is a GitHub for tests: the part of its REST API that the sinks use, with its limits and refusals.
+// Package githubtest is a GitHub for tests: the part of its REST API that the sinks use, with its
+// limits and refusals.
 package githubtest
 
 import (
@@ -110,7 +111,8 @@ func (s *Server) Settle() {
 	defer s.mu.Unlock()
 }
 
-// Repo gives the repository owner/name, made where there is none. Look at it after Settle, while nothing writes.
+// Repo gives the repository owner/name, made where there is none. Look at it after Settle, while
+// nothing writes.
 func (s *Server) Repo(name string) *Repository {
 	s.mu.Lock()
 	defer s.mu.Unlock()

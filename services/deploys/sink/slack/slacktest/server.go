@@ -46,7 +46,8 @@ type Server struct {
 	clock    int64
 }
 
-// Start starts a Slack that ends with the test. Its limit is Slack's, with the bursts that Slack allows.
+// Start starts a Slack that ends with the test. Its limit is Slack's, with the bursts that Slack
+// allows.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{

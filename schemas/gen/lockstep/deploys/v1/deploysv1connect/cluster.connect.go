@@ -43,10 +43,10 @@ const (
 
 // ClusterServiceClient is a client for the lockstep.deploys.v1.ClusterService service.
 type ClusterServiceClient interface {
-	// ListClusters returns all clusters that were ever reported, each with whose it is and was.
+	// ListClusters returns all clusters that agents ever reported, with their present and former owners.
 	ListClusters(context.Context, *connect.Request[v1.ListClustersRequest]) (*connect.Response[v1.ListClustersResponse], error)
-	// ReleaseCluster takes a cluster from its project. Its history stays with that project; rollouts in flight end as unknown. The next full resync of an agent of the
-	// project whose it is then is a silent baseline.
+	// ReleaseCluster releases a cluster from its project. The project keeps the history; rollouts in progress end as unknown. The
+	// next full resync of an agent of the new owner is a baseline that publishes no facts.
 	ReleaseCluster(context.Context, *connect.Request[v1.ReleaseClusterRequest]) (*connect.Response[v1.ReleaseClusterResponse], error)
 }
 
@@ -94,10 +94,10 @@ func (c *clusterServiceClient) ReleaseCluster(ctx context.Context, req *connect.
 
 // ClusterServiceHandler is an implementation of the lockstep.deploys.v1.ClusterService service.
 type ClusterServiceHandler interface {
-	// ListClusters returns all clusters that were ever reported, each with whose it is and was.
+	// ListClusters returns all clusters that agents ever reported, with their present and former owners.
 	ListClusters(context.Context, *connect.Request[v1.ListClustersRequest]) (*connect.Response[v1.ListClustersResponse], error)
-	// ReleaseCluster takes a cluster from its project. Its history stays with that project; rollouts in flight end as unknown. The next full resync of an agent of the
-	// project whose it is then is a silent baseline.
+	// ReleaseCluster releases a cluster from its project. The project keeps the history; rollouts in progress end as unknown. The
+	// next full resync of an agent of the new owner is a baseline that publishes no facts.
 	ReleaseCluster(context.Context, *connect.Request[v1.ReleaseClusterRequest]) (*connect.Response[v1.ReleaseClusterResponse], error)
 }
 

@@ -44,11 +44,11 @@ const (
 
 // SinkServiceClient is a client for the lockstep.deploys.v1.SinkService service.
 type SinkServiceClient interface {
-	// ListSinks returns the sinks of the configuration and how each stands.
+	// ListSinks returns the configured sinks with their status.
 	ListSinks(context.Context, *connect.Request[v1.ListSinksRequest]) (*connect.Response[v1.ListSinksResponse], error)
-	// BackfillSink has a sink begin again at an earlier fact. What it has delivered already is delivered again with the same key.
+	// BackfillSink resets a sink to an earlier fact. Facts are delivered again with the same keys.
 	BackfillSink(context.Context, *connect.Request[v1.BackfillSinkRequest]) (*connect.Response[v1.BackfillSinkResponse], error)
-	// ResendFact delivers one fact to one sink once more, now.
+	// ResendFact delivers one fact to one sink again.
 	ResendFact(context.Context, *connect.Request[v1.ResendFactRequest]) (*connect.Response[v1.ResendFactResponse], error)
 }
 
@@ -108,11 +108,11 @@ func (c *sinkServiceClient) ResendFact(ctx context.Context, req *connect.Request
 
 // SinkServiceHandler is an implementation of the lockstep.deploys.v1.SinkService service.
 type SinkServiceHandler interface {
-	// ListSinks returns the sinks of the configuration and how each stands.
+	// ListSinks returns the configured sinks with their status.
 	ListSinks(context.Context, *connect.Request[v1.ListSinksRequest]) (*connect.Response[v1.ListSinksResponse], error)
-	// BackfillSink has a sink begin again at an earlier fact. What it has delivered already is delivered again with the same key.
+	// BackfillSink resets a sink to an earlier fact. Facts are delivered again with the same keys.
 	BackfillSink(context.Context, *connect.Request[v1.BackfillSinkRequest]) (*connect.Response[v1.BackfillSinkResponse], error)
-	// ResendFact delivers one fact to one sink once more, now.
+	// ResendFact delivers one fact to one sink again.
 	ResendFact(context.Context, *connect.Request[v1.ResendFactRequest]) (*connect.Response[v1.ResendFactResponse], error)
 }
 

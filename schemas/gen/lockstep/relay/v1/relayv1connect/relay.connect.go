@@ -51,9 +51,10 @@ type RelayServiceClient interface {
 	ConnectedAgentsForProject(context.Context, *connect.Request[v1.ConnectedAgentsForProjectRequest]) (*connect.Response[v1.ConnectedAgentsForProjectResponse], error)
 	// ConnectedAgentsById returns the connections of one agent: one for each replica and relay.
 	ConnectedAgentsById(context.Context, *connect.Request[v1.ConnectedAgentsByIdRequest]) (*connect.Response[v1.ConnectedAgentsByIdResponse], error)
-	// GetPods asks an agent which pods its cluster has, as its Kubernetes API tells the caller. It waits for an agent that is not connected, as every request to one does.
+	// GetPods returns the pods of an agent's cluster that its Kubernetes API shows the caller. Like every request, it waits for
+	// an agent that is not connected.
 	GetPods(context.Context, *connect.Request[v1.GetPodsRequest]) (*connect.Response[v1.GetPodsResponse], error)
-	// ListRelays returns the relays that run.
+	// ListRelays returns the running relays.
 	ListRelays(context.Context, *connect.Request[v1.ListRelaysRequest]) (*connect.Response[v1.ListRelaysResponse], error)
 }
 
@@ -129,9 +130,10 @@ type RelayServiceHandler interface {
 	ConnectedAgentsForProject(context.Context, *connect.Request[v1.ConnectedAgentsForProjectRequest]) (*connect.Response[v1.ConnectedAgentsForProjectResponse], error)
 	// ConnectedAgentsById returns the connections of one agent: one for each replica and relay.
 	ConnectedAgentsById(context.Context, *connect.Request[v1.ConnectedAgentsByIdRequest]) (*connect.Response[v1.ConnectedAgentsByIdResponse], error)
-	// GetPods asks an agent which pods its cluster has, as its Kubernetes API tells the caller. It waits for an agent that is not connected, as every request to one does.
+	// GetPods returns the pods of an agent's cluster that its Kubernetes API shows the caller. Like every request, it waits for
+	// an agent that is not connected.
 	GetPods(context.Context, *connect.Request[v1.GetPodsRequest]) (*connect.Response[v1.GetPodsResponse], error)
-	// ListRelays returns the relays that run.
+	// ListRelays returns the running relays.
 	ListRelays(context.Context, *connect.Request[v1.ListRelaysRequest]) (*connect.Response[v1.ListRelaysResponse], error)
 }
 

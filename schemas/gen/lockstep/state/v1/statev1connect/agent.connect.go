@@ -53,15 +53,15 @@ const (
 
 // AgentServiceClient is a client for the lockstep.state.v1.AgentService service.
 type AgentServiceClient interface {
-	// RegisterAgent makes an agent and returns its credentials once; only a hash of the token is kept.
+	// RegisterAgent creates an agent and returns its credentials once. Only a hash of the token is stored.
 	RegisterAgent(context.Context, *connect.Request[v1.RegisterAgentRequest]) (*connect.Response[v1.RegisterAgentResponse], error)
 	GetAgent(context.Context, *connect.Request[v1.GetAgentRequest]) (*connect.Response[v1.GetAgentResponse], error)
 	ListAgents(context.Context, *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error)
-	// RevokeAgent voids an agent's credentials and cuts its connections.
+	// RevokeAgent revokes an agent's credentials and closes its connections.
 	RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error)
-	// ConfigureAgent changes the fields of an agent's configuration that are given. The agent follows at once.
+	// ConfigureAgent changes the given fields of an agent's configuration. The agent applies them at once.
 	ConfigureAgent(context.Context, *connect.Request[v1.ConfigureAgentRequest]) (*connect.Response[v1.ConfigureAgentResponse], error)
-	// RequestResync asks an agent to report everything its cluster has, and to apply everything that is wanted once more.
+	// RequestResync requests a full resync from an agent, and a new apply of every desired state.
 	RequestResync(context.Context, *connect.Request[v1.RequestResyncRequest]) (*connect.Response[v1.RequestResyncResponse], error)
 }
 
@@ -157,15 +157,15 @@ func (c *agentServiceClient) RequestResync(ctx context.Context, req *connect.Req
 
 // AgentServiceHandler is an implementation of the lockstep.state.v1.AgentService service.
 type AgentServiceHandler interface {
-	// RegisterAgent makes an agent and returns its credentials once; only a hash of the token is kept.
+	// RegisterAgent creates an agent and returns its credentials once. Only a hash of the token is stored.
 	RegisterAgent(context.Context, *connect.Request[v1.RegisterAgentRequest]) (*connect.Response[v1.RegisterAgentResponse], error)
 	GetAgent(context.Context, *connect.Request[v1.GetAgentRequest]) (*connect.Response[v1.GetAgentResponse], error)
 	ListAgents(context.Context, *connect.Request[v1.ListAgentsRequest]) (*connect.Response[v1.ListAgentsResponse], error)
-	// RevokeAgent voids an agent's credentials and cuts its connections.
+	// RevokeAgent revokes an agent's credentials and closes its connections.
 	RevokeAgent(context.Context, *connect.Request[v1.RevokeAgentRequest]) (*connect.Response[v1.RevokeAgentResponse], error)
-	// ConfigureAgent changes the fields of an agent's configuration that are given. The agent follows at once.
+	// ConfigureAgent changes the given fields of an agent's configuration. The agent applies them at once.
 	ConfigureAgent(context.Context, *connect.Request[v1.ConfigureAgentRequest]) (*connect.Response[v1.ConfigureAgentResponse], error)
-	// RequestResync asks an agent to report everything its cluster has, and to apply everything that is wanted once more.
+	// RequestResync requests a full resync from an agent, and a new apply of every desired state.
 	RequestResync(context.Context, *connect.Request[v1.RequestResyncRequest]) (*connect.Response[v1.RequestResyncResponse], error)
 }
 

@@ -85,9 +85,9 @@ type DirectoryServiceClient interface {
 	ListProjects(context.Context, *connect.Request[v1.ListProjectsRequest]) (*connect.Response[v1.ListProjectsResponse], error)
 	CreateUser(context.Context, *connect.Request[v1.CreateUserRequest]) (*connect.Response[v1.CreateUserResponse], error)
 	ListUsers(context.Context, *connect.Request[v1.ListUsersRequest]) (*connect.Response[v1.ListUsersResponse], error)
-	// BlockUser refuses the user everything from now on.
+	// BlockUser blocks every further request of the user.
 	BlockUser(context.Context, *connect.Request[v1.BlockUserRequest]) (*connect.Response[v1.BlockUserResponse], error)
-	// PutMembership gives a user a role, in place of an earlier one in the same scope.
+	// PutMembership gives a user a role. It replaces an earlier role in the same scope.
 	PutMembership(context.Context, *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error)
 	DeleteMembership(context.Context, *connect.Request[v1.DeleteMembershipRequest]) (*connect.Response[v1.DeleteMembershipResponse], error)
 	ListMemberships(context.Context, *connect.Request[v1.ListMembershipsRequest]) (*connect.Response[v1.ListMembershipsResponse], error)
@@ -279,9 +279,9 @@ type DirectoryServiceHandler interface {
 	ListProjects(context.Context, *connect.Request[v1.ListProjectsRequest]) (*connect.Response[v1.ListProjectsResponse], error)
 	CreateUser(context.Context, *connect.Request[v1.CreateUserRequest]) (*connect.Response[v1.CreateUserResponse], error)
 	ListUsers(context.Context, *connect.Request[v1.ListUsersRequest]) (*connect.Response[v1.ListUsersResponse], error)
-	// BlockUser refuses the user everything from now on.
+	// BlockUser blocks every further request of the user.
 	BlockUser(context.Context, *connect.Request[v1.BlockUserRequest]) (*connect.Response[v1.BlockUserResponse], error)
-	// PutMembership gives a user a role, in place of an earlier one in the same scope.
+	// PutMembership gives a user a role. It replaces an earlier role in the same scope.
 	PutMembership(context.Context, *connect.Request[v1.PutMembershipRequest]) (*connect.Response[v1.PutMembershipResponse], error)
 	DeleteMembership(context.Context, *connect.Request[v1.DeleteMembershipRequest]) (*connect.Response[v1.DeleteMembershipResponse], error)
 	ListMemberships(context.Context, *connect.Request[v1.ListMembershipsRequest]) (*connect.Response[v1.ListMembershipsResponse], error)

@@ -40,8 +40,8 @@ const (
 
 // OperationServiceClient is a client for the lockstep.state.v1.OperationService service.
 type OperationServiceClient interface {
-	// Rebuild computes everything that is derived from streams anew, from their first message on, compares it with what is stored, and puts it in its place
-	// in one transaction. Reading goes on meanwhile. The stream tells how far it is; the last message has the outcome.
+	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one transaction.
+	// Reading continues meanwhile. The response stream reports the progress; its last message holds the outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest]) (*connect.ServerStreamForClient[v1.RebuildResponse], error)
 }
 
@@ -77,8 +77,8 @@ func (c *operationServiceClient) Rebuild(ctx context.Context, req *connect.Reque
 
 // OperationServiceHandler is an implementation of the lockstep.state.v1.OperationService service.
 type OperationServiceHandler interface {
-	// Rebuild computes everything that is derived from streams anew, from their first message on, compares it with what is stored, and puts it in its place
-	// in one transaction. Reading goes on meanwhile. The stream tells how far it is; the last message has the outcome.
+	// Rebuild recomputes the read model from the streams, compares it with the stored one, and replaces it in one transaction.
+	// Reading continues meanwhile. The response stream reports the progress; its last message holds the outcome.
 	Rebuild(context.Context, *connect.Request[v1.RebuildRequest], *connect.ServerStream[v1.RebuildResponse]) error
 }
 

@@ -46,10 +46,11 @@ const (
 
 // SubscriberServiceClient is a client for the lockstep.state.v1.SubscriberService service.
 type SubscriberServiceClient interface {
-	// CreateSubscriber makes a subscriber with a place of its own on the stream DEPLOYS, and returns its credentials once; only a hash of the token is kept.
+	// CreateSubscriber creates a subscriber with its own durable consumer on the stream DEPLOYS. It returns the credentials once;
+	// only a hash of the token is stored.
 	CreateSubscriber(context.Context, *connect.Request[v1.CreateSubscriberRequest]) (*connect.Response[v1.CreateSubscriberResponse], error)
 	ListSubscribers(context.Context, *connect.Request[v1.ListSubscribersRequest]) (*connect.Response[v1.ListSubscribersResponse], error)
-	// RevokeSubscriber voids a subscriber's credentials for ever, cuts its connections and gives up its place on the stream.
+	// RevokeSubscriber revokes a subscriber's credentials, closes its connections and deletes its consumer.
 	RevokeSubscriber(context.Context, *connect.Request[v1.RevokeSubscriberRequest]) (*connect.Response[v1.RevokeSubscriberResponse], error)
 }
 
@@ -109,10 +110,11 @@ func (c *subscriberServiceClient) RevokeSubscriber(ctx context.Context, req *con
 
 // SubscriberServiceHandler is an implementation of the lockstep.state.v1.SubscriberService service.
 type SubscriberServiceHandler interface {
-	// CreateSubscriber makes a subscriber with a place of its own on the stream DEPLOYS, and returns its credentials once; only a hash of the token is kept.
+	// CreateSubscriber creates a subscriber with its own durable consumer on the stream DEPLOYS. It returns the credentials once;
+	// only a hash of the token is stored.
 	CreateSubscriber(context.Context, *connect.Request[v1.CreateSubscriberRequest]) (*connect.Response[v1.CreateSubscriberResponse], error)
 	ListSubscribers(context.Context, *connect.Request[v1.ListSubscribersRequest]) (*connect.Response[v1.ListSubscribersResponse], error)
-	// RevokeSubscriber voids a subscriber's credentials for ever, cuts its connections and gives up its place on the stream.
+	// RevokeSubscriber revokes a subscriber's credentials, closes its connections and deletes its consumer.
 	RevokeSubscriber(context.Context, *connect.Request[v1.RevokeSubscriberRequest]) (*connect.Response[v1.RevokeSubscriberResponse], error)
 }
 

@@ -46,7 +46,7 @@ const (
 
 // TemplateServiceClient is a client for the lockstep.state.v1.TemplateService service.
 type TemplateServiceClient interface {
-	// PutTemplate creates or replaces a template; workspaces already made from it stay as they are.
+	// PutTemplate creates or replaces a template. Existing workspaces do not change.
 	PutTemplate(context.Context, *connect.Request[v1.PutTemplateRequest]) (*connect.Response[v1.PutTemplateResponse], error)
 	GetTemplate(context.Context, *connect.Request[v1.GetTemplateRequest]) (*connect.Response[v1.GetTemplateResponse], error)
 	ListTemplates(context.Context, *connect.Request[v1.ListTemplatesRequest]) (*connect.Response[v1.ListTemplatesResponse], error)
@@ -108,7 +108,7 @@ func (c *templateServiceClient) ListTemplates(ctx context.Context, req *connect.
 
 // TemplateServiceHandler is an implementation of the lockstep.state.v1.TemplateService service.
 type TemplateServiceHandler interface {
-	// PutTemplate creates or replaces a template; workspaces already made from it stay as they are.
+	// PutTemplate creates or replaces a template. Existing workspaces do not change.
 	PutTemplate(context.Context, *connect.Request[v1.PutTemplateRequest]) (*connect.Response[v1.PutTemplateResponse], error)
 	GetTemplate(context.Context, *connect.Request[v1.GetTemplateRequest]) (*connect.Response[v1.GetTemplateResponse], error)
 	ListTemplates(context.Context, *connect.Request[v1.ListTemplatesRequest]) (*connect.Response[v1.ListTemplatesResponse], error)

@@ -48,12 +48,13 @@ const (
 
 // TokenServiceClient is a client for the lockstep.state.v1.TokenService service.
 type TokenServiceClient interface {
-	// CreateToken makes a token of the caller, or for an administrator of any user. Its value is shown once; only a hash is kept.
+	// CreateToken creates a token of the caller. An administrator may create one of any user. The value is returned once; only a
+	// hash is stored.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
-	// ExchangeToken makes an access token for the services named: they check it by themselves, with the keys on the stream DIRECTORY. It lives
-	// for five minutes, and no longer than the personal access token that asks for it.
+	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
+	// valid for five minutes, and no longer than the personal access token.
 	ExchangeToken(context.Context, *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error)
 }
 
@@ -125,12 +126,13 @@ func (c *tokenServiceClient) ExchangeToken(ctx context.Context, req *connect.Req
 
 // TokenServiceHandler is an implementation of the lockstep.state.v1.TokenService service.
 type TokenServiceHandler interface {
-	// CreateToken makes a token of the caller, or for an administrator of any user. Its value is shown once; only a hash is kept.
+	// CreateToken creates a token of the caller. An administrator may create one of any user. The value is returned once; only a
+	// hash is stored.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	ListTokens(context.Context, *connect.Request[v1.ListTokensRequest]) (*connect.Response[v1.ListTokensResponse], error)
 	RevokeToken(context.Context, *connect.Request[v1.RevokeTokenRequest]) (*connect.Response[v1.RevokeTokenResponse], error)
-	// ExchangeToken makes an access token for the services named: they check it by themselves, with the keys on the stream DIRECTORY. It lives
-	// for five minutes, and no longer than the personal access token that asks for it.
+	// ExchangeToken returns an access token for the named services, which verify it with the keys on the stream DIRECTORY. It is
+	// valid for five minutes, and no longer than the personal access token.
 	ExchangeToken(context.Context, *connect.Request[v1.ExchangeTokenRequest]) (*connect.Response[v1.ExchangeTokenResponse], error)
 }
 

@@ -67,25 +67,25 @@ const (
 
 // WorkspaceServiceClient is a client for the lockstep.state.v1.WorkspaceService service.
 type WorkspaceServiceClient interface {
-	// CreateWorkspace records a workspace as wanted and returns it at once; its states follow on the event stream.
+	// CreateWorkspace stores the desired workspace and returns it at once. Its states follow on the event stream.
 	CreateWorkspace(context.Context, *connect.Request[v1.CreateWorkspaceRequest]) (*connect.Response[v1.CreateWorkspaceResponse], error)
 	// GetWorkspace returns one workspace by id or by name.
 	GetWorkspace(context.Context, *connect.Request[v1.GetWorkspaceRequest]) (*connect.Response[v1.GetWorkspaceResponse], error)
 	// ListWorkspaces returns the workspaces the caller may see, newest first, in pages.
 	ListWorkspaces(context.Context, *connect.Request[v1.ListWorkspacesRequest]) (*connect.Response[v1.ListWorkspacesResponse], error)
-	// SetDesiredState says what is wanted. Terminated is permanent: every later change is refused with workspace_terminated.
+	// SetDesiredState changes the desired state. Terminated is permanent: later changes return workspace_terminated.
 	SetDesiredState(context.Context, *connect.Request[v1.SetDesiredStateRequest]) (*connect.Response[v1.SetDesiredStateResponse], error)
-	// UpdateWorkspace changes what a workspace is made of, such as its image, and applies it.
+	// UpdateWorkspace changes the spec of a workspace, such as its image, and applies it.
 	UpdateWorkspace(context.Context, *connect.Request[v1.UpdateWorkspaceRequest]) (*connect.Response[v1.UpdateWorkspaceResponse], error)
-	// WatchWorkspaces streams workspaces: first those that are there, then each as it changes, until the caller leaves.
+	// WatchWorkspaces streams workspaces: first the existing ones, then each changed one, until the caller disconnects.
 	WatchWorkspaces(context.Context, *connect.Request[v1.WatchWorkspacesRequest]) (*connect.ServerStreamForClient[v1.WatchWorkspacesResponse], error)
 	// ListWorkspaceEvents returns the history of one workspace from the event stream, oldest first, in pages.
 	ListWorkspaceEvents(context.Context, *connect.Request[v1.ListWorkspaceEventsRequest]) (*connect.Response[v1.ListWorkspaceEventsResponse], error)
-	// ListOrphans returns the Deployments that bear an agent's label and name a workspace that is not known, in pages.
+	// ListOrphans returns the Deployments with an agent's label and an unknown workspace, in pages.
 	ListOrphans(context.Context, *connect.Request[v1.ListOrphansRequest]) (*connect.Response[v1.ListOrphansResponse], error)
-	// AdoptOrphan makes a workspace of an orphan: from then on it is applied and followed like any other.
+	// AdoptOrphan creates a workspace from an orphan. Lockstep then manages it like any other.
 	AdoptOrphan(context.Context, *connect.Request[v1.AdoptOrphanRequest]) (*connect.Response[v1.AdoptOrphanResponse], error)
-	// DeleteOrphan has an orphan deleted from its cluster, with its volume and, where that is its own, its namespace.
+	// DeleteOrphan deletes an orphan from its cluster, with its volume, and with its namespace if that is its own.
 	DeleteOrphan(context.Context, *connect.Request[v1.DeleteOrphanRequest]) (*connect.Response[v1.DeleteOrphanResponse], error)
 }
 
@@ -229,25 +229,25 @@ func (c *workspaceServiceClient) DeleteOrphan(ctx context.Context, req *connect.
 
 // WorkspaceServiceHandler is an implementation of the lockstep.state.v1.WorkspaceService service.
 type WorkspaceServiceHandler interface {
-	// CreateWorkspace records a workspace as wanted and returns it at once; its states follow on the event stream.
+	// CreateWorkspace stores the desired workspace and returns it at once. Its states follow on the event stream.
 	CreateWorkspace(context.Context, *connect.Request[v1.CreateWorkspaceRequest]) (*connect.Response[v1.CreateWorkspaceResponse], error)
 	// GetWorkspace returns one workspace by id or by name.
 	GetWorkspace(context.Context, *connect.Request[v1.GetWorkspaceRequest]) (*connect.Response[v1.GetWorkspaceResponse], error)
 	// ListWorkspaces returns the workspaces the caller may see, newest first, in pages.
 	ListWorkspaces(context.Context, *connect.Request[v1.ListWorkspacesRequest]) (*connect.Response[v1.ListWorkspacesResponse], error)
-	// SetDesiredState says what is wanted. Terminated is permanent: every later change is refused with workspace_terminated.
+	// SetDesiredState changes the desired state. Terminated is permanent: later changes return workspace_terminated.
 	SetDesiredState(context.Context, *connect.Request[v1.SetDesiredStateRequest]) (*connect.Response[v1.SetDesiredStateResponse], error)
-	// UpdateWorkspace changes what a workspace is made of, such as its image, and applies it.
+	// UpdateWorkspace changes the spec of a workspace, such as its image, and applies it.
 	UpdateWorkspace(context.Context, *connect.Request[v1.UpdateWorkspaceRequest]) (*connect.Response[v1.UpdateWorkspaceResponse], error)
-	// WatchWorkspaces streams workspaces: first those that are there, then each as it changes, until the caller leaves.
+	// WatchWorkspaces streams workspaces: first the existing ones, then each changed one, until the caller disconnects.
 	WatchWorkspaces(context.Context, *connect.Request[v1.WatchWorkspacesRequest], *connect.ServerStream[v1.WatchWorkspacesResponse]) error
 	// ListWorkspaceEvents returns the history of one workspace from the event stream, oldest first, in pages.
 	ListWorkspaceEvents(context.Context, *connect.Request[v1.ListWorkspaceEventsRequest]) (*connect.Response[v1.ListWorkspaceEventsResponse], error)
-	// ListOrphans returns the Deployments that bear an agent's label and name a workspace that is not known, in pages.
+	// ListOrphans returns the Deployments with an agent's label and an unknown workspace, in pages.
 	ListOrphans(context.Context, *connect.Request[v1.ListOrphansRequest]) (*connect.Response[v1.ListOrphansResponse], error)
-	// AdoptOrphan makes a workspace of an orphan: from then on it is applied and followed like any other.
+	// AdoptOrphan creates a workspace from an orphan. Lockstep then manages it like any other.
 	AdoptOrphan(context.Context, *connect.Request[v1.AdoptOrphanRequest]) (*connect.Response[v1.AdoptOrphanResponse], error)
-	// DeleteOrphan has an orphan deleted from its cluster, with its volume and, where that is its own, its namespace.
+	// DeleteOrphan deletes an orphan from its cluster, with its volume, and with its namespace if that is its own.
 	DeleteOrphan(context.Context, *connect.Request[v1.DeleteOrphanRequest]) (*connect.Response[v1.DeleteOrphanResponse], error)
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// RetryAfter is an error of a destination that said when to come back.
-type RetryAfter struct { //nolint:errname // a word of its own, as sinks say it
+// RetryAfter is an error of a destination that asked for a delay.
+type RetryAfter struct { //nolint:errname // Named after the HTTP header.
 	// Delay from now.
 	Delay time.Duration
 	Err   error
@@ -18,29 +18,30 @@ type RetryAfter struct { //nolint:errname // a word of its own, as sinks say it
 
 // Error implements error.
 func (r *RetryAfter) Error() string {
-	return fmt.Sprintf("%v (to be tried again in %s)", r.Err, r.Delay.Round(time.Millisecond))
+	return fmt.Sprintf("%v (retry in %s)", r.Err, r.Delay.Round(time.Millisecond))
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (r *RetryAfter) Unwrap() error { return r.Err }
 
-// Permanent marks an error that trying again cannot mend: the fact is put on DEAD.
+// Permanent marks an error that a retry cannot fix: the fact is dead-lettered.
 func Permanent(err error) error { return &permanentError{err} }
 
 type permanentError struct{ error }
 
 func (p *permanentError) Unwrap() error { return p.error }
 
-// IsPermanent tells an error made by Permanent.
+// IsPermanent reports whether an error was made by Permanent.
 func IsPermanent(err error) bool {
 	var p *permanentError
 	return errors.As(err, &p)
 }
 
-// longestRetryAfter bounds what a destination may ask for.
+// longestRetryAfter bounds the delay that a destination may ask for.
 const longestRetryAfter = time.Hour
 
-// ParseRetryAfter reads a Retry-After header, seconds or a date; false when there is none that can be read. It is at most an hour.
+// ParseRetryAfter reads a Retry-After header, in seconds or as a date. The delay is at most an
+// hour. It returns false if the header is absent or invalid.
 func ParseRetryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	text := header.Get("Retry-After")
 	if seconds, err := strconv.ParseFloat(text, 64); err == nil && seconds >= 0 {
@@ -53,8 +54,8 @@ func ParseRetryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	return min(max(at.Sub(now), 0), longestRetryAfter), true
 }
 
-// Concealed is err without the address that net/http puts into it: addresses of webhooks are secrets.
-func Concealed(err error) error {
+// WithoutURL removes the URL that net/http adds to an error: URLs of webhooks are secrets.
+func WithoutURL(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("%s: %w", e.Op, e.Err)
 	}

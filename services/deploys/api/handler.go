@@ -1,4 +1,4 @@
-package connectapi
+package api
 
 import (
 	"context"
@@ -34,7 +34,8 @@ type Dependencies struct {
 	Interceptors []connect.Interceptor
 }
 
-// Rebuild makes what is derived from the stream anew, and unless it shall only check puts it in place. told hears how far the stream is read; its error ends it.
+// Rebuild makes what is derived from the stream anew, and unless it shall only check puts it in
+// place. told hears how far the stream is read; its error ends it.
 type Rebuild func(ctx context.Context, check bool, told func(sequence, last uint64) error) (Rebuilt, error)
 
 // Rebuilt is what a rebuild found.

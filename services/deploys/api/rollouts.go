@@ -1,4 +1,4 @@
-package connectapi
+package api
 
 import (
 	"context"
@@ -22,7 +22,8 @@ import (
 const (
 	defaultPageSize = 50
 	maxPageSize     = 500
-	// maxFacts of one rollout are given: one that goes to and fro for days tells something every other second.
+	// maxFacts of one rollout are given: one that goes to and fro for days tells something every
+	// other second.
 	maxFacts = 1000
 )
 

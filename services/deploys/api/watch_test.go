@@ -1,4 +1,4 @@
-package connectapi_test
+package api_test
 
 import (
 	"context"
@@ -125,7 +125,8 @@ func TestAWatchShowsNothingMoreOfAProjectThatItsCallerHasLeft(t *testing.T) {
 	require.Equal(t, kept.ID, w.next().GetRollout().GetId(), "and nothing before it")
 }
 
-// A connection of the listener that breaks loses notifications: what changed meanwhile is told when it is back.
+// A connection of the listener that breaks loses notifications: what changed meanwhile is told when
+// it is back.
 func TestAWatchMissesNothingWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -1,4 +1,4 @@
-package connectapi
+package api
 
 import (
 	"context"
@@ -25,7 +25,8 @@ type Projects interface {
 
 // Stream is what the API asks of the stream OBSERVED.
 type Stream interface {
-	// Release puts on it that a cluster is taken from the project that it is claimed by, and returns the position; see [lockstep.internal/services/deploys/nats.Releaser].
+	// Release puts on it that a cluster is taken from the project that it is claimed by, and
+	// returns the position; see [lockstep.internal/services/deploys/nats.Releaser].
 	Release(ctx context.Context, claim roster.Claim, toProjectID, userID int64, reason string, at time.Time) (uint64, error)
 	// Position is how far it is read.
 	Position(ctx context.Context) (cursor.Position, error)
@@ -34,7 +35,8 @@ type Stream interface {
 const (
 	// maxReason of a release, in bytes.
 	maxReason = 500
-	// releasePatience is how long a call waits until its release takes effect, and releaseInterval how long it is between two looks.
+	// releasePatience is how long a call waits until its release takes effect, and releaseInterval
+	// how long it is between two looks.
 	releasePatience, releaseInterval = 10 * time.Second, 20 * time.Millisecond
 )
 
@@ -85,7 +87,8 @@ func clusterMessage(c *postgres.Cluster) *deploysv1.Cluster {
 	return out
 }
 
-// ReleaseCluster puts the release on the stream, where it takes effect once what is before it is taken in, and waits for that.
+// ReleaseCluster puts the release on the stream, where it takes effect once what is before it is
+// taken in, and waits for that.
 func (s *clusterService) ReleaseCluster(ctx context.Context, r *connect.Request[deploysv1.ReleaseClusterRequest]) (*connect.Response[deploysv1.ReleaseClusterResponse], error) {
 	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package connectapi
+package api
 
 import (
 	"encoding/json"

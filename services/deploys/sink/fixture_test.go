@@ -31,8 +31,8 @@ const (
 	patience = time.Minute
 )
 
-// bed is a cell with its streams and the service's database.
-type bed struct {
+// fixture is a cell with its streams and the database of the service.
+type fixture struct {
 	t      *testing.T
 	server *natsd.Server
 	js     jetstream.JetStream
@@ -40,36 +40,36 @@ type bed struct {
 	next   map[string]int
 }
 
-func newBed(t *testing.T) *bed {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	b := &bed{t: t, server: natstest.Server(t), next: map[string]int{}}
-	b.js = natstest.JetStream(t, b.server)
-	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, cell, topology.Options{StorageBytes: 1 << 30}))
+	f := &fixture{t: t, server: natstest.Server(t), next: map[string]int{}}
+	f.js = natstest.JetStream(t, f.server)
+	require.NoError(t, topology.Ensure(natstest.Context(t), f.js, cell, topology.Options{StorageBytes: 1 << 30}))
 	pool, err := postgres.Connect(t.Context(), postgres.Config{URL: pgtest.Database(t), Schema: "deploys"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	b.pool = pool
+	f.pool = pool
 	migrations, err := sink.Migrations()
 	require.NoError(t, err)
 	require.NoError(t, postgres.Migrate(t.Context(), pool, slog.New(slog.DiscardHandler), migrations))
-	return b
+	return f
 }
 
-// message is a fact as it is on DEPLOYS.
-func message(t testing.TB, id string, f events.DeployFact) *nats.Msg {
+// message returns a fact as DEPLOYS stores it.
+func message(t testing.TB, id string, fact events.DeployFact) *nats.Msg {
 	t.Helper()
 	data, err := json.Marshal(map[string]any{
-		"context": map[string]any{"id": id}, "subject": map[string]any{}, "customData": f, "customDataContentType": "application/json",
+		"context": map[string]any{"id": id}, "subject": map[string]any{}, "customData": fact, "customDataContentType": "application/json",
 	})
 	require.NoError(t, err)
-	w := f.Workload
-	return &nats.Msg{Subject: cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(f.Fact)), Data: data, Header: nats.Header{
-		"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-type": {"dev.cdeventsx.lockstep-rollout." + string(f.Fact) + ".0.1.0"},
+	w := fact.Workload
+	return &nats.Msg{Subject: cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(fact.Fact)), Data: data, Header: nats.Header{
+		"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-type": {"dev.cdeventsx.lockstep-rollout." + string(fact.Fact) + ".0.1.0"},
 		"ce-source": {"/lockstep/local/deploys"}, "ce-datacontenttype": {"application/json"},
 	}}
 }
 
-func fact(workload string, sequence int, name events.Fact) events.DeployFact {
+func newFact(workload string, sequence int, name events.Fact) events.DeployFact {
 	at := time.Date(2026, 5, 1, 10, 0, sequence, 0, time.UTC)
 	return events.DeployFact{
 		Fact: name, Sequence: sequence, OccurredAt: at, ObservedAt: at, Provenance: events.ProvenanceObserved,
@@ -79,77 +79,77 @@ func fact(workload string, sequence int, name events.Fact) events.DeployFact {
 }
 
 // publish publishes the next fact of the workload; its id is <workload>/<number>.
-func (b *bed) publish(workload string, name events.Fact) {
-	b.t.Helper()
-	b.next[workload]++
-	n := b.next[workload]
+func (f *fixture) publish(workload string, name events.Fact) {
+	f.t.Helper()
+	f.next[workload]++
+	n := f.next[workload]
 	id := workload + "/" + strconv.Itoa(n)
-	_, err := b.js.PublishMsg(b.t.Context(), message(b.t, id, fact(workload, n, name)))
-	require.NoError(b.t, err)
+	_, err := f.js.PublishMsg(f.t.Context(), message(f.t, id, newFact(workload, n, name)))
+	require.NoError(f.t, err)
 }
 
-// replica runs a set with these entries until the returned function is called or the test ends.
-func (b *bed) replica(entries ...sink.Entry) (*sink.Set, func()) {
-	b.t.Helper()
+// replica runs a set until the returned function is called or the test ends.
+func (f *fixture) replica(entries ...sink.Entry) (*sink.Set, func()) {
+	f.t.Helper()
 	for i := range entries {
 		if entries[i].Retry == (sink.Retry{}) {
 			entries[i].Retry = sink.Retry{Min: time.Millisecond, Max: 10 * time.Millisecond}
 		}
 	}
 	cfg := sink.Config{
-		Cell: cell, Pool: b.pool, JetStream: natstest.JetStream(b.t, b.server), Logger: slog.New(slog.DiscardHandler), Entries: entries,
-		LockInterval: time.Millisecond, AckWait: 2 * time.Second, NoteInterval: 20 * time.Millisecond, StaleAfter: time.Nanosecond,
+		Cell: cell, Pool: f.pool, JetStream: natstest.JetStream(f.t, f.server), Logger: slog.New(slog.DiscardHandler), Entries: entries,
+		LockInterval: time.Millisecond, AckWait: 2 * time.Second, SaveInterval: 20 * time.Millisecond, StaleAfter: time.Nanosecond,
 	}
 	set, err := sink.New(cfg)
-	require.NoError(b.t, err)
+	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- set.Run(ctx) }()
 	stop := sync.OnceFunc(func() {
 		cancel()
-		require.NoError(b.t, <-ended)
+		require.NoError(f.t, <-ended)
 	})
-	b.t.Cleanup(stop)
+	f.t.Cleanup(stop)
 	return set, stop
 }
 
-// begun waits until the sink stands on the stream.
-func (b *bed) begun(set *sink.Set) {
-	b.t.Helper()
-	require.Eventually(b.t, func() bool {
+// started waits until the sink has both consumers.
+func (f *fixture) started(set *sink.Set) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
 		list, err := set.List(context.Background())
 		return err == nil && len(list) > 0 && list[0].Next > 0
 	}, patience, 5*time.Millisecond)
-	// A consumer that was made is set back at once, before anything is taken: what the row in the database says is not enough to tell.
-	require.Eventually(b.t, func() bool {
-		_, err := b.js.Consumer(context.Background(), topology.StreamSinks, "sink-"+"test")
+	// The consumer on SINKS is created last.
+	require.Eventually(f.t, func() bool {
+		_, err := f.js.Consumer(context.Background(), topology.StreamSinks, "sink-test")
 		return err == nil
 	}, patience, 5*time.Millisecond)
 }
 
-// drained waits until the sink is done with all there is.
-func (b *bed) drained(set *sink.Set) {
-	b.t.Helper()
-	require.Eventually(b.t, func() bool {
-		stream, err := b.js.Stream(context.Background(), topology.StreamDeploys)
+// drained waits until the sink has finished all facts.
+func (f *fixture) drained(set *sink.Set) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		stream, err := f.js.Stream(context.Background(), topology.StreamDeploys)
 		if err != nil {
 			return false
 		}
 		list, err := set.List(context.Background())
-		return err == nil && list[0].Next == stream.CachedInfo().State.LastSeq+1 && list[0].Waiting == 0
+		return err == nil && list[0].Next == stream.CachedInfo().State.LastSeq+1 && list[0].Pending == 0
 	}, patience, 5*time.Millisecond)
 }
 
-// recorder is a destination that remembers what it was told, and answers as the test says.
+// recorder is a destination that records deliveries and returns the errors of the test.
 type recorder struct {
 	traits sink.Traits
 	answer func(sink.Delivery) error
-	pace   func(context.Context) error
+	limit  func(context.Context) error
 
-	mu   sync.Mutex
-	got  []string
-	busy map[string]bool
-	twos int // how often two facts of a thread were delivered at once
+	mu       sync.Mutex
+	got      []string
+	busy     map[string]bool
+	overlaps int // concurrent deliveries of one thread
 }
 
 func (r *recorder) Traits() sink.Traits { return r.traits }
@@ -158,11 +158,11 @@ func (r *recorder) Thread(f events.DeployFact) (string, bool) {
 	return f.Workload.Name, f.Fact != events.FactGap
 }
 
-func (r *recorder) Pace(ctx context.Context) error {
-	if r.pace == nil {
+func (r *recorder) AwaitLimit(ctx context.Context) error {
+	if r.limit == nil {
 		return nil
 	}
-	return r.pace(ctx)
+	return r.limit(ctx)
 }
 
 func (r *recorder) Deliver(_ context.Context, d sink.Delivery) error {
@@ -171,7 +171,7 @@ func (r *recorder) Deliver(_ context.Context, d sink.Delivery) error {
 		r.busy = map[string]bool{}
 	}
 	if r.busy[d.Thread] {
-		r.twos++
+		r.overlaps++
 	}
 	r.busy[d.Thread] = true
 	r.mu.Unlock()
@@ -187,7 +187,7 @@ func (r *recorder) Deliver(_ context.Context, d sink.Delivery) error {
 		for range d.Earlier {
 			text += "+"
 		}
-		if d.Again {
+		if d.Requested {
 			text += "!"
 		}
 		r.got = append(r.got, text)
@@ -201,7 +201,7 @@ func (r *recorder) delivered() []string {
 	return append([]string(nil), r.got...)
 }
 
-// of are the deliveries of one workload.
+// of returns the deliveries of one workload.
 func (r *recorder) of(workload string) []string {
 	var list []string
 	for _, key := range r.delivered() {
@@ -212,9 +212,9 @@ func (r *recorder) of(workload string) []string {
 	return list
 }
 
-func (b *bed) eventually(what string, holds func() bool) {
-	b.t.Helper()
-	require.Eventually(b.t, holds, patience, 5*time.Millisecond, what)
+func (f *fixture) eventually(what string, holds func() bool) {
+	f.t.Helper()
+	require.Eventually(f.t, holds, patience, 5*time.Millisecond, what)
 }
 
 func ids(workload string, from, to int) []string {
@@ -227,15 +227,15 @@ func ids(workload string, from, to int) []string {
 
 var discard = slog.New(slog.DiscardHandler)
 
-// dead are the letters on DEAD.
-func (b *bed) dead() []*jetstream.RawStreamMsg {
-	b.t.Helper()
-	stream, err := b.js.Stream(b.t.Context(), topology.StreamDead)
-	require.NoError(b.t, err)
+// deadLetters returns the messages on DEAD.
+func (f *fixture) deadLetters() []*jetstream.RawStreamMsg {
+	f.t.Helper()
+	stream, err := f.js.Stream(f.t.Context(), topology.StreamDead)
+	require.NoError(f.t, err)
 	var letters []*jetstream.RawStreamMsg
 	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
-		m, err := stream.GetMsg(b.t.Context(), sequence)
-		require.NoError(b.t, err)
+		m, err := stream.GetMsg(f.t.Context(), sequence)
+		require.NoError(f.t, err)
 		letters = append(letters, m)
 	}
 	return letters

@@ -1,4 +1,4 @@
-package connectapi
+package api
 
 import (
 	"context"
@@ -22,14 +22,16 @@ const (
 	maxEntries = 100
 	// patience is how long an answer may take.
 	patience = 30 * time.Second
-	// atOnce is how many questions for numbers are worked on at once: each may read the whole history, and the reader of the stream and sinks need the database too.
+	// atOnce is how many questions for numbers are worked on at once: each may read the whole
+	// history, and the reader of the stream and sinks need the database too.
 	atOnce = 2
 )
 
 // limits refuses what no honest caller asks, and gives up what takes too long.
 type limits struct{}
 
-// newLimits returns the interceptor that bounds unary calls. Those that stream check their requests with [plausible].
+// newLimits returns the interceptor that bounds unary calls. Those that stream check their requests
+// with [plausible].
 func newLimits() connect.Interceptor { return limits{} }
 
 func (limits) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {

@@ -1,4 +1,4 @@
-package connectapi_test
+package api_test
 
 import (
 	"testing"

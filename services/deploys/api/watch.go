@@ -1,4 +1,4 @@
-package connectapi
+package api
 
 import (
 	"context"
@@ -43,7 +43,8 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 	if _, err := s.filter(ctx, w.request); err != nil {
 		return err
 	}
-	// The headers go out now, so that the caller knows that the watch began even where nothing is there yet.
+	// The headers go out now, so that the caller knows that the watch began even where nothing is
+	// there yet.
 	if err := stream.Send(nil); err != nil {
 		return err //nolint:wrapcheck // the caller is gone
 	}
@@ -75,7 +76,8 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 	}
 }
 
-// sendAll sends what runs, at first also the last ones that ended, and whatever was sent and has changed.
+// sendAll sends what runs, at first also the last ones that ended, and whatever was sent and has
+// changed.
 func (w *watch) sendAll(ctx context.Context, initial bool) error {
 	filter, err := w.filter(ctx, w.request)
 	if err != nil {
@@ -147,8 +149,8 @@ func without(states []string, state string) []string {
 	return slices.DeleteFunc(slices.Clone(states), func(s string) bool { return s == state })
 }
 
-// sendChanged sends those of the rollouts that the caller watches. One that it has been sent is sent once more when the filter no longer selects it, so that it is seen
-// to leave.
+// sendChanged sends those of the rollouts that the caller watches. One that it has been sent is
+// sent once more when the filter no longer selects it, so that it is seen to leave.
 func (w *watch) sendChanged(ctx context.Context, ids []string) error {
 	filter, err := w.filter(ctx, w.request)
 	if err != nil {

@@ -1,4 +1,4 @@
-package connectapi_test
+package api_test
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
-	"lockstep.internal/services/deploys/connectapi"
+	"lockstep.internal/services/deploys/api"
 	"lockstep.internal/services/deploys/history"
 	store "lockstep.internal/services/deploys/postgres"
 	"lockstep.internal/services/deploys/roster"
@@ -209,11 +209,11 @@ func (b *bed) serve() {
 	require.NoError(b.t, err)
 	b.changes = store.NewChanges(b.pool)
 	changes, logger := b.changes, slog.New(slog.DiscardHandler)
-	handler := connectapi.NewHandler(connectapi.Dependencies{
+	handler := api.NewHandler(api.Dependencies{
 		Pool: b.pool, Changes: changes, Access: verifier.Interceptor(), Roles: b.book, Sinks: b.sinks, Logger: logger, Now: time.Now,
 		Stream: b.stream, Projects: projects{2: true, 3: true},
-		Rebuild: func(context.Context, bool, func(sequence, last uint64) error) (connectapi.Rebuilt, error) {
-			return connectapi.Rebuilt{}, b.sinks.ask("rebuild")
+		Rebuild: func(context.Context, bool, func(sequence, last uint64) error) (api.Rebuilt, error) {
+			return api.Rebuilt{}, b.sinks.ask("rebuild")
 		},
 	})
 	cfg := service.DefaultConfig("127.0.0.1:0")

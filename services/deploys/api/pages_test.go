@@ -1,4 +1,4 @@
-package connectapi_test
+package api_test
 
 import (
 	"encoding/base64"
@@ -30,7 +30,8 @@ func allTime() *deploysv1.RolloutFilter {
 	return &deploysv1.RolloutFilter{Since: timestamppb.New(start().Add(-1000 * time.Hour)), Until: timestamppb.New(start().Add(1000 * time.Hour))}
 }
 
-// Rollouts begin while somebody turns the pages, many of them at the same moment: each that was there when the first page was read comes once.
+// Rollouts begin while somebody turns the pages, many of them at the same moment: each that was
+// there when the first page was read comes once.
 func TestPagesStayWhatTheyAreWhileRolloutsBegin(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -1,4 +1,4 @@
-package connectapi_test
+package api_test
 
 import (
 	"slices"
@@ -121,7 +121,8 @@ func TestSinksAndRebuildsAreForAdministrators(t *testing.T) {
 	refused(t, errcode.FailedPrecondition, err)
 }
 
-// everything calls each method once, and returns what came of each. The agent's rollout is asked for by its workload.
+// everything calls each method once, and returns what came of each. The agent's rollout is asked
+// for by its workload.
 func (b *bed) everything(t *testing.T, api clients) map[string]error {
 	t.Helper()
 	ctx := t.Context()

@@ -1,4 +1,4 @@
-package connectapi
+package api
 
 import (
 	"context"
@@ -46,9 +46,9 @@ func (s *sinkService) ListSinks(ctx context.Context, _ *connect.Request[deploysv
 }
 
 func statusMessage(s *sink.Status) *deploysv1.Sink {
-	out := &deploysv1.Sink{Name: s.Name, Type: s.Type, NextSequence: s.Next, Pending: s.Lag, Waiting: int64(s.Waiting), Trouble: s.Trouble}
-	if !s.TroubleSince.IsZero() {
-		out.TroubleSince = timestamppb.New(s.TroubleSince)
+	out := &deploysv1.Sink{Name: s.Name, Type: s.Type, NextSequence: s.Next, Pending: s.Lag, Waiting: int64(s.Pending), Trouble: s.LastError}
+	if !s.LastErrorSince.IsZero() {
+		out.TroubleSince = timestamppb.New(s.LastErrorSince)
 	}
 	return out
 }

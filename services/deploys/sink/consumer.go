@@ -1,0 +1,85 @@
+package sink
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/topology"
+)
+
+// consumerName returns the name of a sink's durable consumers on DEPLOYS and on SINKS.
+func consumerName(sink string) string { return "sink-" + sink }
+
+// streamConsumer is a stream with the sink's consumer on it.
+type streamConsumer struct {
+	stream   string
+	consumer jetstream.Consumer
+}
+
+// openConsumers creates the sink's consumers, DEPLOYS first, and resets them to the first
+// unfinished fact. So facts that an earlier replica received arrive again at once and in order. The
+// database knows which later facts are finished.
+func (w *worker) openConsumers(ctx context.Context) ([]streamConsumer, error) {
+	deploys, err := w.openDeploys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	requested, err := w.openConsumer(ctx, topology.StreamSinks, w.set.cfg.Cell.SinkAll(w.name))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.set.cfg.JetStream.ResetConsumer(ctx, topology.StreamSinks, consumerName(w.name)); err != nil {
+		return nil, fmt.Errorf("reset the consumer of sink %s on %s: %w", w.name, topology.StreamSinks, err)
+	}
+	return []streamConsumer{{topology.StreamDeploys, deploys}, {topology.StreamSinks, requested}}, nil
+}
+
+func (w *worker) openDeploys(ctx context.Context) (jetstream.Consumer, error) {
+	js := w.set.cfg.JetStream
+	stream, err := js.Stream(ctx, topology.StreamDeploys)
+	if err != nil {
+		return nil, fmt.Errorf("open stream %s: %w", topology.StreamDeploys, err)
+	}
+	last := stream.CachedInfo().State.LastSeq
+	first := last + 1
+	if w.cfg.Backfill {
+		first = 1
+	}
+	next, err := w.store.next(ctx, w.name, first)
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := w.openConsumer(ctx, topology.StreamDeploys, w.set.cfg.Cell.All(topology.FamilyDeploy))
+	if err != nil {
+		return nil, err
+	}
+	// A new consumer stands before the first message. Then the position in the database counts.
+	if floor := consumer.CachedInfo().AckFloor.Stream; floor > 0 {
+		next = floor + 1
+	}
+	// A stream that was restored from an older copy ends earlier. Its next facts arrive again and
+	// are recognized.
+	next = max(min(next, last+1), 1)
+	if _, err := js.ResetConsumerToSequence(ctx, topology.StreamDeploys, consumerName(w.name), next); err != nil {
+		return nil, fmt.Errorf("reset the consumer of sink %s on %s: %w", w.name, topology.StreamDeploys, err)
+	}
+	return consumer, nil
+}
+
+func (w *worker) openConsumer(ctx context.Context, stream, filter string) (jetstream.Consumer, error) {
+	consumer, err := w.set.cfg.JetStream.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable:       consumerName(w.name),
+		FilterSubject: filter,
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       w.set.cfg.AckWait,
+		MaxAckPending: w.cfg.MaxPending,
+		MaxDeliver:    -1,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create the consumer of sink %s on %s: %w", w.name, stream, err)
+	}
+	return consumer, nil
+}

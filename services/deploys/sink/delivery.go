@@ -1,0 +1,271 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// errPanicked wraps a panic of a sink.
+var errPanicked = errors.New("the sink panicked")
+
+// result is the outcome of one fact of an attempt.
+type result struct {
+	fact    *queued
+	outcome string // "" means: retry
+	err     error
+}
+
+// deliverNext makes one attempt to deliver the first facts of a queue. ctx ends the wait for the
+// destination's limit, deliveryCtx ends the attempt.
+func (w *worker) deliverNext(ctx, deliveryCtx context.Context, q *queue) {
+	results, err := w.attempt(ctx, deliveryCtx, q)
+	var finished []*queued
+	if err == nil {
+		finished, err = w.finish(deliveryCtx, results)
+	}
+	if err == nil {
+		if at := slices.IndexFunc(results, func(r result) bool { return r.outcome == "" }); at >= 0 {
+			err = results[at].err
+		}
+	}
+	stopped := ctx.Err() != nil
+	w.mu.Lock()
+	w.remove(q, finished)
+	switch {
+	case err == nil:
+		q.succeeded()
+		w.succeededAt, w.lastError = time.Now(), nil
+	case !stopped:
+		q.failed(err, time.Now(), w.cfg.Retry)
+		if w.lastError == nil {
+			w.failingAt = time.Now()
+		}
+		w.lastError = err
+	}
+	exhausted := err != nil && !stopped && len(q.facts) > 0 && w.exhausted(q)
+	w.mu.Unlock()
+	if err != nil && !stopped {
+		w.set.metrics.failures.WithLabelValues(w.name).Inc()
+		w.logger.WarnContext(ctx, "delivery failed", "thread", q.thread, "attempt", q.attempt, "error", err)
+	}
+	if exhausted {
+		w.giveUp(deliveryCtx, q)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q.busy = false
+	w.busy--
+	if len(q.facts) == 0 {
+		delete(w.queues, q.thread)
+	}
+	w.wakeDispatcher()
+}
+
+// remove removes finished facts from their queue.
+func (w *worker) remove(q *queue, finished []*queued) {
+	for _, f := range finished {
+		delete(w.pending, f.position)
+	}
+	q.facts = slices.DeleteFunc(q.facts, func(f *queued) bool { return slices.Contains(finished, f) })
+	w.set.metrics.pending.WithLabelValues(w.name).Set(float64(len(w.pending)))
+}
+
+// attempt delivers the first facts of a queue. It returns an error if the database or the limiter
+// fails.
+func (w *worker) attempt(ctx, deliveryCtx context.Context, q *queue) ([]result, error) {
+	if limited, ok := w.sink.(RateLimited); ok {
+		if err := limited.AwaitLimit(ctx); err != nil {
+			return nil, err
+		}
+	}
+	w.mu.Lock()
+	head := q.head(w.traits)
+	attempt := q.attempt + 1
+	w.mu.Unlock()
+	keys := make([]string, 0, len(head))
+	for _, f := range head {
+		keys = append(keys, f.key)
+	}
+	finished, err := w.store.finished(deliveryCtx, w.name, keys)
+	if err != nil {
+		return nil, err
+	}
+	var results []result
+	var deliveries []Delivery
+	var facts []*queued
+	for _, f := range head {
+		switch {
+		case f.decodeErr != nil:
+			results = append(results, result{fact: f, outcome: outcomeDead, err: f.decodeErr})
+		case finished[f.key] && !f.requested:
+			results = append(results, result{fact: f, outcome: outcomeKnown})
+		default:
+			facts = append(facts, f)
+			deliveries = append(deliveries, Delivery{
+				Key: f.key, Thread: q.thread, Fact: f.fact, Event: f.event, Threads: threads{w.store, w.name},
+				Attempt: attempt, Requested: f.requested,
+			})
+		}
+	}
+	if len(deliveries) == 0 {
+		return results, nil
+	}
+	began := time.Now()
+	results = append(results, w.deliver(deliveryCtx, facts, deliveries)...)
+	w.set.metrics.seconds.WithLabelValues(w.name).Observe(time.Since(began).Seconds())
+	return results, nil
+}
+
+// deliver calls the sink with all facts of a batch, with the latest fact and the earlier ones, or
+// with one fact.
+func (w *worker) deliver(ctx context.Context, facts []*queued, deliveries []Delivery) []result {
+	results := make([]result, 0, len(facts))
+	if batcher, ok := w.sink.(Batcher); ok && w.traits.Batch > 1 {
+		for i, err := range deliverBatch(ctx, batcher, deliveries) {
+			results = append(results, newResult(facts[i], err))
+		}
+		return results
+	}
+	last := len(deliveries) - 1
+	d := deliveries[last]
+	for _, earlier := range deliveries[:last] {
+		d.Earlier = append(d.Earlier, earlier.Fact)
+		d.Requested = d.Requested || earlier.Requested
+	}
+	latest := newResult(facts[last], deliverOne(ctx, w.sink, d))
+	for _, f := range facts[:last] {
+		combined := result{fact: f, outcome: outcomeCombined}
+		if latest.outcome == "" {
+			combined = result{fact: f, err: latest.err}
+		}
+		results = append(results, combined)
+	}
+	return append(results, latest)
+}
+
+func newResult(f *queued, err error) result {
+	switch {
+	case err == nil:
+		return result{fact: f, outcome: outcomeDelivered}
+	case IsPermanent(err):
+		return result{fact: f, outcome: outcomeDead, err: err}
+	default:
+		return result{fact: f, err: err}
+	}
+}
+
+// deliverOne returns a panic of the sink as an error.
+func deliverOne(ctx context.Context, s Sink, d Delivery) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errPanicked, r)
+		}
+	}()
+	return s.Deliver(ctx, d)
+}
+
+// deliverBatch returns one error for each delivery. A panic of the sink becomes the error of all.
+func deliverBatch(ctx context.Context, b Batcher, batch []Delivery) (failures []error) {
+	defer func() {
+		if r := recover(); r != nil {
+			failures = slices.Repeat([]error{fmt.Errorf("%w: %v", errPanicked, r)}, len(batch))
+		}
+	}()
+	failures = b.DeliverBatch(ctx, batch)
+	if len(failures) != len(batch) {
+		err := fmt.Errorf("the sink returned %d results for %d facts", len(failures), len(batch))
+		return slices.Repeat([]error{err}, len(batch))
+	}
+	return failures
+}
+
+// finish dead-letters, records and acknowledges the facts that need no retry. It returns the
+// acknowledged ones.
+func (w *worker) finish(ctx context.Context, results []result) ([]*queued, error) {
+	var finished []*queued
+	var record []delivery
+	var failure error
+	for _, r := range results {
+		if r.outcome == "" {
+			continue
+		}
+		if r.outcome == outcomeDead {
+			if err := w.deadLetter(ctx, r.fact, r.err); err != nil {
+				failure = err
+				continue
+			}
+		}
+		finished = append(finished, r.fact)
+		if r.outcome != outcomeKnown && r.fact.key != "" {
+			record = append(record, delivery{key: r.fact.key, sequence: r.fact.position.sequence, outcome: r.outcome})
+		}
+		w.set.metrics.facts.WithLabelValues(w.name, r.outcome).Inc()
+	}
+	if err := w.store.record(ctx, w.name, record); err != nil {
+		return nil, err
+	}
+	for _, f := range finished {
+		w.acknowledge(ctx, f)
+	}
+	return finished, failure
+}
+
+func (w *worker) acknowledge(ctx context.Context, f *queued) {
+	w.mu.Lock()
+	msg := f.msg
+	w.mu.Unlock()
+	// If the ack is lost, the server redelivers the fact and the record of its delivery recognizes
+	// it.
+	if err := msg.Ack(); err != nil {
+		w.logger.DebugContext(ctx, "acknowledging a fact failed", "sequence", f.position.sequence, "error", err)
+	}
+}
+
+// minFailures is how many consecutive failures a thread needs before it is given up early: about
+// two minutes of attempts.
+const minFailures = 8
+
+// exhausted reports whether the first fact of a queue is given up: after Retry.GiveUp, or earlier
+// if the queue fills the memory of the worker while other threads succeed. A delay that the
+// destination asked for is always granted.
+func (w *worker) exhausted(q *queue) bool {
+	if time.Since(q.triedAt) >= w.cfg.Retry.GiveUp {
+		return true
+	}
+	if _, asked := asRetryAfter(q.lastError); asked || q.failures < minFailures || !w.succeededAt.After(q.failingAt) {
+		return false
+	}
+	return len(q.facts) >= max(w.cfg.MaxPending/4, 2) || len(w.pending) >= w.cfg.MaxPending*9/10
+}
+
+// giveUp dead-letters the first facts of a queue.
+func (w *worker) giveUp(ctx context.Context, q *queue) {
+	w.mu.Lock()
+	head := q.head(w.traits)
+	reason := fmt.Errorf("given up after %d attempts in %s: %w",
+		q.attempt, time.Since(q.triedAt).Round(time.Second), q.lastError)
+	w.mu.Unlock()
+	if !w.traits.Latest {
+		head = head[:1]
+	}
+	results := make([]result, 0, len(head))
+	for i, f := range head {
+		r := result{fact: f, outcome: outcomeDead, err: reason}
+		if i < len(head)-1 {
+			r = result{fact: f, outcome: outcomeCombined}
+		}
+		results = append(results, r)
+	}
+	finished, err := w.finish(ctx, results)
+	if err != nil {
+		w.logger.WarnContext(ctx, "giving up a fact failed; retrying", "thread", q.thread, "error", err)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.remove(q, finished)
+	q.advanced()
+}

@@ -1,0 +1,292 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/topology"
+)
+
+// worker delivers the facts of one sink while this replica leads. Unfinished facts wait in memory,
+// in one queue per thread. A fact is acknowledged when it is finished.
+type worker struct {
+	set    *Set
+	name   string
+	sink   Sink
+	traits Traits
+	filter *Filter
+	cfg    Entry
+	store  *store
+	logger *slog.Logger
+	wake   chan struct{}
+
+	deliveries sync.WaitGroup
+
+	mu          sync.Mutex
+	queues      map[string]*queue
+	pending     map[position]*queued
+	arrivals    uint64
+	busy        int       // queues with a delivery in progress
+	succeededAt time.Time // the last success
+	lastError   error     // nil after a success
+	failingAt   time.Time
+}
+
+func newWorker(s *Set, e Entry, st *store) *worker {
+	traits := e.Sink.Traits()
+	traits.Parallel = max(traits.Parallel, 1)
+	return &worker{
+		set: s, name: e.Name, sink: e.Sink, traits: traits, filter: e.Filter, cfg: e, store: st,
+		logger: s.cfg.Logger.With("sink", e.Name), wake: make(chan struct{}, 1),
+	}
+}
+
+// supervise restarts the worker until ctx ends.
+func (w *worker) supervise(ctx context.Context) {
+	delay := restartBackOff()
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := w.run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			delay.Reset()
+		}
+		w.failed(err)
+		w.logger.WarnContext(ctx, "sink worker failed; restarting", "error", err)
+		if sleep(ctx, delay.NextBackOff()) != nil {
+			return
+		}
+	}
+}
+
+// run receives and delivers facts until ctx ends or a consumer fails. Deliveries in progress then
+// get Config.Grace.
+func (w *worker) run(ctx context.Context) error {
+	w.mu.Lock()
+	w.queues, w.pending, w.busy = map[string]*queue{}, map[position]*queued{}, 0
+	w.mu.Unlock()
+	consumers, err := w.openConsumers(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	deliveryCtx, endDeliveries := context.WithCancel(context.WithoutCancel(ctx))
+	defer endDeliveries()
+	var running sync.WaitGroup
+	for _, c := range consumers {
+		running.Go(func() {
+			if err := w.receive(ctx, c); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	running.Go(func() { w.reportProgress(ctx, consumers[0]) })
+	w.dispatch(ctx, deliveryCtx)
+	running.Wait()
+	stop := time.AfterFunc(w.set.cfg.Grace, endDeliveries)
+	defer stop.Stop()
+	w.deliveries.Wait()
+	w.set.metrics.pending.WithLabelValues(w.name).Set(0)
+	return context.Cause(ctx) //nolint:wrapcheck // The error of a part of the worker.
+}
+
+// receive queues the messages of a consumer.
+func (w *worker) receive(ctx context.Context, c streamConsumer) error {
+	messages, err := c.consumer.Messages(jetstream.PullMaxMessages(min(w.cfg.MaxPending, 200)))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", c.stream, err)
+	}
+	defer context.AfterFunc(ctx, messages.Stop)()
+	defer messages.Stop()
+	var last uint64
+	for {
+		msg, err := messages.Next()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, jetstream.ErrNoHeartbeat):
+			continue // The client reconnects.
+		case err != nil:
+			return fmt.Errorf("read %s: %w", c.stream, err)
+		}
+		meta, err := msg.Metadata()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", c.stream, err)
+		}
+		// The server numbers its deliveries. A missing one went to a former replica and would
+		// arrive late and out of order. So start again from the first unfinished fact.
+		if last > 0 && meta.Sequence.Consumer > last+1 {
+			return fmt.Errorf("read %s: %w", c.stream, errSkipped)
+		}
+		last = meta.Sequence.Consumer
+		w.enqueue(ctx, position{stream: c.stream, sequence: meta.Sequence.Stream}, msg)
+	}
+}
+
+// errSkipped means that the server delivered a message to another reader of the consumer.
+var errSkipped = errors.New("a fact was delivered to another replica")
+
+func (w *worker) enqueue(ctx context.Context, at position, msg jetstream.Msg) {
+	stored := nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}
+	f := &queued{position: at, stored: stored, msg: msg, requested: at.stream == topology.StreamSinks}
+	f.event, f.fact, f.decodeErr = Read(msg.Headers(), msg.Data())
+	f.key = f.event.ID()
+	thread, selected := fmt.Sprintf("unread %s/%d", at.stream, at.sequence), true
+	if f.decodeErr == nil {
+		thread, selected = w.sink.Thread(f.fact)
+		selected = selected && (f.requested || w.filter.Selects(f.fact))
+	}
+	if !selected {
+		w.set.metrics.facts.WithLabelValues(w.name, outcomeNotSelected).Inc()
+		w.acknowledge(ctx, f)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if waiting := w.pending[f.position]; waiting != nil {
+		waiting.msg = msg // The ack deadline passed. Only the redelivered message can be acknowledged.
+		return
+	}
+	w.arrivals++
+	f.order = w.arrivals
+	w.pending[f.position] = f
+	q := w.queues[thread]
+	if q == nil {
+		q = &queue{thread: thread}
+		w.queues[thread] = q
+	}
+	q.facts = append(q.facts, f)
+	w.set.metrics.pending.WithLabelValues(w.name).Set(float64(len(w.pending)))
+	w.wakeDispatcher()
+}
+
+func (w *worker) wakeDispatcher() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// dispatch starts deliveries until ctx ends.
+func (w *worker) dispatch(ctx, deliveryCtx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		q, wait := w.nextQueue(time.Now())
+		if q != nil {
+			w.deliveries.Go(func() { w.deliverNext(ctx, deliveryCtx, q) })
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// nextQueue returns the queue to deliver from, marked as busy. If there is none, it returns how
+// long to wait.
+func (w *worker) nextQueue(now time.Time) (*queue, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wait := time.Hour
+	if w.busy >= w.traits.Parallel {
+		return nil, wait
+	}
+	var best *queue
+	for _, q := range w.queues {
+		switch {
+		case q.busy:
+		case q.retryAt.After(now):
+			wait = min(wait, q.retryAt.Sub(now))
+		case best == nil || q.before(best):
+			best = q
+		}
+	}
+	if best == nil {
+		return nil, wait
+	}
+	best.busy = true
+	w.busy++
+	return best, 0
+}
+
+// reportProgress extends the ack deadlines of pending facts and saves the position of the sink,
+// until ctx ends.
+func (w *worker) reportProgress(ctx context.Context, deploys streamConsumer) {
+	deadlines := time.NewTicker(w.set.cfg.AckWait / 3)
+	defer deadlines.Stop()
+	saves := time.NewTicker(w.set.cfg.SaveInterval)
+	defer saves.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-deadlines.C:
+			w.extendDeadlines(ctx)
+		case <-saves.C:
+			w.savePosition(ctx, deploys)
+		}
+	}
+}
+
+func (w *worker) extendDeadlines(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.pending {
+		if err := f.msg.InProgress(); err != nil {
+			w.logger.DebugContext(ctx, "extending an ack deadline failed", "sequence", f.position.sequence, "error", err)
+			return
+		}
+	}
+}
+
+func (w *worker) savePosition(ctx context.Context, deploys streamConsumer) {
+	info, err := deploys.consumer.Info(ctx)
+	if err == nil {
+		w.set.metrics.lag.WithLabelValues(w.name).Set(float64(info.NumPending))
+		w.mu.Lock()
+		lastError := ""
+		if w.lastError != nil {
+			lastError = w.lastError.Error()
+		}
+		w.mu.Unlock()
+		err = w.store.savePosition(ctx, w.name, info.AckFloor.Stream+1, lastError)
+	}
+	if err != nil && ctx.Err() == nil {
+		w.logger.WarnContext(ctx, "saving the position of the sink failed", "error", err)
+	}
+}
+
+func (w *worker) failed(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lastError == nil {
+		w.failingAt = time.Now()
+	}
+	w.lastError = err
+}
+
+// check returns an error if the sink has failed for longer than staleAfter.
+func (w *worker) check(staleAfter time.Duration) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lastError == nil || time.Since(w.failingAt) < staleAfter {
+		return nil
+	}
+	return fmt.Errorf("sink %s has failed for %s, %d facts wait: %w",
+		w.name, time.Since(w.failingAt).Round(time.Second), len(w.pending), w.lastError)
+}
