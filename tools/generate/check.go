@@ -25,7 +25,8 @@ const (
 	goldenEvents    = "schemas/released/golden"
 )
 
-// check is nil when everything generated is up to date and nothing breaks what is released; else it says all that is wrong, a line each.
+// check is nil when everything generated is up to date and nothing breaks what is released; else it
+// says all that is wrong, a line each.
 func (p project) check(ctx context.Context) error {
 	c, err := p.catalog()
 	if err != nil {

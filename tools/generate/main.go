@@ -1,4 +1,5 @@
-// Command generate writes what is generated from schemas: Go types, the registry of event types, the API's code, the error codes, the AsyncAPI document.
+// Command generate writes what is generated from schemas: Go types, the registry of event types,
+// the API's code, the error codes, the AsyncAPI document.
 //
 //	generate             write what differs
 //	generate --check     write nothing; fail when something committed differs, or breaks what is released

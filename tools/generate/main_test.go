@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// copyOf is a repository that holds what the generator reads and writes, with the tools of this one; it may be spoiled at will.
+// copyOf is a repository that holds what the generator reads and writes, with the tools of this
+// one; it may be spoiled at will.
 func copyOf(t *testing.T) string {
 	t.Helper()
 	own, err := findRoot()

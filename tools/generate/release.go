@@ -14,7 +14,8 @@ import (
 	"lockstep.internal/tools/generate/tree"
 )
 
-// release makes today's schemas the ones that later schemas are compared with, and keeps today's examples as golden events for ever.
+// release makes today's schemas the ones that later schemas are compared with, and keeps today's
+// examples as golden events for ever.
 func (p project) release(ctx context.Context, version string, out io.Writer) error {
 	last, err := p.lastRelease()
 	if err != nil {

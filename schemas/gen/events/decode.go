@@ -11,12 +11,14 @@ type Data[T any] interface {
 	eventType() string
 }
 
-// Decode decodes and validates the data of an event in one pass: events.Decode[events.ObservedTick](data).
+// Decode decodes and validates the data of an event in one pass:
+// events.Decode[events.ObservedTick](data).
 //
-// The data must be one JSON value that the schema of the event type accepts. Unknown fields are ignored. An object must
-// not contain a name twice, text must be valid UTF-8, and an integer must fit 64 bits and have neither fraction nor
-// exponent. The error names the event type and lists the first ten faults, each with a JSON pointer. On an error, the
-// value is zero. Decode is safe for concurrent use, and the result does not refer to data.
+// The data must be one JSON value that the schema of the event type accepts. Unknown fields are
+// ignored. An object must not contain a name twice, text must be valid UTF-8, and an integer must
+// fit 64 bits and have neither fraction nor exponent. The error names the event type and lists the
+// first ten faults, each with a JSON pointer. On an error, the value is zero. Decode is safe for
+// concurrent use, and the result does not refer to data.
 func Decode[T any, P Data[T]](data []byte) (T, error) {
 	var value, zero T
 	p := P(&value)
@@ -30,10 +32,12 @@ func Decode[T any, P Data[T]](data []byte) (T, error) {
 	return value, nil
 }
 
-// DecodeAny is [Decode] for an event type that is known by name. It returns a pointer, such as *[ObservedTick].
+// DecodeAny is [Decode] for an event type that is known by name. It returns a pointer, such as
+// *[ObservedTick].
 func DecodeAny(eventType string, data []byte) (any, error) { return decoded(eventType, data) }
 
-// Validate checks the data of an event as [Decode] does. An event type without a schema is an error.
+// Validate checks the data of an event as [Decode] does. An event type without a schema is an
+// error.
 func Validate(eventType string, data []byte) error {
 	_, err := decoded(eventType, data)
 	return err

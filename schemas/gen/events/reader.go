@@ -19,15 +19,16 @@ import (
 const (
 	// maxFaults is how many faults one error lists.
 	maxFaults = 10
-	// maxShown is how many characters of a value or a name an error repeats: the data may come from anyone.
+	// maxShown is how many characters of a value or a name an error repeats: the data may come from
+	// anyone.
 	maxShown = 64
 )
 
 //nolint:gochecknoglobals // A pool is shared by nature.
 var readers = sync.Pool{New: func() any { return &reader{decoder: jsontext.NewDecoder(&bytes.Buffer{})} }}
 
-// reader reads one JSON document for the generated decoders. A value that breaks the schema adds a fault and reading
-// continues; a syntax error ends it, and every later method returns a zero value.
+// reader reads one JSON document for the generated decoders. A value that breaks the schema adds a
+// fault and reading continues; a syntax error ends it, and every later method returns a zero value.
 type reader struct {
 	decoder *jsontext.Decoder
 	source  bytes.Buffer
@@ -89,7 +90,8 @@ func (r *reader) faultAt(pointer, format string, args ...any) {
 	r.faults = append(r.faults, "/"+strings.Join(tokens, "/")+": "+fmt.Sprintf(format, args...))
 }
 
-// value reads the next value if it is of a kind. Otherwise it records a fault, skips the value and returns nil.
+// value reads the next value if it is of a kind. Otherwise it records a fault, skips the value and
+// returns nil.
 func (r *reader) value(kind jsontext.Kind, want string) []byte {
 	if r.err != nil {
 		return nil
@@ -160,7 +162,8 @@ func (r *reader) nextName() bool {
 	return true
 }
 
-// ends reads the end of an object or an array if it is next, and returns true there and after a syntax error.
+// ends reads the end of an object or an array if it is next, and returns true there and after a
+// syntax error.
 func (r *reader) ends(kind jsontext.Kind) bool {
 	if r.err != nil {
 		return true
@@ -208,7 +211,8 @@ func readArray[T any](r *reader, rule lengthRule, item func(*T)) []T {
 	return items
 }
 
-// readMap reads an object with any names, value by value. An empty object becomes an empty map, never nil.
+// readMap reads an object with any names, value by value. An empty object becomes an empty map,
+// never nil.
 func readMap[T any](r *reader, item func(*T)) map[string]T {
 	if !r.beginObject() {
 		return nil
@@ -223,7 +227,8 @@ func readMap[T any](r *reader, item func(*T)) map[string]T {
 	return items
 }
 
-// unquote returns the content of a JSON string. It refers to the document unless the string has escapes.
+// unquote returns the content of a JSON string. It refers to the document unless the string has
+// escapes.
 func (r *reader) unquote(quoted []byte) []byte {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : len(quoted)-1]
@@ -357,8 +362,9 @@ func (r *reader) time() time.Time {
 	return at
 }
 
-// isStrictTime reports whether a time that time.Parse accepts is a date-time of RFC 3339. Parse also accepts an hour of one
-// digit, a comma before the fraction, and an offset of 24 hours or 60 minutes and more.
+// isStrictTime reports whether a time that time.Parse accepts is a date-time of RFC 3339. Parse
+// also accepts an hour of one digit, a comma before the fraction, and an offset of 24 hours or 60
+// minutes and more.
 func isStrictTime(content []byte) bool {
 	const hourEnd, secondEnd, offset = len("2006-01-02T15"), len("2006-01-02T15:04:05"), len("07:00")
 	if content[hourEnd] != ':' || content[secondEnd] == ',' {

@@ -1,14 +1,16 @@
 package cdevent
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 
 	"lockstep.internal/schemas/gen/events"
 )
 
-// artifact that the fact is about, as a package URL: the image of the container that changed, or
-// that bears the workload's name, or that comes last, since those that initialize come first.
+// artifact returns the package URL of the fact's image: that of the changed container, else of the
+// container with the workload's name, else of the last container, because init containers come
+// first.
 func artifact(fact events.DeployFact) string {
 	image := ""
 	if fact.Rollout != nil {
@@ -35,15 +37,11 @@ func mainImage(r events.Rollout, workload string) string {
 		}
 		last = i.Image
 	}
-	for _, image := range []string{changed, named} {
-		if image != "" {
-			return image
-		}
-	}
-	return last
+	return cmp.Or(changed, named, last)
 }
 
-// packageURL of an image reference: pkg:oci/<name>@<digest>?repository_url=<repository>&tag=<tag>.
+// packageURL returns the package URL of an image reference:
+// pkg:oci/<name>@<digest>?repository_url=<repository>&tag=<tag>.
 func packageURL(image string) string {
 	repository, digest, _ := strings.Cut(image, "@")
 	tag := ""
@@ -71,8 +69,8 @@ func packageURL(image string) string {
 	return purl
 }
 
-// reachable says that the address can stand where CDEvents wants a URI.
-func reachable(address string) bool {
+// isURI reports whether CDEvents accepts an address as a URI.
+func isURI(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && u.Scheme != "" && u.Host != ""
 }

@@ -15,29 +15,28 @@ import (
 const (
 	// specVersion of CDEvents.
 	specVersion = "0.5.1"
-	// What types begin with: those of the vocabulary, and our own.
-	vocabulary = "dev.cdevents."
-	custom     = "dev.cdeventsx.lockstep-rollout."
-	// service is whose events they are.
+	// Prefixes of standard and of custom types.
+	standard = "dev.cdevents."
+	custom   = "dev.cdeventsx.lockstep-rollout."
+	// service that writes the events.
 	service = "deploys"
 )
 
-// cdEvent is the data of the CloudEvent, but for customData, which is the fact, and
-// customDataContentType.
+// cdEvent is the data of the CloudEvent without customData and customDataContentType.
 type cdEvent struct {
 	Context eventContext `json:"context"`
 	Subject subject      `json:"subject"`
 }
 
-// with gives the whole data, with the fact as it is written already.
+// with returns the complete data with an encoded fact.
 func (c cdEvent) with(fact json.RawMessage) (json.RawMessage, error) {
 	const before, after = `,"customData":`, `,"customDataContentType":"` + event.MediaType + `"}`
 	envelope, err := json.Marshal(c)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // From says of what
+		return nil, err //nolint:wrapcheck // Wrapped by From.
 	}
-	whole := make(json.RawMessage, 0, len(envelope)+len(before)+len(fact)+len(after))
-	return append(append(append(append(whole, envelope[:len(envelope)-1]...), before...), fact...), after...), nil
+	data := make(json.RawMessage, 0, len(envelope)+len(before)+len(fact)+len(after))
+	return append(append(append(append(data, envelope[:len(envelope)-1]...), before...), fact...), after...), nil
 }
 
 type eventContext struct {
@@ -56,7 +55,7 @@ type subject struct {
 
 type subjectContent struct {
 	Environment *reference `json:"environment,omitempty"`
-	ArtifactID  string     `json:"artifactId,omitempty"` //nolint:tagliatelle // CDEvents' own spelling
+	ArtifactID  string     `json:"artifactId,omitempty"` //nolint:tagliatelle // As in CDEvents.
 	Name        string     `json:"name,omitempty"`
 	URI         string     `json:"uri,omitempty"`
 }
@@ -66,24 +65,29 @@ type reference struct {
 	Source string `json:"source,omitempty"`
 }
 
-// Of gives the fact as an event of the service deploys of a cell. The same fact gives the same
-// bytes. The error says what the fact lacks.
+// Of encodes a fact as an event of the service deploys of a cell. Equal facts have equal bytes. An
+// incomplete fact is an error.
 func Of(cell string, fact events.DeployFact) (event.Event, error) {
 	written, err := json.Marshal(fact)
 	if err != nil {
-		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, fact.Workload.Kind, fact.Workload.Namespace, fact.Workload.Name, err)
+		w := fact.Workload
+		return event.Event{}, fmt.Errorf("deploy fact %s of %s %s/%s: %w", fact.Fact, w.Kind, w.Namespace, w.Name, err)
 	}
 	return From(cell, fact, written)
 }
 
-// From is [Of] with the fact written as JSON already.
+// From is [Of] for a fact that is also given as JSON.
 func From(cell string, fact events.DeployFact, written json.RawMessage) (event.Event, error) {
 	w := fact.Workload
 	if fact.Fact == "" || w.ClusterUID == "" || w.Kind == "" || w.Name == "" {
-		return event.Event{}, fmt.Errorf("deploy fact %q of %s %q: needs a name, a cluster, and the kind and name of a workload", fact.Fact, w.Kind, w.Name)
+		return event.Event{}, fmt.Errorf("deploy fact %q of %s %q: name, cluster, and kind and name of the workload are required",
+			fact.Fact, w.Kind, w.Name)
 	}
 	source := event.ServiceSource(cell, service)
-	a := event.Attributes{Type: Type(fact), Source: source, Subject: subjectID(w), ID: rollout.ID(fact), Time: fact.OccurredAt.UTC().Truncate(time.Millisecond)}
+	a := event.Attributes{
+		Type: Type(fact), Source: source, Subject: subjectID(w), ID: rollout.ID(fact),
+		Time: fact.OccurredAt.UTC().Truncate(time.Millisecond),
+	}
 	data, err := cdEvent{
 		Context: eventContext{
 			SpecVersion: specVersion, ID: a.ID, Source: source, Type: a.Type, Timestamp: a.Time.Format(time.RFC3339Nano),
@@ -96,17 +100,17 @@ func From(cell string, fact events.DeployFact, written json.RawMessage) (event.E
 	return event.New(a, data)
 }
 
-// Read gives the fact of an event that [Of] made, of this version or another. The error says why
-// the event has none.
+// Read returns the fact of an event, of this version or another. An event without a fact is an
+// error.
 func Read(e event.Event) (events.DeployFact, error) {
-	if !strings.HasPrefix(e.Type(), vocabulary) && !strings.HasPrefix(e.Type(), custom) {
-		return events.DeployFact{}, fmt.Errorf("event %s: type %q is none of a deploy fact", e.ID(), e.Type())
+	if !strings.HasPrefix(e.Type(), standard) && !strings.HasPrefix(e.Type(), custom) {
+		return events.DeployFact{}, fmt.Errorf("event %s: type %q is not a type of deploy facts", e.ID(), e.Type())
 	}
 	var read struct {
-		CustomData *events.DeployFact `json:"customData"` //nolint:tagliatelle // CDEvents' own spelling
+		CustomData *events.DeployFact `json:"customData"` //nolint:tagliatelle // As in CDEvents.
 	}
 	if err := json.Unmarshal(e.Data(), &read); err != nil {
-		return events.DeployFact{}, fmt.Errorf("event %s: its data is no CDEvent with a deploy fact: %w", e.ID(), err)
+		return events.DeployFact{}, fmt.Errorf("event %s: decode the CDEvent: %w", e.ID(), err)
 	}
 	if read.CustomData == nil || read.CustomData.Fact == "" {
 		return events.DeployFact{}, fmt.Errorf("event %s: %w", e.ID(), errNoFact)
@@ -114,27 +118,27 @@ func Read(e event.Event) (events.DeployFact, error) {
 	return *read.CustomData, nil
 }
 
-var errNoFact = errors.New("its customData is no deploy fact")
+var errNoFact = errors.New("customData is not a deploy fact")
 
-// Type of the CDEvent that tells the fact, such as dev.cdevents.service.deployed.0.3.0.
+// Type returns the CDEvent type of a fact, such as dev.cdevents.service.deployed.0.3.0.
 func Type(fact events.DeployFact) string {
 	switch fact.Fact {
 	case events.FactCompleted:
-		return vocabulary + "service." + completion(fact) + ".0.3.0"
+		return standard + "service." + completion(fact) + ".0.3.0"
 	case events.FactRemoved:
-		return vocabulary + "service.removed.0.3.0"
+		return standard + "service.removed.0.3.0"
 	case events.FactEnvironmentReady:
-		return vocabulary + "service.published.0.3.0"
+		return standard + "service.published.0.3.0"
 	case events.FactEnvironmentStarted:
-		return vocabulary + "environment.created.0.3.0"
+		return standard + "environment.created.0.3.0"
 	case events.FactEnvironmentRemoved:
-		return vocabulary + "environment.deleted.0.3.0"
+		return standard + "environment.deleted.0.3.0"
 	default:
 		return custom + strings.ReplaceAll(string(fact.Fact), "_", "") + ".0.1.0"
 	}
 }
 
-// completion is the vocabulary's word for what a completed rollout did.
+// completion returns the predicate for a completed rollout.
 func completion(fact events.DeployFact) string {
 	if fact.Rollout == nil {
 		return "upgraded"
@@ -149,7 +153,7 @@ func completion(fact events.DeployFact) string {
 	}
 }
 
-// subjectID is <namespace>/<kind>/<name>; _ stands for no namespace.
+// subjectID returns <namespace>/<kind>/<name>, with _ for no namespace.
 func subjectID(w events.Workload) string {
 	namespace := w.Namespace
 	if namespace == "" {
@@ -158,7 +162,7 @@ func subjectID(w events.Workload) string {
 	return namespace + "/" + w.Kind + "/" + w.Name
 }
 
-// content of the subject, as each type of the vocabulary has it.
+// content returns the subject content of the fact's type.
 func content(fact events.DeployFact) subjectContent {
 	cluster := &reference{ID: fact.Workload.ClusterUID}
 	switch fact.Fact {
@@ -168,7 +172,7 @@ func content(fact events.DeployFact) subjectContent {
 		return subjectContent{Environment: cluster}
 	case events.FactEnvironmentStarted:
 		c := subjectContent{Name: fact.Workload.Name}
-		if fact.Environment != nil && reachable(fact.Environment.Url) {
+		if fact.Environment != nil && isURI(fact.Environment.Url) {
 			c.URI = fact.Environment.Url
 		}
 		return c

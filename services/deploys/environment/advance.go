@@ -3,16 +3,15 @@ package environment
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// Advance takes one input into account and gives the facts that follow from it, numbered by the
-// state's sequence. Their workload has kind group and the environment's name. Where nothing was
-// learnt the state is given back as it is, with the same serial.
+// Advance applies one input and returns the new state and its facts, numbered by the state's
+// sequence. The workload of a fact has kind group and the name of the environment. An input without
+// a change returns the same state and serial.
 func (r Rules) Advance(s State, in Input) (State, []events.DeployFact) {
 	at := in.ObservedAt.UTC().Round(0)
 	if in.Member == nil && (s.WakeAt.IsZero() || at.Before(s.WakeAt)) {
@@ -20,12 +19,12 @@ func (r Rules) Advance(s State, in Input) (State, []events.DeployFact) {
 	}
 	p := &step{s: s.clone(), at: at, settle: r.settle()}
 	if in.Member != nil {
-		if !p.hear(*in.Member) {
+		if !p.update(*in.Member) {
 			return s, nil
 		}
 		p.s.AgentID = in.AgentID
 	}
-	p.judge()
+	p.evaluate()
 	p.s.Serial++
 	return p.s, p.facts
 }
@@ -39,8 +38,8 @@ type step struct {
 	reconstructed bool
 }
 
-// hear of a member, and say whether it was news.
-func (p *step) hear(m Member) bool {
+// update applies the state of a member. It returns false if nothing changed.
+func (p *step) update(m Member) bool {
 	s := &p.s
 	p.reconstructed = m.Reconstructed
 	at, known := slices.BinarySearchFunc(s.Members, m, func(a, b Member) int { return compare(a.Workload, b.Workload) })
@@ -49,14 +48,14 @@ func (p *step) hear(m Member) bool {
 			return false
 		}
 		if len(s.Members) == 1 && s.Run != "" && !m.Unselected {
-			p.tell(events.FactEnvironmentRemoved, "Removed", "the last workload of it was deleted", false)
+			p.publish(events.FactEnvironmentRemoved, "Removed", "its last workload was deleted", false)
 		}
 		s.Members = slices.Delete(s.Members, at, at+1)
-		p.news()
+		p.changed()
 		if len(s.Members) == 0 {
 			s.Members = nil
-			if !m.Unselected { // or it is no news when it comes back as it is
-				s.Run, s.Told = "", ""
+			if !m.Unselected { // An unselected workload may return unchanged.
+				s.Run, s.Phase = "", ""
 			}
 		}
 		return true
@@ -73,115 +72,117 @@ func (p *step) hear(m Member) bool {
 	default:
 		s.Members = slices.Insert(s.Members, at, m)
 	}
-	p.news()
-	p.run(m, before)
+	p.changed()
+	p.startRun(m, before)
 	return true
 }
 
-// news was heard. Clocks of two agents differ.
-func (p *step) news() {
-	if p.at.After(p.s.NewsAt) {
-		p.s.NewsAt = p.at
+// changed records the time of a change. Agents have different clocks, so it never goes back.
+func (p *step) changed() {
+	if p.at.After(p.s.ChangedAt) {
+		p.s.ChangedAt = p.at
 	}
 }
 
 func compare(a, b rollout.Key) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-// run begins when a member comes with a commit of its own, or, where none has one, when a member of
-// a whole environment begins a rollout. Before is the member as it was, nil for a new one.
-func (p *step) run(m Member, before *Member) {
+// startRun starts a run when a member brings a new commit or, without commits, when a member of a
+// complete environment starts a rollout. before is the former state of the member, nil for a new
+// one.
+func (p *step) startRun(m Member, before *Member) {
 	s := &p.s
-	atRest := m.State == rollout.Completed && m.RolloutID == "" // it was there before anybody looked
+	existed := m.State == rollout.Completed && m.RolloutID == "" // before the first observation
 	switch {
-	case s.Run == "" && atRest, s.Told == silent && atRest && before == nil:
-		if s.Run == "" || !s.named(s.Run) {
-			s.Run = p.name(m)
+	case s.Run == "" && existed, s.Phase == silent && existed && before == nil:
+		if s.Run == "" || !s.hasMemberOf(s.Run) {
+			s.Run = p.runName(m)
 		}
-		s.Told = silent
+		s.Phase = silent
 		return
-	case m.Commit != "" && m.Commit != s.Run && p.fresh(m, before):
+	case m.Commit != "" && m.Commit != s.Run && p.isNewCommit(m, before):
 		s.Run = m.Commit
 	case s.Run == "":
-		s.Run = p.name(m)
-	case m.State == rollout.Running && (s.Told == silent || before == nil && len(s.Members) == 1):
-		if !s.commits() {
+		s.Run = p.runName(m)
+	case m.State == rollout.Running && (s.Phase == silent || before == nil && len(s.Members) == 1):
+		if !s.hasCommit() {
 			s.Run = s.digest()
 		}
-	case m.State == rollout.Running && (s.Told == ready || !ofImages(s.Run)) && !s.commits() && s.digest() != s.Run:
+	case m.State == rollout.Running && (s.Phase == ready || !isDigest(s.Run)) && !s.hasCommit() && s.digest() != s.Run:
 		s.Run = s.digest()
 	default:
 		return
 	}
-	s.Told, s.SeenAt = started, p.at
-	p.tell(events.FactEnvironmentStarted, "", "", false)
+	s.Phase, s.StartedAt = started, p.at
+	p.publish(events.FactEnvironmentStarted, "", "", false)
 }
 
-// name of a run that a member begins.
-func (p *step) name(m Member) string {
+// runName returns the name of a run that a member starts.
+func (p *step) runName(m Member) string {
 	if m.Commit != "" {
 		return m.Commit
 	}
 	return p.s.digest()
 }
 
-// fresh says that the member came to its commit now. A new one that comes with what others are
-// about to leave does not bring it back.
-func (p *step) fresh(m Member, before *Member) bool {
+// isNewCommit reports whether the member brings its commit. A new member with the old commit of
+// others does not.
+func (p *step) isNewCommit(m Member, before *Member) bool {
 	if before != nil {
 		return m.Commit != before.Commit
 	}
 	return !slices.ContainsFunc(p.s.Members, func(o Member) bool { return o.Workload != m.Workload && o.Commit == m.Commit })
 }
 
-// judge the run.
-func (p *step) judge() {
+// evaluate decides whether the run failed or is ready.
+func (p *step) evaluate() {
 	s := &p.s
 	s.WakeAt = time.Time{}
-	if s.Told != started && s.Told != failed {
-		if s.Told == ready && !s.commits() && s.all(rollout.Completed) {
-			s.Run = s.digest() // what it came to
+	if s.Phase != started && s.Phase != failed {
+		if s.Phase == ready && !s.hasCommit() && s.all(rollout.Completed) {
+			s.Run = s.digest() // The run that it completed.
 		}
 		return
 	}
-	if !ofImages(s.Run) && !s.named(s.Run) {
-		return // the workloads that it was for are gone
+	if !isDigest(s.Run) && !s.hasMemberOf(s.Run) {
+		return // The workloads of the run are gone.
 	}
 	if at := s.failed(); at >= 0 {
-		ours := s.ours(s.Members[at])
-		if s.Told == started && (ours || p.settled()) {
-			s.Told = failed
+		ours := s.inRun(s.Members[at])
+		if s.Phase == started && (ours || p.settled()) {
+			s.Phase = failed
 			w := s.Members[at].Workload
-			p.tell(events.FactEnvironmentFailed, "MemberFailed", w.Kind+" "+w.Name+" does not come to its end", !ours)
+			p.publish(events.FactEnvironmentFailed, "MemberFailed", w.Kind+" "+w.Name+" does not complete", !ours)
 		}
 		return
 	}
-	if !s.all(rollout.Completed) || !s.assembled() {
+	if !s.all(rollout.Completed) || !s.allPresent() {
 		return
 	}
-	whole := s.expected() > 0 && s.arrived()
-	if !whole && !p.settled() {
+	complete := s.expected() > 0 && s.sameCommit()
+	if !complete && !p.settled() {
 		return
 	}
-	s.Told = ready
-	p.tell(events.FactEnvironmentReady, "", "", !whole)
-	if !s.commits() {
+	s.Phase = ready
+	p.publish(events.FactEnvironmentReady, "", "", !complete)
+	if !s.hasCommit() {
 		s.Run = s.digest()
 	}
 }
 
-// settled says that nothing was heard for a while, and wakes when that may be.
+// settled reports whether nothing changed during the settle time. If not, it sets the time to check
+// again.
 func (p *step) settled() bool {
 	s := &p.s
-	if !p.at.Before(s.NewsAt.Add(p.settle)) {
+	if !p.at.Before(s.ChangedAt.Add(p.settle)) {
 		return true
 	}
-	s.WakeAt = s.NewsAt.Add(p.settle)
+	s.WakeAt = s.ChangedAt.Add(p.settle)
 	return false
 }
 
-func (p *step) tell(fact events.Fact, reason, message string, settled bool) {
+func (p *step) publish(fact events.Fact, reason, message string, settled bool) {
 	s := &p.s
 	s.Sequence++
 	f := events.DeployFact{
@@ -189,7 +190,8 @@ func (p *step) tell(fact events.Fact, reason, message string, settled bool) {
 		Provenance: events.ProvenanceObserved, Reason: reason, Message: message,
 		Workload: events.Workload{
 			ClusterUID: s.Key.ClusterUID, AgentID: int(s.AgentID), Namespace: s.Key.Namespace, Kind: Kind, Name: s.Key.Name,
-			Labels: p.merged(func(m Member) map[string]string { return m.Labels }), Annotations: p.merged(func(m Member) map[string]string { return m.Annotations }),
+			Labels:      p.merged(func(m Member) map[string]string { return m.Labels }),
+			Annotations: p.merged(func(m Member) map[string]string { return m.Annotations }),
 		},
 		Environment: &events.Environment{Group: s.Key.Name, Run: s.Run, Expected: s.expected(), Settled: settled},
 	}
@@ -203,13 +205,13 @@ func (p *step) tell(fact events.Fact, reason, message string, settled bool) {
 		})
 	}
 	if fact == events.FactEnvironmentReady || fact == events.FactEnvironmentFailed {
-		took := int(max(0, p.at.Sub(s.SeenAt).Milliseconds()))
+		took := int(max(0, p.at.Sub(s.StartedAt).Milliseconds()))
 		f.DurationMs = &took
 	}
 	p.facts = append(p.facts, f)
 }
 
-// merged maps of the members, those of the run before those of others, and the first of each name.
+// merged merges maps of the members. The first value of a name wins; members of the run come first.
 func (p *step) merged(of func(Member) map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, ours := range []bool{true, false} {

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// images is how runs begin that no commit names.
-const images = "images-"
+// imagesPrefix starts the name of a run without a commit.
+const imagesPrefix = "images-"
 
-func ofImages(run string) bool { return strings.HasPrefix(run, images) }
+func isDigest(run string) bool { return strings.HasPrefix(run, imagesPrefix) }
 
 type digest struct{ hash.Hash }
 
 func newDigest() digest { return digest{sha256.New()} }
 
-// add a part, so that no two lists of parts are the same bytes.
+// add writes a part with its length, so different lists of parts have different digests.
 func (d digest) add(part string) { _, _ = d.Write([]byte(strconv.Itoa(len(part)) + ":" + part)) }
 
-func (d digest) sum() string { return images + hex.EncodeToString(d.Sum(nil)[:8]) }
+func (d digest) sum() string { return imagesPrefix + hex.EncodeToString(d.Sum(nil)[:8]) }

@@ -1,16 +1,16 @@
-// Package environment decides, from the state of the workloads that make one, when an environment
-// such as the preview of a pull request begins, is ready as a whole, fails, and goes away.
+// Package environment decides when an environment, such as the preview of a pull request, starts,
+// becomes ready, fails or is removed. The input is the state of its workloads.
 //
-// Workloads belong together by a label, or an annotation of the same name. How many there are says
-// the annotation lockstep.dev/deploy-group-size of any of them, or
-// lockstep.dev/deploy-group-members; where nobody says, a time without news decides, and the facts
-// say that they are settled.
+// A label, or an annotation of the same name, groups workloads into an environment. The annotation
+// lockstep.dev/deploy-group-size or lockstep.dev/deploy-group-members of any of them gives the
+// expected size. Without them, the environment is complete when nothing changes during the settle
+// time, and its facts have settled set.
 //
-// A run is what one commit (annotation lockstep.dev/commit, else a digest of the images) brings.
-// Each run has one environment_started and at most one of environment_ready and environment_failed
-// as its last word; ready may follow failed when the workload recovers. What is complete when first
-// seen is silent, and what is not followed for a while is no news when it comes back. A workload
-// that still has another commit delays readiness by the settle time, as its failure does failure.
+// A run is one commit (annotation lockstep.dev/commit, else a digest of the images). Each run has
+// one environment_started and ends with at most one of environment_ready and environment_failed;
+// ready may follow failed. An environment that is complete at the first observation publishes
+// nothing, and neither does a workload that is unselected for a while. A workload with another
+// commit delays both ready and failed by the settle time.
 //
-// [Advance] is pure, as [lockstep.internal/services/deploys/rollout.Advance] is.
+// [Advance] is a pure function, like [lockstep.internal/services/deploys/rollout.Advance].
 package environment

@@ -10,21 +10,22 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// Annotations that say more of a group; each member may bear them.
+// Annotations of a group, on any of its members.
 const (
-	// AnnotationSize is how many workloads make the group.
+	// AnnotationSize is the number of workloads of the group.
 	AnnotationSize = "lockstep.dev/deploy-group-size"
 	// AnnotationMembers are their names, or <kind>/<name>, separated by commas.
 	AnnotationMembers = "lockstep.dev/deploy-group-members"
-	// AnnotationScope is cluster for a group of workloads of several namespaces.
+	// AnnotationScope is cluster for a group that spans namespaces.
 	AnnotationScope = "lockstep.dev/deploy-group-scope"
-	// AnnotationCommit is what the workload was made from.
+	// AnnotationCommit is the commit that the workload was built from.
 	AnnotationCommit = "lockstep.dev/commit"
-	// AnnotationURL is where the environment can be reached.
+	// AnnotationURL is the URL of the environment.
 	AnnotationURL = "lockstep.dev/url"
 )
 
-// maxName of a group, in bytes: it becomes a part of subjects. What is longer names none.
+// maxName bounds the name of a group, in bytes, because it is a part of subjects. A longer name is
+// ignored.
 const maxName = 253
 
 const (
@@ -32,13 +33,12 @@ const (
 	defaultSettle = 30 * time.Second
 )
 
-// Rules that an operator sets.
+// Rules are the settings of an operator.
 type Rules struct {
-	// Label that groups workloads, an annotation of the same name does too; defaults to
-	// lockstep.dev/deploy-group.
+	// Label, or annotation, that groups workloads. Defaults to lockstep.dev/deploy-group.
 	Label string
-	// Settle is how long nothing may be heard of a group whose size nobody says, or whose members
-	// name several commits, before it counts as whole; defaults to 30 s.
+	// Settle is how long a group without a size, or with several commits, must not change to be
+	// complete. Defaults to 30 s.
 	Settle time.Duration
 }
 
@@ -56,20 +56,20 @@ func (r Rules) settle() time.Duration {
 	return r.Settle
 }
 
-// Input is news of one member, or a tick when Member is nil.
+// Input is the state of one member, or a tick if Member is nil.
 type Input struct {
 	AgentID    int64
 	ObservedAt time.Time
 	Member     *Member
 }
 
-// Member is how one workload of an environment stands.
+// Member is the state of one workload of an environment.
 type Member struct {
 	Workload rollout.Key `json:"workload"`
-	// State is [rollout.Running], [rollout.Completed] or [rollout.Failed]; empty for a member that
-	// is none any more.
+	// State is [rollout.Running], [rollout.Completed] or [rollout.Failed]; empty for a removed
+	// member.
 	State string `json:"state,omitempty"`
-	// Unselected says of such a one that it is still there.
+	// Unselected means that a removed member still exists.
 	Unselected bool `json:"unselected,omitempty"`
 	// RolloutID of its newest rollout.
 	RolloutID     string `json:"rollout_id,omitempty"`
@@ -83,22 +83,23 @@ type Member struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// same says that nothing of the member is news. What is empty and what is not there are the same:
-// it goes through JSON.
+// same reports whether two states of a member are equal. Empty and nil are equal, because JSON does
+// not distinguish them.
 func (m Member) same(o Member) bool {
-	return m.Workload == o.Workload && m.State == o.State && m.RolloutID == o.RolloutID && m.Reconstructed == o.Reconstructed && m.Commit == o.Commit &&
-		m.Size == o.Size && slices.Equal(m.Names, o.Names) && slices.Equal(m.Images, o.Images) && maps.Equal(m.Labels, o.Labels) &&
-		maps.Equal(m.Annotations, o.Annotations)
+	return m.Workload == o.Workload && m.State == o.State && m.RolloutID == o.RolloutID &&
+		m.Reconstructed == o.Reconstructed && m.Commit == o.Commit && m.Size == o.Size &&
+		slices.Equal(m.Names, o.Names) && slices.Equal(m.Images, o.Images) &&
+		maps.Equal(m.Labels, o.Labels) && maps.Equal(m.Annotations, o.Annotations)
 }
 
-// Change is an input and the environment it concerns.
+// Change is an input for one environment.
 type Change struct {
 	Key   Key
 	Input Input
 }
 
-// Changes gives what the step of a workload from one state to the next means to environments:
-// nothing, one input, or, when it went from one group to another, two.
+// Changes returns the inputs for environments that follow from a change of a workload: none, one,
+// or two if it moved to another group.
 func (r Rules) Changes(before, after rollout.State) []Change {
 	at := after.At
 	was, old, had := r.member(before)
@@ -114,7 +115,7 @@ func (r Rules) Changes(before, after rollout.State) []Change {
 	return changes
 }
 
-// member of an environment that the workload is, if it is one.
+// member returns the workload as a member of its environment, and false if it has none.
 func (r Rules) member(s rollout.State) (Key, Member, bool) {
 	standing := s.Standing()
 	if standing.State == "" {

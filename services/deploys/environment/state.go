@@ -7,45 +7,44 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// What was told last of the run.
+// Phases of a run.
 const (
-	silent  = "silent" // it was whole when it was first seen
+	silent  = "silent" // complete at the first observation
 	started = "started"
 	ready   = "ready"
 	failed  = "failed"
 )
 
-// maxMembers of an environment that are followed.
+// maxMembers bounds the members of an environment.
 const maxMembers = 500
 
-// State is everything that is remembered of one environment. Its JSON has the same bytes for equal
-// states. Keep it when no member is left: its sequence goes on when the environment comes back, so
-// that what is told then is no repetition, even of the same commit.
+// State is the state of one environment. Equal states have equal JSON. Keep it when no member is
+// left: when the environment returns, its facts continue the sequence and are not duplicates, even
+// for the same commit.
 type State struct {
 	Key Key `json:"key"`
 	// Serial grows by 1 with each input that changed the state.
 	Serial int `json:"serial,omitempty"`
-	// Sequence of the last fact told.
+	// Sequence of the last fact.
 	Sequence int   `json:"sequence,omitempty"`
 	AgentID  int64 `json:"agent_id,omitempty"`
-	// Members in the order of their names.
+	// Members, sorted by name.
 	Members []Member `json:"members,omitempty"`
-	// Run is what the environment is coming to, or has come to; empty before anything is known.
+	// Run is the name of the current run; empty before the first observation.
 	Run string `json:"run,omitempty"`
-	// Told of the run last: silent, started, ready or failed. A run that has failed may still
-	// become ready.
-	Told string `json:"told,omitempty"`
-	// SeenAt is when the run began, NewsAt when a member was last heard of.
-	SeenAt time.Time `json:"seen_at,omitzero"`
-	NewsAt time.Time `json:"news_at,omitzero"`
-	// WakeAt is when a tick would matter.
+	// Phase of the run: silent, started, ready or failed. A failed run may still become ready.
+	Phase string `json:"told,omitempty"`
+	// StartedAt is the start of the run, ChangedAt the last change of a member.
+	StartedAt time.Time `json:"seen_at,omitzero"`
+	ChangedAt time.Time `json:"news_at,omitzero"`
+	// WakeAt is when the state must be recomputed by a tick.
 	WakeAt time.Time `json:"wake_at,omitzero"`
 }
 
-// New is the state of an environment of which nothing is known.
+// New returns the state of an unknown environment.
 func New(key Key) State { return State{Key: key} }
 
-// Wake is when a tick would matter, the zero time if none would.
+// Wake returns when the state must be recomputed by a tick, or the zero time.
 func (s State) Wake() time.Time { return s.WakeAt }
 
 func (s State) clone() State {
@@ -53,16 +52,16 @@ func (s State) clone() State {
 	return s
 }
 
-// sayers are the members by which to go where they say how many there are, or which: those of the
-// run know best.
-func (s State) sayers() []Member {
-	says := func(m Member) bool { return m.Size > 0 || len(m.Names) > 0 }
+// sizing returns the members that give the size or the names of the group, those of the run if
+// there are any.
+func (s State) sizing() []Member {
+	sized := func(m Member) bool { return m.Size > 0 || len(m.Names) > 0 }
 	var ours, all []Member
 	for _, m := range s.Members {
-		if says(m) && m.Commit == s.Run {
+		if sized(m) && m.Commit == s.Run {
 			ours = append(ours, m)
 		}
-		if says(m) {
+		if sized(m) {
 			all = append(all, m)
 		}
 	}
@@ -72,23 +71,23 @@ func (s State) sayers() []Member {
 	return all
 }
 
-// expected is how many members make the environment, 0 when none says.
+// expected returns the expected number of members, 0 if unknown.
 func (s State) expected() int {
 	size := 0
-	for _, m := range s.sayers() {
+	for _, m := range s.sizing() {
 		size = max(size, m.Size, len(m.Names))
 	}
 	return size
 }
 
-// assembled says that as many members are there as are expected, and those that are named.
-func (s State) assembled() bool {
-	for _, m := range s.sayers() {
+// allPresent reports whether the expected number of members and all named members exist.
+func (s State) allPresent() bool {
+	for _, m := range s.sizing() {
 		for _, name := range m.Names {
-			there := slices.ContainsFunc(s.Members, func(o Member) bool {
+			exists := slices.ContainsFunc(s.Members, func(o Member) bool {
 				return o.Workload.Name == name || o.Workload.Kind+"/"+o.Workload.Name == name
 			})
-			if !there {
+			if !exists {
 				return false
 			}
 		}
@@ -96,40 +95,39 @@ func (s State) assembled() bool {
 	return len(s.Members) >= s.expected()
 }
 
-// all says that every member is in that state.
+// all reports whether every member has a state.
 func (s State) all(state string) bool {
 	return len(s.Members) > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.State != state })
 }
 
-// failed is a member that has failed, one of the run rather than one that is still to come to it;
-// -1 where none has.
+// failed returns the index of a failed member, preferably one of the run, or -1.
 func (s State) failed() int {
-	ours := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed && s.ours(m) })
+	ours := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed && s.inRun(m) })
 	if ours >= 0 {
 		return ours
 	}
 	return slices.IndexFunc(s.Members, func(m Member) bool { return m.State == rollout.Failed })
 }
 
-// ours says that the member does not name another commit than the run's.
-func (s State) ours(m Member) bool { return m.Commit == "" || m.Commit == s.Run }
+// inRun reports whether the member has no commit, or the commit of the run.
+func (s State) inRun(m Member) bool { return m.Commit == "" || m.Commit == s.Run }
 
-// commits says that a member names one.
-func (s State) commits() bool {
+// hasCommit reports whether any member has a commit.
+func (s State) hasCommit() bool {
 	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit != "" })
 }
 
-// named says that a member names that commit.
-func (s State) named(commit string) bool {
+// hasMemberOf reports whether any member has a commit.
+func (s State) hasMemberOf(commit string) bool {
 	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Commit == commit })
 }
 
-// arrived says that every member that names a commit names the run's.
-func (s State) arrived() bool {
-	return !slices.ContainsFunc(s.Members, func(m Member) bool { return !s.ours(m) })
+// sameCommit reports whether no member has another commit than the run.
+func (s State) sameCommit() bool {
+	return !slices.ContainsFunc(s.Members, func(m Member) bool { return !s.inRun(m) })
 }
 
-// digest of the images of all members, which names a run where no commit does.
+// digest returns the digest of all images, the name of a run without commits.
 func (s State) digest() string {
 	hash := newDigest()
 	for _, m := range s.Members {

@@ -24,7 +24,8 @@ the payload. Subjects are lockstep.<cell>.<family>.<key…>; key tokens are ids,
 percent-encoded. Time is UTC and says nothing about order; the position on the stream does.
 `
 
-// Generate returns the document. Examples holds one structured CloudEvent per type, named as the type.
+// Generate returns the document. Examples holds one structured CloudEvent per type, named as the
+// type.
 func Generate(c catalog.Catalog, examples fs.FS) ([]byte, error) {
 	d := spec{
 		AsyncAPI: "3.0.0",
@@ -64,7 +65,8 @@ func Generate(c catalog.Catalog, examples fs.FS) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// addStream adds the channels of a stream that no event names: copies of another stream, facts that a sink is to deliver again, and dead letters.
+// addStream adds the channels of a stream that no event names: copies of another stream, facts that
+// a sink is to deliver again, and dead letters.
 func (d *spec) addStream(s topology.Stream, c catalog.Catalog) error {
 	for _, e := range c.Events {
 		if s.CopyOf != "" && e.Stream.Family == s.CopyOf {
@@ -130,7 +132,8 @@ func (d *spec) add(s topology.Stream, subject, title string) error {
 	return nil
 }
 
-// channelID joins the words of a subject: workspace.{project}.{workspace}.state_changed is workspaceStateChanged.
+// channelID joins the words of a subject: workspace.{project}.{workspace}.state_changed is
+// workspaceStateChanged.
 func channelID(subject string) string {
 	var id strings.Builder
 	for _, word := range strings.FieldsFunc(subject, func(r rune) bool { return r == '.' || r == '_' }) {

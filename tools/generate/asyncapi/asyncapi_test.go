@@ -90,7 +90,8 @@ func at(t *testing.T, doc map[string]any, path ...string) map[string]any {
 	return doc
 }
 
-// What a schema cannot say: that references lead somewhere, and that parameters are those of the address.
+// What a schema cannot say: that references lead somewhere, and that parameters are those of the
+// address.
 func TestTheDocumentHangsTogether(t *testing.T) {
 	t.Parallel()
 	_, doc := generate(t)

@@ -65,7 +65,8 @@ func newMessage(e catalog.Event, examples fs.FS) (message, error) {
 	}, nil
 }
 
-// newCDEvent is a fact as it travels: as the customData of a CDEvent, whose type the fact's own is not.
+// newCDEvent is a fact as it travels: as the customData of a CDEvent, whose type the fact's own is
+// not.
 func newCDEvent(e catalog.Event, sample example) message {
 	text := func(description string) map[string]any {
 		return map[string]any{"type": "string", "description": description}

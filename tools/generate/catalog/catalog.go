@@ -14,11 +14,12 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-// SubjectKeyword is the keyword, at the root of an event's schema, for the subject of the event: the part after
-// lockstep.<cell>., with parameters in braces.
+// SubjectKeyword is the keyword, at the root of an event's schema, for the subject of the event:
+// the part after lockstep.<cell>., with parameters in braces.
 const SubjectKeyword = "x-lockstep-subject"
 
-// KnownValuesKeyword lists the known values of a string that may gain values. Consumers treat an unknown value as "some other".
+// KnownValuesKeyword lists the known values of a string that may gain values. Consumers treat an
+// unknown value as "some other".
 const KnownValuesKeyword = "x-lockstep-known-values"
 
 // Common is the file with shared definitions.

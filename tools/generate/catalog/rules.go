@@ -17,7 +17,8 @@ var (
 	snakeCase  = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 )
 
-// schemaKeywords are allowed in any schema. The compatibility check and the generated decoders support them.
+// schemaKeywords are allowed in any schema. The compatibility check and the generated decoders
+// support them.
 func schemaKeywords() []string {
 	return []string{
 		"description", "type", "default", "enum", "format", "pattern", "minLength", "maxLength", "minimum", "maximum",

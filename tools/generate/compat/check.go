@@ -41,7 +41,8 @@ func cutVersion(name string) (string, int) {
 	return strings.TrimSuffix(name, match[0]), version
 }
 
-// Check compares every released event type with today's schemas, and returns the breaks sorted by event; none means that everyone can go on.
+// Check compares every released event type with today's schemas, and returns the breaks sorted by
+// event; none means that everyone can go on.
 func Check(released, current document.Set) []Break {
 	var breaks []Break
 	for _, file := range released.Names() {
@@ -70,7 +71,8 @@ const (
 type comparison struct {
 	event  string
 	breaks []Break
-	// within holds the pairs of references being compared, so that a schema that contains itself is compared once.
+	// within holds the pairs of references being compared, so that a schema that contains itself is
+	// compared once.
 	within map[string]bool
 	steps  int
 }
@@ -123,7 +125,8 @@ func (c *comparison) schema(pointer string, old, now document.Node) {
 
 func reference(n document.Node) string { return n.File() + ":" + n.At("$ref").Text() }
 
-// types tells whether the value is still of the same type; if not, nothing else about it is worth telling.
+// types tells whether the value is still of the same type; if not, nothing else about it is worth
+// telling.
 func (c *comparison) types(pointer string, old, now document.Node) bool {
 	if before, after := literal(old.At("type")), literal(now.At("type")); before != after {
 		c.sayf(pointer, "type %s became %s", before, after)

@@ -28,7 +28,8 @@ func set(t *testing.T, pod, common string) document.Set {
 	return s
 }
 
-// field is an event's schema with one field f, a list of containers with one field name, and something required.
+// field is an event's schema with one field f, a list of containers with one field name, and
+// something required.
 func field(schema string) string {
 	return `{"type":"object","required":["id"],"x-lockstep-subject":"observed.{agent}.pod","properties":{"id":{"type":"string"},"f":` + schema + `}}`
 }

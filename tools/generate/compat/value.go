@@ -25,7 +25,8 @@ func literal(n document.Node) string {
 	return string(raw)
 }
 
-// values compares which values a field may have: enum, const, and the known values of a field that may gain more.
+// values compares which values a field may have: enum, const, and the known values of a field that
+// may gain more.
 func (c *comparison) values(pointer string, old, now document.Node) {
 	if before, after := literal(old.At("const")), literal(now.At("const")); before != after {
 		c.sayf(pointer, "const %s became %s", before, after)
@@ -78,7 +79,8 @@ func (c *comparison) constraints(pointer string, old, now document.Node) {
 	for _, key := range []string{"maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum"} {
 		c.bound(pointer, key, old.At(key), now.At(key), func(before, after *big.Rat) bool { return after.Cmp(before) < 0 })
 	}
-	// Whether one pattern allows all that another does cannot be told, nor need it: only leaving it away is a loosening for sure.
+	// Whether one pattern allows all that another does cannot be told, nor need it: only leaving it
+	// away is a loosening for sure.
 	for _, key := range []string{"pattern", "multipleOf", "uniqueItems"} {
 		if before, after := literal(old.At(key)), literal(now.At(key)); before != after && after != "nothing" && after != "false" {
 			c.sayf(pointer, "%s %s became %s", key, before, after)

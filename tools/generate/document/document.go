@@ -1,7 +1,8 @@
 // Package document reads JSON Schemas as documents: files that refer to each other.
 //
-// A [Set] is what one folder holds; a [Node] is one schema in it, found by name or by following $ref. Nothing here knows what keywords
-// mean, and nothing panics on a document that is no schema: what is not there is empty.
+// A [Set] is what one folder holds; a [Node] is one schema in it, found by name or by following
+// $ref. Nothing here knows what keywords mean, and nothing panics on a document that is no schema:
+// what is not there is empty.
 package document
 
 import (
@@ -139,7 +140,8 @@ func (n Node) Texts() []string {
 	return texts
 }
 
-// Resolve follows $ref until there is none. What stands beside a $ref says nothing about values here: the catalog allows only a description there.
+// Resolve follows $ref until there is none. What stands beside a $ref says nothing about values
+// here: the catalog allows only a description there.
 func (n Node) Resolve() (Node, error) {
 	for range maxHops {
 		if !n.Has("$ref") {

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Breaks says, one sentence each, which promises of a released registry another one breaks: a code is never renamed or reused, and never changes
-// what it is on HTTP, on Connect and as an exit status. A new code is no break; descriptions are free.
+// Breaks says, one sentence each, which promises of a released registry another one breaks: a code
+// is never renamed or reused, and never changes what it is on HTTP, on Connect and as an exit
+// status. A new code is no break; descriptions are free.
 func Breaks(released, current []byte) ([]string, error) {
 	old, err := parse(released)
 	if err != nil {

@@ -81,7 +81,8 @@ func (e entry) faults() []error {
 	if !slices.Contains(connectCodes(), e.Connect) {
 		fault("connect %q is none of %s", e.Connect, strings.Join(connectCodes(), ", "))
 	}
-	// 126 to 128 and everything above belong to the shell; 130 is what an interrupted program returns.
+	// 126 to 128 and everything above belong to the shell; 130 is what an interrupted program
+	// returns.
 	if (e.Exit < 1 || e.Exit > 125) && e.Exit != 130 {
 		fault("exit %d is not in 1 … 125 and not 130", e.Exit)
 	}

@@ -16,7 +16,8 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-// NewCompiler returns a JSON Schema compiler that knows the schemas by their URLs and checks formats.
+// NewCompiler returns a JSON Schema compiler that knows the schemas by their URLs and checks
+// formats.
 func NewCompiler(schemas document.Set) (*jsonschema.Compiler, error) {
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
@@ -32,8 +33,8 @@ func NewCompiler(schemas document.Set) (*jsonschema.Compiler, error) {
 	return compiler, nil
 }
 
-// Faults lists the events of a folder that the schemas refuse, a sentence for each fault. The folder holds structured
-// JSON in files named by event type.
+// Faults lists the events of a folder that the schemas refuse, a sentence for each fault. The
+// folder holds structured JSON in files named by event type.
 func Faults(schemas document.Set, dir fs.FS) ([]string, error) {
 	compiler, err := NewCompiler(schemas)
 	if err != nil {

@@ -48,7 +48,8 @@ func newOracle(tb testing.TB) oracle {
 	return o
 }
 
-// compare fails unless Decode accepts exactly the data that both the schema and the Go type accept, with the same value.
+// compare fails unless Decode accepts exactly the data that both the schema and the Go type accept,
+// with the same value.
 func (o oracle) compare(tb testing.TB, eventType string, data []byte) (valid bool) {
 	tb.Helper()
 	decoded, err := events.DecodeAny(eventType, data)
@@ -94,7 +95,8 @@ func TestGoldenEventsAndExamplesAreValid(t *testing.T) {
 	}
 }
 
-// Every value of every golden event and example is removed, and replaced by values of every kind and at every limit.
+// Every value of every golden event and example is removed, and replaced by values of every kind
+// and at every limit.
 func TestDecodersAgreeWithTheSchemasOnEveryMutation(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
@@ -119,7 +121,8 @@ func TestDecodersAgreeWithTheSchemasOnEveryMutation(t *testing.T) {
 	}
 }
 
-// mutate calls try for every mutation of a value, which set replaces in its document, and restores it.
+// mutate calls try for every mutation of a value, which set replaces in its document, and restores
+// it.
 func mutate(value any, set func(any), try func()) {
 	for _, other := range []any{
 		nil, true, "", "x", "ü", " ", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456789+01:00", "2026-02-30T03:04:05Z",

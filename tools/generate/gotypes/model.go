@@ -20,7 +20,8 @@ type Model struct {
 	types   map[string]document.Node // named types by Go name
 }
 
-// NewModel collects the Go types of a catalog. It returns an error if two different schemas claim one name.
+// NewModel collects the Go types of a catalog. It returns an error if two different schemas claim
+// one name.
 func NewModel(c catalog.Catalog) (Model, error) {
 	m := Model{catalog: c, types: map[string]document.Node{}}
 	var faults []error
@@ -78,7 +79,8 @@ func values(n document.Node) []string {
 	return all
 }
 
-// typeName returns the Go type of a schema that stands as a property, or as the items of one, named key.
+// typeName returns the Go type of a schema that stands as a property, or as the items of one, named
+// key.
 func typeName(key string, n document.Node) (string, error) {
 	target, err := n.Resolve()
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"lockstep.internal/tools/generate/tree"
 )
 
-// Proto generates messages, clients and handlers of the API in a schemas folder, at their paths below gen.
+// Proto generates messages, clients and handlers of the API in a schemas folder, at their paths
+// below gen.
 func (t Tools) Proto(ctx context.Context, schemas, prefix string) (tree.Tree, error) {
 	dir, err := os.MkdirTemp("", "lockstep-proto-")
 	if err != nil {
@@ -33,7 +34,8 @@ func (t Tools) LintProto(ctx context.Context, schemas string) ([]string, error) 
 	return t.findings(ctx, schemas, "lint")
 }
 
-// BreakingProto says, one sentence each, where the API's definition breaks its callers, compared with a folder of released ones.
+// BreakingProto says, one sentence each, where the API's definition breaks its callers, compared
+// with a folder of released ones.
 func (t Tools) BreakingProto(ctx context.Context, schemas, released string) ([]string, error) {
 	return t.findings(ctx, schemas, "breaking", "proto", "--against", released)
 }

@@ -1,8 +1,9 @@
 // Package toolchain runs the code generators at their pinned versions.
 //
-// The module tools/generate/pinned names them; their programs live in the repository's bin folder, which is not committed. [Open] looks at the version
-// each program was built from and builds all of them anew when one is missing or another version, which takes minutes on a machine
-// that has never built them and needs the module proxy; everything else works offline.
+// The module tools/generate/pinned names them; their programs live in the repository's bin folder,
+// which is not committed. [Open] looks at the version each program was built from and builds all of
+// them anew when one is missing or another version, which takes minutes on a machine that has never
+// built them and needs the module proxy; everything else works offline.
 package toolchain
 
 import (
@@ -26,7 +27,8 @@ type Tools struct {
 	bin string
 }
 
-// Open finds the tools in bin or installs them there, telling on progress what takes long. The repository's root holds tools/generate/pinned.
+// Open finds the tools in bin or installs them there, telling on progress what takes long. The
+// repository's root holds tools/generate/pinned.
 func Open(ctx context.Context, root, bin string, progress io.Writer) (Tools, error) {
 	pinned := filepath.Join(root, "tools", "generate", "pinned")
 	wanted, err := pins(filepath.Join(pinned, "go.mod"))
@@ -88,7 +90,8 @@ func programName(command string) string {
 	return path.Base(path.Dir(command))
 }
 
-// built is the version of the module that a program was built from, "" when it is no program of that command.
+// built is the version of the module that a program was built from, "" when it is no program of
+// that command.
 func built(program, command string) string {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil || info.Path != command {

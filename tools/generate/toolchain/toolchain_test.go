@@ -11,7 +11,8 @@ import (
 	"lockstep.internal/tools/generate/toolchain"
 )
 
-// A module without tools needs none; one that names a tool which no module holds is refused before anything is built.
+// A module without tools needs none; one that names a tool which no module holds is refused before
+// anything is built.
 func TestOpenReadsThePins(t *testing.T) {
 	t.Parallel()
 	for mod, want := range map[string]string{
@@ -39,7 +40,8 @@ func TestOpenBuildsWhatIsNotThePinnedVersion(t *testing.T) {
 	root := t.TempDir()
 	pinned := filepath.Join(root, "tools", "generate", "pinned")
 	require.NoError(t, os.MkdirAll(pinned, 0o750))
-	// No proxy is asked: the module is required from a folder that has none, so that building fails at once.
+	// No proxy is asked: the module is required from a folder that has none, so that building fails
+	// at once.
 	mod := "module x\ngo 1.26.0\ntool example.test/a\nrequire example.test/a v1.0.0\nreplace example.test/a => ./gone\n"
 	require.NoError(t, os.WriteFile(filepath.Join(pinned, "go.mod"), []byte(mod), 0o600))
 	bin := filepath.Join(root, "bin")

@@ -1,7 +1,8 @@
 // Package tree compares and writes generated files.
 //
-// A [Tree] is what a part of the repository must hold; [Tree.Differences] says in sentences where the disk differs, [Tree.Write] makes it so. Both
-// know which folders belong to the generator alone: a file there that is not in the tree is left over from something that is gone.
+// A [Tree] is what a part of the repository must hold; [Tree.Differences] says in sentences where
+// the disk differs, [Tree.Write] makes it so. Both know which folders belong to the generator
+// alone: a file there that is not in the tree is left over from something that is gone.
 package tree
 
 import (
@@ -41,7 +42,8 @@ func (t Tree) ReadDir(dir, prefix string) error {
 	return nil
 }
 
-// Differences says, one sentence each, what on disk is not as the tree has it. Owned folders hold nothing but what is in the tree.
+// Differences says, one sentence each, what on disk is not as the tree has it. Owned folders hold
+// nothing but what is in the tree.
 func (t Tree) Differences(root string, owned []string) ([]string, error) {
 	var sentences []string
 	for _, path := range slices.Sorted(maps.Keys(t)) {

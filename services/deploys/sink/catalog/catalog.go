@@ -145,7 +145,8 @@ func ReadFile(path string) ([]Config, error) {
 	return Read(filepath.Base(path), raw)
 }
 
-// Read reads the sinks of a document. Invalid settings are returned as config.Faults, which name the document.
+// Read reads the sinks of a document. Invalid settings are returned as config.Faults, which name
+// the document.
 func Read(name string, raw []byte) ([]Config, error) {
 	if len(raw) > maxFile {
 		return nil, fmt.Errorf("%s is larger than 1 MiB", name)
