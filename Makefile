@@ -45,9 +45,12 @@ test: kubelab ## Run every test: unit, integration and end to end, against real 
 	$(GO_TEST) -count=1 ./e2e/architecture ./e2e/deployment
 	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout $(TIMEOUT) ./...); done
 
+# Packages whose tests start a control plane, or build programs in other languages.
+LONG_TESTS = $(addprefix lockstep.internal/,e2e/subscribers $(shell grep -rl --include='*_test.go' 'lab\.Start(' services libs tools | xargs -n1 dirname | sort -u))
+
 .PHONY: test-short
-test-short: ## Run what needs no Kubernetes and no minute-long test: for editing
-	$(GO_TEST) -short $(OTHER_TESTS)
+test-short: ## Run the tests that need no Kubernetes: for editing
+	$(GO_TEST) -short $(filter-out $(LONG_TESTS),$(shell go list $(OTHER_TESTS)))
 	$(GO_TEST) -count=1 ./e2e/architecture
 
 .PHONY: kubelab

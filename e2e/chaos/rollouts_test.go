@@ -196,9 +196,7 @@ func (u *rolloutChaos) patch(ctx context.Context, w *chaosWorkload, patch string
 	return u.retry(ctx, "change "+w.kind+" "+w.name, func(ctx context.Context) (err error) {
 		switch w.kind {
 		case "deployment":
-			_, err = u.Kube.AppsV1().Deployments(
-				chaosNamespace,
-			).Patch(
+			_, err = u.Kube.AppsV1().Deployments(chaosNamespace).Patch(
 				ctx,
 				w.name,
 				kind,
@@ -206,9 +204,7 @@ func (u *rolloutChaos) patch(ctx context.Context, w *chaosWorkload, patch string
 				metav1.PatchOptions{},
 				subresources...)
 		case "statefulset":
-			_, err = u.Kube.AppsV1().StatefulSets(
-				chaosNamespace,
-			).Patch(
+			_, err = u.Kube.AppsV1().StatefulSets(chaosNamespace).Patch(
 				ctx,
 				w.name,
 				kind,
@@ -345,9 +341,7 @@ func (u *rolloutChaos) deleteSet(ctx context.Context, w *chaosWorkload) error {
 // deletePods deletes all pods of a workload, which is no rollout.
 func (u *rolloutChaos) deletePods(ctx context.Context, w *chaosWorkload) error {
 	return u.retry(ctx, "delete the pods of "+w.name, func(ctx context.Context) error {
-		return u.Kube.CoreV1().Pods(
-			chaosNamespace,
-		).DeleteCollection(
+		return u.Kube.CoreV1().Pods(chaosNamespace).DeleteCollection(
 			ctx,
 			metav1.DeleteOptions{},
 			metav1.ListOptions{LabelSelector: "app=" + w.name},
@@ -379,9 +373,7 @@ func (u *rolloutChaos) awaitComplete(ctx context.Context, w *chaosWorkload) erro
 
 // pods describes the pods of a workload for a failure message.
 func (u *rolloutChaos) pods(w *chaosWorkload) string {
-	list, err := u.Kube.CoreV1().Pods(
-		chaosNamespace,
-	).List(
+	list, err := u.Kube.CoreV1().Pods(chaosNamespace).List(
 		context.WithoutCancel(u.T.Context()),
 		metav1.ListOptions{LabelSelector: "app=" + w.name},
 	)

@@ -17,9 +17,7 @@ import (
 func newStatefulSet(s *fixture.System, namespace string, strategy appsv1.StatefulSetUpdateStrategy) *fixture.Workload {
 	s.T.Helper()
 	w := s.NewWorkload(namespace, "statefulset")
-	_, err := s.Kube.AppsV1().StatefulSets(
-		namespace,
-	).Create(
+	_, err := s.Kube.AppsV1().StatefulSets(namespace).Create(
 		s.T.Context(),
 		&appsv1.StatefulSet{ObjectMeta: fixture.WorkloadMeta(), Spec: appsv1.StatefulSetSpec{
 			Replicas: new(
@@ -72,9 +70,7 @@ func TestKindsStatefulSetOnDelete(t *testing.T) {
 func newDaemonSet(s *fixture.System, namespace string) *fixture.Workload {
 	s.T.Helper()
 	w := s.NewWorkload(namespace, "daemonset")
-	_, err := s.Kube.AppsV1().DaemonSets(
-		namespace,
-	).Create(
+	_, err := s.Kube.AppsV1().DaemonSets(namespace).Create(
 		s.T.Context(),
 		&appsv1.DaemonSet{ObjectMeta: fixture.WorkloadMeta(), Spec: appsv1.DaemonSetSpec{
 			Selector: fixture.WorkloadSelector(), Template: fixture.WorkloadPods(),

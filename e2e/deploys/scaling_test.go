@@ -46,9 +46,7 @@ func TestScalingDuringRollout(t *testing.T) {
 // scale the Deployment.
 func createAutoscaler(w *fixture.Workload, least, most int32) {
 	w.T.Helper()
-	_, err := w.Kube.AutoscalingV2().HorizontalPodAutoscalers(
-		w.Namespace,
-	).Create(
+	_, err := w.Kube.AutoscalingV2().HorizontalPodAutoscalers(w.Namespace).Create(
 		w.T.Context(),
 		&autoscalingv2.HorizontalPodAutoscaler{
 			ObjectMeta: fixture.WorkloadMeta(), Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
@@ -75,9 +73,7 @@ func createAutoscaler(w *fixture.Workload, least, most int32) {
 // setAutoscalerBounds changes the autoscaler's bounds.
 func setAutoscalerBounds(w *fixture.Workload, least, most int32) {
 	w.T.Helper()
-	_, err := w.Kube.AutoscalingV2().HorizontalPodAutoscalers(
-		w.Namespace,
-	).Patch(
+	_, err := w.Kube.AutoscalingV2().HorizontalPodAutoscalers(w.Namespace).Patch(
 		w.T.Context(),
 		fixture.WorkloadName,
 		types.MergePatchType,

@@ -45,8 +45,8 @@ func TestFacts(t *testing.T) {
 		records []history.Record
 		finds   string
 	}{
-		"sound": {[]history.Record{started, completed, fact(t, 3, events.FactDrained, "1"), fact(t, 4,
-			events.FactStarted, "2"), fact(t, 5, events.FactSuperseded, "2")}, ""},
+		"sound": {[]history.Record{started, completed, fact(t, 3, events.FactDrained, "1"),
+			fact(t, 4, events.FactStarted, "2"), fact(t, 5, events.FactSuperseded, "2")}, ""},
 		"no event": {[]history.Record{{Subject: started.Subject}}, "is no event"},
 		"another subject": {[]history.Record{{Subject: completed.Subject, Header: started.Header, Data: started.Data}},
 			"is published of"},

@@ -58,16 +58,17 @@ func (b *book) created() *book {
 
 func (b *book) desires(revision int, from, to events.DesiredState, cause events.DesiredStateCause) *book {
 	b.t.Helper()
-	return b.published(events.TypeWorkspaceDesiredStateChanged, "desired_state_changed", events.WorkspaceDesiredStateChanged{
-		WorkspaceID:     id,
-		Name:            "w",
-		ProjectID:       1,
-		AgentID:         int(agent),
-		DesiredRevision: revision,
-		From:            from,
-		To:              to,
-		Cause:           &cause,
-	})
+	return b.published(events.TypeWorkspaceDesiredStateChanged, "desired_state_changed",
+		events.WorkspaceDesiredStateChanged{
+			WorkspaceID:     id,
+			Name:            "w",
+			ProjectID:       1,
+			AgentID:         int(agent),
+			DesiredRevision: revision,
+			From:            from,
+			To:              to,
+			Cause:           &cause,
+		})
 }
 
 // became has no reason, which is no matter but for who is in trouble.

@@ -34,8 +34,8 @@ func TestOutages(t *testing.T) {
 		"nobody yet": {[]history.ObjectVersion{lease("a", 1), lease("", 2)}, nil},
 		"renewed late, and not": {[]history.ObjectVersion{lease("a", 1), lease("a", 2), lease("a", 5), lease("a", 6)},
 			[]history.Outage{{From: at(2), Until: at(5)}}},
-		"what is no Lease is left": {[]history.ObjectVersion{lease("a", 1), {At: at(2), Object: &metav1.ObjectMeta{}}, lease("a",
-			2)}, nil},
+		"what is no Lease is left": {[]history.ObjectVersion{lease("a", 1), {At: at(2), Object: &metav1.ObjectMeta{}},
+			lease("a", 2)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -139,11 +139,8 @@ func (c *rolloutCheck) time(w TrueWorkload, r TrueRollout, started, fact events.
 	if fact.Fact != events.FactCompleted {
 		return
 	}
-	occurred, observed := fact.OccurredAt.Sub(
-		started.OccurredAt,
-	).Milliseconds(), fact.ObservedAt.Sub(
-		started.ObservedAt,
-	).Milliseconds()
+	occurred := fact.OccurredAt.Sub(started.OccurredAt).Milliseconds()
+	observed := fact.ObservedAt.Sub(started.ObservedAt).Milliseconds()
 	if took := fact.DurationMs; took == nil || int64(*took) != max(0, occurred) && int64(*took) != max(0, observed) {
 		c.f.addf(
 			"%s: rollout %s took %d ms by the cluster's time and %d ms as it was seen, which is not what is published",

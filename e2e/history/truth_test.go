@@ -114,13 +114,15 @@ func TestTruth(t *testing.T) {
 		want     history.TrueWorkload
 	}{
 		"a Deployment, in any order": {
-			[]history.ObjectVersion{observed(3, deployment("u", 1, 1, "1", 2)), observed(2, set("u", "1", "a")), observed(1, deployment("u", 1,
-				0, "", 0))},
+			[]history.ObjectVersion{observed(3, deployment("u", 1, 1, "1", 2)), observed(2, set("u", "1", "a")),
+				observed(1, deployment("u", 1,
+					0, "", 0))},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1),
 				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, true)}},
 		},
 		"a Deployment's times": {
-			[]history.ObjectVersion{observed(1, deployment("u", 1, 0, "", 0)), observed(2, made), observed(3, timed), observed(4, reused)},
+			[]history.ObjectVersion{observed(1, deployment("u", 1, 0, "", 0)), observed(2, made), observed(3, timed),
+				observed(4, reused)},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Written: []time.Time{at(1)},
 				Rollouts: []history.TrueRollout{
 					{ID: "c/u/1/a", Revision: 1, Began: at(2), Born: at(2), Done: true, Ends: []time.Time{at(3)}}, began("c/u/2/a", 2,
@@ -129,8 +131,8 @@ func TestTruth(t *testing.T) {
 		},
 		"an old verdict is not the new one's": {
 			[]history.ObjectVersion{
-				observed(1, deployment("u", 1, 0, "", 0)), observed(2, set("u", "1", "a")), observed(3, set("u", "2", "b")), observed(4,
-					deployment("u", 2, 1, "1", 2)),
+				observed(1, deployment("u", 1, 0, "", 0)), observed(2, set("u", "1", "a")), observed(3, set("u", "2", "b")),
+				observed(4, deployment("u", 2, 1, "1", 2)),
 				observed(5, deployment("u", 2, 2, "2", 1)),
 			},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Rollouts: []history.TrueRollout{
@@ -139,8 +141,8 @@ func TestTruth(t *testing.T) {
 		},
 		"a ReplicaSet made anew is none, one after the end neither": {
 			[]history.ObjectVersion{
-				observed(1, deployment("u", 1, 0, "", 0)), observed(2, set("u", "1", "a")), gone(observed(3, set("u", "1", "a"))), observed(4,
-					set("u", "1", "a")),
+				observed(1, deployment("u", 1, 0, "", 0)), observed(2, set("u", "1", "a")), gone(observed(3, set("u", "1", "a"))),
+				observed(4, set("u", "1", "a")),
 				gone(observed(5, deployment("u", 1, 0, "1", 0))), observed(6, set("u", "2", "b")),
 			},
 			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Deleted: at(5),

@@ -83,7 +83,8 @@ type desiredChange struct {
 func desiredChanges(f *Findings, published []Record) map[string][]desiredChange {
 	all := map[string][]desiredChange{}
 	each(f, published, events.TypeWorkspaceCreated, func(_ Record, e events.WorkspaceCreated) {
-		all[e.WorkspaceID] = append(all[e.WorkspaceID], desiredChange{revision: e.DesiredRevision, user: true, what: "created"})
+		all[e.WorkspaceID] = append(all[e.WorkspaceID],
+			desiredChange{revision: e.DesiredRevision, user: true, what: "created"})
 	})
 	each(f, published, events.TypeWorkspaceDesiredStateChanged, func(_ Record, e events.WorkspaceDesiredStateChanged) {
 		user := e.Cause != nil && *e.Cause == events.DesiredStateCauseUser

@@ -80,9 +80,7 @@ func TestRelayClientGo(t *testing.T) {
 		_, err := developer.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 		return err == nil, nil
 	})
-	watching, err := reader.CoreV1().ConfigMaps(
-		"default",
-	).Watch(
+	watching, err := reader.CoreV1().ConfigMaps("default").Watch(
 		ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=through-relay"},
 	)
@@ -301,9 +299,7 @@ func TestRelayCutsRevokedAgent(t *testing.T) {
 	var watching watch.Interface
 	fixture.AwaitCluster(t, "the reader may watch", func(ctx context.Context) (bool, error) {
 		var err error
-		watching, err = client.CoreV1().Pods(
-			"default",
-		).Watch(
+		watching, err = client.CoreV1().Pods("default").Watch(
 			t.Context(),
 			metav1.ListOptions{FieldSelector: "metadata.name=none"},
 		)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,10 +18,13 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
-// failingWorkspacesDelayNobody lets the cluster refuse a thousand workspaces repeatedly. Healthy
-// ones start and stop meanwhile.
-func failingWorkspacesDelayNobody(s *fixture.System) {
-	t := s.T
+// failingSize is how many workspaces the cluster refuses.
+const failingSize = 1000
+
+// TestBackoffDelaysNobody lets the cluster refuse a thousand workspaces repeatedly. Healthy ones
+// start and stop meanwhile.
+func TestBackoffDelaysNobody(t *testing.T) {
+	s := shared.Exclusive(t)
 	refuseNamespaces(s, fmt.Sprintf("ws-%d-troubled-", s.AgentID))
 	begun := time.Now()
 	troubled := newWorkspaceGroup(s, "troubled", failingSize, s.AgentID)

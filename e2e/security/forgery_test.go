@@ -139,22 +139,18 @@ func (i *attacker) forgeFacts(victim string) int {
 	return count
 }
 
-// falsify is the observation as one that comes after all others and deletes; what is none is said
-// again under another id.
+// falsify turns an observation into a later deletion, and gives any other message another id.
 func (i *attacker) falsify(data []byte) []byte {
 	i.t.Helper()
-	var count map[string]any
-	require.NoError(i.t, json.Unmarshal(data, &count))
-	if object, is := count["object"].(map[string]any); is {
-		object["resource_version"], object["verb"], object["observed_at"] = "999999999", "deleted", time.Now().UTC().Add(
-			time.Minute,
-		).Format(
-			time.RFC3339Nano,
-		)
+	var message map[string]any
+	require.NoError(i.t, json.Unmarshal(data, &message))
+	if object, is := message["object"].(map[string]any); is {
+		object["resource_version"], object["verb"] = "999999999", "deleted"
+		object["observed_at"] = time.Now().UTC().Add(time.Minute).Format(time.RFC3339Nano)
 	} else {
-		count["resync_id"], count["count"] = "forged", 0
+		message["resync_id"], message["count"] = "forged", 0
 	}
-	raw, err := json.Marshal(count)
+	raw, err := json.Marshal(message)
 	require.NoError(i.t, err)
 	return raw
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"connectrpc.com/connect"
@@ -27,10 +28,11 @@ const disconnectLimit = time.Second
 // parallelConnects is how many connections are opened at once, repeatedly.
 const parallelConnects = 4
 
-// revokedAgentIsDisconnected revokes an agent with open connections that publish, and that keeps
+// TestRevocationDisconnects revokes an agent with open connections that publish, and that keeps
 // opening new ones.
-func revokedAgentIsDisconnected(s *fixture.System) {
-	t := s.T
+func TestRevocationDisconnects(t *testing.T) {
+	t.Parallel()
+	s := fixture.Start(t, nil)
 	api, err := s.Client()
 	require.NoError(t, err)
 	leaver, _, err := stack.RegisterAgent(t.Context(), api, s.NewProject("leaver"), "leaver")

@@ -54,9 +54,7 @@ func TestDevfileCreatesWorkspace(t *testing.T) {
 	// From standard input, with another name and overrides.
 	raw, err := os.ReadFile(example)
 	require.NoError(t, err)
-	out = cli.WithInput(
-		string(raw),
-	).OK(
+	out = cli.WithInput(string(raw)).OK(
 		append(
 			[]string{"ws", "create", "another-frontend", "--devfile", "-", "--env", "NODE_ENV=test", "--command", "serve"},
 			place...)...)

@@ -18,9 +18,7 @@ import (
 // editDeployment patches the workspace's Deployment with another field manager.
 func editDeployment(w *fixture.Workspace, patch string, subresources ...string) {
 	w.T.Helper()
-	_, err := w.System.Kube.AppsV1().Deployments(
-		w.Namespace,
-	).Patch(
+	_, err := w.System.Kube.AppsV1().Deployments(w.Namespace).Patch(
 		w.T.Context(),
 		w.Name,
 		types.StrategicMergePatchType,
@@ -118,9 +116,7 @@ func TestDriftResyncRepairsOtherObjects(t *testing.T) {
 	ctx, before := t.Context(), w.Get()
 	pod := w.PodUID()
 	require.NoError(t, s.Kube.NetworkingV1().NetworkPolicies(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{}))
-	_, err := s.Kube.CoreV1().Services(
-		w.Namespace,
-	).Patch(
+	_, err := s.Kube.CoreV1().Services(w.Namespace).Patch(
 		ctx,
 		w.Name,
 		types.MergePatchType,
@@ -128,9 +124,7 @@ func TestDriftResyncRepairsOtherObjects(t *testing.T) {
 		metav1.PatchOptions{},
 	)
 	require.NoError(t, err)
-	_, err = s.Kube.CoreV1().Secrets(
-		w.Namespace,
-	).Patch(
+	_, err = s.Kube.CoreV1().Secrets(w.Namespace).Patch(
 		ctx,
 		w.Name+"-env",
 		types.MergePatchType,

@@ -42,9 +42,7 @@ func leaveOrphan(s *fixture.System, pattern *fixture.Workspace, name string) *fi
 		metav1.CreateOptions{},
 	)
 	require.NoError(t, err)
-	_, err = s.Kube.CoreV1().ServiceAccounts(
-		w.Namespace,
-	).Create(
+	_, err = s.Kube.CoreV1().ServiceAccounts(w.Namespace).Create(
 		ctx,
 		&corev1.ServiceAccount{ObjectMeta: meta(name)},
 		metav1.CreateOptions{},

@@ -9,33 +9,15 @@ import (
 
 	"lockstep.internal/e2e/fixture"
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
-	"lockstep.internal/tools/stack"
 )
 
-const (
-	groupSize   = 300
-	failingSize = 1000
-)
+// groupSize is how many workspaces change at once.
+const groupSize = 300
 
-// TestScale runs many workspaces on release builds of the services: all other tests detect data
-// races.
-func TestScale(t *testing.T) {
-	t.Parallel()
-	s := fixture.StartWith(
-		t,
-		stack.Options{Nodes: 4, Programs: fixture.BuildReleaseServices(t)},
-	) // a node has room for 110 pods
-	s.Sequence(
-		fixture.Case{Name: "many workspaces on several agents converge", Test: manyWorkspacesConverge},
-		fixture.Case{Name: "a thousand failing workspaces delay nobody", Test: failingWorkspacesDelayNobody},
-		fixture.Case{Name: "the history is consistent", Test: fixture.RequireConsistentHistory},
-	)
-}
-
-// manyWorkspacesConverge starts many workspaces on three agents. Then a third of them stop, a third
-// restart and a third terminate, all at once.
-func manyWorkspacesConverge(s *fixture.System) {
-	t := s.T
+// TestConvergence starts many workspaces on three agents. Then a third of them stop, a third restart
+// and a third terminate, all at once.
+func TestConvergence(t *testing.T) {
+	s := shared.Exclusive(t)
 	agents := []int64{s.AgentID}
 	for _, name := range []string{"second", "third"} {
 		agent, err := s.AddAgent(t.Context(), s.ProjectID, name, s.Kubeconfig())
@@ -64,9 +46,7 @@ func manyWorkspacesConverge(s *fixture.System) {
 	ended.await("Terminated", fixture.Settled(statev1.ActualState_ACTUAL_STATE_TERMINATED))
 	t.Logf("Terminated after %s", time.Since(begun).Round(time.Millisecond))
 
-	deployments, err := s.Kube.AppsV1().Deployments(
-		"",
-	).List(
+	deployments, err := s.Kube.AppsV1().Deployments("").List(
 		t.Context(),
 		metav1.ListOptions{LabelSelector: fixture.LabelWorkspace},
 	)
@@ -75,17 +55,20 @@ func manyWorkspacesConverge(s *fixture.System) {
 	for _, d := range deployments.Items {
 		present[d.Labels[fixture.LabelWorkspace]] = d.Status.Replicas
 	}
-	require.Len(t, present, len(stopped)+len(restarted))
-	for _, w := range stopped {
-		require.Zero(t, present[w.ID], w.Name)
-	}
-	for _, w := range restarted {
-		require.EqualValues(t, 1, present[w.ID], w.Name)
-	}
 	namespaces, err := s.Kube.CoreV1().Namespaces().List(
 		t.Context(),
 		metav1.ListOptions{LabelSelector: fixture.LabelWorkspace},
 	)
 	require.NoError(t, err)
 	require.Len(t, namespaces.Items, len(present))
+	for _, w := range stopped {
+		require.Contains(t, present, w.ID, w.Name)
+		require.Zero(t, present[w.ID], w.Name)
+	}
+	for _, w := range restarted {
+		require.EqualValues(t, 1, present[w.ID], w.Name)
+	}
+	for _, w := range ended {
+		require.NotContains(t, present, w.ID, w.Name)
+	}
 }
