@@ -3,9 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,93 +14,63 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if serveAsChild() {
+	if runAsChild() {
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-func TestEveryNameIsListedAndDescribed(t *testing.T) {
+func TestTableOfFigures(t *testing.T) {
 	t.Parallel()
-	var listed, manual bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"list"}, &listed, io.Discard))
-	require.NoError(t, run(t.Context(), []string{"help"}, &manual, io.Discard))
-	seen := map[string]bool{}
-	for _, f := range families() {
-		require.NotEmpty(t, f.About)
-		for _, name := range append(f.names(), f.Name) {
-			require.False(t, seen[name], name)
-			seen[name] = true
-			require.Contains(t, listed.String(), name+"\n")
-		}
-		for _, spec := range f.Specs {
-			require.NotEmpty(t, spec.Unit, spec.Name)
-			require.Contains(t, manual.String(), spec.About)
-			require.False(t, (spec.Aim.Of == ofRatio || spec.Aim.Of == ofExcess) && spec.Baseline == "", "%s aims at what it has beside nothing", spec.Name)
+	var listed bytes.Buffer
+	require.NoError(t, command(benchmarks(), &listed, io.Discard, []string{"list"}).Execute())
+	rows := 0
+	for _, b := range benchmarks() {
+		for _, s := range specsOf(b.Name) {
+			rows++
+			require.NotEmpty(t, s.unit, s.name)
+			require.NotEmpty(t, s.about, s.name)
+			require.Contains(t, listed.String(), "| "+s.name+" |")
+			_, err := s.meets(1, nil)
+			require.NoError(t, err)
+			usesBaseline := strings.HasPrefix(s.aim, "ratio") || strings.HasPrefix(s.aim, "excess") || s.margin > 0
+			require.False(t, usesBaseline && s.baseline == "", "%s needs a baseline", s.name)
+			require.False(t, s.margin > 0 && (s.margin < 1 || s.observed <= 0), "%s: wrong margin", s.name)
 		}
 	}
+	require.Equal(t, rows, strings.Count(figuresTable, "\n| ")-1, "a row is of no benchmark, or has not seven cells")
 }
 
-func two() []Family {
-	return []Family{{Name: "a", Specs: []Spec{{Name: "x"}, {Name: "y"}}}, {Name: "b", Specs: []Spec{{Name: "z"}}}, {Name: "p", Specs: []Spec{{Name: "x.one"}, {Name: "x.two"}}}}
-}
-
-func TestArguments(t *testing.T) {
+func TestChooseFigures(t *testing.T) {
 	t.Parallel()
+	all := []Benchmark{{Name: "ingest"}, {Name: "resync"}, {Name: "outbox"}}
 	for name, test := range map[string]struct {
-		args []string
-		want map[string][]string
+		names []string
+		want  map[string]int // number of figures
 	}{
-		"nothing is all":                   {[]string{"run"}, map[string][]string{"a": nil, "b": nil, "p": nil}},
-		"a family":                         {[]string{"run", "b"}, map[string][]string{"b": nil}},
-		"a figure":                         {[]string{"run", "a.y"}, map[string][]string{"a": {"y"}}},
-		"the parts of a figure":            {[]string{"run", "p.x"}, map[string][]string{"p": {"x.one", "x.two"}}},
-		"figures of one family":            {[]string{"run", "a.y", "a.x"}, map[string][]string{"a": {"y", "x"}}},
-		"a figure does not narrow":         {[]string{"run", "a", "a.x"}, map[string][]string{"a": nil}},
-		"a family widens":                  {[]string{"run", "a.x", "a"}, map[string][]string{"a": nil}},
-		"flags among the names":            {[]string{"run", "b", "--for", "3s", "a.x", "--scale=2"}, map[string][]string{"a": {"x"}, "b": nil}},
-		"the order is that of the listing": {[]string{"run", "b", "a"}, map[string][]string{"a": nil, "b": nil}},
+		"all":                     {nil, map[string]int{"ingest": 4, "resync": 6, "outbox": 1}},
+		"a benchmark":             {[]string{"outbox"}, map[string]int{"outbox": 1}},
+		"a figure":                {[]string{"ingest.rows_per_s"}, map[string]int{"ingest": 1}},
+		"the parts of a figure":   {[]string{"resync.peak_mb"}, map[string]int{"resync": 2}},
+		"a figure of a benchmark": {[]string{"ingest.rows_per_s", "ingest"}, map[string]int{"ingest": 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asked, err := parseArguments(test.args, two())
+			selected, err := choose(all, test.names, false)
 			require.NoError(t, err)
-			got := map[string][]string{}
-			for i, w := range asked.wanted {
-				got[w.family.Name] = w.figures
-				require.False(t, i > 0 && asked.wanted[i-1].family.Name > w.family.Name)
+			got := map[string]int{}
+			for _, s := range selected {
+				got[s.benchmark.Name] = len(s.figures)
 			}
 			require.Equal(t, test.want, got)
 		})
 	}
-	asked, err := parseArguments([]string{"run", "--for", "3s", "--scale", "0.5", "--table"}, two())
-	require.NoError(t, err)
-	require.Equal(t, Size{For: 3 * time.Second, Scale: 0.5}, asked.Size)
-	require.True(t, asked.table)
-	require.Equal(t, 5, asked.of(10))
-	require.Equal(t, 1, asked.of(1))
-}
-
-func TestWhatIsNotUnderstoodIsSaid(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{nil, "say `list`"},
-		{[]string{"measure"}, "no command"},
-		{[]string{"run", "c"}, `no benchmark "c": there are a, b`},
-		{[]string{"run", "a.z"}, "it has a.x, a.y"},
-		{[]string{"run", "--fro=3s"}, "fro"},
-		{[]string{"run", "--for=0s"}, "more than 0"},
-		{[]string{"run", "--scale=-1"}, "more than 0"},
+	for args, want := range map[string]string{
+		"measure": "unknown command", "run ingest.x": "no figure is named ingest.x", "run in": "no figure is named in",
+		"run --fro=3s": "unknown flag", "run --for=0s": "must be positive", "run --scale=-1": "must be positive",
 	} {
-		_, err := parseArguments(test.args, two())
-		require.ErrorContains(t, err, test.want)
-	}
-	for _, args := range [][]string{{"help"}, {"--help"}, {"run", "--help"}} {
-		_, err := parseArguments(args, two())
-		require.ErrorIs(t, err, errHelp)
+		err := command(all, io.Discard, io.Discard, strings.Fields(args)).Execute()
+		require.ErrorContains(t, err, want, args)
 	}
 }
 
@@ -116,86 +86,93 @@ func TestPercentile(t *testing.T) {
 	require.InDelta(t, 99, percentile(hundred, 99), 0)
 	require.InDelta(t, 100, percentile(hundred, 100), 0)
 	require.InDelta(t, 1, percentile(hundred, 0), 0)
-	require.InDelta(t, 100, hundred[0], 0, "the values are left as they were")
+	require.InDelta(t, 100, hundred[0], 0, "the values keep their order")
 }
 
-func TestTurnsAreTakenFairly(t *testing.T) {
+func TestTurnsAlternate(t *testing.T) {
 	t.Parallel()
 	var order []string
-	take := func(name string) turn {
-		return func(_ context.Context, round int) (float64, error) {
+	take := func(name string) func(int) float64 {
+		return func(round int) float64 {
 			order = append(order, name)
-			return float64(round), nil
+			return float64(round)
 		}
 	}
-	ours, bare, err := takeTurns(t.Context(), time.Nanosecond, take("o"), take("b"))
-	require.NoError(t, err)
+	m := takeTurns(t.Context(), time.Nanosecond, take("o"), take("b"))
 	require.Equal(t, []string{"o", "b", "b", "o", "o", "b"}, order)
-	require.Equal(t, []float64{0, 1, 2}, ours)
-	require.Equal(t, ours, bare)
+	require.InDelta(t, 1, m.Value, 0)
+	require.InDelta(t, 1, *m.Baseline, 0)
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("interrupt")
-	_, _, err = takeTurns(ctx, time.Hour, func(context.Context, int) (float64, error) {
+	err := rotate(ctx, time.Hour, func(context.Context, int) error {
 		cancel(cause)
-		return 0, nil
-	}, take("b"))
+		return nil
+	})
 	require.ErrorIs(t, err, cause)
 }
 
-func TestFiguresSayWhatTheyAreBeside(t *testing.T) {
+func TestFigures(t *testing.T) {
 	t.Parallel()
-	f := Family{Name: "a", Specs: []Spec{
-		{Name: "x", Unit: "1/s", Baseline: "bare", Aim: Aim{Of: ofRatio, AtLeast: 0.7}},
-		{Name: "y", Unit: "ms", Aim: Aim{Of: ofValue, Below: 25}},
-		{Name: "z", Unit: "MB"},
-	}}
-	measured := Measured{"z": {Value: 3, Peers: map[string]float64{"v": 2.00004, "u": 1}}, "y": {Value: 25, Note: "n"}, "x": beside(6.99999, 10)}
-	figures, err := f.figures(measured, Size{})
+	s := spec{name: "a.x", unit: "1/s", aim: "ratio >= 0.7", observed: 0.8, margin: 2}
+	for value, want := range map[float64]string{0.41: "", 0.39: "a.x: ratio 0.39 is below 0.4 (observed 0.8, margin 2)"} {
+		require.Equal(t, want, s.beyond(&value))
+	}
+	s.unit = "ms"
+	for value, want := range map[float64]string{1.5: "", 1.7: "a.x: ratio 1.7 is above 1.6 (observed 0.8, margin 2)"} {
+		require.Equal(t, want, s.beyond(&value))
+	}
+
+	measured := Measured{
+		"peak_mb.state": {Value: 3, Peers: map[string]float64{"v": 2.00004, "u": 1}}, "50k_s": {Value: 25, Note: "n"},
+		"growth": beside(6.99999, 10),
+	}
+	figures, beyond, err := figuresOf("resync", measured, Size{})
 	require.NoError(t, err)
+	require.Empty(t, beyond)
 	var out bytes.Buffer
 	require.NoError(t, writeLines(&out, figures))
-	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n"))
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, lines, 3)
-	require.JSONEq(t, `{"name":"a.x","value":7,"unit":"1/s","baseline":10,"ratio":0.7,"aim":"ratio >= 0.7","met":true}`, string(lines[0]))
-	require.JSONEq(t, `{"name":"a.y","value":25,"unit":"ms","baseline":null,"ratio":null,"aim":"value < 25","met":false,"note":"n"}`, string(lines[1]))
-	require.JSONEq(t, `{"name":"a.z","value":3,"unit":"MB","baseline":null,"ratio":null,"peers":{"u":1,"v":2}}`, string(lines[2]))
-	for _, line := range lines {
-		require.True(t, json.Valid(line))
-	}
+	require.JSONEq(t, `{"name":"resync.50k_s","value":25,"unit":"s","baseline":null,"ratio":null,
+		"aim":"value <= 15","met":false,"note":"n"}`, lines[0])
+	require.JSONEq(t, `{"name":"resync.peak_mb.state","value":3,"unit":"MB","baseline":null,"ratio":null,
+		"peers":{"u":1,"v":2},"aim":"value <= 200","met":true}`, lines[1])
+	require.JSONEq(t, `{"name":"resync.growth","value":7,"unit":"ms","baseline":10,"ratio":0.7,
+		"aim":"ratio <= 1.2","met":true}`, lines[2])
 
 	out.Reset()
 	require.NoError(t, writeTable(&out, figures))
-	require.Regexp(t, `a\.x +7\.00 +1/s +10\.0 +0\.700 +- +ratio >= 0\.7 +yes`, out.String())
-	require.Regexp(t, `a\.y +25\.0 +ms +- +- +- +value < 25 +NO +n`, out.String())
-	require.Regexp(t, `a\.z +3\.00 +MB +- +- +u 1\.00, v 2\.00 +- +-`, out.String())
+	require.Regexp(t, `resync\.growth +7\.00 +ms +10\.0 +0\.700 +- +ratio <= 1\.2 +yes`, out.String())
+	require.Regexp(t, `resync\.50k_s +25\.0 +s +- +- +- +value <= 15 +NO +n`, out.String())
 
-	figures, err = f.figures(measured, Size{Figures: []string{"y"}})
+	figures, _, err = figuresOf("resync", measured, Size{Figures: []string{"growth"}})
 	require.NoError(t, err)
 	require.Len(t, figures, 1)
-	_, err = f.figures(Measured{"w": {}}, Size{})
-	require.ErrorContains(t, err, "measured w")
+	_, _, err = figuresOf("resync", Measured{"w": {}}, Size{})
+	require.ErrorContains(t, err, "no row resync.w")
 }
 
-// little is as little of a family as shows that it works. What needs a kubelab, or a flag, is left out.
-func little(family string) Size {
+// smallRun has as little of each benchmark as shows that it works. It leaves out what needs a kubelab or a flag.
+func smallRun(benchmark string) Size {
 	return Size{For: time.Millisecond, Scale: 0.01, Figures: map[string][]string{
 		"dispatch": {"p50_ms", "p99_ms"}, "resync": {"1k_s", "10k_s", "peak_mb.watcher", "peak_mb.state", "growth"},
-		"deploys": {"facts_per_s", "kb_per_workload"}, "relay2": {"http_c8_rps", "http_c8_p99_ms", "bulk_up_8_mb_s", "wait_ms"},
-	}[family]}
+		"deploys": {"facts_per_s", "kb_per_workload"},
+		"relay2":  {"http_c8_rps", "http_c8_p99_ms", "bulk_up_8_mb_s", "wait_ms"},
+	}[benchmark]}
 }
 
-func TestEachFamilyRuns(t *testing.T) {
-	for _, f := range families() {
-		t.Run(f.Name, func(t *testing.T) {
-			size := little(f.Name)
-			measured, err := f.Run(t.Context(), size)
+func TestEveryBenchmarkRuns(t *testing.T) {
+	for _, b := range benchmarks() {
+		t.Run(b.Name, func(t *testing.T) {
+			size := smallRun(b.Name)
+			measured, err := b.Run(t.Context(), size)
 			require.NoError(t, err)
-			figures, err := f.figures(measured, size)
+			figures, _, err := figuresOf(b.Name, measured, size)
 			require.NoError(t, err)
 			want := len(size.Figures)
 			if size.Figures == nil {
-				want = len(f.Specs)
+				want = len(specsOf(b.Name))
 			}
 			require.Len(t, figures, want)
 			for _, figure := range figures {
@@ -205,12 +182,12 @@ func TestEachFamilyRuns(t *testing.T) {
 	}
 }
 
-func TestInterruptionsLeaveNothingBehind(t *testing.T) {
-	for _, f := range families() {
-		t.Run(f.Name, func(t *testing.T) {
+func TestInterruptedBenchmarksCleanUp(t *testing.T) {
+	for _, b := range benchmarks() {
+		t.Run(b.Name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			_, err := f.Run(ctx, little(f.Name))
+			_, err := b.Run(ctx, smallRun(b.Name))
 			require.Error(t, err)
 		})
 	}

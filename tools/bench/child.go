@@ -25,74 +25,75 @@ import (
 	"lockstep.internal/services/watcher"
 )
 
-// A service whose memory is measured is a process of its own: this program, started again under the name of the service. It answers questions on its
-// standard output and ends when its standard input does, so that it never outlives who asked.
+// A child is a process of its own, so that its memory can be measured: this program, started again under
+// the name of a service. It reads questions from standard input and answers on standard output. It exits at
+// the end of its input, so it never outlives its parent.
 
-// childVariable names what the process is, profileVariable a file for its CPU profile.
+// childVariable has the kind of the child, profileVariable a file for its CPU profile.
 const (
 	childVariable   = "LOCKSTEP_BENCH_CHILD"
 	profileVariable = "LOCKSTEP_BENCH_PROFILE"
 )
 
-// What children are.
+// Kinds of children.
 const (
 	childState    = "state"
 	childWatcher  = "watcher"
 	childDeploys  = "deploys"
-	childInformer = "informer" // bare, what the watcher is measured beside
+	childInformer = "informer" // the baseline of the watcher
 
-	childTarget    = "target"     // what relays lead to
+	childTarget    = "target"     // of requests through relays
 	childRelay     = "relay"      // Lockstep's
 	childAgent     = "agent"      // of a relay
 	childFleet     = "fleet"      // many agents
-	childPeerRelay = "peer-relay" // remotedialer's, beside which they are measured
+	childPeerRelay = "peer-relay" // of remotedialer
 	childPeerAgent = "peer-agent"
 	childPeerFleet = "peer-fleet"
-	childCopies    = "copies" // what only copies, beside which they are measured, too
+	childCopies    = "copies" // copies bytes: the physical limit
 )
 
-// peerPrefix begins the names of those that run others' programs. These have data races, which are not ours to find.
+// peerPrefix begins the kinds that run other projects' code. Its data races do not fail a run.
 const peerPrefix = "peer-"
 
 // Questions to a child.
 const (
 	askHeap = "heap" // bytes after a garbage collection
-	askHeld = "held" // the same, with the stacks of goroutines
-	askPeak = "peak" // most memory that it has held, in bytes
+	askHeld = "held" // the same and the stacks of goroutines
+	askPeak = "peak" // peak resident memory, in bytes
 )
 
-// reply is what a child says: that it is ready and where it listens, or the answer to a question.
+// reply is a message of a child: its addresses when it is ready, or the answer to a question.
 type reply struct {
 	Ready map[string]string `json:"ready,omitempty"`
 	Bytes uint64            `json:"bytes,omitempty"`
-	// Began and Ended are when a fleet began to do what it was asked for, and when all of it had.
+	// Began and Ended are the times of a request to a fleet.
 	Began time.Time `json:"began,omitzero"`
 	Ended time.Time `json:"ended,omitzero"`
 	Error string    `json:"error,omitempty"`
 }
 
-// serveAsChild runs what this process is started as; false when it is no child.
-func serveAsChild() bool {
+// runAsChild runs this process as a child and exits. It returns false when the process is no child.
+func runAsChild() bool {
 	name := os.Getenv(childVariable)
 	if name == "" {
 		return false
 	}
 	var mu sync.Mutex
-	say := func(r reply) {
+	send := func(r reply) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
-			fmt.Fprintln(os.Stderr, err) // who does not hear it has ended
+			fmt.Fprintln(os.Stderr, err) // the parent has exited
 		}
 	}
 	signals := make(chan os.Signal, 1)
 	agents := newFleetOfAgents()
-	go answer(os.Stdin, say, agents.answer, func() { signals <- syscall.SIGTERM })
+	go answer(os.Stdin, send, agents.answer, func() { signals <- syscall.SIGTERM })
 	ready := func(addrs map[string]string) {
 		if addrs == nil {
 			addrs = map[string]string{"": ""}
 		}
-		say(reply{Ready: addrs})
+		send(reply{Ready: addrs})
 	}
 	status := 0
 	if err := profiled(os.Getenv(profileVariable), func() error {
@@ -105,9 +106,11 @@ func serveAsChild() bool {
 	return true
 }
 
-// serve returns the status to end with.
+// serve runs a child and returns its exit status.
 func serve(name string, agents *fleetOfAgents, signals <-chan os.Signal, ready func(addrs map[string]string)) int {
-	process := service.Process{Args: os.Args[1:], Environ: os.Environ(), Stdout: os.Stderr, Stderr: os.Stderr, Signals: signals, Exit: os.Exit}
+	process := service.Process{
+		Args: os.Args[1:], Environ: os.Environ(), Stdout: os.Stderr, Stderr: os.Stderr, Signals: signals, Exit: os.Exit,
+	}
 	switch name {
 	case childState:
 		defaults := state.DefaultConfig()
@@ -130,15 +133,17 @@ func serve(name string, agents *fleetOfAgents, signals <-chan os.Signal, ready f
 		defaults.OnReady = ready
 		return service.Execute(process, agent.Program(), defaults, agent.Main)
 	}
-	if err := serveBare(name, os.Args[1], agents, signals, ready); err != nil {
+	if err := serveOther(name, os.Args[1], agents, signals, ready); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-// serveBare runs what is no service; its argument is what the service's configuration would be.
-func serveBare(name, argument string, agents *fleetOfAgents, signals <-chan os.Signal, ready func(addrs map[string]string)) error {
+// serveOther runs a child that is no service. Its argument is its configuration.
+func serveOther(
+	name, argument string, agents *fleetOfAgents, signals <-chan os.Signal, ready func(addrs map[string]string),
+) error {
 	switch name {
 	case childInformer:
 		return watchBare(argument, signals, func() { ready(nil) })
@@ -153,11 +158,14 @@ func serveBare(name, argument string, agents *fleetOfAgents, signals <-chan os.S
 	case childFleet, childPeerFleet:
 		return configured(argument, signals, ready, agents.serve)
 	}
-	return fmt.Errorf("there is no child %q", name)
+	return fmt.Errorf("unknown child %q", name)
 }
 
-// configured runs what is configured by an argument in JSON.
-func configured[T any](argument string, signals <-chan os.Signal, ready func(map[string]string), serve func(T, <-chan os.Signal, func(map[string]string)) error) error {
+// configured runs a child with its argument parsed from JSON.
+func configured[T any](
+	argument string, signals <-chan os.Signal, ready func(map[string]string),
+	serve func(T, <-chan os.Signal, func(map[string]string)) error,
+) error {
 	var cfg T
 	if err := json.Unmarshal([]byte(argument), &cfg); err != nil {
 		return fmt.Errorf("read the argument: %w", err)
@@ -165,14 +173,14 @@ func configured[T any](argument string, signals <-chan os.Signal, ready func(map
 	return serve(cfg, signals, ready)
 }
 
-// answer answers questions until there are no more.
-func answer(in io.Reader, say func(reply), others func(question string) reply, end func()) {
+// answer answers questions until the end of the input.
+func answer(in io.Reader, send func(reply), others func(question string) reply, end func()) {
 	defer end()
 	questions := bufio.NewScanner(in)
 	for questions.Scan() {
 		switch questions.Text() {
 		case askHeap, askHeld:
-			// Twice: what has a finalizer is freed by the second.
+			// The second collection frees objects with finalizers.
 			runtime.GC()
 			debug.FreeOSMemory()
 			var memory runtime.MemStats
@@ -181,42 +189,47 @@ func answer(in io.Reader, say func(reply), others func(question string) reply, e
 			if questions.Text() == askHeld {
 				held += memory.StackInuse
 			}
-			say(reply{Bytes: held})
+			send(reply{Bytes: held})
 		case askPeak:
 			peak, err := peakMemory()
 			r := reply{Bytes: peak}
 			if err != nil {
 				r.Error = err.Error()
 			}
-			say(r)
+			send(r)
 		default:
-			go func(question string) { say(others(question)) }(questions.Text()) // who asks may end before it is answered
+			go func(question string) { send(others(question)) }(questions.Text()) // it may take long
 		}
 	}
 }
 
-// child is a process that was started.
+// child is a started process.
 type child struct {
 	name    string
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
 	replies chan reply
 	ended   chan struct{}
-	err     error // of its end; read after ended
+	err     error // of its exit; read after ended
 	log     string
 	addrs   map[string]string
 	once    sync.Once
 }
 
-const childPatience = 30 * time.Second
+// childTimeout is the longest time until a child exits.
+const childTimeout = 30 * time.Second
 
-// start starts a child with its arguments, and returns when it is ready. It ends with the bed, if not earlier. What of its name follows a dot only tells it from others.
-func (b *bed) start(ctx context.Context, dir, name string, args ...string) (*child, error) {
+// start starts a child and returns when it is ready. It stops with the fixture at the latest. The part of the
+// name after a dot distinguishes children of one kind.
+func (f *fixture) start(ctx context.Context, dir, name string, args ...string) (*child, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	c := &child{name: name, cmd: exec.Command(program, args...), replies: make(chan reply), ended: make(chan struct{}), log: filepath.Join(dir, name+".log")} //nolint:gosec,noctx // this program again; its end is that of its input
+	c := &child{
+		name: name, replies: make(chan reply), ended: make(chan struct{}), log: filepath.Join(dir, name+".log"),
+		cmd: exec.Command(program, args...), //nolint:gosec,noctx // this program; it exits at the end of its input
+	}
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of the %s: %w", name, err)
@@ -227,11 +240,11 @@ func (b *bed) start(ctx context.Context, dir, name string, args ...string) (*chi
 	if strings.HasPrefix(kind, peerPrefix) {
 		c.cmd.Env = append(c.cmd.Env, "GORACE=exitcode=0")
 	}
-	if b.profile != "" {
-		c.cmd.Env = append(c.cmd.Env, profileVariable+"="+b.profile+"."+name)
+	if f.profile != "" {
+		c.cmd.Env = append(c.cmd.Env, profileVariable+"="+f.profile+"."+name)
 	}
 	c.cmd.Stderr = log
-	// A Ctrl-C at the terminal is for this process, which ends the child.
+	// Ctrl-C at the terminal signals this process only, which stops the child.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdout, err := c.cmd.StdoutPipe()
 	if err == nil {
@@ -244,8 +257,8 @@ func (b *bed) start(ctx context.Context, dir, name string, args ...string) (*chi
 		return nil, fmt.Errorf("start the %s: %w", name, err)
 	}
 	go c.listen(stdout)
-	b.onClose(func(context.Context) error { return c.stop() })
-	r, err := c.hear(ctx)
+	f.onClose(func(context.Context) error { return c.stop() })
+	r, err := c.receive(ctx)
 	c.addrs = r.Ready
 	return c, err
 }
@@ -263,7 +276,7 @@ func (c *child) listen(from io.Reader) {
 	c.err = c.cmd.Wait()
 }
 
-func (c *child) hear(ctx context.Context) (reply, error) {
+func (c *child) receive(ctx context.Context) (reply, error) {
 	select {
 	case r := <-c.replies:
 		if r.Error != "" {
@@ -271,50 +284,51 @@ func (c *child) hear(ctx context.Context) (reply, error) {
 		}
 		return r, nil
 	case <-c.ended:
-		return reply{}, fmt.Errorf("%s: ended by itself: %w\n%s", c.name, errors.Join(c.err, errors.New("its log ends with")), c.tail())
+		return reply{}, errors.Join(fmt.Errorf("%s exited; the end of its log:\n%s", c.name, c.tail()), c.err)
 	case <-ctx.Done():
 		return reply{}, fmt.Errorf("%s: %w", c.name, context.Cause(ctx))
 	}
 }
 
-// ask asks for a number of bytes.
+// ask sends a question that is answered with a number of bytes.
 func (c *child) ask(ctx context.Context, question string) (float64, error) {
 	r, err := c.question(ctx, question)
 	return float64(r.Bytes), err
 }
 
+// question sends a question and waits for the reply.
 func (c *child) question(ctx context.Context, question string) (reply, error) {
 	if _, err := io.WriteString(c.stdin, question+"\n"); err != nil {
 		return reply{}, fmt.Errorf("%s: ask for its %s: %w", c.name, question, err)
 	}
-	return c.hear(ctx)
+	return c.receive(ctx)
 }
 
-// stop ends the child and waits for it. It may be called again.
+// stop stops the child and waits for its exit. Further calls do nothing.
 func (c *child) stop() error {
 	var err error
 	c.once.Do(func() {
 		err = c.stdin.Close()
-		patience := time.NewTimer(childPatience)
-		defer patience.Stop()
+		timeout := time.NewTimer(childTimeout)
+		defer timeout.Stop()
 		for {
 			select {
-			case <-c.replies: // that nobody waits for
+			case <-c.replies: // late
 			case <-c.ended:
 				if c.err != nil {
 					err = errors.Join(err, fmt.Errorf("%s: %w\n%s", c.name, c.err, c.tail()))
 				}
 				return
-			case <-patience.C:
+			case <-timeout.C:
 				_ = c.cmd.Process.Kill()
-				err = errors.Join(err, fmt.Errorf("%s: did not end and was killed", c.name))
+				err = errors.Join(err, fmt.Errorf("%s did not exit within %s", c.name, childTimeout))
 			}
 		}
 	})
 	return err
 }
 
-// tail is the end of its log.
+// tail returns the end of the log.
 func (c *child) tail() string {
 	const lines = 10
 	raw, err := os.ReadFile(c.log)

@@ -27,128 +27,75 @@ const (
 	// bareStream has the settings of DEPLOYS.
 	bareStream = "BARE"
 	bareRoot   = "bare"
-	// bareBatch is what one request fetches, as many as the reader's.
+	// bareBatch is the size of a fetch, the same as that of the service.
 	bareBatch = 4000
 )
 
-// factsBed is a stretch of OBSERVED, and two streams for what follows from it.
-type factsBed struct {
-	parts    *bed
-	database string
-	js       jetstream.JetStream
-	last     uint64
-	count    int // of observations
-	told     []bareFact
-	round    int
+// factsFixture has observations on OBSERVED, and streams for facts.
+type factsFixture struct {
+	database     string
+	js           jetstream.JetStream
+	observations uint64
+	facts        []bareFact
+	round        int
 }
 
-// bareFact is a fact that was told, to be told again.
+// bareFact is a fact that the service published, to publish again.
 type bareFact struct {
 	workload, subject string
 	header            nats.Header
 	data              []byte
 }
 
-// bareFlight is a fact on its way.
-type bareFlight struct {
-	workload string
-	ack      jetstream.PubAckFuture
-}
-
-func measureFacts(ctx context.Context, measured Measured, size Size) (err error) {
-	parts := &bed{}
-	defer parts.close(ctx, &err)
-	database, err := parts.postgres(ctx)
-	if err != nil {
-		return err
-	}
-	conn, err := parts.nats()
-	if err != nil {
-		return err
-	}
-	b := &factsBed{parts: parts, database: database.URL()}
-	if b.js, err = parts.streams(ctx, conn); err != nil {
-		return err
-	}
-	if b.last, err = newStage(b.js, size.of(factsWorkloads)).play(ctx, factsRollouts); err != nil {
-		return err
-	}
-	b.count = int(b.last)
-	// What is told by the first is what the bare one tells.
-	if _, err := b.ours(ctx); err != nil {
-		return err
-	}
-	if err := b.capture(ctx); err != nil {
-		return err
-	}
-	ours, bare, err := takeTurns(ctx, size.For,
-		func(ctx context.Context, _ int) (float64, error) { return b.ours(ctx) },
-		func(ctx context.Context, _ int) (float64, error) { return b.bare(ctx) })
-	if err != nil {
-		return err
-	}
-	m := beside(median(ours), median(bare))
-	m.Note = fmt.Sprintf("%d facts of %d observations of %d workloads", len(b.told), b.count, size.of(factsWorkloads))
+// measureFacts measures the reader of the deploys service over OBSERVED, from its start to its last commit. The
+// baseline consumes the same observations and publishes the same facts as safely, but detects and stores
+// nothing.
+func measureFacts(ctx context.Context, f *fixture, size Size, measured Measured) {
+	b := &factsFixture{database: must(f.postgres(ctx)).URL()}
+	_, b.js, _ = f.jetStream(ctx)
+	b.observations = newRecording(b.js, size.of(factsWorkloads)).publish(ctx, factsRollouts)
+	must(b.detect(ctx))
+	b.readFacts(ctx)
+	m := takeTurns(ctx, size.For,
+		func(int) float64 { return must(b.detect(ctx)) },
+		func(int) float64 { return b.bare(ctx) })
+	m.Note = fmt.Sprintf("%d facts of %d observations of %d workloads", len(b.facts), b.observations, size.of(factsWorkloads))
 	measured["facts_per_s"] = m
-	return nil
 }
 
-// stream makes a stream anew, with the settings of DEPLOYS.
-func (b *factsBed) stream(ctx context.Context, name, subjects string) error {
-	if err := b.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("empty stream %s: %w", name, err)
+// emptyStream makes a stream with the settings of DEPLOYS. It deletes an existing one.
+func (b *factsFixture) emptyStream(ctx context.Context, name, subjects string) {
+	if err := b.js.DeleteStream(ctx, name); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		check(err)
 	}
 	for _, s := range topology.Streams() {
-		if s.Name != topology.StreamDeploys {
-			continue
-		}
-		cfg := s.Config(benchCell, topology.Options{StorageBytes: 1 << 30})
-		cfg.Name, cfg.Subjects, cfg.RePublish.Source = name, []string{subjects}, subjects
-		cfg.RePublish.Destination = "live." + subjects
-		if _, err := b.js.CreateStream(ctx, cfg); err != nil {
-			return fmt.Errorf("make stream %s: %w", name, err)
+		if s.Name == topology.StreamDeploys {
+			cfg := s.Config(benchCell, topology.Options{StorageBytes: 1 << 30})
+			cfg.Name, cfg.Subjects = name, []string{subjects}
+			cfg.RePublish.Source, cfg.RePublish.Destination = subjects, "live."+subjects
+			must(b.js.CreateStream(ctx, cfg))
 		}
 	}
-	return nil
 }
 
-// ours takes the stretch through the reader into an empty database and an empty stream.
-func (b *factsBed) ours(ctx context.Context) (rate float64, err error) {
-	parts := &bed{}
-	defer parts.close(ctx, &err)
-	if err := b.stream(ctx, topology.StreamDeploys, benchCell.All(topology.FamilyDeploy)); err != nil {
-		return 0, err
-	}
+// detect runs the reader of the service with an empty database and an empty stream.
+func (b *factsFixture) detect(ctx context.Context) (rate float64, err error) {
+	f := &fixture{}
+	defer f.close(ctx, &err)
+	defer recoverFailure(&err)
+	b.emptyStream(ctx, topology.StreamDeploys, benchCell.All(topology.FamilyDeploy))
 	b.round++
-	series, err := deploysstore.Migrations()
-	if err != nil {
-		return 0, fmt.Errorf("make the tables: %w", err)
-	}
-	pool, err := parts.pool(ctx, b.database, fmt.Sprintf("deploys%d", b.round), series...)
-	if err != nil {
-		return 0, err
-	}
-	ingest := readerOf(pool, b.js)
-	consumer, err := ingest.Consumer()
-	if err != nil {
-		return 0, fmt.Errorf("make the reader: %w", err)
-	}
-	cursor, err := watchCursor(ctx, parts, pool)
-	if err != nil {
-		return 0, err
-	}
+	pool := must(f.pool(ctx, b.database, fmt.Sprintf("deploys%d", b.round), must(deploysstore.Migrations())...))
+	consumer := must(newDeploysIngest(pool, b.js).Consumer())
+	cursor := watchCursor(ctx, f, pool)
 	began := time.Now()
-	parts.background(ctx, consumer.Run)
-	ended, err := cursor.reached(ctx, b.last)
-	if err != nil {
-		return 0, err
-	}
-	told, err := lastSequence(ctx, b.js, topology.StreamDeploys)
-	return float64(told) / ended.Sub(began).Seconds(), err
+	f.background(ctx, consumer.Run)
+	ended := must(cursor.reached(ctx, b.observations))
+	return float64(lastSequence(ctx, b.js, topology.StreamDeploys)) / ended.Sub(began).Seconds(), nil
 }
 
-// readerOf is the reader of the service with its default settings.
-func readerOf(pool *pgxpool.Pool, js jetstream.JetStream) *deploysnats.Ingest {
+// newDeploysIngest returns the reader of the service with its default settings.
+func newDeploysIngest(pool *pgxpool.Pool, js jetstream.JetStream) *deploysnats.Ingest {
 	const label = "lockstep.dev/deploy-group"
 	return &deploysnats.Ingest{
 		Pool: pool, JetStream: js, Cell: benchCell, Logger: quiet(), Store: &deploysstore.Store{}, Directory: everyAgent{},
@@ -156,7 +103,7 @@ func readerOf(pool *pgxpool.Pool, js jetstream.JetStream) *deploysnats.Ingest {
 	}
 }
 
-// everyAgent is a directory in which every agent is one of the project's.
+// everyAgent is a directory with every agent.
 type everyAgent struct{}
 
 func (everyAgent) Agent(id int64) (directory.Agent, bool) {
@@ -165,127 +112,85 @@ func (everyAgent) Agent(id int64) (directory.Agent, bool) {
 func (everyAgent) Changed() <-chan struct{} { return nil }
 func (everyAgent) Following() bool          { return true }
 
-// capture keeps what was told.
-func (b *factsBed) capture(ctx context.Context) error {
-	stream, err := b.js.Stream(ctx, topology.StreamDeploys)
-	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", topology.StreamDeploys, err)
-	}
+// readFacts keeps the published facts.
+func (b *factsFixture) readFacts(ctx context.Context) {
+	stream := must(b.js.Stream(ctx, topology.StreamDeploys))
 	for n := uint64(1); n <= stream.CachedInfo().State.LastSeq; n++ {
-		m, err := stream.GetMsg(ctx, n)
-		if err != nil {
-			return fmt.Errorf("read what was told: %w", err)
-		}
+		m := must(stream.GetMsg(ctx, n))
 		header := maps.Clone(m.Header)
 		delete(header, jetstream.ExpectedLastSubjSeqHeader)
 		delete(header, jetstream.ExpectedLastSubjSeqSubjHeader)
 		subject := bareRoot + "." + m.Subject
-		b.told = append(b.told, bareFact{workload: subject[:strings.LastIndexByte(subject, '.')], subject: subject, header: header, data: m.Data})
+		workload := subject[:strings.LastIndexByte(subject, '.')]
+		b.facts = append(b.facts, bareFact{workload: workload, subject: subject, header: header, data: m.Data})
 	}
-	if len(b.told) == 0 {
-		return errors.New("nothing was told")
+	if len(b.facts) == 0 {
+		check(errors.New("the deploys service published no fact"))
 	}
-	return nil
 }
 
-// bare consumes the stretch and publishes as many facts, and does nothing between: the least that anybody does who tells the same facts as safely. It does less than ours,
-// which also stores them, with states and history. Its position is kept by the server, batch by batch, after what follows from it is there.
-func (b *factsBed) bare(ctx context.Context) (float64, error) {
-	if err := b.stream(ctx, bareStream, bareRoot+".>"); err != nil {
-		return 0, err
-	}
-	stream, err := b.js.Stream(ctx, topology.StreamObserved)
-	if err != nil {
-		return 0, fmt.Errorf("look at stream %s: %w", topology.StreamObserved, err)
-	}
+// bare consumes the observations and publishes the facts. It acknowledges a batch after the facts of the batch.
+func (b *factsFixture) bare(ctx context.Context) float64 {
+	b.emptyStream(ctx, bareStream, bareRoot+".>")
+	stream := must(b.js.Stream(ctx, topology.StreamObserved))
 	began := time.Now()
-	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: bareStream, AckPolicy: jetstream.AckAllPolicy, MaxAckPending: bareBatch})
-	if err != nil {
-		return 0, fmt.Errorf("consume: %w", err)
-	}
-	last := make(map[string]uint64, len(b.told))
-	for consumed, published := 0, 0; consumed < b.count; {
-		batch, err := consumer.Fetch(min(bareBatch, b.count-consumed), jetstream.FetchContext(ctx))
-		if err != nil {
-			return 0, fmt.Errorf("consume: %w", err)
-		}
+	consumer := must(stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: bareStream, AckPolicy: jetstream.AckAllPolicy, MaxAckPending: bareBatch,
+	}))
+	last := make(map[string]uint64, len(b.facts))
+	count := int(b.observations)
+	for consumed, sent := 0, 0; consumed < count; {
+		batch := must(consumer.Fetch(min(bareBatch, count-consumed), jetstream.FetchContext(ctx)))
 		var newest jetstream.Msg
 		for newest = range batch.Messages() {
 			consumed++
 		}
-		if err := batch.Error(); err != nil {
-			return 0, fmt.Errorf("consume: %w", err)
-		}
-		upTo := len(b.told) * consumed / b.count
-		if err := b.publish(ctx, b.told[published:upTo], last); err != nil {
-			return 0, err
-		}
-		published = upTo
-		if err := newest.DoubleAck(ctx); err != nil {
-			return 0, fmt.Errorf("consume: %w", err)
-		}
+		check(batch.Error())
+		next := len(b.facts) * consumed / count
+		b.publish(ctx, b.facts[sent:next], last)
+		sent = next
+		check(newest.DoubleAck(ctx))
 	}
-	took := time.Since(began)
-	if err := stream.DeleteConsumer(ctx, bareStream); err != nil {
-		return 0, fmt.Errorf("remove the consumer: %w", err)
+	rate := perSecond(len(b.facts), began)
+	check(stream.DeleteConsumer(ctx, bareStream))
+	if n := lastSequence(ctx, b.js, bareStream); n != uint64(len(b.facts)) {
+		check(fmt.Errorf("published %d of %d facts", n, len(b.facts)))
 	}
-	told, err := lastSequence(ctx, b.js, bareStream)
-	if err == nil && told != uint64(len(b.told)) {
-		err = fmt.Errorf("%d of %d facts were published", told, len(b.told))
-	}
-	if err != nil {
-		return 0, err
-	}
-	return float64(len(b.told)) / took.Seconds(), nil
+	return rate
 }
 
-// publish publishes facts, one of each workload at a time, each on condition that the one before it is the last one about its workload. The next one of a workload
-// goes with the acknowledgement of the one before.
-func (b *factsBed) publish(ctx context.Context, facts []bareFact, last map[string]uint64) error {
-	left := map[string][]bareFact{}
-	var workloads []string
-	for _, f := range facts {
-		if left[f.workload] == nil {
-			workloads = append(workloads, f.workload)
-		}
-		left[f.workload] = append(left[f.workload], f)
+// publish publishes facts, each with a compare-and-set on the last fact of its workload. The next fact of a
+// workload follows the acknowledgement of the one before.
+func (b *factsFixture) publish(ctx context.Context, facts []bareFact, last map[string]uint64) {
+	type inflight struct {
+		workload string
+		ack      jetstream.PubAckFuture
 	}
-	flying := make([]bareFlight, 0, len(facts)) // in the order in which they are acknowledged
-	send := func(workload string) error {
-		if len(left[workload]) == 0 {
-			return nil
-		}
-		f := left[workload][0]
-		left[workload] = left[workload][1:]
+	queues := map[string][]bareFact{}
+	var sent []inflight // in the order of the acknowledgements
+	send := func(workload string) {
+		f := queues[workload][0]
+		queues[workload] = queues[workload][1:]
 		m := &nats.Msg{Subject: f.subject, Header: maps.Clone(f.header), Data: f.data}
 		m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(last[workload], 10)}
 		m.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{workload + ".*"}
-		ack, err := b.js.PublishMsgAsync(m, jetstream.WithStallWait(stagePatience))
-		if err != nil {
-			return fmt.Errorf("publish: %w", err)
+		sent = append(sent, inflight{workload, must(b.js.PublishMsgAsync(m, jetstream.WithStallWait(publishTimeout)))})
+	}
+	var workloads []string
+	for _, f := range facts {
+		if queues[f.workload] == nil {
+			workloads = append(workloads, f.workload)
 		}
-		flying = append(flying, bareFlight{workload, ack})
-		return nil
+		queues[f.workload] = append(queues[f.workload], f)
 	}
 	for _, workload := range workloads {
-		if err := send(workload); err != nil {
-			return err
+		send(workload)
+	}
+	for ; len(sent) > 0; sent = sent[1:] {
+		workload := sent[0].workload
+		last[workload] = must(acknowledged(ctx, sent[0].ack)).Sequence
+		if len(queues[workload]) > 0 {
+			send(workload)
 		}
 	}
-	for len(flying) > 0 {
-		f := flying[0]
-		flying = flying[1:]
-		select {
-		case ack := <-f.ack.Ok():
-			last[f.workload] = ack.Sequence
-		case err := <-f.ack.Err():
-			return fmt.Errorf("publish: %w", err)
-		case <-ctx.Done():
-			return fmt.Errorf("publish: %w", context.Cause(ctx))
-		}
-		if err := send(f.workload); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -30,69 +31,73 @@ import (
 )
 
 const (
-	notifiedDeployments = 12
-	// notifyLanes are rolled out beside each other, each one Deployment after the other: one alone takes a quarter of a second, most of which is the cluster's.
+	notifyDeployments = 12
+	// notifyLanes roll out at the same time: a rollout takes a quarter of a second, most of it the cluster's.
 	notifyLanes = 3
-	// notifyPause between changes, of whichever lane.
+	// notifyPause is the time between two changes.
 	notifyPause = 100 * time.Millisecond
-	// leastNotified is how many rollouts a percentile of a hundred needs: the value is then what four are above.
-	leastNotified   = 400
-	notifyNamespace = "default"
-	notifyPatience  = time.Minute
-	revisionNote    = "deployment.kubernetes.io/revision"
+	// notifyRollouts is the least number of rollouts for a 99th percentile.
+	notifyRollouts     = 400
+	notifyNamespace    = "default"
+	notifyTimeout      = time.Minute
+	revisionAnnotation = "deployment.kubernetes.io/revision"
 )
 
-// notifyBed is a whole system with a subscriber, and an informer beside it that knows of nothing.
-type notifyBed struct {
+// notifyFixture is a whole system with a subscriber, and an informer of client-go.
+type notifyFixture struct {
 	client kubernetes.Interface
 
 	mu sync.Mutex
-	// heard and seen are when the subscriber and the informer had it; sets and named are the halves of what the informer sees of a start: the ReplicaSet is there, and the
-	// Deployment names its revision.
-	heard, seen, sets, named map[rolled]time.Time
-	changed                  chan struct{}
-	err                      error
+	// The first time at which each was known, by rollout. A rollout has started for the informer when the
+	// ReplicaSet exists and the Deployment names its revision.
+	subscriber, informer, replicaSets, named map[rollout]time.Time
+	changed                                  chan struct{}
+	err                                      error
 }
 
-// rolled is a revision of a Deployment.
-type rolled struct {
+// rollout is a revision of a Deployment.
+type rollout struct {
 	name     string
 	revision int
-	// over says that it is about the end of the rollout.
-	over bool
+	// ended means the end of the rollout instead of its start.
+	ended bool
 }
 
-func measureNotify(ctx context.Context, measured Measured, size Size) (err error) {
-	parts := &bed{}
-	defer parts.close(ctx, &err)
-	b, err := newNotifyBed(ctx, parts)
-	if err != nil {
-		return err
-	}
-	names := make([]string, size.of(notifiedDeployments))
+// latencies are in milliseconds after the change, and after the informer.
+type latencies struct {
+	mu                   sync.Mutex
+	subscriber, informer []float64
+	startDelay, endDelay []float64
+}
+
+func (l *latencies) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.subscriber)
+}
+
+// measureNotify changes pod templates of Deployments. It measures until an outside subscriber has the fact
+// that the rollout started, beside an informer that has the objects.
+func measureNotify(ctx context.Context, f *fixture, size Size, measured Measured) {
+	n := newNotifyFixture(ctx, f)
+	names := make([]string, size.of(notifyDeployments))
 	for i := range names {
 		names[i] = fmt.Sprintf("web-%d", i)
-		if err := b.create(ctx, names[i]); err != nil {
-			return err
-		}
+		check(n.create(ctx, names[i]))
 	}
-	var found notified
+	var l latencies
 	began := time.Now()
-	enough := func() bool { return found.rollouts() >= size.of(leastNotified) && time.Since(began) >= size.For }
+	enough := func() bool { return l.count() >= size.of(notifyRollouts) && time.Since(began) >= size.For }
 	pace := time.NewTicker(notifyPause)
 	defer pace.Stop()
-	lanes, lanesCtx := errgroup.WithContext(ctx)
+	lanes, ctx := errgroup.WithContext(ctx)
 	for own := range slices.Chunk(names, (len(names)+notifyLanes-1)/notifyLanes) {
 		lanes.Go(func() error {
-			// The first round is not counted: connections are made, plans are.
+			// The first round, which makes connections, is not counted.
 			for revision := 2; revision < 2+leastTurns || !enough(); revision++ {
 				for _, name := range own {
-					select {
-					case <-pace.C:
-					case <-lanesCtx.Done():
-						return fmt.Errorf("roll out: %w", context.Cause(lanesCtx))
-					}
-					if err := b.once(lanesCtx, name, revision, &found); err != nil {
+					<-pace.C
+					if err := n.rollOut(ctx, name, revision, &l); err != nil {
 						return err
 					}
 				}
@@ -100,215 +105,176 @@ func measureNotify(ctx context.Context, measured Measured, size Size) (err error
 			return nil
 		})
 	}
-	if err := lanes.Wait(); err != nil {
-		return err //nolint:wrapcheck // says what failed
-	}
-	measured["notify_p50_ms"] = beside(median(found.ours), median(found.bare))
-	p99 := beside(percentile(found.ours, 99), percentile(found.bare, 99))
-	p99.Note = fmt.Sprintf("%d rollouts; later than the informer for the same change: start p50 %.1f p99 %.1f ms, end p50 %.1f p99 %.1f ms",
-		len(found.ours), median(found.more), percentile(found.more, 99), median(found.end), percentile(found.end, 99))
+	check(lanes.Wait())
+	measured["notify_p50_ms"] = beside(median(l.subscriber), median(l.informer))
+	p99 := beside(percentile(l.subscriber, 99), percentile(l.informer, 99))
+	p99.Note = fmt.Sprintf("%d rollouts; after the informer: start p50 %.1f p99 %.1f ms, end p50 %.1f p99 %.1f ms", l.count(),
+		median(l.startDelay), percentile(l.startDelay, 99), median(l.endDelay), percentile(l.endDelay, 99))
 	measured["notify_p99_ms"] = p99
-	return nil
 }
 
-// notified is how long it took until a start was known, to the subscriber and to the informer; how much longer to the one, and the same of ends. In milliseconds.
-type notified struct {
-	mu                    sync.Mutex
-	ours, bare, more, end []float64
-}
-
-func (n *notified) rollouts() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.ours)
-}
-
-// once lets a Deployment roll out, and waits until all is known of that.
-func (b *notifyBed) once(ctx context.Context, name string, revision int, into *notified) error {
-	at, err := b.roll(ctx, name, revision)
+// rollOut changes a Deployment and waits for the start and the end of the rollout.
+func (n *notifyFixture) rollOut(ctx context.Context, name string, revision int, l *latencies) error {
+	image := fmt.Sprintf("registry.example/web:%d", revision)
+	patch := `{"spec":{"template":{"spec":{"containers":[{"name":"web","image":"` + image + `"}]}}}}`
+	began := time.Now()
+	_, err := n.client.AppsV1().Deployments(notifyNamespace).
+		Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("change a Deployment: %w", err)
+	}
+	subscriber, informer, err := n.wait(ctx, rollout{name: name, revision: revision})
 	if err != nil {
 		return err
 	}
-	started, over := rolled{name: name, revision: revision}, rolled{name: name, revision: revision, over: true}
-	heard, seen, err := b.wait(ctx, started)
-	if err != nil {
-		return err
-	}
-	heardOver, seenOver, err := b.wait(ctx, over)
+	subscriberEnd, informerEnd, err := n.wait(ctx, rollout{name: name, revision: revision, ended: true})
 	if err != nil || revision == 2 {
 		return err
 	}
-	into.mu.Lock()
-	defer into.mu.Unlock()
-	into.ours, into.bare = append(into.ours, milliseconds(heard.Sub(at))), append(into.bare, milliseconds(seen.Sub(at)))
-	into.more, into.end = append(into.more, milliseconds(heard.Sub(seen))), append(into.end, milliseconds(heardOver.Sub(seenOver)))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.subscriber = append(l.subscriber, milliseconds(subscriber.Sub(began)))
+	l.informer = append(l.informer, milliseconds(informer.Sub(began)))
+	l.startDelay = append(l.startDelay, milliseconds(subscriber.Sub(informer)))
+	l.endDelay = append(l.endDelay, milliseconds(subscriberEnd.Sub(informerEnd)))
 	return nil
 }
 
-func newNotifyBed(ctx context.Context, parts *bed) (*notifyBed, error) {
-	database, err := parts.postgres(ctx)
-	if err != nil {
-		return nil, err
-	}
-	system, err := stack.Start(ctx, stack.Options{DatabaseURL: database.URL(), Workloads: watcher.Workloads{Enabled: true}})
-	if err != nil {
-		return nil, fmt.Errorf("start the system: %w", err)
-	}
-	parts.onClose(func(context.Context) error { return system.Stop() })
-	cfg, err := clientcmd.BuildConfigFromFlags("", system.Kubeconfig())
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+func newNotifyFixture(ctx context.Context, f *fixture) *notifyFixture {
+	system := must(stack.Start(ctx, stack.Options{
+		DatabaseURL: must(f.postgres(ctx)).URL(), Workloads: watcher.Workloads{Enabled: true},
+	}))
+	f.onClose(func(context.Context) error { return system.Stop() })
+	cfg := must(clientcmd.BuildConfigFromFlags("", system.Kubeconfig()))
+	cfg.ContentType = runtime.ContentTypeProtobuf
+	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.QPS = -1
-	b := &notifyBed{heard: map[rolled]time.Time{}, seen: map[rolled]time.Time{}, sets: map[rolled]time.Time{}, named: map[rolled]time.Time{}, changed: make(chan struct{})}
-	if b.client, err = kubernetes.NewForConfig(cfg); err != nil {
-		return nil, fmt.Errorf("client: %w", err)
+	n := &notifyFixture{
+		client: must(kubernetes.NewForConfig(cfg)), subscriber: map[rollout]time.Time{}, informer: map[rollout]time.Time{},
+		replicaSets: map[rollout]time.Time{}, named: map[rollout]time.Time{}, changed: make(chan struct{}),
 	}
-	if err := b.subscribe(ctx, parts, system); err != nil {
-		return nil, err
-	}
-	return b, b.inform(ctx, parts)
+	n.subscribe(ctx, f, system)
+	n.startInformer(ctx, f)
+	return n
 }
 
-// subscribe lets an outside tool in, which hears facts live.
-func (b *notifyBed) subscribe(ctx context.Context, parts *bed, system *stack.Stack) error {
-	api, err := system.Client()
-	if err != nil {
-		return fmt.Errorf("call the API: %w", err)
-	}
-	response, err := api.Subscribers.CreateSubscriber(ctx, connect.NewRequest(&statev1.CreateSubscriberRequest{Name: "bench"}))
-	if err != nil {
-		return fmt.Errorf("make a subscriber: %w", err)
-	}
-	made := response.Msg
-	conn, err := parts.connect(made.GetNatsUrls()[0], nats.UserInfo(made.GetListener(), made.GetToken()), nats.CustomInboxPrefix(made.GetInboxPrefix()))
-	if err != nil {
-		return err
-	}
-	if _, err := conn.Subscribe(stack.Cell.All(topology.FamilyDeploy), b.hear); err != nil {
-		return fmt.Errorf("subscribe: %w", err)
-	}
-	if err := conn.FlushTimeout(notifyPatience); err != nil {
-		return fmt.Errorf("subscribe: %w", err)
-	}
-	return nil
+// subscribe subscribes to live facts with the credentials of an outside tool.
+func (n *notifyFixture) subscribe(ctx context.Context, f *fixture, system *stack.Stack) {
+	request := connect.NewRequest(&statev1.CreateSubscriberRequest{Name: "bench"})
+	s := must(must(system.Client()).Subscribers.CreateSubscriber(ctx, request)).Msg
+	conn := must(f.connect(s.GetNatsUrls()[0],
+		nats.UserInfo(s.GetListener(), s.GetToken()), nats.CustomInboxPrefix(s.GetInboxPrefix())))
+	must(conn.Subscribe(stack.Cell.All(topology.FamilyDeploy), func(m *nats.Msg) {
+		at := time.Now()
+		var e struct {
+			Fact events.DeployFact `json:"customData"` //nolint:tagliatelle // CDEvents' own spelling
+		}
+		err := json.Unmarshal(m.Data, &e)
+		fact := &e.Fact
+		switch {
+		case err != nil:
+			n.record(nil, rollout{}, at, fmt.Errorf("a fact on %s: %w", m.Subject, err))
+		case fact.Rollout != nil && (fact.Fact == events.FactStarted || fact.Fact == events.FactCompleted):
+			r := rollout{fact.Workload.Name, fact.Rollout.Revision, fact.Fact == events.FactCompleted}
+			n.record(n.subscriber, r, at, nil)
+		}
+	}))
+	check(conn.FlushTimeout(notifyTimeout))
 }
 
-func (b *notifyBed) hear(m *nats.Msg) {
-	at := time.Now()
-	var told struct {
-		Fact events.DeployFact `json:"customData"` //nolint:tagliatelle // CDEvents' own spelling
-	}
-	err := json.Unmarshal(m.Data, &told)
-	f := &told.Fact
-	switch {
-	case err != nil:
-		b.note(nil, rolled{}, at, fmt.Errorf("a fact on %s: %w", m.Subject, err))
-	case f.Rollout != nil && (f.Fact == events.FactStarted || f.Fact == events.FactCompleted):
-		b.note(b.heard, rolled{name: f.Workload.Name, revision: f.Rollout.Revision, over: f.Fact == events.FactCompleted}, at, nil)
-	}
-}
-
-// inform begins the informer, which does no more than look.
-func (b *notifyBed) inform(ctx context.Context, parts *bed) error {
+func (n *notifyFixture) startInformer(ctx context.Context, f *fixture) {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	factory := informers.NewSharedInformerFactoryWithOptions(b.client, 0, informers.WithNamespace(notifyNamespace))
-	parts.onClose(func(context.Context) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithNamespace(notifyNamespace))
+	f.onClose(func(context.Context) error {
 		cancel()
 		factory.Shutdown()
 		return nil
 	})
-	sets, deployments := factory.Apps().V1().ReplicaSets().Informer(), factory.Apps().V1().Deployments().Informer()
-	for _, handle := range []struct {
-		informer cache.SharedIndexInformer
-		look     func(object any)
-	}{{sets, b.seeSet}, {deployments, b.seeDeployment}} {
-		if _, err := handle.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: handle.look, UpdateFunc: func(_, object any) { handle.look(object) }}); err != nil {
-			return fmt.Errorf("begin the informer: %w", err)
-		}
+	replicaSets := factory.Apps().V1().ReplicaSets().Informer()
+	deployments := factory.Apps().V1().Deployments().Informer()
+	handler := func(fn func(object any)) cache.ResourceEventHandlerFuncs {
+		return cache.ResourceEventHandlerFuncs{AddFunc: fn, UpdateFunc: func(_, object any) { fn(object) }}
 	}
+	must(replicaSets.AddEventHandler(handler(n.onReplicaSet)))
+	must(deployments.AddEventHandler(handler(n.onDeployment)))
 	factory.StartWithContext(running)
-	if !cache.WaitForCacheSync(ctx.Done(), sets.HasSynced, deployments.HasSynced) {
-		return fmt.Errorf("wait for the informer: %w", context.Cause(ctx))
+	if !cache.WaitForCacheSync(ctx.Done(), replicaSets.HasSynced, deployments.HasSynced) {
+		check(errors.Join(errors.New("wait for the informer"), context.Cause(ctx)))
 	}
-	return nil
 }
 
-// seeSet sees one half of what says that a rollout has started.
-func (b *notifyBed) seeSet(object any) {
+func (n *notifyFixture) onReplicaSet(object any) {
 	at := time.Now()
 	set, is := object.(*appsv1.ReplicaSet)
 	if !is || len(set.OwnerReferences) == 0 {
 		return
 	}
-	if revision, err := strconv.Atoi(set.Annotations[revisionNote]); err == nil {
-		b.note(b.sets, rolled{name: set.OwnerReferences[0].Name, revision: revision}, at, nil)
+	if revision, err := strconv.Atoi(set.Annotations[revisionAnnotation]); err == nil {
+		n.record(n.replicaSets, rollout{name: set.OwnerReferences[0].Name, revision: revision}, at, nil)
 	}
 }
 
-// seeDeployment sees the other half, and what says that one is over.
-func (b *notifyBed) seeDeployment(object any) {
+func (n *notifyFixture) onDeployment(object any) {
 	at := time.Now()
 	d, is := object.(*appsv1.Deployment)
 	if !is {
 		return
 	}
-	revision, err := strconv.Atoi(d.Annotations[revisionNote])
+	revision, err := strconv.Atoi(d.Annotations[revisionAnnotation])
 	if err != nil {
 		return
 	}
-	b.note(b.named, rolled{name: d.Name, revision: revision}, at, nil)
+	n.record(n.named, rollout{name: d.Name, revision: revision}, at, nil)
 	wanted, s := *d.Spec.Replicas, d.Status
-	if s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == wanted && s.Replicas == wanted && s.AvailableReplicas == wanted {
-		b.note(b.seen, rolled{name: d.Name, revision: revision, over: true}, at, nil)
+	isComplete := s.UpdatedReplicas == wanted && s.Replicas == wanted && s.AvailableReplicas == wanted
+	if s.ObservedGeneration >= d.Generation && isComplete {
+		n.record(n.informer, rollout{name: d.Name, revision: revision, ended: true}, at, nil)
 	}
 }
 
-// note notes when something was known first.
-func (b *notifyBed) note(in map[rolled]time.Time, what rolled, at time.Time, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// record records the first time of a rollout.
+func (n *notifyFixture) record(in map[rollout]time.Time, r rollout, at time.Time, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if err != nil {
-		b.err = err
-	} else if _, known := in[what]; !known {
-		in[what] = at
+		n.err = err
+	} else if _, known := in[r]; !known {
+		in[r] = at
 	}
-	if set, name := b.sets[what], b.named[what]; !set.IsZero() && !name.IsZero() {
-		if b.seen[what] = set; name.After(set) {
-			b.seen[what] = name
+	if set, named := n.replicaSets[r], n.named[r]; !set.IsZero() && !named.IsZero() {
+		if n.informer[r] = set; named.After(set) {
+			n.informer[r] = named
 		}
 	}
-	close(b.changed)
-	b.changed = make(chan struct{})
+	close(n.changed)
+	n.changed = make(chan struct{})
 }
 
-// wait until both know, and say since when.
-func (b *notifyBed) wait(ctx context.Context, what rolled) (heard, seen time.Time, err error) {
-	patience := time.NewTimer(notifyPatience)
-	defer patience.Stop()
+// wait waits until the subscriber and the informer know a rollout.
+func (n *notifyFixture) wait(ctx context.Context, r rollout) (subscriber, informer time.Time, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, notifyTimeout, errors.New("timeout"))
+	defer cancel()
 	for {
-		b.mu.Lock()
-		heard, seen, err = b.heard[what], b.seen[what], b.err
-		changed := b.changed
-		b.mu.Unlock()
-		if err != nil || !heard.IsZero() && !seen.IsZero() {
-			return heard, seen, err
+		n.mu.Lock()
+		subscriber, informer, err = n.subscriber[r], n.informer[r], n.err
+		changed := n.changed
+		n.mu.Unlock()
+		if err != nil || !subscriber.IsZero() && !informer.IsZero() {
+			return subscriber, informer, err
 		}
 		select {
 		case <-changed:
-		case <-patience.C:
-			return heard, seen, fmt.Errorf("revision %d of %s: nothing came (to the subscriber: %t, to the informer: %t)", what.revision, what.name, heard.IsZero(), seen.IsZero())
 		case <-ctx.Done():
-			return heard, seen, fmt.Errorf("wait for a fact: %w", context.Cause(ctx))
+			return subscriber, informer, fmt.Errorf("wait for revision %d of %s (subscriber %t, informer %t): %w",
+				r.revision, r.name, !subscriber.IsZero(), !informer.IsZero(), context.Cause(ctx))
 		}
 	}
 }
 
-// create makes a Deployment and waits until it is rolled out.
-func (b *notifyBed) create(ctx context.Context, name string) error {
+// create creates a Deployment and waits until it is rolled out.
+func (n *notifyFixture) create(ctx context.Context, name string) error {
 	labels := map[string]string{"app": name}
-	_, err := b.client.AppsV1().Deployments(notifyNamespace).Create(ctx, &appsv1.Deployment{
+	_, err := n.client.AppsV1().Deployments(notifyNamespace).Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -321,16 +287,6 @@ func (b *notifyBed) create(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("create a Deployment: %w", err)
 	}
-	_, _, err = b.wait(ctx, rolled{name: name, revision: 1, over: true})
+	_, _, err = n.wait(ctx, rollout{name: name, revision: 1, ended: true})
 	return err
-}
-
-// roll changes the template, and says when.
-func (b *notifyBed) roll(ctx context.Context, name string, revision int) (time.Time, error) {
-	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":"registry.example/web:%d"}]}}}}`, revision)
-	at := time.Now()
-	if _, err := b.client.AppsV1().Deployments(notifyNamespace).Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		return at, fmt.Errorf("change a Deployment: %w", err)
-	}
-	return at, nil
 }

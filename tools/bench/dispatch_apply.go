@@ -22,187 +22,136 @@ import (
 	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/render"
 	"lockstep.internal/tools/testkit/lab"
-	"lockstep.internal/tools/testkit/natsd"
 )
 
-// appliedWorkspaces is how many one turn has.
+// appliedWorkspaces is the number of workspaces of a turn.
 const appliedWorkspaces = 24
 
-// applyBed is a kubelab, and a dispatcher that reads from NATS.
-type applyBed struct {
+// applyFixture is a kubelab, and a dispatcher that reads from NATS.
+type applyFixture struct {
 	js      jetstream.JetStream
 	results jetstream.Consumer
-	bare    metadata.Interface
+	client  metadata.Interface
 	workers int
-	made    int
+	created int
 }
 
-func measureApplied(ctx context.Context, measured Measured, size Size) (err error) {
-	parts := &bed{}
-	defer parts.close(ctx, &err)
-	b, err := newApplyBed(ctx, parts)
-	if err != nil {
-		return err
+// measureApplied measures from messages on DESIRED to results on APPLIED beside server-side applies of the
+// same manifests with as many workers.
+func measureApplied(ctx context.Context, f *fixture, size Size, measured Measured) {
+	a := newApplyFixture(ctx, f)
+	timed := func(n int, apply func(context.Context, []domain.Workspace)) float64 {
+		workspaces := make([]domain.Workspace, n)
+		for i := range workspaces {
+			workspaces[i] = a.newWorkspace()
+		}
+		began := time.Now()
+		apply(ctx, workspaces)
+		return perSecond(n, began)
 	}
+	timed(1, a.dispatch) // waits until the dispatcher leads
 	n := size.of(appliedWorkspaces)
-	ours, bare, err := takeTurns(ctx, size.For,
-		func(ctx context.Context, _ int) (float64, error) { return b.timed(ctx, n, b.dispatch) },
-		func(ctx context.Context, _ int) (float64, error) { return b.timed(ctx, n, b.apply) })
-	if err != nil {
-		return err
-	}
-	measured["applied_per_s"] = beside(median(ours), median(bare))
-	return nil
+	measured["applied_per_s"] = takeTurns(ctx, size.For,
+		func(int) float64 { return timed(n, a.dispatch) },
+		func(int) float64 { return timed(n, a.apply) })
 }
 
-func newApplyBed(ctx context.Context, parts *bed) (*applyBed, error) {
-	dir, err := parts.folder()
-	if err != nil {
-		return nil, err
-	}
-	cluster, err := lab.Start(ctx, lab.Options{Name: "bench"})
-	if err != nil {
-		return nil, fmt.Errorf("start the Kubernetes control plane: %w", err)
-	}
-	parts.onClose(func(context.Context) error { return cluster.Stop() })
-	cfg := dispatcher.DefaultConfig()
-	b := &applyBed{workers: cfg.Workers}
-	rest, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
+func newApplyFixture(ctx context.Context, f *fixture) *applyFixture {
+	dir := must(f.folder())
+	cluster := must(lab.Start(ctx, lab.Options{Name: "bench"}))
+	f.onClose(func(context.Context) error { return cluster.Stop() })
+	rest := must(clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig()))
 	rest.QPS = -1
-	if b.bare, err = metadata.NewForConfig(rest); err != nil {
-		return nil, fmt.Errorf("client: %w", err)
-	}
-	server, err := natsd.Start(natsd.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("start NATS: %w", err)
-	}
-	parts.onClose(func(context.Context) error { return server.Stop() })
-	conn, err := parts.connect(server.ClientURL())
-	if err != nil {
-		return nil, err
-	}
-	if b.js, err = parts.streams(ctx, conn); err != nil {
-		return nil, err
-	}
-	if err := topology.EnsureAgent(ctx, b.js, benchCell, benchAgent); err != nil {
-		return nil, fmt.Errorf("make the agent's consumers: %w", err)
-	}
-	if b.results, err = b.js.CreateConsumer(ctx, topology.StreamApplied, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: time.Hour}); err != nil {
-		return nil, fmt.Errorf("follow results: %w", err)
-	}
+	_, js, url := f.jetStream(ctx)
+	check(topology.EnsureAgent(ctx, js, benchCell, benchAgent))
+
+	cfg := dispatcher.DefaultConfig()
 	cfg.CredentialsFile, cfg.Kubeconfig = filepath.Join(dir, "agent.json"), cluster.Kubeconfig()
 	cfg.Ops.Listen = "127.0.0.1:0"
 	cfg.Telemetry.LogLevel = "error"
-	if err := writeCredentials(cfg.CredentialsFile, benchAgent, server.ClientURL()); err != nil {
-		return nil, err
-	}
-	parts.background(ctx, func(ctx context.Context) error { return dispatcher.Main(ctx, cfg) })
-	// The first waits until the dispatcher leads.
-	_, err = b.timed(ctx, 1, b.dispatch)
-	return b, err
+	check(writeCredentials(cfg.CredentialsFile, benchAgent, url))
+	a := &applyFixture{js: js, client: must(metadata.NewForConfig(rest)), workers: cfg.Workers}
+	a.results = must(js.CreateConsumer(ctx, topology.StreamApplied, jetstream.ConsumerConfig{
+		AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: time.Hour,
+	}))
+	f.background(ctx, func(ctx context.Context) error { return dispatcher.Main(ctx, cfg) })
+	return a
 }
 
-// timed makes workspaces and gives how many a second are brought into the cluster.
-func (b *applyBed) timed(ctx context.Context, n int, bring func(ctx context.Context, workspaces []domain.Workspace) error) (float64, error) {
-	workspaces := make([]domain.Workspace, n)
-	for i := range workspaces {
-		b.made++
-		w, err := domain.NewWorkspace(domain.Creation{
-			Name: fmt.Sprintf("w%06d", b.made), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default", Now: time.Now(),
-			Spec: domain.Spec{
-				Image: "registry.example.com/platform/workspaces/ide:2026.11.3", Ports: []domain.Port{{Name: "web", Number: 8080}},
-				Env: map[string]string{"EDITOR": "vim"}, CPU: "2", Memory: "4Gi", VolumeSize: "10Gi",
-			},
-		})
-		if err != nil {
-			return 0, fmt.Errorf("make a workspace: %w", err)
-		}
-		w.DesiredState = domain.DesiredStopped // so that no pods burden the machine
-		workspaces[i] = w
-	}
-	began := time.Now()
-	err := bring(ctx, workspaces)
-	return float64(n) / time.Since(began).Seconds(), err
+// newWorkspace returns a stopped workspace: its pods would burden the machine.
+func (a *applyFixture) newWorkspace() domain.Workspace {
+	a.created++
+	w := must(domain.NewWorkspace(domain.Creation{
+		Name: fmt.Sprintf("w%06d", a.created), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default",
+		Now: time.Now(),
+		Spec: domain.Spec{
+			Image: "registry.example.com/platform/workspaces/ide:2026.11.3", Ports: []domain.Port{{Name: "web", Number: 8080}},
+			Env: map[string]string{"EDITOR": "vim"}, CPU: "2", Memory: "4Gi", VolumeSize: "10Gi",
+		},
+	}))
+	w.DesiredState = domain.DesiredStopped
+	return w
 }
 
-// dispatch tells the dispatcher and waits for its results.
-func (b *applyBed) dispatch(ctx context.Context, workspaces []domain.Workspace) error {
+// dispatch publishes the desired events and waits for the results.
+func (a *applyFixture) dispatch(ctx context.Context, workspaces []domain.Workspace) {
 	for _, w := range workspaces {
-		data, err := render.Encoded(w, render.Options{})
-		if err != nil {
-			return fmt.Errorf("render: %w", err)
-		}
-		e, err := event.New(event.Attributes{
-			Type: events.TypeDesiredWorkspace, Source: event.ServiceSource(string(benchCell), "state"), Subject: w.ID.String(), ID: w.ID.String() + "/dispatch/1", Time: w.CreatedAt,
-		}, data)
-		if err != nil {
-			return fmt.Errorf("make a desired event: %w", err)
-		}
-		m, err := event.Encode(e, benchCell.Desired(benchAgent, w.ID.String()))
-		if err != nil {
-			return fmt.Errorf("make a desired event: %w", err)
-		}
-		if _, err := b.js.PublishMsgAsync(m); err != nil {
-			return fmt.Errorf("publish: %w", err)
-		}
+		e := must(event.New(event.Attributes{
+			Type: events.TypeDesiredWorkspace, Source: event.ServiceSource(string(benchCell), "state"),
+			Subject: w.ID.String(), ID: w.ID.String() + "/dispatch/1", Time: w.CreatedAt,
+		}, must(render.Encoded(w, render.Options{}))))
+		must(a.js.PublishMsgAsync(must(event.Encode(e, benchCell.Desired(benchAgent, w.ID.String())))))
 	}
 	for range workspaces {
-		m, err := b.results.Next(jetstream.FetchContext(ctx))
-		if err != nil {
-			return fmt.Errorf("wait for a result: %w", err)
-		}
-		if kind := m.Headers().Get("ce-type"); kind != events.TypeApplied {
-			return fmt.Errorf("a workspace was not applied: %s %s", kind, m.Data())
+		m := must(a.results.Next(jetstream.FetchContext(ctx)))
+		if eventType := m.Headers().Get("ce-type"); eventType != events.TypeApplied {
+			check(fmt.Errorf("a workspace was not applied: %s %s", eventType, m.Data()))
 		}
 	}
-	return nil
 }
 
-// apply does no more than apply the manifests.
-func (b *applyBed) apply(ctx context.Context, workspaces []domain.Workspace) error {
+// apply applies the manifests.
+func (a *applyFixture) apply(ctx context.Context, workspaces []domain.Workspace) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(b.workers)
+	group.SetLimit(a.workers)
 	for _, w := range workspaces {
 		group.Go(func() error {
 			data, err := render.Encoded(w, render.Options{})
 			if err != nil {
-				return fmt.Errorf("render: %w", err)
+				return err
 			}
 			var rendered struct {
 				Manifests []json.RawMessage `json:"manifests"`
 			}
 			if err := json.Unmarshal(data, &rendered); err != nil {
-				return fmt.Errorf("read what was rendered: %w", err)
+				return fmt.Errorf("decode the manifests: %w", err)
 			}
 			for _, manifest := range rendered.Manifests {
-				if err := b.patch(ctx, manifest); err != nil {
+				if err := a.patch(ctx, manifest); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}
-	return group.Wait() //nolint:wrapcheck // patch says what failed
+	check(group.Wait())
 }
 
-func (b *applyBed) patch(ctx context.Context, manifest []byte) error {
+func (a *applyFixture) patch(ctx context.Context, manifest []byte) error {
 	var object metav1.PartialObjectMetadata
 	if err := json.Unmarshal(manifest, &object); err != nil {
-		return fmt.Errorf("read a manifest: %w", err)
+		return fmt.Errorf("decode a manifest: %w", err)
 	}
 	kind, known := desired.LookupKind(object.APIVersion, object.Kind)
 	if !known {
-		return fmt.Errorf("kind %s is not known", object.Kind)
+		return fmt.Errorf("unknown kind %s", object.Kind)
 	}
-	resource := metadata.ResourceInterface(b.bare.Resource(kind.Resource))
+	resource := metadata.ResourceInterface(a.client.Resource(kind.Resource))
 	if kind.Namespaced {
-		resource = b.bare.Resource(kind.Resource).Namespace(object.Namespace)
+		resource = a.client.Resource(kind.Resource).Namespace(object.Namespace)
 	}
-	force := true
-	if _, err := resource.Patch(ctx, object.Name, types.ApplyPatchType, manifest, metav1.PatchOptions{FieldManager: "bench", Force: &force}); err != nil {
+	options := metav1.PatchOptions{FieldManager: "bench", Force: new(true)}
+	if _, err := resource.Patch(ctx, object.Name, types.ApplyPatchType, manifest, options); err != nil {
 		return fmt.Errorf("apply a %s: %w", object.Kind, err)
 	}
 	return nil

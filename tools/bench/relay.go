@@ -18,74 +18,19 @@ const (
 	manyAgents  = 1000
 )
 
-const relayAbout = "All on the loopback address, each a process: the target, relays, an agent, and the client, which is this program. It is as cheap as can be, so that what is measured has the machine to itself; figures of client are those of http once more, " +
-	"asked by net/http's client, as programs do. Both have the same aims, since whom those had in mind that set them is not known. The target is net/http's server with responses of 1 KB. Beside it " +
-	"github.com/rancher/remotedialer v0.6.1 with a reverse proxy in front that keeps its connections, in the same run and taking turns, as one of peers; the other, copies, is as many processes as there are relays and agents, which do nothing but copy bytes: what is lost there is lost to the way, not to the relay. Figures of http, client, open, wait, agents and tunnels are in plaintext from end to end; " +
-	"those of https and bulk have TLS between the client and the relay, between relays, and between relay and agent; what is behind an agent is plaintext, as within a cluster. Bulk is what goes in the time of a turn, at most 1 GiB; with --long always 1 GiB."
-
-// relayFamily measures the way to an agent's target through one relay.
-func relayFamily() Family {
-	specs := carrySpecs(1)
-	specs = append(specs,
-		Spec{Name: "kb_per_agent", Unit: "KB", About: "heap and stacks of the relay for each agent that is connected", Baseline: "a goroutine that waits for a byte on a connection"},
-		Spec{Name: "kb_per_agent_tls", Unit: "KB", About: "the same over TLS", Baseline: "the same over TLS"},
-		Spec{
-			Name: "kb_per_tunnel", Unit: "KB", About: "heap and stacks of the relay for each stream, one to every agent, with its caller's connection, while nothing is carried",
-			Baseline: "a goroutine that waits for a byte on a connection",
-		},
-		Spec{Name: "reconnect_s", Unit: "s", About: "the relay is started again → all agents that it had are back, with the pauses that keep them from coming all at once"},
-	)
-	return Family{
-		Name: "relay", About: relayAbout, Specs: specs,
-		Run: func(ctx context.Context, size Size) (Measured, error) {
-			return measureParts(ctx, size, append(carryParts(1),
+// relayFigures measures the requests to the target of an agent through one relay, or through two: one gets
+// the request, the other has the agent.
+func relayFigures(hops int) func(context.Context, Size) (Measured, error) {
+	return func(ctx context.Context, size Size) (Measured, error) {
+		parts := carryParts(hops)
+		if hops == 1 {
+			parts = append(parts,
 				relayPart{measureHeld(false), []string{"kb_per_agent", "kb_per_tunnel"}},
 				relayPart{measureHeld(true), []string{"kb_per_agent_tls"}},
-				relayPart{measureReconnect, []string{"reconnect_s"}}))
-		},
-	}
-}
-
-// relay2Family measures the way through two relays: the one that is asked, and the one that has the agent.
-func relay2Family() Family {
-	return Family{
-		Name: "relay2", About: "As relay, through two relays: one is asked, the other has the agent.", Specs: carrySpecs(2),
-		Run: func(ctx context.Context, size Size) (Measured, error) { return measureParts(ctx, size, carryParts(2)) },
-	}
-}
-
-// carrySpecs are of what is carried. One relay has aims, and more ways to ask.
-func carrySpecs(hops int) []Spec {
-	aims := map[string]Aim{}
-	if hops == 1 {
-		aims = map[string]Aim{
-			bulkName(down, 1): {Of: ofRatio, AtLeast: 0.7}, bulkName(up, 1): {Of: ofRatio, AtLeast: 0.7},
-			bulkName(down, bulkStreams): {Of: ofRatio, AtLeast: 0.7}, bulkName(up, bulkStreams): {Of: ofRatio, AtLeast: 0.7},
+				relayPart{measureReconnect, []string{"reconnect_s"}})
 		}
-		for _, kind := range []string{httpKind, clientKind} {
-			aims[httpRate(kind, 1)], aims[httpRate(kind, 32)], aims[httpTail(kind, 32)] = Aim{Of: ofRatio, AtLeast: 0.5}, Aim{Of: ofRatio, AtLeast: 0.4}, Aim{Of: ofRatio, AtMost: 4}
-		}
+		return measureParts(ctx, size, parts)
 	}
-	var specs []Spec
-	add := func(name, unit, about, baseline string) {
-		specs = append(specs, Spec{Name: name, Unit: unit, About: about, Baseline: baseline, Aim: aims[name]})
-	}
-	for _, a := range append(plainAskings(hops), secureAskings(hops)...) {
-		for _, n := range a.levels {
-			add(httpRate(a.kind, n), "1/s", fmt.Sprintf("responses of 1 KB in %s to %d clients that keep their connections%s", a.how, n, a.who), "the same clients directly at the target, in "+a.how)
-			add(httpTail(a.kind, n), "ms", "what all but one in a hundred of them took at the most", "the same directly")
-		}
-	}
-	for _, streams := range []int{1, bulkStreams} {
-		for _, down := range []bool{down, up} {
-			direction := map[bool]string{true: "from the target", false: "to the target"}[down]
-			add(bulkName(down, streams), "MB/s", fmt.Sprintf("incompressible bytes %s over TLS, streams at once: %d", direction, streams), "one raw TLS connection to the target")
-		}
-	}
-	add("wait_ms", "ms", "an agent begins to connect → a request that waits for it is answered",
-		"the same agent connects, and a caller that knows when it has asks then: what waiting adds is the rest. remotedialer has no waiting: its caller asks again each millisecond")
-	add("open_ms", "ms", "a caller connects, opens a stream, and has its first byte answered by the target, half of the times", "the same with a connection to the target")
-	return specs
 }
 
 func httpRate(kind string, clients int) string { return fmt.Sprintf("%s_c%d_rps", kind, clients) }

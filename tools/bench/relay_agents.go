@@ -30,7 +30,7 @@ func (b *relayBed) fleet(ctx context.Context, r *relays, n int) (*child, error) 
 
 // onRelayBed runs fn on a bed of its own.
 func onRelayBed(ctx context.Context, size Size, secure bool, fn func(*relayBed) error) (err error) {
-	parts := &bed{profile: size.Profile}
+	parts := &fixture{profile: size.Profile}
 	defer parts.close(ctx, &err)
 	b, err := newRelayBed(ctx, parts, secure)
 	if err != nil {

@@ -30,14 +30,14 @@ const (
 type relayBed struct {
 	certified
 
-	parts  *bed
+	parts  *fixture
 	dir    string
 	tls    *tls.Config
 	target *child
 	serial int
 }
 
-func newRelayBed(ctx context.Context, parts *bed, secure bool) (*relayBed, error) {
+func newRelayBed(ctx context.Context, parts *fixture, secure bool) (*relayBed, error) {
 	dir, err := parts.folder()
 	if err != nil {
 		return nil, err

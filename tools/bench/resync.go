@@ -27,32 +27,9 @@ const (
 	resyncLarge  = 50_000
 )
 
-// resyncFamily measures full resyncs.
-func resyncFamily() Family {
-	took := "a full resync of %s workspaces that nothing has changed in since the last, from asking for it to its completion in PostgreSQL"
-	return Family{
-		Name: "resync",
-		About: "The real watcher and the real state service, each a process of its own, with NATS and PostgreSQL between them; a workspace is a Deployment, a ReplicaSet and a pod. The " +
-			"API server is a stand-in that makes them up: nobody has 50,000 real ones in a minute. The resync asked for is the second of its watcher; there " +
-			"is nothing else that judges absence to compare with. 50k is measured with --long only, since it takes some minutes; growth then says so.",
-		Specs: []Spec{
-			{Name: "1k_s", Unit: "s", About: fmt.Sprintf(took, "1,000")},
-			{Name: "10k_s", Unit: "s", About: fmt.Sprintf(took, "10,000")},
-			{Name: "50k_s", Unit: "s", About: fmt.Sprintf(took, "50,000")},
-			{Name: "peak_mb.watcher", Unit: "MB", About: "most memory that the watcher of the most workspaces has held"},
-			{Name: "peak_mb.state", Unit: "MB", About: "most memory that the state service has held"},
-			{
-				Name: "growth", Unit: "ms", About: "time per workspace of the largest resync",
-				Baseline: "that of 1,000 workspaces", Aim: Aim{Of: ofRatio, AtMost: 1.2},
-			},
-		},
-		Run: resyncFigures,
-	}
-}
-
 // resyncBed is a control plane with one agent.
 type resyncBed struct {
-	parts       *bed
+	parts       *fixture
 	dir         string
 	database    *pgxpool.Pool
 	state       *child
@@ -62,8 +39,9 @@ type resyncBed struct {
 	stored      int // workspaces there are
 }
 
+// resyncFigures measures full resyncs.
 func resyncFigures(ctx context.Context, size Size) (measured Measured, err error) {
-	parts := &bed{profile: size.Profile}
+	parts := &fixture{profile: size.Profile}
 	defer parts.close(ctx, &err)
 	b, err := newResyncBed(ctx, parts)
 	if err != nil {
@@ -97,7 +75,7 @@ func resyncFigures(ctx context.Context, size Size) (measured Measured, err error
 	return measured, err
 }
 
-func newResyncBed(ctx context.Context, parts *bed) (*resyncBed, error) {
+func newResyncBed(ctx context.Context, parts *fixture) (*resyncBed, error) {
 	b := &resyncBed{parts: parts}
 	var err error
 	if b.dir, err = parts.folder(); err != nil {
@@ -164,7 +142,7 @@ func (b *resyncBed) register(ctx context.Context, tokenFile string) error {
 
 // measure has a new watcher report n workspaces, and returns the median of some full resyncs and its peak of memory.
 func (b *resyncBed) measure(ctx context.Context, n, times int) (seconds, peak float64, err error) {
-	parts := &bed{profile: b.parts.profile}
+	parts := &fixture{profile: b.parts.profile}
 	defer parts.close(ctx, &err)
 	if err := b.store(ctx, n); err != nil {
 		return 0, 0, err

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// median of values; 0 without any.
+// median returns the median of values, 0 for none.
 func median(values []float64) float64 { return percentile(values, 50) }
 
-// percentile by the nearest rank: the smallest value that at least p of a hundred are not above; 0 without any.
+// percentile returns the smallest value that at least p percent of the values do not exceed, 0 for none.
 func percentile(values []float64, p float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -21,28 +21,21 @@ func percentile(values []float64, p float64) float64 {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// leastTurns is how many turns a comparison has, however long they take.
+// leastTurns is the least number of turns of a comparison.
 const leastTurns = 3
 
-// turn measures one thing once.
-type turn func(ctx context.Context, round int) (float64, error)
-
-// takeTurns measures ours and bare one after the other, again and again for a while, so that both see the same machine.
-func takeTurns(ctx context.Context, duration time.Duration, ours, bare turn) (our, their []float64, err error) {
-	into := func(values *[]float64, t turn) func(context.Context, int) error {
-		return func(ctx context.Context, round int) error {
-			value, err := t(ctx, round)
-			*values = append(*values, value)
-			return err
-		}
-	}
-	if err := rotate(ctx, duration, into(&our, ours), into(&their, bare)); err != nil {
-		return nil, nil, err
-	}
-	return our, their, nil
+// takeTurns measures ours and the baseline in turns, and returns the medians. ours and baseline fail with
+// check or must.
+func takeTurns(ctx context.Context, duration time.Duration, ours, baseline func(round int) float64) Measurement {
+	var our, base []float64
+	check(rotate(ctx, duration,
+		func(_ context.Context, round int) error { our = append(our, ours(round)); return nil },
+		func(_ context.Context, round int) error { base = append(base, baseline(round)); return nil }))
+	return beside(median(our), median(base))
 }
 
-// rotate does one after the other, again and again for a while. Who begins changes: what the one leaves to be done by the machine burdens the others as often.
+// rotate calls the functions in turns until the duration is over, so that all see the same machine. Every
+// other round has the reverse order, so that none always runs after the same one.
 func rotate(ctx context.Context, duration time.Duration, takes ...func(ctx context.Context, round int) error) error {
 	began := time.Now()
 	for round := 0; round < leastTurns || time.Since(began) < duration; round++ {
@@ -62,5 +55,8 @@ func rotate(ctx context.Context, duration time.Duration, takes ...func(ctx conte
 	return nil
 }
 
-// milliseconds of a duration, with its fraction.
+// milliseconds returns a duration with its fraction.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// perSecond returns the rate of n things since a time.
+func perSecond(n int, since time.Time) float64 { return float64(n) / time.Since(since).Seconds() }

@@ -32,22 +32,9 @@ const (
 	listedAt = 1_000_000_000
 )
 
-// watchFamily measures what a watcher holds in memory.
-func watchFamily() Family {
-	return Family{
-		Name: "watch",
-		About: "The heap of a process after a garbage collection, with workloads less without any, by their number. A workload is a Deployment, its ReplicaSet and its pod, " +
-			"as large as a Kubernetes 1.36 API server returns them, managed fields and all. The API server is a stand-in that makes them up.",
-		Specs: []Spec{{
-			Name: "kb_per_workload", Unit: "KB", About: "heap that the real watcher holds for a workload once its first full resync is over",
-			Baseline: "typed informers of client-go that hold the same objects as they come", Aim: Aim{Of: ofRatio, AtMost: 0.3},
-		}},
-		Run: watchFigures,
-	}
-}
-
+// watchFigures measures the memory of a watcher.
 func watchFigures(ctx context.Context, size Size) (measured Measured, err error) {
-	parts := &bed{profile: size.Profile}
+	parts := &fixture{profile: size.Profile}
 	defer parts.close(ctx, &err)
 	dir, err := parts.folder()
 	if err != nil {
@@ -80,7 +67,7 @@ func heapOf(n int, measure func(n int) (float64, error)) (float64, error) {
 }
 
 // cluster plays an API server with n workspaces of a fleet, and returns a kubeconfig that leads to it.
-func (b *bed) cluster(dir string, f *fleet, n int) (*kubetest.Server, string, error) {
+func (b *fixture) cluster(dir string, f *fleet, n int) (*kubetest.Server, string, error) {
 	server := kubetest.New()
 	b.onClose(func(context.Context) error {
 		server.Close()
@@ -100,7 +87,7 @@ func fill(server *kubetest.Server, f *fleet, n int) {
 
 // watcherHeap is the heap of a watcher of n workloads.
 func watcherHeap(ctx context.Context, dir string, f *fleet, n int) (heap float64, err error) {
-	parts := &bed{}
+	parts := &fixture{}
 	defer parts.close(ctx, &err)
 	_, kubeconfig, err := parts.cluster(dir, f, n)
 	if err != nil {
@@ -206,7 +193,7 @@ func (e *ending) wait(ctx context.Context) error {
 
 // informerHeap is the heap of typed informers of n workloads.
 func informerHeap(ctx context.Context, dir string, f *fleet, n int) (heap float64, err error) {
-	parts := &bed{}
+	parts := &fixture{}
 	defer parts.close(ctx, &err)
 	_, kubeconfig, err := parts.cluster(dir, f, n)
 	if err != nil {

@@ -17,38 +17,37 @@ import (
 	"lockstep.internal/services/watcher/kube/kubetest"
 )
 
-// acceptance is what a stand-in for an API server needs for a dispatcher: it accepts whatever is applied, and knows when which revision of which workspace was
-// first written about.
-type acceptance struct {
+// acceptingCluster is a stand-in for an API server: it accepts every object that a dispatcher applies, and
+// records when each revision of a workspace first arrives.
+type acceptingCluster struct {
 	mu      sync.Mutex
 	version int
-	seen    map[string]sighting // by workspace
-	changed chan struct{}       // closed and replaced at each
+	first   map[string]arrival // by workspace
+	changed chan struct{}      // closed and replaced after each arrival
 }
 
-// sighting is a revision that began to be applied.
-type sighting struct {
+type arrival struct {
 	revision int64
 	at       time.Time
 }
 
+// inventoryPrefix begins the names of the dispatcher's inventory objects. It writes one before it applies.
 const inventoryPrefix = "workspace-"
 
-// accept has the server accept everything from now on.
-func accept(server *kubetest.Server) *acceptance {
-	a := &acceptance{seen: map[string]sighting{}, changed: make(chan struct{})}
-	server.Handle(a.serve)
-	return a
+func newAcceptingCluster(server *kubetest.Server) *acceptingCluster {
+	c := &acceptingCluster{first: map[string]arrival{}, changed: make(chan struct{})}
+	server.Handle(c.serve)
+	return c
 }
 
-// reached waits until a workspace's revision, or a later one, has been written about, and returns when that was.
-func (a *acceptance) reached(ctx context.Context, workspace string, revision int64) (time.Time, error) {
+// applied waits for a revision of a workspace, or a later one, and returns the time of its arrival.
+func (c *acceptingCluster) applied(ctx context.Context, workspace string, revision int64) (time.Time, error) {
 	for {
-		a.mu.Lock()
-		seen, changed := a.seen[workspace], a.changed
-		a.mu.Unlock()
-		if seen.revision >= revision {
-			return seen.at, nil
+		c.mu.Lock()
+		first, changed := c.first[workspace], c.changed
+		c.mu.Unlock()
+		if first.revision >= revision {
+			return first.at, nil
 		}
 		select {
 		case <-changed:
@@ -58,8 +57,8 @@ func (a *acceptance) reached(ctx context.Context, workspace string, revision int
 	}
 }
 
-// serve answers what the stand-in itself does not know; false for the rest.
-func (a *acceptance) serve(w http.ResponseWriter, r *http.Request) bool {
+// serve handles the requests that the test server does not know. It returns false for the others.
+func (c *acceptingCluster) serve(w http.ResponseWriter, r *http.Request) bool {
 	at := time.Now()
 	collection := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	query := r.URL.Query()
@@ -67,13 +66,13 @@ func (a *acceptance) serve(w http.ResponseWriter, r *http.Request) bool {
 	case r.URL.Path == "/readyz":
 		w.WriteHeader(http.StatusOK)
 	case r.Method == http.MethodPatch:
-		a.echo(w, r, "meta.k8s.io/v1", "PartialObjectMetadata", at)
+		c.echo(w, r, "meta.k8s.io/v1", "PartialObjectMetadata", at)
 	case strings.Contains(r.URL.Path, "/configmaps") && r.Method != http.MethodGet && r.Method != http.MethodDelete:
-		a.echo(w, r, "v1", "ConfigMap", at)
+		c.echo(w, r, "v1", "ConfigMap", at)
 	case r.Method == http.MethodGet && collection == "configmaps":
-		empty(w, "v1", "ConfigMapList")
+		writeEmptyList(w, "v1", "ConfigMapList")
 	case r.Method == http.MethodGet && collection == "namespaces" && query.Get("watch") == "":
-		empty(w, "meta.k8s.io/v1", "PartialObjectMetadataList")
+		writeEmptyList(w, "meta.k8s.io/v1", "PartialObjectMetadataList")
 	case r.Method == http.MethodGet && collection == "namespaces" && query.Get("sendInitialEvents") == "":
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusOK)
@@ -87,44 +86,46 @@ func (a *acceptance) serve(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-func empty(w http.ResponseWriter, apiVersion, kind string) {
+func writeEmptyList(w http.ResponseWriter, apiVersion, kind string) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = fmt.Fprintf(w, `{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"1"},"items":[]}`, apiVersion, kind)
 }
 
-// echo accepts an object as it comes.
-func (a *acceptance) echo(w http.ResponseWriter, r *http.Request, apiVersion, kind string, at time.Time) {
-	object, err := objectOf(r)
+// echo accepts an object and returns it with a new version.
+func (c *acceptingCluster) echo(w http.ResponseWriter, r *http.Request, apiVersion, kind string, at time.Time) {
+	object, err := decodeObject(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	meta, _ := object["metadata"].(map[string]any)
 	if meta == nil {
-		http.Error(w, "no metadata", http.StatusBadRequest)
+		http.Error(w, "metadata is missing", http.StatusBadRequest)
 		return
 	}
 	name, _ := meta["name"].(string)
 	if workspace, isInventory := strings.CutPrefix(name, inventoryPrefix); isInventory && kind == "ConfigMap" {
-		a.see(workspace, object, at)
+		c.record(workspace, object, at)
 	}
-	a.mu.Lock()
-	a.version++
-	meta["resourceVersion"], meta["generation"] = strconv.Itoa(a.version), 1
-	a.mu.Unlock()
+	c.mu.Lock()
+	c.version++
+	meta["resourceVersion"], meta["generation"] = strconv.Itoa(c.version), 1
+	c.mu.Unlock()
 	if meta["uid"] == nil {
 		meta["uid"] = "uid-" + name
 	}
 	w.Header().Set("Content-Type", "application/json")
-	raw, err := json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": meta, "data": object["data"]})
+	raw, err := json.Marshal(map[string]any{
+		"apiVersion": apiVersion, "kind": kind, "metadata": meta, "data": object["data"],
+	})
 	if err != nil {
 		raw = []byte(err.Error())
 	}
 	_, _ = w.Write(raw)
 }
 
-// objectOf reads an object in JSON, or in protobuf as clients of a typed object send it.
-func objectOf(r *http.Request) (map[string]any, error) {
+// decodeObject reads an object in JSON, or in protobuf from a typed client.
+func decodeObject(r *http.Request) (map[string]any, error) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, fmt.Errorf("read the object: %w", err)
@@ -145,17 +146,17 @@ func objectOf(r *http.Request) (map[string]any, error) {
 	return object, nil
 }
 
-// see notes the first writing about a revision: the dispatcher's claim, with which it begins to apply.
-func (a *acceptance) see(workspace string, inventory map[string]any, at time.Time) {
+// record records the first inventory with a revision.
+func (c *acceptingCluster) record(workspace string, inventory map[string]any, at time.Time) {
 	data, _ := inventory["data"].(map[string]any)
 	text, _ := data["desired_revision"].(string)
 	revision, err := strconv.ParseInt(text, 10, 64)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err != nil || revision <= a.seen[workspace].revision {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil || revision <= c.first[workspace].revision {
 		return
 	}
-	a.seen[workspace] = sighting{revision: revision, at: at}
-	close(a.changed)
-	a.changed = make(chan struct{})
+	c.first[workspace] = arrival{revision: revision, at: at}
+	close(c.changed)
+	c.changed = make(chan struct{})
 }

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A short run measures each comparison for this long, with this share of the messages or workspaces.
+const (
+	shortFor   = 2 * time.Second
+	shortScale = 0.2
+)
+
+// Benchmark measures figures together.
+type Benchmark struct {
+	// Name is the first part of the names of its figures in figures.md.
+	Name string
+	// Run measures the figures that size wants, and possibly others. It cleans up when ctx is done, too.
+	Run func(ctx context.Context, size Size) (Measured, error)
+}
+
+// Size is how much is measured.
+type Size struct {
+	// For is the duration of one comparison, which takes at least three turns. Defaults to 10 s.
+	For time.Duration
+	// Scale multiplies the number of messages or workspaces of a turn. Defaults to 1.
+	Scale float64
+	// Long measures the figures that take more than a minute, too.
+	Long bool
+	// Short checks the ratios against their margins.
+	Short bool
+	// Profile is a file for the CPU profile, and the beginning of those of the children; "" for none.
+	Profile string
+	// Figures are the wanted ones without the name of the benchmark; nil for all.
+	Figures []string
+}
+
+// wants reports whether any of these figures is wanted.
+func (s Size) wants(names ...string) bool {
+	isWanted := func(name string) bool { return slices.Contains(s.Figures, name) }
+	return s.Figures == nil || slices.ContainsFunc(names, isWanted)
+}
+
+// of returns a scaled number of things, at least one.
+func (s Size) of(n int) int { return max(int(float64(n)*s.Scale), 1) }
+
+// Measured are values by the name of the figure without that of the benchmark.
+type Measured map[string]Measurement
+
+// Measurement is a value beside its baseline.
+type Measurement struct {
+	Value float64
+	// Baseline is nil when there is none.
+	Baseline *float64
+	// Peers are the values of other implementations by their names.
+	Peers map[string]float64
+	// Note describes this run.
+	Note string
+}
+
+func beside(value, baseline float64) Measurement {
+	return Measurement{Value: value, Baseline: &baseline}
+}
+
+// benchmarks returns all of them in the order in which they run.
+func benchmarks() []Benchmark {
+	return []Benchmark{
+		{"ingest", onFixture(ingest)},
+		{"dispatch", onFixture(dispatch)},
+		{"resync", resyncFigures},
+		{"watch", watchFigures},
+		{"outbox", onFixture(outboxRows)},
+		{"deploys", onFixture(deployFacts)},
+		{"replay", onFixture(replayEvents)},
+		{"relay", relayFigures(1)},
+		{"relay2", relayFigures(2)},
+	}
+}
+
+// selection is a benchmark to run, and the figures of it to print; nil is all.
+type selection struct {
+	benchmark Benchmark
+	figures   []string
+}
+
+// choose finds benchmarks and figures by their names, in the order of all. The name resync.peak_mb means
+// all figures whose names begin with it and a dot. A short run has only figures with a margin.
+func choose(all []Benchmark, names []string, short bool) ([]selection, error) {
+	var out []selection
+	found := map[string]bool{}
+	for _, b := range all {
+		var figures []string
+		for _, spec := range specsOf(b.Name) {
+			wanted := len(names) == 0
+			for _, name := range names {
+				if spec.name == name || strings.HasPrefix(spec.name, name+".") {
+					wanted, found[name] = true, true
+				}
+			}
+			if wanted && (!short || spec.margin > 0) {
+				figures = append(figures, strings.TrimPrefix(spec.name, b.Name+"."))
+			}
+		}
+		if len(figures) > 0 {
+			out = append(out, selection{b, figures})
+		}
+	}
+	for _, name := range names {
+		if !found[name] {
+			return nil, fmt.Errorf("no figure is named %s; bench list prints the names", name)
+		}
+	}
+	return out, nil
+}
