@@ -22,7 +22,7 @@ BUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X lockstep.internal/li
 
 .PHONY: help
 help: ## Show this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Start everything on this machine, create a workspace, watch it become Running
@@ -110,6 +110,11 @@ verify: ## Fail when a generated file is stale or a schema breaks its readers
 bench: ## Run every benchmark beside its baseline and print a table
 	@mkdir -p $(BIN) && go build -o $(BIN)/bench ./tools/bench
 	@$(BIN)/bench run --table | tee $(BIN)/bench.txt
+
+.PHONY: bench-gate
+bench-gate: ## Run the short benchmarks and fail when a ratio is beyond its margin
+	@mkdir -p $(BIN) && go build -o $(BIN)/bench ./tools/bench
+	@$(BIN)/bench run --short --table
 
 .PHONY: fuzz
 FUZZTIME ?= 20s

@@ -17,8 +17,8 @@ import (
 	"lockstep.internal/services/watcher/kube/kubetest"
 )
 
-// acceptingCluster is a stand-in for an API server: it accepts every object that a dispatcher applies, and
-// records when each revision of a workspace first arrives.
+// acceptingCluster is a stand-in for an API server: it accepts every object that a dispatcher
+// applies, and records when each revision of a workspace first arrives.
 type acceptingCluster struct {
 	mu      sync.Mutex
 	version int
@@ -31,7 +31,8 @@ type arrival struct {
 	at       time.Time
 }
 
-// inventoryPrefix begins the names of the dispatcher's inventory objects. It writes one before it applies.
+// inventoryPrefix begins the names of the dispatcher's inventory objects. It writes one before it
+// applies.
 const inventoryPrefix = "workspace-"
 
 func newAcceptingCluster(server *kubetest.Server) *acceptingCluster {

@@ -115,7 +115,8 @@ func TestTurnsAlternate(t *testing.T) {
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	s := spec{name: "a.x", unit: "1/s", aim: "ratio >= 0.7", observed: 0.8, margin: 2}
-	for value, want := range map[float64]string{0.41: "", 0.39: "a.x: ratio 0.39 is below 0.4 (observed 0.8, margin 2)"} {
+	for value, want := range map[float64]string{0.41: "", 0.39: "a.x: ratio 0.39 is below 0.4 (observed 0.8, " +
+		"margin 2)"} {
 		require.Equal(t, want, s.beyond(&value))
 	}
 	s.unit = "ms"
@@ -153,7 +154,8 @@ func TestFigures(t *testing.T) {
 	require.ErrorContains(t, err, "no row resync.w")
 }
 
-// smallRun has as little of each benchmark as shows that it works. It leaves out what needs a kubelab or a flag.
+// smallRun has as little of each benchmark as shows that it works. It leaves out what needs a
+// kubelab or a flag.
 func smallRun(benchmark string) Size {
 	return Size{For: time.Millisecond, Scale: 0.01, Figures: map[string][]string{
 		"dispatch": {"p50_ms", "p99_ms"}, "resync": {"1k_s", "10k_s", "peak_mb.watcher", "peak_mb.state", "growth"},

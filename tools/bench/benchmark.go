@@ -18,7 +18,8 @@ const (
 type Benchmark struct {
 	// Name is the first part of the names of its figures in figures.md.
 	Name string
-	// Run measures the figures that size wants, and possibly others. It cleans up when ctx is done, too.
+	// Run measures the figures that size wants, and possibly others. It cleans up when ctx is done,
+	// too.
 	Run func(ctx context.Context, size Size) (Measured, error)
 }
 
@@ -86,8 +87,9 @@ type selection struct {
 	figures   []string
 }
 
-// choose finds benchmarks and figures by their names, in the order of all. The name resync.peak_mb means
-// all figures whose names begin with it and a dot. A short run has only figures with a margin.
+// choose finds benchmarks and figures by their names, in the order of all. The name resync.peak_mb
+// means all figures whose names begin with it and a dot. A short run has only figures with a
+// margin.
 func choose(all []Benchmark, names []string, short bool) ([]selection, error) {
 	var out []selection
 	found := map[string]bool{}

@@ -25,9 +25,9 @@ import (
 	"lockstep.internal/services/watcher"
 )
 
-// A child is a process of its own, so that its memory can be measured: this program, started again under
-// the name of a service. It reads questions from standard input and answers on standard output. It exits at
-// the end of its input, so it never outlives its parent.
+// A child is a process of its own, so that its memory can be measured: this program, started again
+// under the name of a service. It reads questions from standard input and answers on standard
+// output. It exits at the end of its input, so it never outlives its parent.
 
 // childVariable has the kind of the child, profileVariable a file for its CPU profile.
 const (
@@ -219,8 +219,8 @@ type child struct {
 // childTimeout is the longest time until a child exits.
 const childTimeout = 30 * time.Second
 
-// start starts a child and returns when it is ready. It stops with the fixture at the latest. The part of the
-// name after a dot distinguishes children of one kind.
+// start starts a child and returns when it is ready. It stops with the fixture at the latest. The
+// part of the name after a dot distinguishes children of one kind.
 func (f *fixture) start(ctx context.Context, dir, name string, args ...string) (*child, error) {
 	program, err := os.Executable()
 	if err != nil {

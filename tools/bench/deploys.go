@@ -49,8 +49,8 @@ func newRecording(js jetstream.JetStream, deployments int) *recording {
 	return r
 }
 
-// publish publishes a list of the Deployments, then rollouts of each: four observations per rollout, which
-// cause four facts. It returns the last sequence.
+// publish publishes a list of the Deployments, then rollouts of each: four observations per
+// rollout, which cause four facts. It returns the last sequence.
 func (r *recording) publish(ctx context.Context, rollouts int) uint64 {
 	check(r.watcher.List("r1", r.deployments...))
 	each := func(step func(*played.Deployment) error) {

@@ -47,9 +47,9 @@ type bareFact struct {
 	data              []byte
 }
 
-// measureFacts measures the reader of the deploys service over OBSERVED, from its start to its last commit. The
-// baseline consumes the same observations and publishes the same facts as safely, but detects and stores
-// nothing.
+// measureFacts measures the reader of the deploys service over OBSERVED, from its start to its last
+// commit. The baseline consumes the same observations and publishes the same facts as safely, but
+// detects and stores nothing.
 func measureFacts(ctx context.Context, f *fixture, size Size, measured Measured) {
 	b := &factsFixture{database: must(f.postgres(ctx)).URL()}
 	_, b.js, _ = f.jetStream(ctx)
@@ -98,7 +98,8 @@ func (b *factsFixture) detect(ctx context.Context) (rate float64, err error) {
 func newDeploysIngest(pool *pgxpool.Pool, js jetstream.JetStream) *deploysnats.Ingest {
 	const label = "lockstep.dev/deploy-group"
 	return &deploysnats.Ingest{
-		Pool: pool, JetStream: js, Cell: benchCell, Logger: quiet(), Store: &deploysstore.Store{}, Directory: everyAgent{},
+		Pool: pool, JetStream: js, Cell: benchCell, Logger: quiet(), Store: &deploysstore.Store{},
+		Directory:    everyAgent{},
 		Environments: environment.Rules{Label: label}, History: history.Rules{GroupLabel: label},
 	}
 }
@@ -129,7 +130,8 @@ func (b *factsFixture) readFacts(ctx context.Context) {
 	}
 }
 
-// bare consumes the observations and publishes the facts. It acknowledges a batch after the facts of the batch.
+// bare consumes the observations and publishes the facts. It acknowledges a batch after the facts
+// of the batch.
 func (b *factsFixture) bare(ctx context.Context) float64 {
 	b.emptyStream(ctx, bareStream, bareRoot+".>")
 	stream := must(b.js.Stream(ctx, topology.StreamObserved))
@@ -159,8 +161,8 @@ func (b *factsFixture) bare(ctx context.Context) float64 {
 	return rate
 }
 
-// publish publishes facts, each with a compare-and-set on the last fact of its workload. The next fact of a
-// workload follows the acknowledgement of the one before.
+// publish publishes facts, each with a compare-and-set on the last fact of its workload. The next
+// fact of a workload follows the acknowledgement of the one before.
 func (b *factsFixture) publish(ctx context.Context, facts []bareFact, last map[string]uint64) {
 	type inflight struct {
 		workload string

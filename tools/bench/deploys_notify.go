@@ -32,7 +32,8 @@ import (
 
 const (
 	notifyDeployments = 12
-	// notifyLanes roll out at the same time: a rollout takes a quarter of a second, most of it the cluster's.
+	// notifyLanes roll out at the same time: a rollout takes a quarter of a second, most of it the
+	// cluster's.
 	notifyLanes = 3
 	// notifyPause is the time between two changes.
 	notifyPause = 100 * time.Millisecond
@@ -48,8 +49,8 @@ type notifyFixture struct {
 	client kubernetes.Interface
 
 	mu sync.Mutex
-	// The first time at which each was known, by rollout. A rollout has started for the informer when the
-	// ReplicaSet exists and the Deployment names its revision.
+	// The first time at which each was known, by rollout. A rollout has started for the informer
+	// when the ReplicaSet exists and the Deployment names its revision.
 	subscriber, informer, replicaSets, named map[rollout]time.Time
 	changed                                  chan struct{}
 	err                                      error
@@ -76,8 +77,8 @@ func (l *latencies) count() int {
 	return len(l.subscriber)
 }
 
-// measureNotify changes pod templates of Deployments. It measures until an outside subscriber has the fact
-// that the rollout started, beside an informer that has the objects.
+// measureNotify changes pod templates of Deployments. It measures until an outside subscriber has
+// the fact that the rollout started, beside an informer that has the objects.
 func measureNotify(ctx context.Context, f *fixture, size Size, measured Measured) {
 	n := newNotifyFixture(ctx, f)
 	names := make([]string, size.of(notifyDeployments))
@@ -150,7 +151,8 @@ func newNotifyFixture(ctx context.Context, f *fixture) *notifyFixture {
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.QPS = -1
 	n := &notifyFixture{
-		client: must(kubernetes.NewForConfig(cfg)), subscriber: map[rollout]time.Time{}, informer: map[rollout]time.Time{},
+		client: must(kubernetes.NewForConfig(cfg)), subscriber: map[rollout]time.Time{},
+		informer:    map[rollout]time.Time{},
 		replicaSets: map[rollout]time.Time{}, named: map[rollout]time.Time{}, changed: make(chan struct{}),
 	}
 	n.subscribe(ctx, f, system)

@@ -39,8 +39,8 @@ type latencyFixture struct {
 	next       int
 }
 
-// measureLatency measures from a request to the state service to the first request of the dispatcher to the
-// API server, beside commits of one row in the same database.
+// measureLatency measures from a request to the state service to the first request of the
+// dispatcher to the API server, beside commits of one row in the same database.
 func measureLatency(ctx context.Context, f *fixture, size Size, measured Measured) {
 	database := must(f.postgres(ctx)).URL()
 	pool := must(f.pool(ctx, database, "public"))

@@ -36,8 +36,8 @@ type applyFixture struct {
 	created int
 }
 
-// measureApplied measures from messages on DESIRED to results on APPLIED beside server-side applies of the
-// same manifests with as many workers.
+// measureApplied measures from messages on DESIRED to results on APPLIED beside server-side applies
+// of the same manifests with as many workers.
 func measureApplied(ctx context.Context, f *fixture, size Size, measured Measured) {
 	a := newApplyFixture(ctx, f)
 	timed := func(n int, apply func(context.Context, []domain.Workspace)) float64 {
@@ -85,8 +85,9 @@ func (a *applyFixture) newWorkspace() domain.Workspace {
 		Name: fmt.Sprintf("w%06d", a.created), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default",
 		Now: time.Now(),
 		Spec: domain.Spec{
-			Image: "registry.example.com/platform/workspaces/ide:2026.11.3", Ports: []domain.Port{{Name: "web", Number: 8080}},
-			Env: map[string]string{"EDITOR": "vim"}, CPU: "2", Memory: "4Gi", VolumeSize: "10Gi",
+			Image: "registry.example.com/platform/workspaces/ide:2026.11.3",
+			Ports: []domain.Port{{Name: "web", Number: 8080}},
+			Env:   map[string]string{"EDITOR": "vim"}, CPU: "2", Memory: "4Gi", VolumeSize: "10Gi",
 		},
 	}))
 	w.DesiredState = domain.DesiredStopped

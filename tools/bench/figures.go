@@ -21,7 +21,8 @@ type spec struct {
 	name, unit, baseline, aim, about string
 	// observed is the mean of the ratio on a quiet machine with two cores.
 	observed float64
-	// margin is the factor by which the ratio of a short run may be worse; 0 keeps the figure out of short runs.
+	// margin is the factor by which the ratio of a short run may be worse; 0 keeps the figure out
+	// of short runs.
 	margin float64
 }
 
@@ -62,8 +63,9 @@ func (s spec) beyond(ratio *float64) string {
 	return ""
 }
 
-// meets reports whether the aim holds, such as "ratio >= 0.5", "value < 25" or "excess <= 10": the excess
-// is value - baseline. It is nil without an aim, and without the value that the aim is about.
+// meets reports whether the aim holds, such as "ratio >= 0.5", "value < 25" or "excess <= 10": the
+// excess is value - baseline. It is nil without an aim, and without the value that the aim is
+// about.
 func (s spec) meets(value float64, baseline *float64) (*bool, error) {
 	var subject, operator string
 	var bound float64
@@ -175,7 +177,8 @@ func writeTable(out io.Writer, figures []Figure) error {
 			peers = append(peers, "-")
 		}
 		_, _ = fmt.Fprintln(table, strings.Join([]string{
-			f.Name, short(&f.Value), f.Unit, short(f.Baseline), short(f.Ratio), strings.Join(peers, ", "), aim, met, f.Note,
+			f.Name, short(&f.Value), f.Unit, short(f.Baseline), short(f.Ratio), strings.Join(peers, ", "), aim,
+			met, f.Note,
 		}, "\t"))
 	}
 	if err := table.Flush(); err != nil {

@@ -35,7 +35,8 @@ type fixture struct {
 // measureFunc adds figures to measured.
 type measureFunc func(ctx context.Context, f *fixture, size Size, measured Measured)
 
-// onFixture adapts a function that measures on a fixture. A failed check or must ends it with the error.
+// onFixture adapts a function that measures on a fixture. A failed check or must ends it with the
+// error.
 func onFixture(measure measureFunc) func(context.Context, Size) (Measured, error) {
 	return func(ctx context.Context, size Size) (measured Measured, err error) {
 		f, measured := &fixture{profile: size.Profile}, Measured{}

@@ -120,7 +120,8 @@ func (i *ingestFixture) compare(ctx context.Context, size Size, observe func(rou
 		})
 }
 
-// ingest publishes the observations, then measures the consumer from its start to the commit of the last one.
+// ingest publishes the observations, then measures the consumer from its start to the commit of the
+// last one.
 func (i *ingestFixture) ingest(ctx context.Context, observed []observation) float64 {
 	futures := make([]jetstream.PubAckFuture, 0, len(observed))
 	for _, o := range observed {
@@ -197,7 +198,8 @@ func (i *ingestFixture) measureCommits(ctx context.Context, f *fleet, size Size,
 	measured["commit_p99_ms"] = beside(percentile(ours, 99), percentile(bare, 99))
 }
 
-// commitTimes publishes steadyRate messages per second and returns the milliseconds until each is committed.
+// commitTimes publishes steadyRate messages per second and returns the milliseconds until each is
+// committed.
 func (i *ingestFixture) commitTimes(ctx context.Context, observed []observation) []float64 {
 	ticker := time.NewTicker(time.Second / steadyRate)
 	defer ticker.Stop()

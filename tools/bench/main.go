@@ -1,5 +1,6 @@
-// Command bench measures Lockstep beside the technology that it uses, in the same run and in turns, so that
-// the ratios hold on a shared and noisy machine. The table figures.md describes every figure.
+// Command bench measures Lockstep beside the technology that it uses, in the same run and in turns,
+// so that the ratios hold on a shared and noisy machine. The table figures.md describes every
+// figure.
 package main
 
 import (
@@ -32,10 +33,13 @@ func main() {
 
 func command(all []Benchmark, out, progress io.Writer, args []string) *cobra.Command {
 	root := &cobra.Command{
-		Use: "bench", Short: "Measure Lockstep beside the technology that it uses", SilenceUsage: true, SilenceErrors: true,
+		Use: "bench", Short: "Measure Lockstep beside the technology that it uses", SilenceUsage: true,
+		SilenceErrors: true,
 		Long: "Measure Lockstep beside the technology that it uses, in the same run and in turns.\n\n" +
-			"A figure is a JSON line with name, value, unit, baseline, ratio, peers, aim, met and note. Values are medians;\n" +
-			"ratio is value / baseline. baseline and ratio are null without a baseline; the fields after them are absent\n" +
+			"A figure is a JSON line with name, value, unit, baseline, ratio, peers, aim, met and note. " +
+			"Values are medians;\n" +
+			"ratio is value / baseline. baseline and ratio are null without a baseline; the fields after them " +
+			"are absent\n" +
 			"when empty.",
 	}
 	root.SetArgs(args)

@@ -29,8 +29,6 @@ const (
 // asking is HTTP figures of one kind.
 type asking struct {
 	kind string
-	// how and who complete the sentence that describes them.
-	how, who string
 	// connect makes a client, and levels are how many of them ask at once.
 	connect func(way, context.Context) (asker, error)
 	levels  []int
@@ -38,9 +36,9 @@ type asking struct {
 
 // plainAskings are those in plaintext. What depends on the client is measured through one relay only.
 func plainAskings(hops int) []asking {
-	askings := []asking{{kind: httpKind, how: "plaintext", connect: way.bare, levels: []int{1, 8, 32, 256}}}
+	askings := []asking{{kind: httpKind, connect: way.bare, levels: []int{1, 8, 32, 256}}}
 	if hops == 1 {
-		askings = append(askings, asking{kind: clientKind, how: "plaintext", who: " and are net/http's", connect: way.client, levels: []int{1, 32}})
+		askings = append(askings, asking{kind: clientKind, connect: way.client, levels: []int{1, 32}})
 	}
 	return askings
 }
@@ -50,7 +48,7 @@ func secureAskings(hops int) []asking {
 	if hops > 1 {
 		return nil
 	}
-	return []asking{{kind: httpsKind, how: "TLS", connect: way.bare, levels: []int{1, 32}}}
+	return []asking{{kind: httpsKind, connect: way.bare, levels: []int{1, 32}}}
 }
 
 // namesOf figures.

@@ -19,7 +19,8 @@ const (
 	replayRollouts  = 8
 )
 
-// replayEvents measures `lockstep replay --through deploys` beside a bare consumer of the same messages.
+// replayEvents measures `lockstep replay --through deploys` beside a bare consumer of the same
+// messages.
 func replayEvents(ctx context.Context, f *fixture, size Size, measured Measured) {
 	_, js, _ := f.jetStream(ctx)
 	count := newRecording(js, size.of(replayWorkloads)).publish(ctx, replayRollouts)

@@ -11,7 +11,8 @@ import (
 // median returns the median of values, 0 for none.
 func median(values []float64) float64 { return percentile(values, 50) }
 
-// percentile returns the smallest value that at least p percent of the values do not exceed, 0 for none.
+// percentile returns the smallest value that at least p percent of the values do not exceed, 0 for
+// none.
 func percentile(values []float64, p float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -24,8 +25,8 @@ func percentile(values []float64, p float64) float64 {
 // leastTurns is the least number of turns of a comparison.
 const leastTurns = 3
 
-// takeTurns measures ours and the baseline in turns, and returns the medians. ours and baseline fail with
-// check or must.
+// takeTurns measures ours and the baseline in turns, and returns the medians. ours and baseline
+// fail with check or must.
 func takeTurns(ctx context.Context, duration time.Duration, ours, baseline func(round int) float64) Measurement {
 	var our, base []float64
 	check(rotate(ctx, duration,
@@ -34,8 +35,8 @@ func takeTurns(ctx context.Context, duration time.Duration, ours, baseline func(
 	return beside(median(our), median(base))
 }
 
-// rotate calls the functions in turns until the duration is over, so that all see the same machine. Every
-// other round has the reverse order, so that none always runs after the same one.
+// rotate calls the functions in turns until the duration is over, so that all see the same machine.
+// Every other round has the reverse order, so that none always runs after the same one.
 func rotate(ctx context.Context, duration time.Duration, takes ...func(ctx context.Context, round int) error) error {
 	began := time.Now()
 	for round := 0; round < leastTurns || time.Since(began) < duration; round++ {

@@ -125,8 +125,8 @@ func (w *cursorWatch) listen(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// reached waits for a commit of the cursor at or after a sequence and returns its time. Sequences must not
-// decrease from call to call.
+// reached waits for a commit of the cursor at or after a sequence and returns its time. Sequences
+// must not decrease from call to call.
 func (w *cursorWatch) reached(ctx context.Context, sequence uint64) (time.Time, error) {
 	for {
 		w.mu.Lock()

@@ -9,7 +9,8 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 )
 
-// maxEnded is how many rollouts that have ended are remembered: what is told of them afterwards, such as that they are drained, is told of few and soon.
+// maxEnded is how many rollouts that have ended are remembered: what is told of them afterwards,
+// such as that they are drained, is told of few and soon.
 const maxEnded = 1000
 
 // Board is what a watch has told so far. Its zero value is empty. It is for one goroutine.
@@ -18,7 +19,8 @@ type Board struct {
 	ended []string
 }
 
-// Take takes in a message about a rollout and returns the one before, nil for the first. News says that it differs from that.
+// Take takes in a message about a rollout and returns the one before, nil for the first. News says
+// that it differs from that.
 func (b *Board) Take(r *deploysv1.Rollout) (before *deploysv1.Rollout, news bool) {
 	if b.known == nil {
 		b.known = map[string]*deploysv1.Rollout{}

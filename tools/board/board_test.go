@@ -20,8 +20,13 @@ func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC) }
 // web is a rollout of five pods: two new ones, one of them not available, and three old ones.
 func web(change ...func(*deploysv1.Rollout)) *deploysv1.Rollout {
 	r := &deploysv1.Rollout{
-		Id: "c/u/7/h", Workload: &deploysv1.Workload{Namespace: "shop", Kind: "deployment", Name: "web"}, Revision: 7, Change: deploysv1.Change_CHANGE_UPDATED,
-		State: deploysv1.RolloutState_ROLLOUT_STATE_RUNNING, Strategy: "RollingUpdate", StartedAt: timestamppb.New(start()),
+		Id:             "c/u/7/h",
+		Workload:       &deploysv1.Workload{Namespace: "shop", Kind: "deployment", Name: "web"},
+		Revision:       7,
+		Change:         deploysv1.Change_CHANGE_UPDATED,
+		State:          deploysv1.RolloutState_ROLLOUT_STATE_RUNNING,
+		Strategy:       "RollingUpdate",
+		StartedAt:      timestamppb.New(start()),
 		Images:         []*deploysv1.Image{{Container: "c", Image: "registry.example/shop/web:1.3"}},
 		PreviousImages: []*deploysv1.Image{{Container: "c", Image: "registry.example/shop/web:1.2"}},
 		Counts:         &deploysv1.Counts{Desired: 5, Total: 5, Updated: 2, Available: 4},
@@ -33,7 +38,12 @@ func web(change ...func(*deploysv1.Rollout)) *deploysv1.Rollout {
 }
 
 func completed(r *deploysv1.Rollout) {
-	r.State, r.Counts = deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED, &deploysv1.Counts{Desired: 5, Total: 5, Updated: 5, Available: 5}
+	r.State, r.Counts = deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED, &deploysv1.Counts{
+		Desired:   5,
+		Total:     5,
+		Updated:   5,
+		Available: 5,
+	}
 	r.Duration, r.UpdatedAt = durationpb.New(41*time.Second), timestamppb.New(start().Add(41*time.Second))
 }
 
@@ -53,7 +63,11 @@ func TestARolloutIsDrawnAtAnyWidth(t *testing.T) {
   2 new, 3 old, 4 a…
   waits for 3 new p…`,
 	} {
-		lines := board.Lines([]*deploysv1.Rollout{web()}, start().Add(12*time.Second), board.Page{Width: width, Height: 20})
+		lines := board.Lines(
+			[]*deploysv1.Rollout{web()},
+			start().Add(12*time.Second),
+			board.Page{Width: width, Height: 20},
+		)
 		require.Equal(t, want, strings.Join(lines, "\n"), "width %d", width)
 	}
 }
@@ -64,7 +78,12 @@ func TestNothingIsWiderOrHigherThanThePage(t *testing.T) {
 		r.Stalled, r.Message = true, "no\x1b[2J progress\r\nat all 进度 "+strings.Repeat("x", 300)
 		r.Workload.Name = strings.Repeat("n", 63)
 	})
-	rollouts := []*deploysv1.Rollout{hostile, web(), web(func(r *deploysv1.Rollout) { r.Counts = nil }), web(func(r *deploysv1.Rollout) { r.Counts = &deploysv1.Counts{} })}
+	rollouts := []*deploysv1.Rollout{
+		hostile,
+		web(),
+		web(func(r *deploysv1.Rollout) { r.Counts = nil }),
+		web(func(r *deploysv1.Rollout) { r.Counts = &deploysv1.Counts{} }),
+	}
 	for width := range 130 {
 		for _, height := range []int{0, 1, 2, 3, 4, 7, 12, 50} {
 			lines := board.Lines(rollouts, start().Add(3*time.Hour), board.Page{Width: width, Height: height})
@@ -160,11 +179,21 @@ func TestImages(t *testing.T) {
 
 func TestEnded(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "✓ shop/deployment/web  r7 updated  completed  web:1.2 → 1.3                41s", board.Ended(web(completed), board.Page{Width: 78}))
+	require.Equal(
+		t,
+		"✓ shop/deployment/web  r7 updated  completed  web:1.2 → 1.3                41s",
+		board.Ended(web(completed), board.Page{Width: 78}),
+	)
 	failed := web(func(r *deploysv1.Rollout) {
-		r.State, r.Message, r.EndedAt = deploysv1.RolloutState_ROLLOUT_STATE_CANCELLED, "its workload was deleted", timestamppb.New(start().Add(95*time.Second))
+		r.State, r.Message, r.EndedAt = deploysv1.RolloutState_ROLLOUT_STATE_CANCELLED, "its workload was deleted", timestamppb.New(
+			start().Add(95*time.Second),
+		)
 	})
-	require.Equal(t, "✗ shop/deployment/web  r7 updated  cancelled  web:1.2 → 1.3  its workload was deleted 1m35s", board.Ended(failed, board.Page{Width: 91}))
+	require.Equal(
+		t,
+		"✗ shop/deployment/web  r7 updated  cancelled  web:1.2 → 1.3  its workload was deleted 1m35s",
+		board.Ended(failed, board.Page{Width: 91}),
+	)
 }
 
 func TestChangesAreAFactEach(t *testing.T) {

@@ -6,7 +6,8 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 )
 
-// Changes says what happened to a rollout between two messages about it, before being nil for the first: a fact each.
+// Changes says what happened to a rollout between two messages about it, before being nil for the
+// first: a fact each.
 func Changes(before, after *deploysv1.Rollout) []string {
 	var facts []string
 	say := func(format string, args ...any) { facts = append(facts, fmt.Sprintf(format, args...)) }
@@ -42,7 +43,10 @@ func Changes(before, after *deploysv1.Rollout) []string {
 		if after.GetState() == deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED || after.GetDuration() != nil {
 			text += " after " + span(Age(after, after.GetUpdatedAt().AsTime()))
 		}
-		if why := plain(after.GetMessage()); why != "" && after.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {
+		if why := plain(
+			after.GetMessage(),
+		); why != "" &&
+			after.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {
 			text += ": " + why
 		}
 		say("%s", text)

@@ -10,13 +10,15 @@ import (
 
 // Page is what there is to draw on.
 type Page struct {
-	// Width and Height in characters. Lines are never wider, and never more, except that there is always one.
+	// Width and Height in characters. Lines are never wider, and never more, except that there is
+	// always one.
 	Width, Height int
 	// Colour says that the terminal shows colours, which take no room.
 	Colour bool
 }
 
-// Of the bar: new pods that are available, new ones that are not, old ones, and those that are not there.
+// Of the bar: new pods that are available, new ones that are not, old ones, and those that are not
+// there.
 const (
 	cellAvailable = '█'
 	cellComing    = '▓'
@@ -42,7 +44,8 @@ const (
 // linesEach is how many lines a rollout takes.
 const linesEach = 3
 
-// Lines draws the rollouts that run, in their order, as they stand at a time. Those that the page has no room for are counted in its last line.
+// Lines draws the rollouts that run, in their order, as they stand at a time. Those that the page
+// has no room for are counted in its last line.
 func Lines(running []*deploysv1.Rollout, now time.Time, page Page) []string {
 	if len(running) == 0 {
 		return []string{page.paint(colourFaint, fit("no rollout is under way", page.Width))}
@@ -74,7 +77,11 @@ func (p Page) rollout(r *deploysv1.Rollout, now time.Time) []string {
 	if State(r) != "running" {
 		waits, colour = "  "+strings.ToUpper(State(r))+": "+Waits(r), colourBad
 	}
-	return []string{apart(title, span(Age(r, now)), p.Width), p.barLine(r.GetCounts()), p.paint(colour, fit(waits, p.Width))}
+	return []string{
+		apart(title, span(Age(r, now)), p.Width),
+		p.barLine(r.GetCounts()),
+		p.paint(colour, fit(waits, p.Width)),
+	}
 }
 
 // barLine is the bar and the numbers that it stands for.
@@ -87,7 +94,8 @@ func (p Page) barLine(c *deploysv1.Counts) string {
 	return "  [" + p.bar(c, width) + "] " + numbers
 }
 
-// bar draws pods in proportion; what there is of a kind has at least one character, as long as there is one for each.
+// bar draws pods in proportion; what there is of a kind has at least one character, as long as
+// there is one for each.
 func (p Page) bar(c *deploysv1.Counts, width int) string {
 	fresh := max(0, min(c.GetUpdated(), c.GetTotal()))
 	old := c.GetTotal() - fresh
@@ -119,7 +127,8 @@ func (p Page) bar(c *deploysv1.Counts, width int) string {
 	return b.String()
 }
 
-// divide splits a width in proportion to shares, which it uses up exactly where any share is positive. Each positive share gets at least 1 where the width allows.
+// divide splits a width in proportion to shares, which it uses up exactly where any share is
+// positive. Each positive share gets at least 1 where the width allows.
 func divide(shares []int, width int) []int {
 	out := make([]int, len(shares))
 	all, some := 0, 0

@@ -104,7 +104,13 @@ func pods(r *deploysv1.Rollout) string {
 
 // Counts of its pods in words.
 func Counts(c *deploysv1.Counts) string {
-	text := fmt.Sprintf("%d new, %d old, %d available of %d", c.GetUpdated(), max(0, c.GetTotal()-c.GetUpdated()), c.GetAvailable(), c.GetDesired())
+	text := fmt.Sprintf(
+		"%d new, %d old, %d available of %d",
+		c.GetUpdated(),
+		max(0, c.GetTotal()-c.GetUpdated()),
+		c.GetAvailable(),
+		c.GetDesired(),
+	)
 	if c.GetTerminating() > 0 {
 		text += fmt.Sprintf(", %d ending", c.GetTerminating())
 	}

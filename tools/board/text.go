@@ -21,7 +21,8 @@ func plain(text string) string {
 
 // cells is how many columns of a terminal a character takes: the scripts of East Asia take two.
 func cells(r rune) int {
-	if r >= 0x1100 && (unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) || r >= 0xff01 && r <= 0xff60 || r >= 0x1f300) {
+	if r >= 0x1100 &&
+		(unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) || r >= 0xff01 && r <= 0xff60 || r >= 0x1f300) {
 		return 2
 	}
 	return 1

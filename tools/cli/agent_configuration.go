@@ -17,10 +17,10 @@ import (
 	"lockstep.internal/tools/client"
 )
 
-// resyncPoll is how often a resync that is waited for is looked at.
+// resyncPoll is the poll interval of --wait.
 const resyncPoll = 250 * time.Millisecond
 
-// configurationFlags are those that change an agent's configuration.
+// configurationFlags are the flags that change the configuration of an agent.
 type configurationFlags struct {
 	durations map[string]*time.Duration
 	limits    map[string]*int32
@@ -33,28 +33,36 @@ const relayTargetFlag, noRelayTargetsFlag = "relay-target", "no-relay-targets"
 func (f *configurationFlags) add(c *cobra.Command) {
 	f.durations, f.limits = map[string]*time.Duration{}, map[string]*int32{}
 	for _, d := range []struct{ flag, help string }{
-		{"full-resync-interval", "time between full resyncs (1h where never set)"},
-		{"unschedulable-patience", "how long a pod may find no node before its workspace is failed (5m where never set)"},
-		{"stop-patience", "how long a stop may take before its workspace is failed (5m where never set)"},
-		{"stop-after-running", "how long after its start a workspace is stopped"},
-		{"terminate-after-stopped", "how long after its stop a workspace is terminated"},
-		{"max-age", "how long after its creation a workspace is terminated"},
-		{"expiry-warning", "how long before one of these its user is warned (15m where never set)"},
+		{"full-resync-interval", "time between full resyncs (1h unless set)"},
+		{"unschedulable-patience", "time without a node for a pod until its workspace is failed (5m unless set)"},
+		{"stop-patience", "duration of a stop until its workspace is failed (5m unless set)"},
+		{"stop-after-running", "time from the start of a workspace until it is stopped"},
+		{"terminate-after-stopped", "time from the stop of a workspace until it is terminated"},
+		{"max-age", "time from the creation of a workspace until it is terminated"},
+		{"expiry-warning", "time between the warning of the user and one of these (15m unless set)"},
 	} {
 		f.durations[d.flag] = c.Flags().Duration(d.flag, 0, d.help)
 	}
-	f.limits["max-workspaces"] = c.Flags().Int32("max-workspaces", 0, "how many workspaces, terminated ones aside, the agent may have")
-	f.limits["max-workspaces-per-user"] = c.Flags().Int32("max-workspaces-per-user", 0, "how many of them one user may have")
-	c.Flags().StringArrayVar(&f.targets, relayTargetFlag, nil, "NAME=HOST:PORT in the agent's network that may be reached through the relay; repeated, it replaces all that were set")
-	c.Flags().BoolVar(&f.noTargets, noRelayTargetsFlag, false, "nothing but the Kubernetes API may be reached through the relay")
+	f.limits["max-workspaces"] = c.Flags().
+		Int32("max-workspaces", 0, "largest number of workspaces of the agent, without terminated ones")
+	f.limits["max-workspaces-per-user"] = c.Flags().
+		Int32("max-workspaces-per-user", 0, "largest number of them for one user")
+	c.Flags().
+		StringArrayVar(&f.targets, relayTargetFlag, nil, "target NAME=HOST:PORT in the network of the agent; "+
+			"can be repeated and replaces all targets")
+	c.Flags().
+		BoolVar(&f.noTargets, noRelayTargetsFlag, false, "remove all targets: only the Kubernetes API can be "+
+			"reached through the relay")
 }
 
-// change is what was given on the command line; false when that is nothing.
+// change returns the configuration on the command line, and false when there is none.
 func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfiguration, bool, error) {
 	out, given := &statev1.AgentConfiguration{}, false
 	for flag, to := range map[string]**durationpb.Duration{
-		"full-resync-interval": &out.FullResyncInterval, "unschedulable-patience": &out.UnschedulablePatience, "stop-patience": &out.StopPatience,
-		"stop-after-running": &out.StopAfterRunning, "terminate-after-stopped": &out.TerminateAfterStopped, "max-age": &out.MaxAge, "expiry-warning": &out.ExpiryWarning,
+		"full-resync-interval": &out.FullResyncInterval, "unschedulable-patience": &out.UnschedulablePatience,
+		"stop-patience":      &out.StopPatience,
+		"stop-after-running": &out.StopAfterRunning, "terminate-after-stopped": &out.TerminateAfterStopped,
+		"max-age": &out.MaxAge, "expiry-warning": &out.ExpiryWarning,
 	} {
 		if c.Flags().Changed(flag) {
 			*to, given = durationpb.New(*f.durations[flag]), true
@@ -77,13 +85,23 @@ func (f *configurationFlags) change(c *cobra.Command) (*statev1.AgentConfigurati
 
 func (f *configurationFlags) relayTargets() (*statev1.RelayTargets, error) {
 	if f.noTargets && len(f.targets) > 0 {
-		return nil, fault.New(errcode.InvalidArgument, "--%s and --%s exclude each other", relayTargetFlag, noRelayTargetsFlag)
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"set either --%s or --%s, not both",
+			relayTargetFlag,
+			noRelayTargetsFlag,
+		)
 	}
 	out := &statev1.RelayTargets{}
 	for _, target := range f.targets {
 		name, address, both := strings.Cut(target, "=")
 		if !both {
-			return nil, fault.New(errcode.InvalidArgument, "--%s %q is not NAME=HOST:PORT, such as shop=shop.apps.svc:80", relayTargetFlag, target)
+			return nil, fault.New(
+				errcode.InvalidArgument,
+				"--%s %q must be NAME=HOST:PORT, such as shop=shop.apps.svc:80",
+				relayTargetFlag,
+				target,
+			)
 		}
 		out.Targets = append(out.Targets, &statev1.RelayTarget{Name: name, Address: address})
 	}
@@ -93,11 +111,18 @@ func (f *configurationFlags) relayTargets() (*statev1.RelayTargets, error) {
 func (a *app) agentConfigure() *cobra.Command {
 	var flags configurationFlags
 	c := &cobra.Command{
-		Use: "configure AGENT", Short: "Set what holds for an agent and its workspaces; it follows at once", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
-		Long: `Set what holds for an agent and its workspaces. What is not given stays as it is. Durations are such as 90s, 8h or 720h, where 0 means never; limits are
-numbers, where -1 means unlimited. A workspace's user is warned of an end by a policy as long before it as --expiry-warning says, and the end never comes sooner
-after the warning: that holds also for workspaces that are over the time already when a policy is made. Relay targets are what may be reached through the relay in the
-agent's network, besides its Kubernetes API; the relay agent allows those of them that its own settings allow.`,
+		Use:               "configure AGENT",
+		Short:             "Set the configuration of an agent and the policies of its workspaces",
+		Args:              exactly("AGENT"),
+		ValidArgsFunction: a.completeAgents,
+		Long: `Set the configuration of an agent and the policies of its workspaces. The change takes effect at once;
+settings without a flag keep their value. A duration is 90s, 8h or 720h; 0 means never. A limit of -1 means unlimited.
+
+A user is warned before a policy stops or terminates a workspace, and --expiry-warning is the least time between both.
+This is also true for workspaces that are already past a new policy.
+
+Relay targets can be reached through the relay besides the Kubernetes API. The relay agent's own configuration must
+allow their addresses, too.`,
 		Example: `  lockstep agent configure local --max-workspaces-per-user 3
   lockstep agent configure local --relay-target shop=shop.apps.svc:80 --relay-target db=db.apps.svc:5432
   lockstep agent configure local --stop-after-running 10h --terminate-after-stopped 720h --expiry-warning 30m`,
@@ -111,13 +136,20 @@ agent's network, besides its Kubernetes API; the relay agent allows those of the
 				return err
 			}
 			if !given {
-				return fault.New(errcode.InvalidArgument, "nothing to set is given: see `%s --help`, or show what holds with `lockstep agent get`", c.CommandPath())
+				return fault.New(
+					errcode.InvalidArgument,
+					"no setting is given: see `%s --help`; `lockstep agent get` shows the configuration",
+					c.CommandPath(),
+				)
 			}
 			id, err := agentID(c.Context(), api, args[0])
 			if err != nil {
 				return err
 			}
-			response, err := api.Agents.ConfigureAgent(c.Context(), connect.NewRequest(&statev1.ConfigureAgentRequest{Id: id, Configuration: change}))
+			response, err := api.Agents.ConfigureAgent(
+				c.Context(),
+				connect.NewRequest(&statev1.ConfigureAgentRequest{Id: id, Configuration: change}),
+			)
 			if err != nil {
 				return err
 			}
@@ -131,7 +163,9 @@ agent's network, besides its Kubernetes API; the relay agent allows those of the
 func (a *app) agentResync() *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
-		Use: "resync AGENT", Short: "Ask an agent to report everything its cluster has, and to apply everything that is wanted once more", Args: exactly("AGENT"),
+		Use:               "resync AGENT",
+		Short:             "Make an agent report all objects of its cluster and apply all desired states again",
+		Args:              exactly("AGENT"),
 		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
@@ -142,21 +176,28 @@ func (a *app) agentResync() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.Agents.RequestResync(c.Context(), connect.NewRequest(&statev1.RequestResyncRequest{Id: id}))
+			response, err := api.Agents.RequestResync(
+				c.Context(),
+				connect.NewRequest(&statev1.RequestResyncRequest{Id: id}),
+			)
 			if err != nil {
 				return err
 			}
 			if !wait {
-				return a.print(response.Msg, table{header: []string{"NONCE"}, rows: [][]string{{response.Msg.GetNonce()}}})
+				return a.print(
+					response.Msg,
+					table{header: []string{"NONCE"}, rows: [][]string{{response.Msg.GetNonce()}}},
+				)
 			}
 			return a.awaitResync(c.Context(), api, id, response.Msg.GetNonce())
 		},
 	}
-	c.Flags().BoolVar(&wait, "wait", false, "wait until the report has come in, and show it")
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the report is complete, and show it")
 	return c
 }
 
-// awaitResync waits until a resync is over that answers the nonce, or a later one: who asks while another's request waits is answered together with it.
+// awaitResync waits for the end of a resync with the nonce, or a later one: one resync answers all
+// requests that wait for it.
 func (a *app) awaitResync(ctx context.Context, api *client.API, id int64, nonce string) error {
 	again := time.NewTicker(resyncPoll)
 	defer again.Stop()
@@ -170,7 +211,7 @@ func (a *app) awaitResync(ctx context.Context, api *client.API, id int64, nonce 
 				return err
 			}
 			if last.GetOutcome() != resyncComplete {
-				return fault.New(errcode.Unavailable, "the resync did not come in whole: ask again")
+				return fault.New(errcode.Unavailable, "the resync is incomplete: run the command again")
 			}
 			return nil
 		}
@@ -188,7 +229,8 @@ const (
 	resyncComplete = "complete"
 )
 
-// answers is that a resync is over that was asked for with the nonce, or with one made later: they begin with a time.
+// answers reports whether a resync has ended that answers the nonce, or a later one. Nonces begin
+// with a time.
 func answers(r *statev1.Resync, nonce string) bool {
 	return r.GetNonce() != "" && r.GetNonce() >= nonce && r.GetOutcome() != resyncOpen
 }
@@ -198,12 +240,12 @@ func resyncTable(r *statev1.Resync) table {
 	if r.GetEndedAt() != nil {
 		took = r.GetEndedAt().AsTime().Sub(r.GetBegunAt().AsTime()).Round(time.Millisecond).String()
 	}
-	return table{header: []string{"RESYNC", "CAUSE", "OUTCOME", "OBJECTS", "TOOK"}, rows: [][]string{
+	return table{header: []string{"RESYNC", "CAUSE", "OUTCOME", "OBJECTS", "DURATION"}, rows: [][]string{
 		{r.GetId(), r.GetCause(), r.GetOutcome(), strconv.FormatInt(r.GetCount(), 10), took},
 	}}
 }
 
-// agentFields shows an agent whole.
+// agentFields returns all fields of an agent.
 func agentFields(g *statev1.Agent) table {
 	c := g.GetConfiguration()
 	state := "active"
@@ -212,7 +254,13 @@ func agentFields(g *statev1.Agent) table {
 	}
 	resync := "none yet"
 	if r := g.GetLastResync(); r != nil {
-		resync = fmt.Sprintf("%s, %d objects, for %s, %s ago", r.GetOutcome(), r.GetCount(), r.GetCause(), age(r.GetBegunAt()))
+		resync = fmt.Sprintf(
+			"%s, %d objects, for %s, %s ago",
+			r.GetOutcome(),
+			r.GetCount(),
+			r.GetCause(),
+			age(r.GetBegunAt()),
+		)
 	}
 	return table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
 		{"name", g.GetName()},
@@ -254,7 +302,7 @@ func orNever(d *durationpb.Duration) string {
 	return spoken(d)
 }
 
-// spoken is a duration without its units of zero: 8h for 8h0m0s.
+// spoken returns a duration without zero units: 8h for 8h0m0s.
 func spoken(d *durationpb.Duration) string {
 	text := d.AsDuration().String()
 	for _, nothing := range []string{"m0s", "h0m"} {
@@ -272,7 +320,7 @@ func orUnlimited(n int32) string {
 	return strconv.FormatInt(int64(n), 10)
 }
 
-// expiry says when and why a workspace ends.
+// expiry returns the time and the policy of the end of a workspace.
 func expiry(w *statev1.Workspace, now time.Time) string {
 	if w.GetExpiresAt() == nil {
 		return "never"
@@ -282,9 +330,9 @@ func expiry(w *statev1.Workspace, now time.Time) string {
 	if left := at.Sub(now); left > 0 {
 		in = "in " + spoken(durationpb.New(left.Round(time.Second)))
 	}
-	what := "it and its volume are deleted"
+	what := "deleted with its volume"
 	if w.GetExpiryPolicy() == "stop_after_running" {
-		what = "it is stopped"
+		what = "stopped"
 	}
 	return fmt.Sprintf("%s (%s): %s by %s", in, at.Local().Format("2006-01-02 15:04:05"), what, w.GetExpiryPolicy())
 }

@@ -25,14 +25,19 @@ func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
 		"zero":    {[]string{"--max-age", "0", "--max-workspaces=0"}, &statev1.AgentConfiguration{MaxAge: durationpb.New(0), MaxWorkspaces: proto.Int32(0)}},
 		"everything": {
 			[]string{
-				"--full-resync-interval", "1h", "--unschedulable-patience", "2m", "--stop-patience", "3m", "--max-workspaces", "-1", "--max-workspaces-per-user", "5",
-				"--stop-after-running", "8h", "--terminate-after-stopped", "720h", "--max-age", "1000h", "--expiry-warning", "15m",
+				"--full-resync-interval", "1h", "--unschedulable-patience", "2m", "--stop-patience", "3m",
+				"--max-workspaces", "-1", "--max-workspaces-per-user", "5",
+				"--stop-after-running", "8h", "--terminate-after-stopped", "720h", "--max-age", "1000h",
+				"--expiry-warning", "15m",
 				"--relay-target", "shop=shop.apps.svc:80", "--relay-target=db=[fd00::7]:5432",
 			},
 			&statev1.AgentConfiguration{
-				FullResyncInterval: durationpb.New(time.Hour), UnschedulablePatience: durationpb.New(2 * time.Minute), StopPatience: durationpb.New(3 * time.Minute),
-				MaxWorkspaces: proto.Int32(-1), MaxWorkspacesPerUser: proto.Int32(5), StopAfterRunning: durationpb.New(8 * time.Hour),
-				TerminateAfterStopped: durationpb.New(720 * time.Hour), MaxAge: durationpb.New(1000 * time.Hour), ExpiryWarning: durationpb.New(15 * time.Minute),
+				FullResyncInterval:    durationpb.New(time.Hour),
+				UnschedulablePatience: durationpb.New(2 * time.Minute), StopPatience: durationpb.New(3 * time.Minute),
+				MaxWorkspaces: proto.Int32(-1), MaxWorkspacesPerUser: proto.Int32(5),
+				StopAfterRunning:      durationpb.New(8 * time.Hour),
+				TerminateAfterStopped: durationpb.New(720 * time.Hour),
+				MaxAge:                durationpb.New(1000 * time.Hour), ExpiryWarning: durationpb.New(15 * time.Minute),
 				RelayTargets: &statev1.RelayTargets{Targets: []*statev1.RelayTarget{{Name: "shop", Address: "shop.apps.svc:80"}, {Name: "db", Address: "[fd00::7]:5432"}}},
 			},
 		},
@@ -58,8 +63,8 @@ func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
 func TestRelayTargetsThatAreNoneAreRefused(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		`"shop.apps.svc:80" is not NAME=HOST:PORT`: {"--relay-target", "shop.apps.svc:80"},
-		"exclude each other":                       {"--relay-target", "shop=shop.apps.svc:80", "--no-relay-targets"},
+		`"shop.apps.svc:80" must be NAME=HOST:PORT`: {"--relay-target", "shop.apps.svc:80"},
+		"not both": {"--relay-target", "shop=shop.apps.svc:80", "--no-relay-targets"},
 	} {
 		var flags configurationFlags
 		c := &cobra.Command{}
@@ -70,7 +75,11 @@ func TestRelayTargetsThatAreNoneAreRefused(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	require.Equal(t, "none", relayTargets(nil))
-	require.Equal(t, "db=db:1, shop=shop:80", relayTargets([]*statev1.RelayTarget{{Name: "db", Address: "db:1"}, {Name: "shop", Address: "shop:80"}}))
+	require.Equal(
+		t,
+		"db=db:1, shop=shop:80",
+		relayTargets([]*statev1.RelayTarget{{Name: "db", Address: "db:1"}, {Name: "shop", Address: "shop:80"}}),
+	)
 }
 
 func TestAnAgentIsFoundByItsName(t *testing.T) {
@@ -116,9 +125,29 @@ func TestExpiryInWords(t *testing.T) {
 		return &statev1.Workspace{ExpiresAt: timestamppb.New(now.Add(in)), ExpiryPolicy: policy}
 	}
 	require.Equal(t, "never", expiry(&statev1.Workspace{}, now))
-	require.Regexp(t, `^in 8h \(2026-.*\): it is stopped by stop_after_running$`, expiry(end(8*time.Hour, "stop_after_running"), now))
-	require.Regexp(t, `^in 1h30m \(.*\): it and its volume are deleted by max_age$`, expiry(end(90*time.Minute, "max_age"), now))
-	require.Regexp(t, `^overdue \(.*\): it and its volume are deleted by terminate_after_stopped$`, expiry(end(-time.Second, "terminate_after_stopped"), now))
-	require.Equal(t, []string{"never", "10m", "1m30s"}, []string{orNever(durationpb.New(0)), orNever(durationpb.New(10 * time.Minute)), orNever(durationpb.New(90 * time.Second))})
+	require.Regexp(
+		t,
+		`^in 8h \(2026-.*\): stopped by stop_after_running$`,
+		expiry(end(8*time.Hour, "stop_after_running"), now),
+	)
+	require.Regexp(
+		t,
+		`^in 1h30m \(.*\): deleted with its volume by max_age$`,
+		expiry(end(90*time.Minute, "max_age"), now),
+	)
+	require.Regexp(
+		t,
+		`^overdue \(.*\): deleted with its volume by terminate_after_stopped$`,
+		expiry(end(-time.Second, "terminate_after_stopped"), now),
+	)
+	require.Equal(
+		t,
+		[]string{"never", "10m", "1m30s"},
+		[]string{
+			orNever(durationpb.New(0)),
+			orNever(durationpb.New(10 * time.Minute)),
+			orNever(durationpb.New(90 * time.Second)),
+		},
+	)
 	require.Equal(t, []string{"unlimited", "0", "3"}, []string{orUnlimited(-1), orUnlimited(0), orUnlimited(3)})
 }

@@ -15,11 +15,14 @@ import (
 	"lockstep.internal/tools/client"
 )
 
-// listAgents lists those of a project, of every one that the caller sees where it is 0.
+// listAgents lists the agents of a project; 0 means all projects that the caller can see.
 func listAgents(ctx context.Context, api *client.API, project int64) ([]*statev1.Agent, error) {
 	var all []*statev1.Agent
 	for token := ""; ; {
-		response, err := api.Agents.ListAgents(ctx, connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}))
+		response, err := api.Agents.ListAgents(
+			ctx,
+			connect.NewRequest(&statev1.ListAgentsRequest{ProjectId: project, PageToken: token}),
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -30,7 +33,8 @@ func listAgents(ctx context.Context, api *client.API, project int64) ([]*statev1
 	}
 }
 
-// agentID is the id of an agent that is named by id, or by a name that no two of the caller's projects have.
+// agentID returns the id of an agent by its id, or by a name that is unique among the projects of
+// the caller.
 func agentID(ctx context.Context, api *client.API, nameOrID string) (int64, error) {
 	if id, err := strconv.ParseInt(nameOrID, 10, 64); err == nil && id > 0 {
 		return id, nil
@@ -42,7 +46,7 @@ func agentID(ctx context.Context, api *client.API, nameOrID string) (int64, erro
 	return agentOf(all, nameOrID)
 }
 
-// agentOf finds the one agent of a name; one that was revoked counts only where no other has the name.
+// agentOf finds the agent with a name. A revoked one counts only when no other has the name.
 func agentOf(all []*statev1.Agent, name string) (int64, error) {
 	var found, revoked []*statev1.Agent
 	for _, agent := range all {
@@ -59,7 +63,7 @@ func agentOf(all []*statev1.Agent, name string) (int64, error) {
 	}
 	switch len(found) {
 	case 0:
-		return 0, fault.New(errcode.NotFound, "agent %q does not exist: lockstep agent list shows those that do", name)
+		return 0, fault.New(errcode.NotFound, "agent %q does not exist: see `lockstep agent list`", name)
 	case 1:
 		return found[0].GetId(), nil
 	default:
@@ -67,11 +71,16 @@ func agentOf(all []*statev1.Agent, name string) (int64, error) {
 		for i, agent := range found {
 			choices[i] = fmt.Sprintf("%d (project %d)", agent.GetId(), agent.GetProjectId())
 		}
-		return 0, fault.New(errcode.InvalidArgument, "several agents are named %q: give the id, one of %s", name, strings.Join(choices, ", "))
+		return 0, fault.New(
+			errcode.InvalidArgument,
+			"several agents are named %q: use an id, one of %s",
+			name,
+			strings.Join(choices, ", "),
+		)
 	}
 }
 
-// completeAgents offers names to the shell.
+// completeAgents completes names in the shell.
 func (a *app) completeAgents(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 || a.load() != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -89,7 +98,10 @@ func (a *app) completeAgents(c *cobra.Command, args []string, _ string) ([]strin
 	names := make([]string, 0, len(all))
 	for _, agent := range all {
 		if !agent.GetRevoked() {
-			names = append(names, fmt.Sprintf("%s\tagent %d of project %d", agent.GetName(), agent.GetId(), agent.GetProjectId()))
+			names = append(
+				names,
+				fmt.Sprintf("%s\tagent %d of project %d", agent.GetName(), agent.GetId(), agent.GetProjectId()),
+			)
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

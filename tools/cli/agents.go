@@ -15,39 +15,57 @@ import (
 )
 
 func (a *app) agents() *cobra.Command {
-	return group("agent", "Agents: the clusters that dial in", a.agentRegister(), a.agentList(), a.agentGet(), a.agentConfigure(), a.agentResync(), a.agentRevoke())
+	return group(
+		"agent",
+		"Register, configure and revoke agents of clusters",
+		a.agentRegister(),
+		a.agentList(),
+		a.agentGet(),
+		a.agentConfigure(),
+		a.agentResync(),
+		a.agentRevoke(),
+	)
 }
 
 func (a *app) agentRegister() *cobra.Command {
 	var project int64
 	var file string
 	c := &cobra.Command{
-		Use: "register NAME --project ID --credentials FILE", Short: "Register an agent and write its credentials file", Args: exactly("NAME"),
-		Long: `Register an agent and write the credentials file that its watcher and dispatcher start with. The file is shown to nobody else: the token in it is
-stored only as a hash, and the key that secrets are sealed to is made here and never leaves the file.`,
+		Use:   "register NAME --project ID --credentials FILE",
+		Short: "Register an agent and write its credentials file",
+		Args:  exactly("NAME"),
+		Long: `Register an agent and write the credentials file of its watcher, dispatcher and relay agent. Only this
+file has the token and the key that decrypts secrets: the server stores a hash of the token and the public key.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
 				return err
 			}
 			if _, err := os.Stat(file); err == nil {
-				return fault.New(errcode.AlreadyExists, "%s exists already: give another --credentials", file)
+				return fault.New(errcode.AlreadyExists, "%s already exists: set another --credentials", file)
 			}
 			credentials, agent, err := stack.RegisterAgent(c.Context(), api, project, args[0])
 			if err != nil {
 				return err
 			}
 			if err := natsauth.WriteAgentCredentials(file, credentials); err != nil {
-				return fault.Wrap(err, errcode.Internal, "agent %d is registered, but its credentials could not be written to %s: %v; revoke it and register another", agent.GetId(), file, err)
+				return fault.Wrap(
+					err,
+					errcode.Internal,
+					"registered agent %d, but cannot write its credentials to %s: %v; revoke it and register another",
+					agent.GetId(),
+					file,
+					err,
+				)
 			}
-			if err := a.note("credentials written to %s", file); err != nil {
+			if err := a.note("wrote the credentials to %s", file); err != nil {
 				return err
 			}
 			return a.print(agent, agentTable(agent))
 		},
 	}
-	c.Flags().Int64Var(&project, "project", 0, "project that configures the agent (required)")
-	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "file to write the credentials to")
+	c.Flags().Int64Var(&project, "project", 0, "project of the agent (required)")
+	c.Flags().StringVar(&file, "credentials", "agent-credentials.json", "credentials file to write")
 	return c
 }
 
@@ -67,13 +85,16 @@ func (a *app) agentList() *cobra.Command {
 			return a.print(all, agentTable(all.GetAgents()...))
 		},
 	}
-	c.Flags().Int64Var(&project, "project", 0, "only those of this project")
+	c.Flags().Int64Var(&project, "project", 0, "only agents of this project")
 	return c
 }
 
 func (a *app) agentGet() *cobra.Command {
 	return &cobra.Command{
-		Use: "get AGENT", Short: "Show one agent by id or name, and what it is configured with", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
+		Use:               "get AGENT",
+		Short:             "Show one agent by id or name, and its configuration",
+		Args:              exactly("AGENT"),
+		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -94,7 +115,10 @@ func (a *app) agentGet() *cobra.Command {
 
 func (a *app) agentRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke AGENT", Short: "Void an agent's credentials and cut its connections, for ever", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
+		Use:               "revoke AGENT",
+		Short:             "Revoke the credentials of an agent permanently and close its connections",
+		Args:              exactly("AGENT"),
+		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -104,7 +128,10 @@ func (a *app) agentRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.Agents.RevokeAgent(c.Context(), connect.NewRequest(&statev1.RevokeAgentRequest{Id: id}))
+			response, err := api.Agents.RevokeAgent(
+				c.Context(),
+				connect.NewRequest(&statev1.RevokeAgentRequest{Id: id}),
+			)
 			if err != nil {
 				return err
 			}
@@ -121,7 +148,15 @@ func agentTable(agents ...*statev1.Agent) table {
 			state = "revoked"
 		}
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(g.GetId(), 10), g.GetName(), strconv.FormatInt(g.GetProjectId(), 10), g.GetClusterUid(), age(g.GetLastSeenAt()), state,
+			strconv.FormatInt(
+				g.GetId(),
+				10,
+			),
+			g.GetName(),
+			strconv.FormatInt(g.GetProjectId(), 10),
+			g.GetClusterUid(),
+			age(g.GetLastSeenAt()),
+			state,
 		})
 	}
 	return t

@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/tools/client"
 )
 
-// app is what every command shares.
+// app has what every command uses.
 type app struct {
 	stdout, stderr io.Writer
 	logger         *slog.Logger
@@ -28,7 +28,11 @@ type app struct {
 
 // Run executes the command line and returns the exit code.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version string) int {
-	a := &app{stdout: stdout, stderr: stderr, logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	a := &app{
+		stdout: stdout,
+		stderr: stderr,
+		logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
 	root := a.root(version)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -44,23 +48,25 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, version s
 	f := fault.From(err)
 	message := f.Message
 	if f.Code == errcode.Internal {
-		// A fault of this program, not of the server: its reason is for the one who reads this.
+		// A fault of this program, not of the server: show the whole error.
 		message = err.Error()
 	}
-	fmt.Fprintf(stderr, "lockstep: %s\n", message) //nolint:errcheck // nothing is left to tell it to
+	fmt.Fprintf(stderr, "lockstep: %s\n", message) //nolint:errcheck // nothing else can be done
 	return fault.ExitCode(f)
 }
 
-// usageError is a command line that cannot be understood.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func (a *app) root(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
-		Short: "Workspaces on many Kubernetes clusters, kept in lockstep with what people asked for",
-		Long: `lockstep talks to a Lockstep system, or runs a whole one on this machine (lockstep up).
+		Short: "Control workspaces, agents and deploys of a Lockstep system",
+		Long: `Control a Lockstep system, or run one on this machine with lockstep up.
 
-Where the API and the streams are is read from flags, LOCKSTEP_* variables, or the file named by LOCKSTEP_CLIENT.`,
+The addresses of the API and of NATS come from flags, from LOCKSTEP_* variables, or from the client configuration
+file, in this order. Results go to standard output, everything else to standard error. The exit status is 0 for
+success, 2 for a wrong request, 3 without a valid token, 4 for a denied and 5 for an unknown object.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -74,20 +80,50 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 		return usageError{fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())}
 	})
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file")
+	flags.StringVar(&a.clientFile, "client", client.DefaultFile(), "client configuration file (LOCKSTEP_CLIENT)")
+	flags.Lookup("client").DefValue = "lockstep/client.yaml in the user's configuration folder"
 	flags.StringVar(&a.flags.Server, "server", "", "URL of the API (LOCKSTEP_SERVER)")
-	flags.StringVar(&a.flags.DeploysServer, "deploys-server", "", "URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)")
-	flags.StringVar(&a.flags.RelayServer, "relay-server", "", "URL of the relay, for callers (LOCKSTEP_RELAY_SERVER)")
-	flags.StringVar(&a.flags.RelayCAFile, "relay-ca-file", "", "PEM file with the authorities to trust at the relay (LOCKSTEP_RELAY_CA_FILE)")
-	flags.StringVar(&a.flags.TokenFile, "token-file", "", "file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN holds the token itself)")
-	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS, for events and replay (LOCKSTEP_NATS_URL)")
-	flags.StringVar(&a.flags.NATSSeedFile, "nats-seed-file", "", "file with the nkey seed for NATS (LOCKSTEP_NATS_SEED_FILE)")
-	flags.StringVar(&a.flags.NATSCAFile, "nats-ca-file", "", "PEM file with the authorities to trust at NATS (LOCKSTEP_NATS_CA_FILE)")
+	flags.StringVar(
+		&a.flags.DeploysServer,
+		"deploys-server",
+		"",
+		"URL of the API of the deploys service (LOCKSTEP_DEPLOYS_SERVER)",
+	)
+	flags.StringVar(&a.flags.RelayServer, "relay-server", "", "URL of the relay (LOCKSTEP_RELAY_SERVER)")
+	flags.StringVar(
+		&a.flags.RelayCAFile,
+		"relay-ca-file",
+		"",
+		"PEM file with the CA certificates of the relay (LOCKSTEP_RELAY_CA_FILE)",
+	)
+	flags.StringVar(
+		&a.flags.TokenFile,
+		"token-file",
+		"",
+		"file with a personal access token (LOCKSTEP_TOKEN_FILE; LOCKSTEP_TOKEN has the token itself)",
+	)
+	flags.StringVar(&a.flags.NATSURL, "nats-url", "", "URL of NATS for events, replay and dead (LOCKSTEP_NATS_URL)")
+	flags.StringVar(
+		&a.flags.NATSSeedFile,
+		"nats-seed-file",
+		"",
+		"file with the nkey seed for NATS (LOCKSTEP_NATS_SEED_FILE)",
+	)
+	flags.StringVar(
+		&a.flags.NATSCAFile,
+		"nats-ca-file",
+		"",
+		"PEM file with the CA certificates of NATS (LOCKSTEP_NATS_CA_FILE)",
+	)
 	flags.StringVar(&a.flags.Cell, "cell", "", "name of the cell (LOCKSTEP_CELL; default local)")
-	flags.StringVarP(&a.output, "output", "o", outputTable, "table, json or yaml")
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
+	flags.StringVarP(&a.output, "output", "o", outputTable, "output format: table, json or yaml")
+	_ = root.RegisterFlagCompletionFunc(
+		"output",
+		cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp),
+	)
 	for _, c := range []*cobra.Command{
-		a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(), a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),
+		a.workspaces(), a.projects(), a.agents(), a.tokens(), a.subscribers(), a.deploys(), a.kubeConfig(),
+		a.kubeCredential(), a.relayCommands(), a.events(), a.replay(), a.dead(), a.rebuild(),
 		a.natsCommands(), a.stateCommands(), a.up(),
 	} {
 		root.AddCommand(c)
@@ -95,13 +131,14 @@ Where the API and the streams are is read from flags, LOCKSTEP_* variables, or t
 	return root
 }
 
-// Variables that other programs are told of, too.
+// Variables that kubectl passes to this program.
 const (
 	variableServer    = "LOCKSTEP_SERVER"
 	variableTokenFile = "LOCKSTEP_TOKEN_FILE"
 )
 
-// load merges file, environment and flags into the client configuration, the later ones winning.
+// load merges the file, the environment and the flags into the client configuration. A flag
+// overrides the environment, which overrides the file.
 func (a *app) load() error {
 	switch a.output {
 	case outputTable, outputJSON, outputYAML:
@@ -139,7 +176,7 @@ func (a *app) load() error {
 	return nil
 }
 
-// group makes a command that only holds others.
+// group returns a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Args: cobra.ArbitraryArgs, SuggestionsMinimumDistance: 2,
@@ -158,13 +195,15 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// exactly checks the number of arguments and names them in the error.
+// exactly returns a check of the number of arguments. Its error names them.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) == len(names) {
 			return nil
 		}
-		return usageError{fmt.Errorf("wants %s: see `%s --help`", wanted(names), c.CommandPath())}
+		return usageError{
+			fmt.Errorf("wrong number of arguments, want %s: see `%s --help`", wanted(names), c.CommandPath()),
+		}
 	}
 }
 

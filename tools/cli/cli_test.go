@@ -20,7 +20,13 @@ import (
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = Run(t.Context(), append([]string{"--client", filepath.Join(t.TempDir(), "none.yaml")}, args...), &out, &errs, "test")
+	code = Run(
+		t.Context(),
+		append([]string{"--client", filepath.Join(t.TempDir(), "none.yaml")}, args...),
+		&out,
+		&errs,
+		"test",
+	)
 	return code, out.String(), errs.String()
 }
 
@@ -34,52 +40,52 @@ func TestMistakesSayWhatToDoAndExitAsTheirCodeSays(t *testing.T) {
 		{"ws list", 2, "start one with `lockstep up`"},
 		{"--server http://127.0.0.1:1 ws list", 3, "--token-file"},
 		{"ws lst", 2, `did you mean "list"`},
-		{"ws get", 2, "wants WORKSPACE"},
+		{"ws get", 2, "want WORKSPACE"},
 		{"ws list --nope", 2, "unknown flag: --nope"},
 		{"ws list -o xml", 2, "must be table, json or yaml"},
 		{"events tail", 2, "no NATS is configured"},
 		{"replay workspace.> --pace slow", 2, "full or original"},
 		{"replay workspace.> --from yesterday", 2, "RFC 3339|2026-01-02T15:04:05Z"},
-		{"--nats-url nats://127.0.0.1:1 replay nothing.>", 13, "cannot be reached"},
+		{"--nats-url nats://127.0.0.1:1 replay nothing.>", 13, "cannot reach NATS"},
 		{"agent revoke x", 2, "no server is configured"},
 		{"rebuild --check", 2, "no server is configured"},
-		{"subscriber create", 2, "wants NAME"},
+		{"subscriber create", 2, "want NAME"},
 		{"subscriber create ci", 2, "no server is configured"},
-		{"subscriber revoke", 2, "wants NAME"},
+		{"subscriber revoke", 2, "want NAME"},
 		{"rebuild deploys", 2, "no deploys service is configured"},
-		{"rebuild state", 2, "wants no arguments"},
+		{"rebuild state", 2, "want no arguments"},
 		{"deploys list", 2, "start one with `lockstep up`"},
 		{"deploys list web", 2, "must be NAMESPACE/KIND/NAME"},
 		{"deploys list --state done", 2, "must be running, completed"},
 		{"deploys list --change none", 2, "must be created, updated"},
 		{"deploys list --since yesterday", 2, "2026-01-02T15:04:05Z"},
 		{"deploys list --limit -1", 2, "must not be negative"},
-		{"deploys get", 2, "wants WORKLOAD or ROLLOUT"},
+		{"deploys get", 2, "want WORKLOAD or ROLLOUT"},
 		{"deploys watch --ended 3", 2, "no deploys service is configured"},
-		{"deploys resend chat", 2, "wants SINK FACT"},
+		{"deploys resend chat", 2, "want SINK FACT"},
 		{"deploys backfill chat --since x", 2, "2026-01-02T15:04:05Z"},
 		{"--deploys-server http://127.0.0.1:1 deploys stats", 2, "no server is configured"},
-		{"deploys clusters release", 2, "wants CLUSTER"},
+		{"deploys clusters release", 2, "want CLUSTER"},
 		{"deploys clusters release c --yes", 2, "no deploys service is configured"},
-		{"deploys clusters all", 2, "wants no arguments"},
-		{"kube-config", 2, "wants AGENT"},
+		{"deploys clusters all", 2, "want no arguments"},
+		{"kube-config", 2, "want AGENT"},
 		{"kube-config east", 2, "no relay is configured"},
 		{"kube-credential", 2, "no server is configured"},
 		{"relay list", 2, "start one with `lockstep up`"},
-		{"relay pods", 2, "wants AGENT"},
-		{"relay forward east", 2, "wants AGENT TARGET"},
+		{"relay pods", 2, "want AGENT"},
+		{"relay forward east", 2, "want AGENT TARGET"},
 		{"relay forward east db --stdio --listen 127.0.0.1:1", 2, "either --listen or --stdio"},
 		{"relay agents east --project 3", 2, "either an agent or --project"},
 		{"--relay-server https://127.0.0.1:1 relay list", 2, "no server is configured"},
-		{"replay", 2, "wants SUBJECT"},
+		{"replay", 2, "want SUBJECT"},
 		{"replay --through state", 2, "must be deploys"},
 		{"replay workspace.> --through deploys", 2, "must begin with observed"},
 		{"dead list", 2, "no NATS is configured"},
-		{"dead show", 2, "wants SEQUENCE"},
+		{"dead show", 2, "want SEQUENCE"},
 		{"dead show x", 2, "must be a positive number"},
-		{"dead retry", 2, "wants either SEQUENCE… or --all"},
-		{"dead retry 1 --all", 2, "wants either SEQUENCE… or --all"},
-		{"dead drop 1 --subject applied.>", 2, "wants either SEQUENCE… or --all"},
+		{"dead retry", 2, "set either SEQUENCE… or --all"},
+		{"dead retry 1 --all", 2, "set either SEQUENCE… or --all"},
+		{"dead drop 1 --subject applied.>", 2, "set either SEQUENCE… or --all"},
 		{"dead drop 0", 2, "must be a positive number"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -134,7 +140,13 @@ func TestOverridesAreReadFromFlags(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
-	o := overrides{image: "i:1", env: []string{"A=1=2"}, secretEnv: []string{"TOKEN=" + secret}, secretFiles: []string{"key=" + secret}, ports: []string{"http=8080"}}
+	o := overrides{
+		image:       "i:1",
+		env:         []string{"A=1=2"},
+		secretEnv:   []string{"TOKEN=" + secret},
+		secretFiles: []string{"key=" + secret},
+		ports:       []string{"http=8080"},
+	}
 	m, err := o.message()
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"A": "1=2"}, m.GetEnv())
@@ -155,7 +167,11 @@ func TestReference(t *testing.T) {
 
 func TestWordsAndAges(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "CreationRequested", words(statev1.ActualState_ACTUAL_STATE_CREATION_REQUESTED.String(), "ACTUAL_STATE_"))
+	require.Equal(
+		t,
+		"CreationRequested",
+		words(statev1.ActualState_ACTUAL_STATE_CREATION_REQUESTED.String(), "ACTUAL_STATE_"),
+	)
 	require.Equal(t, "never", age(nil))
 	for want, d := range map[string]time.Duration{"0s": -time.Second, "90s": 90 * time.Second, "5m": 5 * time.Minute, "3h": 3 * time.Hour, "4d": 100 * time.Hour} {
 		require.Equal(t, want, age(timestamppb.New(time.Now().Add(-d))))
@@ -174,8 +190,24 @@ func TestMoment(t *testing.T) {
 
 func TestEventsAreFilteredAndSummarized(t *testing.T) {
 	t.Parallel()
-	e, err := event.New(event.Attributes{Type: "dev.lockstep.workspace.state_changed.v1", Source: "/s", Subject: "w1", ID: "1", Time: time.Now()},
-		map[string]any{"workspace_id": "w1", "name": "mine", "from": "starting", "to": "failed", "reason": "ImagePullBackOff", "unexpected": true, "desired_revision": 3})
+	e, err := event.New(
+		event.Attributes{
+			Type:    "dev.lockstep.workspace.state_changed.v1",
+			Source:  "/s",
+			Subject: "w1",
+			ID:      "1",
+			Time:    time.Now(),
+		},
+		map[string]any{
+			"workspace_id":     "w1",
+			"name":             "mine",
+			"from":             "starting",
+			"to":               "failed",
+			"reason":           "ImagePullBackOff",
+			"unexpected":       true,
+			"desired_revision": 3,
+		},
+	)
 	require.NoError(t, err)
 	for filter, want := range map[*eventFilter]bool{
 		{}:                                 true,
@@ -190,15 +222,27 @@ func TestEventsAreFilteredAndSummarized(t *testing.T) {
 	}
 	raw, err := event.MarshalStructured(e)
 	require.NoError(t, err)
-	require.Equal(t, "name=mine from=starting to=failed desired_revision=3 reason=ImagePullBackOff unexpected", summary(raw))
+	require.Equal(
+		t,
+		"name=mine from=starting to=failed desired_revision=3 reason=ImagePullBackOff unexpected",
+		summary(raw),
+	)
 	require.Empty(t, summary([]byte("no json")))
 }
 
 func TestALetterForPeopleAndForPrograms(t *testing.T) {
 	t.Parallel()
 	l := dead.Letter{
-		Sequence: 3, Stored: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Service: "state", Consumer: "applied", Reason: "no good", Subject: "lockstep.local.applied.7.w",
-		Stream: "APPLIED", StreamSequence: 12, Header: map[string][]string{"ce-id": {"1"}}, Data: []byte(`{"a":1}`),
+		Sequence:       3,
+		Stored:         time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Service:        "state",
+		Consumer:       "applied",
+		Reason:         "no good",
+		Subject:        "lockstep.local.applied.7.w",
+		Stream:         "APPLIED",
+		StreamSequence: 12,
+		Header:         map[string][]string{"ce-id": {"1"}},
+		Data:           []byte(`{"a":1}`),
 	}
 	require.Equal(t, `Sequence     3
 Stored       2026-01-02T03:04:05Z
@@ -219,7 +263,7 @@ Header       ce-id: 1
 	require.Contains(t, letterText(l), `"\xff no json"`)
 	require.Equal(t, l.Data, letterOf(l, true).DataBase64)
 	l.Data, l.Omitted = nil, 99
-	require.Contains(t, letterText(l), "99 bytes of data were too large to be kept")
+	require.Contains(t, letterText(l), "the data of 99 bytes was too large to be stored")
 }
 
 func TestOrphansAreNamedInFullAndDeletedOnPurpose(t *testing.T) {
@@ -230,9 +274,11 @@ func TestOrphansAreNamedInFullAndDeletedOnPurpose(t *testing.T) {
 		"ws adopt 7/mine":                   "must be AGENT/NAMESPACE/NAME",
 		"ws adopt x/ws-7-mine/mine":         "AGENT \"x\" must be a positive number",
 		"ws delete-orphan 7/ws-7-mine/":     "must be AGENT/NAMESPACE/NAME",
-		"ws delete-orphan 7/ws-7-mine/mine": "not confirmed, nothing is done",
+		"ws delete-orphan 7/ws-7-mine/mine": "not confirmed, nothing changed",
 	} {
-		code, _, stderr := run(t, append([]string{"--server", "http://127.0.0.1:1", "--token-file", token}, strings.Fields(args)...)...)
+		code, _, stderr := run(
+			t,
+			append([]string{"--server", "http://127.0.0.1:1", "--token-file", token}, strings.Fields(args)...)...)
 		require.Equal(t, 2, code, stderr)
 		require.Contains(t, stderr, says)
 	}

@@ -12,8 +12,11 @@ import (
 
 func (a *app) api() (*client.API, error) {
 	if a.client.Server == "" {
-		return nil, fault.New(errcode.InvalidArgument,
-			"no server is configured: start one with `lockstep up`, or give --server, LOCKSTEP_SERVER or server in %s", a.clientFile)
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"no server is configured: start one with `lockstep up`, or set --server, LOCKSTEP_SERVER or server in %s",
+			a.clientFile,
+		)
 	}
 	value, err := a.token()
 	if err != nil {
@@ -22,17 +25,21 @@ func (a *app) api() (*client.API, error) {
 	return client.New(http.DefaultClient, a.client.Server, value), nil
 }
 
-// token is LOCKSTEP_TOKEN, else the token file's.
+// token returns LOCKSTEP_TOKEN, or else the content of the token file.
 func (a *app) token() (string, error) {
 	if value := os.Getenv("LOCKSTEP_TOKEN"); value != "" {
 		return value, nil
 	}
 	if a.client.TokenFile == "" {
-		return "", fault.New(errcode.Unauthenticated, "no personal access token is configured: give --token-file, LOCKSTEP_TOKEN or token_file in %s", a.clientFile)
+		return "", fault.New(
+			errcode.Unauthenticated,
+			"no personal access token is configured: set --token-file, LOCKSTEP_TOKEN or token_file in %s",
+			a.clientFile,
+		)
 	}
 	value, err := config.SecretFile(a.client.TokenFile).Read()
 	if err != nil {
-		return "", fault.Wrap(err, errcode.Unauthenticated, "the personal access token: %v", err)
+		return "", fault.Wrap(err, errcode.Unauthenticated, "read the personal access token: %v", err)
 	}
 	return value, nil
 }

@@ -21,39 +21,57 @@ import (
 )
 
 func (a *app) dead() *cobra.Command {
-	return group("dead", "Messages that a service could not process", a.deadList(), a.deadShow(), a.deadRetry(), a.deadDrop())
+	return group(
+		"dead",
+		"List, retry and drop dead letters: messages that a service could not process",
+		a.deadList(),
+		a.deadShow(),
+		a.deadRetry(),
+		a.deadDrop(),
+	)
 }
 
-// box connects to DEAD for the time of use.
-func (a *app) box(ctx context.Context, use func(dead.Box) error) error {
+// queue connects to NATS and calls use with the dead letters.
+func (a *app) deadLetters(ctx context.Context, use func(dead.Queue) error) error {
 	conn, err := a.nats(ctx)
 	if err != nil {
 		return err
 	}
-	defer leave(conn)
+	defer disconnect(conn)
 	js, err := conn.JetStream()
 	if err != nil {
 		return fmt.Errorf("dead: %w", err)
 	}
-	return use(dead.Box{JetStream: js, Cell: topology.Cell(a.client.Cell)})
+	return use(dead.Queue{JetStream: js, Cell: topology.Cell(a.client.Cell)})
 }
 
 func (a *app) deadList() *cobra.Command {
 	var selection dead.Selection
 	c := &cobra.Command{
-		Use: "list [SUBJECT]", Short: "List dead messages, oldest first", Args: cobra.MaximumNArgs(1),
-		Long: `List messages that a service could not process, all or those that were sent to a subject below lockstep.<cell>., such as applied.7.*.
-With -o json one message a line.`,
+		Use:   "list [SUBJECT]",
+		Short: "List dead letters, oldest first",
+		Args:  cobra.MaximumNArgs(1),
+		Long: `List messages that a service could not process. SUBJECT selects the original subject below
+lockstep.<cell>., such as applied.7.*. With -o json, print one message per line.`,
 		Example: "  lockstep dead list\n  lockstep dead list 'observed.7.>' --service state -o json",
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				selection.Subject = args[0]
 			}
 			t := table{header: []string{"SEQUENCE", "AGE", "SERVICE", "SUBJECT", "REASON"}}
-			err := a.box(c.Context(), func(box dead.Box) error {
-				return box.Each(c.Context(), selection, func(l dead.Letter) error {
+			err := a.deadLetters(c.Context(), func(queue dead.Queue) error {
+				return queue.Each(c.Context(), selection, func(l dead.Letter) error {
 					if a.output == outputTable {
-						t.rows = append(t.rows, []string{strconv.FormatUint(l.Sequence, 10), age(timestamppb.New(l.Stored)), l.Service, a.below(l.Subject), brief(l.Reason)})
+						t.rows = append(
+							t.rows,
+							[]string{
+								strconv.FormatUint(l.Sequence, 10),
+								age(timestamppb.New(l.Stored)),
+								l.Service,
+								a.below(l.Subject),
+								brief(l.Reason),
+							},
+						)
 						return nil
 					}
 					return a.printLetter(l, false)
@@ -65,11 +83,11 @@ With -o json one message a line.`,
 			return a.printTable(t)
 		},
 	}
-	c.Flags().StringVar(&selection.Service, "service", "", "only those that this service could not process")
+	c.Flags().StringVar(&selection.Service, "service", "", "only messages that this service could not process")
 	return c
 }
 
-// brief is as much of a text as fits into a table; show has all of it.
+// brief cuts a text for the table. Show prints all of it.
 func brief(text string) string {
 	const most = 120
 	if runes := []rune(text); len(runes) > most {
@@ -78,12 +96,12 @@ func brief(text string) string {
 	return text
 }
 
-// below is a subject without what all have in common.
+// below returns a subject without lockstep.<cell>.
 func (a *app) below(subject string) string {
 	return strings.TrimPrefix(subject, topology.Root+"."+a.client.Cell+".")
 }
 
-// letterJSON is a letter for programs.
+// letterJSON is the JSON output of a letter.
 type letterJSON struct {
 	Sequence       uint64              `json:"sequence"`
 	Stored         time.Time           `json:"stored"`
@@ -95,15 +113,22 @@ type letterJSON struct {
 	StreamSequence uint64              `json:"stream_sequence"`
 	OmittedBytes   int                 `json:"omitted_bytes,omitempty"`
 	Header         map[string][]string `json:"header,omitempty"`
-	// Data is JSON where it is some, and DataBase64 else.
+	// Data is set when the data is JSON, DataBase64 otherwise.
 	Data       json.RawMessage `json:"data,omitempty"`
 	DataBase64 []byte          `json:"data_base64,omitempty"`
 }
 
 func letterOf(l dead.Letter, whole bool) letterJSON {
 	out := letterJSON{
-		Sequence: l.Sequence, Stored: l.Stored.UTC(), Service: l.Service, Consumer: l.Consumer, Reason: l.Reason, Subject: l.Subject,
-		Stream: l.Stream, StreamSequence: l.StreamSequence, OmittedBytes: l.Omitted,
+		Sequence:       l.Sequence,
+		Stored:         l.Stored.UTC(),
+		Service:        l.Service,
+		Consumer:       l.Consumer,
+		Reason:         l.Reason,
+		Subject:        l.Subject,
+		Stream:         l.Stream,
+		StreamSequence: l.StreamSequence,
+		OmittedBytes:   l.Omitted,
 	}
 	if !whole {
 		return out
@@ -117,7 +142,8 @@ func letterOf(l dead.Letter, whole bool) letterJSON {
 	return out
 }
 
-// printLetter writes a letter for programs: in a list on one line, the whole of it indented.
+// printLetter prints a letter as JSON or YAML: a list entry on one line, a whole letter with
+// indentation.
 func (a *app) printLetter(l dead.Letter, whole bool) error {
 	raw, err := json.Marshal(letterOf(l, whole))
 	if err != nil {
@@ -138,14 +164,14 @@ func (a *app) printLetter(l dead.Letter, whole bool) error {
 
 func (a *app) deadShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show SEQUENCE", Short: "Show everything of a dead message", Args: exactly("SEQUENCE"),
+		Use: "show SEQUENCE", Short: "Show a dead letter with its headers and data", Args: exactly("SEQUENCE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			sequences, err := sequences(args)
 			if err != nil {
 				return err
 			}
-			return a.box(c.Context(), func(box dead.Box) error {
-				return box.Each(c.Context(), dead.Selection{Sequences: sequences}, func(l dead.Letter) error {
+			return a.deadLetters(c.Context(), func(queue dead.Queue) error {
+				return queue.Each(c.Context(), dead.Selection{Sequences: sequences}, func(l dead.Letter) error {
 					if a.output != outputTable {
 						return a.printLetter(l, true)
 					}
@@ -156,7 +182,7 @@ func (a *app) deadShow() *cobra.Command {
 	}
 }
 
-// letterText is a letter for people.
+// letterText is the text output of a letter.
 func letterText(l dead.Letter) string {
 	var b strings.Builder
 	line := func(name, value string) { fmt.Fprintf(&b, "%-12s %s\n", name, value) }
@@ -176,7 +202,7 @@ func letterText(l dead.Letter) string {
 	var pretty bytes.Buffer
 	switch {
 	case l.Omitted > 0:
-		fmt.Fprintf(&b, "%d bytes of data were too large to be kept: this message cannot be retried\n", l.Omitted)
+		fmt.Fprintf(&b, "the data of %d bytes was too large to be stored: this message cannot be retried\n", l.Omitted)
 	case json.Indent(&pretty, l.Data, "", "  ") == nil:
 		b.WriteString(pretty.String() + "\n")
 	default:
@@ -185,21 +211,25 @@ func letterText(l dead.Letter) string {
 	return b.String()
 }
 
-// deadFlags select letters by sequences, or all of a subject.
+// deadFlags select letters by sequence, or all of a subject.
 type deadFlags struct {
 	all              bool
 	subject, service string
 }
 
 func (f *deadFlags) add(c *cobra.Command) {
-	c.Flags().BoolVar(&f.all, "all", false, "all, or all that --subject and --service select")
-	c.Flags().StringVar(&f.subject, "subject", "", "with --all, only those sent to this subject below lockstep.<cell>., such as applied.7.*")
-	c.Flags().StringVar(&f.service, "service", "", "with --all, only those that this service could not process")
+	c.Flags().BoolVar(&f.all, "all", false, "all letters, or all that --subject and --service select")
+	c.Flags().
+		StringVar(&f.subject, "subject", "", "with --all, only messages of this subject below "+
+			"lockstep.<cell>., such as applied.7.*")
+	c.Flags().StringVar(&f.service, "service", "", "with --all, only messages that this service could not process")
 }
 
 func (f *deadFlags) selection(c *cobra.Command, args []string) (dead.Selection, error) {
 	if f.all == (len(args) > 0) || !f.all && f.subject+f.service != "" {
-		return dead.Selection{}, usageError{fmt.Errorf("wants either SEQUENCE… or --all [--subject P] [--service S]: see `%s --help`", c.CommandPath())}
+		return dead.Selection{}, usageError{
+			fmt.Errorf("set either SEQUENCE… or --all [--subject P] [--service S]: see `%s --help`", c.CommandPath()),
+		}
 	}
 	numbers, err := sequences(args)
 	return dead.Selection{Sequences: numbers, Subject: f.subject, Service: f.service}, err
@@ -210,7 +240,11 @@ func sequences(args []string) ([]uint64, error) {
 	for i, arg := range args {
 		n, err := strconv.ParseUint(arg, 10, 64)
 		if err != nil || n == 0 {
-			return nil, fault.New(errcode.InvalidArgument, "SEQUENCE %q must be a positive number, as lockstep dead list shows it", arg)
+			return nil, fault.New(
+				errcode.InvalidArgument,
+				"SEQUENCE %q must be a positive number from `lockstep dead list`",
+				arg,
+			)
 		}
 		out[i] = n
 	}
@@ -220,10 +254,13 @@ func sequences(args []string) ([]uint64, error) {
 func (a *app) deadRetry() *cobra.Command {
 	var flags deadFlags
 	c := &cobra.Command{
-		Use: "retry SEQUENCE… | --all", Short: "Send dead messages once more to where they came from", Args: cobra.ArbitraryArgs,
-		Long: `Publish the originals, with their own headers, to their own subjects, in the order in which they died, and remove each from the dead once it is stored.
-One that cannot be processed this time either comes back under a new sequence. Who interrupts it may find that the last one was published and
-is still there: sent twice, it does no harm. A message whose data was too large to be kept cannot be retried, and stays.`,
+		Use:   "retry SEQUENCE… | --all",
+		Short: "Publish dead letters to their original subjects again",
+		Args:  cobra.ArbitraryArgs,
+		Long: `Publish the original messages with their headers to their subjects, oldest first, and remove each
+letter when its message is stored. A message that fails again comes back with a new sequence. After an interruption
+the last message may be published a second time; services ignore the duplicate. A message cannot be retried when its
+data was too large to be stored.`,
 		Example: "  lockstep dead retry 12 13\n  lockstep dead retry --all --subject 'applied.7.*'",
 		RunE: func(c *cobra.Command, args []string) error {
 			selection, err := flags.selection(c, args)
@@ -231,8 +268,8 @@ is still there: sent twice, it does no harm. A message whose data was too large 
 				return err
 			}
 			retried, refused := 0, 0
-			err = a.box(c.Context(), func(box dead.Box) error {
-				return box.Retry(c.Context(), selection, func(_ dead.Letter, err error) error {
+			err = a.deadLetters(c.Context(), func(queue dead.Queue) error {
+				return queue.Retry(c.Context(), selection, func(_ dead.Letter, err error) error {
 					if err != nil {
 						refused++
 						return a.note("%s", fault.From(err).Message)
@@ -245,7 +282,11 @@ is still there: sent twice, it does no harm. A message whose data was too large 
 				return err
 			}
 			if err == nil && refused > 0 {
-				err = fault.New(errcode.FailedPrecondition, "messages that cannot be retried: %d; look at them with lockstep dead show, and drop them", refused)
+				err = fault.New(
+					errcode.FailedPrecondition,
+					"cannot retry %d messages: see `lockstep dead show` and drop them",
+					refused,
+				)
 			}
 			return err
 		},
@@ -257,7 +298,7 @@ is still there: sent twice, it does no harm. A message whose data was too large 
 func (a *app) deadDrop() *cobra.Command {
 	var flags deadFlags
 	c := &cobra.Command{
-		Use: "drop SEQUENCE… | --all", Short: "Remove dead messages for ever", Args: cobra.ArbitraryArgs,
+		Use: "drop SEQUENCE… | --all", Short: "Remove dead letters permanently", Args: cobra.ArbitraryArgs,
 		Example: "  lockstep dead drop 12 13\n  lockstep dead drop --all --subject 'observed.7.>'",
 		RunE: func(c *cobra.Command, args []string) error {
 			selection, err := flags.selection(c, args)
@@ -265,8 +306,8 @@ func (a *app) deadDrop() *cobra.Command {
 				return err
 			}
 			dropped := 0
-			err = a.box(c.Context(), func(box dead.Box) error {
-				return box.Drop(c.Context(), selection, func(dead.Letter) error { dropped++; return nil })
+			err = a.deadLetters(c.Context(), func(queue dead.Queue) error {
+				return queue.Drop(c.Context(), selection, func(dead.Letter) error { dropped++; return nil })
 			})
 			if err := a.note("dropped: %d", dropped); err != nil {
 				return err

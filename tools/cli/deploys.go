@@ -19,17 +19,30 @@ import (
 )
 
 func (a *app) deploys() *cobra.Command {
-	c := group("deploys", "Rollouts of what runs in the clusters: what goes on, what was, how long it took",
-		a.deploysList(), a.deploysGet(), a.deploysWatch(), a.deploysStats(), a.deploysSinks(), a.deploysBackfill(), a.deploysResend(), a.deploysClusters())
+	c := group(
+		"deploys",
+		"Show rollouts of workloads, their sinks and their clusters",
+		a.deploysList(),
+		a.deploysGet(),
+		a.deploysWatch(),
+		a.deploysStats(),
+		a.deploysSinks(),
+		a.deploysBackfill(),
+		a.deploysResend(),
+		a.deploysClusters(),
+	)
 	c.Aliases = []string{"deploy"}
 	return c
 }
 
-// deploysAPI is the deploys service, with access tokens that the state service gives.
+// deploysAPI returns a client of the deploys service. Its access tokens come from the state service.
 func (a *app) deploysAPI() (*client.Deploys, error) {
 	if a.client.DeploysServer == "" {
-		return nil, fault.New(errcode.InvalidArgument,
-			"no deploys service is configured: start one with `lockstep up`, or give --deploys-server, LOCKSTEP_DEPLOYS_SERVER or deploys_server in %s", a.clientFile)
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"no deploys service is configured: start one with `lockstep up`, or set --deploys-server, LOCKSTEP_DEPLOYS_SERVER or deploys_server in %s",
+			a.clientFile,
+		)
 	}
 	api, err := a.api()
 	if err != nil {
@@ -46,29 +59,53 @@ type rolloutFilter struct {
 	since, until string
 }
 
-// flags adds them; those about how a rollout stands, and when it began, only where over is set: what is over may be selected.
-func (f *rolloutFilter) flags(c *cobra.Command, over bool) {
+// flags adds the flags. With past it adds those that select ended rollouts.
+func (f *rolloutFilter) flags(c *cobra.Command, past bool) {
 	flags := c.Flags()
-	flags.StringVarP(&f.message.Namespace, "namespace", "n", "", "only of workloads in this namespace")
-	flags.StringVar(&f.message.Kind, "kind", "", "only of this kind: deployment, statefulset or daemonset")
-	flags.StringVar(&f.message.Name, "name", "", "only of workloads of this name")
-	flags.StringVar(&f.message.ClusterUid, "cluster", "", "only of this cluster, by the UID of its namespace kube-system")
-	flags.Int64Var(&f.message.AgentId, "agent", 0, "only of this agent's cluster")
-	flags.StringToStringVarP(&f.message.Labels, "label", "l", nil, "only of workloads with these labels, as in app=web,tier=front")
-	flags.StringVar(&f.message.Commit, "commit", "", "only of this commit")
-	flags.StringVar(&f.message.Group, "group", "", "only of this environment")
-	flags.StringArrayVar(&f.changes, "change", nil, "only those that created, updated, rolled_back or restarted; may be repeated")
-	_ = c.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"deployment", "statefulset", "daemonset"}, cobra.ShellCompDirectiveNoFileComp))
-	if !over {
+	flags.StringVarP(&f.message.Namespace, "namespace", "n", "", "only workloads in this namespace")
+	flags.StringVar(&f.message.Kind, "kind", "", "only this kind: deployment, statefulset or daemonset")
+	flags.StringVar(&f.message.Name, "name", "", "only workloads with this name")
+	flags.StringVar(&f.message.ClusterUid, "cluster", "", "only this cluster: the UID of its namespace kube-system")
+	flags.Int64Var(&f.message.AgentId, "agent", 0, "only the cluster of this agent")
+	flags.StringToStringVarP(
+		&f.message.Labels,
+		"label",
+		"l",
+		nil,
+		"only workloads with these labels, such as app=web,tier=front",
+	)
+	flags.StringVar(&f.message.Commit, "commit", "", "only this commit")
+	flags.StringVar(&f.message.Group, "group", "", "only this environment")
+	flags.StringArrayVar(
+		&f.changes,
+		"change",
+		nil,
+		"only this change: created, updated, rolled_back or restarted; can be repeated",
+	)
+	_ = c.RegisterFlagCompletionFunc(
+		"kind",
+		cobra.FixedCompletions([]string{"deployment", "statefulset", "daemonset"}, cobra.ShellCompDirectiveNoFileComp),
+	)
+	if !past {
 		return
 	}
-	flags.StringArrayVar(&f.states, "state", nil, "only those that are running, completed, superseded, cancelled or unknown; may be repeated")
-	flags.BoolVar(&f.message.Stuck, "stuck", false, "only those that stall, are blocked or paused")
-	flags.StringVar(&f.since, "since", "", "started not before this time, or duration ago such as 2h")
-	flags.StringVar(&f.until, "until", "", "started before this time, or duration ago")
+	flags.StringArrayVar(
+		&f.states,
+		"state",
+		nil,
+		"only this state: running, completed, superseded, cancelled or unknown; can be repeated",
+	)
+	flags.BoolVar(&f.message.Stuck, "stuck", false, "only stalled, blocked and paused rollouts")
+	flags.StringVar(
+		&f.since,
+		"since",
+		"",
+		"only rollouts that started at or after this time, or within this duration such as 2h",
+	)
+	flags.StringVar(&f.until, "until", "", "only rollouts that started before this time or duration ago")
 }
 
-// read gives the filter that the flags, and a workload named by an argument, make.
+// read returns the filter of the flags and of a workload in args.
 func (f *rolloutFilter) read(args []string, now time.Time) (*deploysv1.RolloutFilter, error) {
 	if len(args) > 0 {
 		w, err := workloadOf(args[0])
@@ -80,14 +117,22 @@ func (f *rolloutFilter) read(args []string, now time.Time) (*deploysv1.RolloutFi
 	for _, name := range f.states {
 		value, known := deploysv1.RolloutState_value["ROLLOUT_STATE_"+strings.ToUpper(name)]
 		if !known || value == 0 {
-			return nil, fault.New(errcode.InvalidArgument, "--state %q must be running, completed, superseded, cancelled or unknown", name)
+			return nil, fault.New(
+				errcode.InvalidArgument,
+				"--state %q must be running, completed, superseded, cancelled or unknown",
+				name,
+			)
 		}
 		f.message.States = append(f.message.States, deploysv1.RolloutState(value))
 	}
 	for _, name := range f.changes {
 		value, known := deploysv1.Change_value["CHANGE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]
 		if !known || value == 0 {
-			return nil, fault.New(errcode.InvalidArgument, "--change %q must be created, updated, rolled_back or restarted", name)
+			return nil, fault.New(
+				errcode.InvalidArgument,
+				"--change %q must be created, updated, rolled_back or restarted",
+				name,
+			)
 		}
 		f.message.Changes = append(f.message.Changes, deploysv1.Change(value))
 	}
@@ -106,14 +151,18 @@ func (f *rolloutFilter) read(args []string, now time.Time) (*deploysv1.RolloutFi
 	return &f.message, nil
 }
 
-// workloadOf reads NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.
+// workloadOf parses NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.
 func workloadOf(text string) (*deploysv1.Workload, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) == 2 {
 		parts = []string{parts[0], "deployment", parts[1]}
 	}
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
-		return nil, fault.New(errcode.InvalidArgument, "workload %q must be NAMESPACE/KIND/NAME, as in shop/statefulset/db, or NAMESPACE/NAME of a Deployment", text)
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"workload %q must be NAMESPACE/KIND/NAME, such as shop/statefulset/db, or NAMESPACE/NAME of a Deployment",
+			text,
+		)
 	}
 	return &deploysv1.Workload{Namespace: parts[0], Kind: strings.ToLower(parts[1]), Name: parts[2]}, nil
 }
@@ -123,7 +172,7 @@ func (a *app) deploysList() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "list [WORKLOAD]", Short: "List rollouts, newest first", Args: cobra.MaximumNArgs(1),
-		Long: "List rollouts, newest first, of all workloads or of one, NAMESPACE/KIND/NAME or NAMESPACE/NAME of a Deployment.",
+		Long: "List rollouts, newest first. WORKLOAD is NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.",
 		Example: `  lockstep deploys list --since 2h
   lockstep deploys list shop/web --limit 0
   lockstep deploys list --stuck -o json`,
@@ -147,20 +196,28 @@ func (a *app) deploysList() *cobra.Command {
 		},
 	}
 	filter.flags(c, true)
-	c.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 for all")
+	c.Flags().IntVar(&limit, "limit", 50, "largest number of rollouts; 0 for all")
 	return c
 }
 
 const maxRolloutPage = 500
 
-func listRollouts(ctx context.Context, api *client.Deploys, filter *deploysv1.RolloutFilter, limit int) (*deploysv1.ListRolloutsResponse, error) {
+func listRollouts(
+	ctx context.Context,
+	api *client.Deploys,
+	filter *deploysv1.RolloutFilter,
+	limit int,
+) (*deploysv1.ListRolloutsResponse, error) {
 	all := &deploysv1.ListRolloutsResponse{}
 	for token := ""; ; {
 		size := maxRolloutPage
 		if limit > 0 {
 			size = min(size, limit-len(all.GetRollouts()))
 		}
-		response, err := api.Rollouts.ListRollouts(ctx, connect.NewRequest(&deploysv1.ListRolloutsRequest{Filter: filter, PageSize: int32(size), PageToken: token}))
+		response, err := api.Rollouts.ListRollouts(
+			ctx,
+			connect.NewRequest(&deploysv1.ListRolloutsRequest{Filter: filter, PageSize: int32(size), PageToken: token}),
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -174,20 +231,29 @@ func listRollouts(ctx context.Context, api *client.Deploys, filter *deploysv1.Ro
 }
 
 func rolloutTable(rollouts []*deploysv1.Rollout) table {
-	t := table{header: []string{"STARTED", "WORKLOAD", "REVISION", "CHANGE", "STATE", "TOOK", "PODS", "IMAGES"}}
+	t := table{header: []string{"STARTED", "WORKLOAD", "REVISION", "CHANGE", "STATE", "DURATION", "PODS", "IMAGES"}}
 	for _, r := range rollouts {
 		took, pods := board.Span(board.Age(r, time.Now())), ""
 		if c := r.GetCounts(); c != nil {
 			pods = strconv.Itoa(int(c.GetUpdated())) + "/" + strconv.Itoa(int(c.GetDesired()))
 		}
 		t.rows = append(t.rows, []string{
-			clock(r.GetStartedAt()), board.Name(r), strconv.FormatInt(r.GetRevision(), 10), board.What(r), board.State(r), took, pods, board.Images(r),
+			clock(
+				r.GetStartedAt(),
+			),
+			board.Name(r),
+			strconv.FormatInt(r.GetRevision(), 10),
+			board.What(r),
+			board.State(r),
+			took,
+			pods,
+			board.Images(r),
 		})
 	}
 	return t
 }
 
-// clock is a time as people read it; empty for none.
+// clock returns a local time with milliseconds, "" for none.
 func clock(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -199,8 +265,9 @@ func (a *app) deploysGet() *cobra.Command {
 	request := &deploysv1.GetRolloutRequest{}
 	var cluster string
 	c := &cobra.Command{
-		Use: "get WORKLOAD|ROLLOUT", Short: "Show one rollout and everything that was told of it", Args: exactly("WORKLOAD or ROLLOUT"),
-		Long:    "Show the newest rollout of a workload, NAMESPACE/KIND/NAME or NAMESPACE/NAME of a Deployment, or the one with an id, and its facts in their order.",
+		Use: "get WORKLOAD|ROLLOUT", Short: "Show one rollout and its facts", Args: exactly("WORKLOAD or ROLLOUT"),
+		Long: "Show a rollout by its id, or the newest one of a workload, and its facts in order.\n" +
+			"WORKLOAD is NAMESPACE/KIND/NAME, or NAMESPACE/NAME of a Deployment.",
 		Example: "  lockstep deploys get shop/web\n  lockstep deploys get shop/statefulset/db --revision 4",
 		RunE: func(c *cobra.Command, args []string) error {
 			// Ids have four parts or more: cluster, UID, revision and hash.
@@ -222,20 +289,30 @@ func (a *app) deploysGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := a.print(response.Msg, rolloutFields(response.Msg.GetRollout())); err != nil || a.output != outputTable {
+			if err := a.print(
+				response.Msg,
+				rolloutFields(response.Msg.GetRollout()),
+			); err != nil ||
+				a.output != outputTable {
 				return err
 			}
 			if err := a.write("\n"); err != nil {
 				return err
 			}
-			if err := a.printTable(factTable(response.Msg.GetFacts())); err != nil || response.Msg.GetFactsOmitted() == 0 {
+			if err := a.printTable(
+				factTable(response.Msg.GetFacts()),
+			); err != nil ||
+				response.Msg.GetFactsOmitted() == 0 {
 				return err
 			}
-			return a.note("%d facts after the first one are left out: `lockstep replay` has those that the stream keeps", response.Msg.GetFactsOmitted())
+			return a.note(
+				"%d facts after the first one are not shown: see `lockstep replay`",
+				response.Msg.GetFactsOmitted(),
+			)
 		},
 	}
-	c.Flags().Int64Var(&request.Revision, "revision", 0, "the workload's rollout of this revision; default: the newest")
-	c.Flags().StringVar(&cluster, "cluster", "", "UID of the cluster, where several have such a workload")
+	c.Flags().Int64Var(&request.Revision, "revision", 0, "revision of the workload; default: the newest")
+	c.Flags().StringVar(&cluster, "cluster", "", "UID of the cluster, when several have this workload")
 	return c
 }
 
@@ -267,30 +344,33 @@ func rolloutFields(r *deploysv1.Rollout) table {
 	add("started", clock(r.GetStartedAt()))
 	add("ended", clock(r.GetEndedAt()))
 	add("drained", clock(r.GetDrainedAt()))
-	add("took", board.Span(board.Age(r, time.Now())))
+	add("duration", board.Span(board.Age(r, time.Now())))
 	add("superseded by", r.GetSupersededBy())
 	add("agent", strconv.FormatInt(r.GetWorkload().GetAgentId(), 10))
 	if r.GetReconstructed() {
-		add("provenance", "concluded afterwards, from what was left of it")
+		add("reconstructed", "yes, from what the cluster still had")
 	}
 	return t
 }
 
 func factTable(facts []*deploysv1.Fact) table {
-	t := table{header: []string{"OCCURRED", "OBSERVED", "FACT", "PODS", "WHY", "ID"}}
+	t := table{header: []string{"OCCURRED", "OBSERVED", "FACT", "PODS", "REASON", "ID"}}
 	for _, f := range facts {
 		name, pods := f.GetFact(), ""
 		if f.GetOrdinal() > 1 {
 			name += " #" + strconv.FormatInt(f.GetOrdinal(), 10)
 		}
 		if f.GetReconstructed() {
-			name += " (concluded)"
+			name += " (reconstructed)"
 		}
 		if f.GetCounts() != nil {
 			pods = board.Counts(f.GetCounts())
 		}
 		why := strings.Join(strings.Fields(f.GetReason()+" "+f.GetMessage()), " ")
-		t.rows = append(t.rows, []string{clock(f.GetOccurredAt()), clock(f.GetObservedAt()), name, pods, why, f.GetId()})
+		t.rows = append(
+			t.rows,
+			[]string{clock(f.GetOccurredAt()), clock(f.GetObservedAt()), name, pods, why, f.GetId()},
+		)
 	}
 	return t
 }

@@ -53,8 +53,8 @@ const (
 	accessToken = "access"
 )
 
-// bed is a deploys service: its real reader, store and API over a real database and real streams. Who lets callers in, where facts are carried to, and the watcher are
-// played.
+// bed is a deploys service: its real reader, store and API over a real database and real streams.
+// Who lets callers in, where facts are carried to, and the watcher are played.
 type bed struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
@@ -70,14 +70,24 @@ func newBed(t *testing.T) *bed {
 	server := natstest.Server(t)
 	b := &bed{t: t, js: natstest.JetStream(t, server), sinks: &playedSinks{}}
 	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
-	b.watcher = &played.Watcher{Cell: "local", Now: time.Now().Add(-time.Hour).UTC().Truncate(time.Second), Say: func(m *natsgo.Msg) error {
-		_, err := b.js.PublishMsg(t.Context(), m)
-		return err
-	}}
+	b.watcher = &played.Watcher{
+		Cell: "local",
+		Now:  time.Now().Add(-time.Hour).UTC().Truncate(time.Second),
+		Say: func(m *natsgo.Msg) error {
+			_, err := b.js.PublishMsg(t.Context(), m)
+			return err
+		},
+	}
 	b.openDatabase()
 	ingest := &nats.Ingest{
-		Pool: b.pool, JetStream: b.js, Cell: "local", Logger: slog.New(slog.DiscardHandler), Store: &store.Store{}, Directory: everybody{},
-		Environments: environment.Rules{}, History: history.Rules{GroupLabel: "lockstep.dev/deploy-group"},
+		Pool:         b.pool,
+		JetStream:    b.js,
+		Cell:         "local",
+		Logger:       slog.New(slog.DiscardHandler),
+		Store:        &store.Store{},
+		Directory:    everybody{},
+		Environments: environment.Rules{},
+		History:      history.Rules{GroupLabel: "lockstep.dev/deploy-group"},
 	}
 	consumer, err := ingest.Consumer()
 	require.NoError(t, err)
@@ -86,8 +96,15 @@ func newBed(t *testing.T) *bed {
 	b.background(func(ctx context.Context) error { return changes.Run(ctx, func() { close(listens) }) })
 	<-listens
 	b.api = httptest.NewServer(deploysapi.NewHandler(deploysapi.Dependencies{
-		Pool: b.pool, Changes: changes, Access: admission{}, Roles: &directory.Directory{}, Sinks: b.sinks, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
-		Stream: observations{&nats.Releaser{JetStream: b.js, Cell: "local"}, b.pool, consumer}, Projects: projects{},
+		Pool:     b.pool,
+		Changes:  changes,
+		Access:   admission{},
+		Roles:    &directory.Directory{},
+		Sinks:    b.sinks,
+		Logger:   slog.New(slog.DiscardHandler),
+		Now:      time.Now,
+		Stream:   observations{&nats.Releaser{JetStream: b.js, Cell: "local"}, b.pool, consumer},
+		Projects: projects{},
 		Rebuild: func(ctx context.Context, check bool, told func(sequence, last uint64) error) (deploysapi.Rebuilt, error) {
 			out, err := (&nats.Rebuild{Ingest: ingest, Told: told}).Run(ctx, check)
 			return deploysapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
@@ -104,14 +121,27 @@ func newBed(t *testing.T) *bed {
 	})
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte(personal+"\n"), 0o600))
-	b.flags = []string{"--server", state.URL, "--deploys-server", b.api.URL, "--token-file", token, "--nats-url", server.ClientURL()}
+	b.flags = []string{
+		"--server",
+		state.URL,
+		"--deploys-server",
+		b.api.URL,
+		"--token-file",
+		token,
+		"--nats-url",
+		server.ClientURL(),
+	}
 	return b
 }
 
 func (b *bed) openDatabase() {
 	b.t.Helper()
 	var err error
-	b.pool, err = postgres.Connect(b.t.Context(), postgres.Config{URL: pgtest.Database(b.t), Schema: "deploys"}, slog.New(slog.DiscardHandler))
+	b.pool, err = postgres.Connect(
+		b.t.Context(),
+		postgres.Config{URL: pgtest.Database(b.t), Schema: "deploys"},
+		slog.New(slog.DiscardHandler),
+	)
 	require.NoError(b.t, err)
 	b.t.Cleanup(b.pool.Close)
 	series, err := store.Migrations()
@@ -214,11 +244,19 @@ type tokens struct {
 	statev1connect.UnimplementedTokenServiceHandler
 }
 
-func (tokens) ExchangeToken(_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest]) (*connect.Response[statev1.ExchangeTokenResponse], error) {
+func (tokens) ExchangeToken(
+	_ context.Context,
+	r *connect.Request[statev1.ExchangeTokenRequest],
+) (*connect.Response[statev1.ExchangeTokenResponse], error) {
 	if r.Header().Get("Authorization") != "Bearer "+personal {
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("nobody"))
 	}
-	return connect.NewResponse(&statev1.ExchangeTokenResponse{AccessToken: accessToken, ExpiresAt: timestamppb.New(time.Now().Add(5 * time.Minute))}), nil
+	return connect.NewResponse(
+		&statev1.ExchangeTokenResponse{
+			AccessToken: accessToken,
+			ExpiresAt:   timestamppb.New(time.Now().Add(5 * time.Minute)),
+		},
+	), nil
 }
 
 // admission lets in who has the access token, as an administrator.
@@ -288,7 +326,11 @@ func (b *bed) tellDirectory() {
 	b.t.Helper()
 	for id := range 3 {
 		e, err := event.New(event.Attributes{
-			Type: events.TypeDirectoryAgent, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: strconv.Itoa(id), Time: time.Now(),
+			Type:    events.TypeDirectoryAgent,
+			Source:  event.ServiceSource("local", "state"),
+			Subject: "agent",
+			ID:      strconv.Itoa(id),
+			Time:    time.Now(),
 		}, events.DirectoryAgent{AgentID: id, ProjectID: id})
 		require.NoError(b.t, err)
 		msg, err := event.Encode(e, topology.Cell("local").Directory("agent", strconv.Itoa(id)))
@@ -310,7 +352,17 @@ type playedSinks struct {
 }
 
 func (*playedSinks) List(context.Context) ([]sink.Status, error) {
-	return []sink.Status{{Name: "chat", Type: "slack", Next: 7, Lag: 2, Pending: 1, LastError: "429 Too Many Requests", LastErrorSince: time.Now().Add(-5 * time.Minute)}}, nil
+	return []sink.Status{
+		{
+			Name:           "chat",
+			Type:           "slack",
+			Next:           7,
+			Lag:            2,
+			Pending:        1,
+			LastError:      "429 Too Many Requests",
+			LastErrorSince: time.Now().Add(-5 * time.Minute),
+		},
+	}, nil
 }
 
 func (s *playedSinks) ask(what, name string, sequence uint64) error {

@@ -11,9 +11,16 @@ import (
 	"lockstep.internal/tools/detection/played"
 )
 
-// other is the watcher of agent 2, of another project, that begins where the first one is; nothing is told.
+// other is the watcher of agent 2, of another project, that begins where the first one is; nothing
+// is told.
 func (b *bed) other(versions int) *played.Watcher {
-	return &played.Watcher{Cell: b.watcher.Cell, Agent: 2, Now: b.watcher.Now, Versions: b.watcher.Versions + versions, Say: b.watcher.Say}
+	return &played.Watcher{
+		Cell:     b.watcher.Cell,
+		Agent:    2,
+		Now:      b.watcher.Now,
+		Versions: b.watcher.Versions + versions,
+		Say:      b.watcher.Say,
+	}
 }
 
 func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
@@ -25,13 +32,24 @@ func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
 	forger := b.other(1000)
 	lie := web.As(forger)
 	forger.Now = b.watcher.Now
-	b.play(forger.Tick, func() error { return forger.List("forged") }, func() error { return lie.Roll("evil") }, lie.Finish)
+	b.play(
+		forger.Tick,
+		func() error { return forger.List("forged") },
+		func() error { return lie.Roll("evil") },
+		lie.Finish,
+	)
 	b.play(web.Finish, b.watcher.Tick, func() error { return web.Roll("3") }, web.Step)
 	_, note := b.runs("deploys", "clusters", "release", played.Cluster, "--to", "2", "--yes")
-	require.Contains(t, note, "cluster cluster-1 was project 1's and is project 2's; rollouts that ended as unknown: 1")
+	require.Contains(t, note, "moved cluster cluster-1 from project 1 to 2; rollouts that ended as unknown: 1")
 	next := b.other(0)
 	theirs := web.As(next)
-	b.play(func() error { return next.List("r2", theirs) }, theirs.Finish, func() error { return theirs.Roll("4") }, theirs.Finish, next.Tick)
+	b.play(
+		func() error { return next.List("r2", theirs) },
+		theirs.Finish,
+		func() error { return theirs.Roll("4") },
+		theirs.Finish,
+		next.Tick,
+	)
 
 	stream, err := b.js.Stream(t.Context(), topology.StreamDeploys)
 	require.NoError(t, err)
@@ -48,22 +66,30 @@ func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
 			t.Parallel()
 			code, out, note := run(t, append(slices.Clip(flags), "replay", "--through", "deploys")...)
 			require.Zero(t, code, note)
-			require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
+			require.Contains(t, note, " 0 different, 0 not published, 0 published but not detected")
 			require.Len(t, strings.Split(strings.TrimSpace(out), "\n"), facts)
-			require.Contains(t, note, `agent 2 of project 2 has told of cluster "cluster-1" of project 1: 5 messages are refused`)
-			require.Equal(t, name == "found out", strings.Contains(note, "whose clusters are is found out from the stream, since the service could not be asked"))
+			require.Contains(
+				t,
+				note,
+				`agent 2 of project 2 reported cluster "cluster-1" of project 1: rejected 5 messages`,
+			)
+			require.Equal(
+				t,
+				name == "found out",
+				strings.Contains(note, "cannot ask the deploys service for the projects of clusters"),
+			)
 			require.Contains(t, out, "unknown revision=3")
 
 			// Of one agent alone, with what was decided about its cluster.
 			code, out, note = run(t, append(slices.Clip(flags), "replay", "observed.1.>", "--through", "deploys")...)
 			require.Zero(t, code, note)
 			require.Contains(t, out, "unknown revision=3")
-			require.Contains(t, note, " 0 were published otherwise, 0 were not published")
+			require.Contains(t, note, " 0 different, 0 not published")
 			// And of what comes after the lies.
 			code, _, note = run(t, append(slices.Clip(flags), "replay", "--through", "deploys", "--from-seq", "16")...)
 			require.Zero(t, code, note)
-			require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
-			require.NotContains(t, note, "messages are refused")
+			require.Contains(t, note, " 0 different, 0 not published, 0 published but not detected")
+			require.NotContains(t, note, "rejected ")
 		})
 	}
 }
@@ -80,7 +106,7 @@ func TestClustersAreListedAndReleased(t *testing.T) {
 
 	code, _, says := b.run("deploys", "clusters", "release", "cluster-1")
 	require.Equal(t, 2, code, "who confirms nothing does nothing")
-	require.Contains(t, says, "not confirmed, nothing is done")
+	require.Contains(t, says, "not confirmed, nothing changed")
 	code, _, says = b.run("deploys", "clusters", "release", "cluster-2", "--yes")
 	require.Equal(t, 5, code, says)
 	require.Contains(t, says, "`lockstep deploys clusters` lists those that there are")
@@ -91,8 +117,8 @@ func TestClustersAreListedAndReleased(t *testing.T) {
 	require.Equal(t, 8, code, says)
 
 	out, note = b.runs("deploys", "clusters", "release", "cluster-1", "--yes", "--reason", "sold")
-	require.Regexp(t, `cluster-1 +nobody +\d+s +user 1 +0 +0`, out)
-	require.Contains(t, note, "was project 1's and is nobody's; rollouts that ended as unknown: 1")
+	require.Regexp(t, `cluster-1 +none +\d+s +user 1 +0 +0`, out)
+	require.Contains(t, note, "from project 1 to none; rollouts that ended as unknown: 1")
 	require.Contains(t, note, "lockstep agent resync AGENT")
 	out, _ = b.runs("deploys", "get", "shop/web")
 	require.Regexp(t, `state +unknown`, out)
@@ -105,5 +131,5 @@ func TestClustersAreListedAndReleased(t *testing.T) {
 	out, _ = b.runs("deploys", "clusters")
 	require.Regexp(t, `cluster-1 +2 +\d+s +agent 2 +2 +1 +0`, out)
 	_, note = b.runs("rebuild", "deploys", "--check")
-	require.Contains(t, note, "everything is what the streams say")
+	require.Contains(t, note, "the tables match the streams")
 }

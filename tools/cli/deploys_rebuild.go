@@ -14,11 +14,15 @@ import (
 func (a *app) rebuildDeploys() *cobra.Command {
 	var check bool
 	c := &cobra.Command{
-		Use: "deploys", Short: "Make everything that is known of rollouts anew from what the clusters said", Args: exactly(),
-		Long: `Compute workloads, rollouts, facts and environments anew from the first message of the stream OBSERVED on, compare them with what is stored, and put
-them in its place in one transaction. Nothing is told twice, and the service goes on meanwhile. Ctrl-C changes nothing.
+		Use:   "deploys",
+		Short: "Rebuild the tables of the deploys service from the stream OBSERVED",
+		Args:  exactly(),
+		Long: `Compute workloads, rollouts, facts and environments from the first message of the stream OBSERVED,
+compare them with the stored ones, and replace those in one transaction. Nothing is published again, and the service
+continues meanwhile. Ctrl-C changes nothing.
 
-With --check it only compares; it exits with 8 when there is a difference. Only administrators may rebuild, one at a time.`,
+With --check, only compare: the exit status is 8 when there is a difference. Only administrators may rebuild, one at a
+time.`,
 		Example: "  lockstep rebuild deploys --check",
 		RunE: func(c *cobra.Command, _ []string) error {
 			outcome, err := a.runRebuildDeploys(c.Context(), check)
@@ -28,12 +32,17 @@ With --check it only compares; it exits with 8 when there is a difference. Only 
 			return a.showRebuild(deploysRebuilt(outcome))
 		},
 	}
-	c.Flags().BoolVar(&check, "check", false, "only compare")
+	c.Flags().BoolVar(&check, "check", false, "compare only")
 	return c
 }
 
 func deploysRebuilt(o *deploysv1.RebuildOutcome) rebuilt {
-	r := rebuilt{message: o, differences: o.GetDifferences(), replaced: o.GetReplaced(), command: "lockstep rebuild deploys"}
+	r := rebuilt{
+		message:     o,
+		differences: o.GetDifferences(),
+		replaced:    o.GetReplaced(),
+		command:     "lockstep rebuild deploys",
+	}
 	for _, t := range o.GetTables() {
 		r.tables = append(r.tables, t)
 	}
@@ -49,19 +58,19 @@ func (a *app) runRebuildDeploys(ctx context.Context, check bool) (*deploysv1.Reb
 	if err != nil {
 		return nil, err
 	}
-	defer stream.Close() //nolint:errcheck // it is over
-	told := tenths{}
+	defer stream.Close() //nolint:errcheck // read to its end
+	progress := progress{}
 	for stream.Receive() {
 		if outcome := stream.Msg().GetOutcome(); outcome != nil {
 			return outcome, nil
 		}
 		p := stream.Msg().GetProgress()
-		if err := told.note(a, p.GetStream(), p.GetSequence(), p.GetLastSequence()); err != nil {
+		if err := progress.note(a, p.GetStream(), p.GetSequence(), p.GetLastSequence()); err != nil {
 			return nil, err
 		}
 	}
 	if err := stream.Err(); err != nil {
 		return nil, fault.From(err)
 	}
-	return nil, fault.New(errcode.Unavailable, "the server ended the rebuild, nothing was changed: run it again")
+	return nil, fault.New(errcode.Unavailable, "the server stopped the rebuild and changed nothing: run it again")
 }

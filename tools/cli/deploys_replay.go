@@ -27,18 +27,24 @@ import (
 	"lockstep.internal/tools/replay"
 )
 
-// throughDeploys is the detection that a replay can go through.
+// throughDeploys is the value of --through for the detection of rollouts.
 const throughDeploys = "deploys"
 
-// replayed is the subject that is replayed: the argument's, or with a detection what that reads.
-func replayed(c *cobra.Command, args []string, through string) (string, error) {
+// replaySubject returns the subject of the replay: the argument, or that of the detection.
+func replaySubject(c *cobra.Command, args []string, through string) (string, error) {
 	switch {
 	case through != "" && through != throughDeploys:
 		return "", fault.New(errcode.InvalidArgument, "--through %q must be %s", through, throughDeploys)
 	case through != "" && len(args) == 0:
 		return topology.FamilyObserved + ".>", nil
 	case through != "" && !strings.HasPrefix(args[0], topology.FamilyObserved+"."):
-		return "", fault.New(errcode.InvalidArgument, "--through %s reads what watchers observed: SUBJECT %q must begin with %s.", through, args[0], topology.FamilyObserved)
+		return "", fault.New(
+			errcode.InvalidArgument,
+			"--through %s reads observations: SUBJECT %q must begin with %s.",
+			through,
+			args[0],
+			topology.FamilyObserved,
+		)
 	}
 	if err := exactly("SUBJECT")(c, args); through == "" && err != nil {
 		return "", err
@@ -46,31 +52,32 @@ func replayed(c *cobra.Command, args []string, through string) (string, error) {
 	return args[0], nil
 }
 
-// printDetection prints what detection says over a stretch, and how that differs from what was published.
+// printDetection detects rollouts in a range of observations and prints the facts, compared with the
+// published ones.
 func (a *app) printDetection(ctx context.Context, opts replay.Options, rules environment.Rules) error {
 	conn, err := a.nats(ctx)
 	if err != nil {
 		return err
 	}
-	defer leave(conn)
+	defer disconnect(conn)
 	js, err := conn.JetStream()
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
 	cell := topology.Cell(a.client.Cell)
 	d := detection.New(cell, rules)
-	if err := a.judge(ctx, d, js, cell); err != nil {
+	if err := a.loadClaims(ctx, d, js, cell); err != nil {
 		return err
 	}
-	var said []events.DeployFact
-	left := leftOut{refused: map[refusal]int{}}
+	var detected []events.DeployFact
+	left := skipped{refused: map[refusal]int{}}
 	partial, begun := false, false
-	// What came before the stretch is read too: without it nothing would be known of what goes on at its begin.
+	// Observations before the range are read, too: they have the state at its beginning.
 	from := opts
 	opts.FromSequence, opts.FromTime = 0, time.Time{}
 	opts.Also = decisions(opts.Subject)
 	err = d.Replay(ctx, js, cell, opts, func(m *detection.Message, detect func() ([]events.DeployFact, error)) error {
-		// What the stream has dropped is not known.
+		// The stream has dropped older messages.
 		partial = partial || m.Number == 1 && m.Sequence > 1
 		if !begun && m.Sequence >= from.FromSequence && !m.Stored.Before(from.FromTime) {
 			begun = true
@@ -82,7 +89,7 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 			return a.note("%s, sequence %d: %v", m.Subject, m.Sequence, err)
 		}
 		if begun {
-			said = append(said, facts...)
+			detected = append(detected, facts...)
 		}
 		return nil
 	})
@@ -96,28 +103,33 @@ func (a *app) printDetection(ctx context.Context, opts replay.Options, rules env
 	if err != nil {
 		return err
 	}
-	return a.showDetection(detection.Compare(said, published, partial), left)
+	return a.showDetection(detection.Compare(detected, published, partial), left)
 }
 
-// leftOut is what the service would have put among the dead letters.
-type leftOut struct {
+// skipped counts the messages that the service would dead-letter.
+type skipped struct {
 	malformed int
 	refused   map[refusal]int
 }
 
-// refusal is whom nothing is believed of a cluster.
+// refusal is an agent that may not report a cluster.
 type refusal struct {
 	agent, project, owner int64
 	cluster               string
 }
 
-// refuses says whether the error is that a message is refused, and counts it where it is of the stretch.
-func (l *leftOut) refuses(err error, counts bool) bool {
+// refuses reports whether err rejects a message, and counts it when counts is set.
+func (l *skipped) refuses(err error, counts bool) bool {
 	foreign, is := errors.AsType[*roster.Foreign](err)
 	stranger, unknown := errors.AsType[detection.Stranger](err)
 	who := refusal{agent: stranger.AgentID}
 	if is {
-		who = refusal{agent: foreign.AgentID, project: foreign.ProjectID, owner: foreign.Claim.ProjectID, cluster: foreign.Claim.ClusterUID}
+		who = refusal{
+			agent:   foreign.AgentID,
+			project: foreign.ProjectID,
+			owner:   foreign.Claim.ProjectID,
+			cluster: foreign.Claim.ClusterUID,
+		}
 	}
 	if counts && (is || unknown) {
 		l.refused[who]++
@@ -125,25 +137,39 @@ func (l *leftOut) refuses(err error, counts bool) bool {
 	return is || unknown
 }
 
-func (l *leftOut) lines() []string {
+func (l *skipped) lines() []string {
 	lines := make([]string, 0, len(l.refused))
 	for who, times := range l.refused {
 		if who.cluster == "" {
-			lines = append(lines, fmt.Sprintf("agent %d, of which nothing had been taken in: %d messages are refused", who.agent, times))
+			lines = append(lines, fmt.Sprintf("agent %d is unknown: rejected %d messages", who.agent, times))
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("agent %d of project %d has told of cluster %q of project %d: %d messages are refused", who.agent, who.project, who.cluster, who.owner, times))
+		lines = append(
+			lines,
+			fmt.Sprintf(
+				"agent %d of project %d reported cluster %q of project %d: rejected %d messages",
+				who.agent,
+				who.project,
+				who.cluster,
+				who.owner,
+				times,
+			),
+		)
 	}
 	slices.Sort(lines)
 	return lines
 }
 
-// judge has the detection know whose clusters are: from the service, where that can be asked, or else by what follows from the stretch and the directory.
-func (a *app) judge(ctx context.Context, d *detection.Detector, js jetstream.JetStream, cell topology.Cell) error {
+// loadClaims tells the detection the projects of clusters: those of the service, or else those that
+// follow from the observations and the directory.
+func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstream.JetStream, cell topology.Cell) error {
 	api, err := a.deploysAPI()
 	if err == nil {
 		var decided *connect.Response[deploysv1.ListClustersResponse]
-		if decided, err = api.Clusters.ListClusters(ctx, connect.NewRequest(&deploysv1.ListClustersRequest{})); err == nil {
+		if decided, err = api.Clusters.ListClusters(
+			ctx,
+			connect.NewRequest(&deploysv1.ListClustersRequest{}),
+		); err == nil {
 			d.Decided(decidedClaims(decided.Msg))
 			return nil
 		}
@@ -151,7 +177,10 @@ func (a *app) judge(ctx context.Context, d *detection.Detector, js jetstream.Jet
 	if ctx.Err() != nil {
 		return fault.From(ctx.Err())
 	}
-	if err := a.note("whose clusters are is found out from the stream, since the service could not be asked: %s", fault.From(err).Message); err != nil {
+	if err := a.note(
+		"cannot ask the deploys service for the projects of clusters, using the streams: %s",
+		fault.From(err).Message,
+	); err != nil {
 		return err
 	}
 	projects := map[int64]int64{}
@@ -175,33 +204,52 @@ func (a *app) judge(ctx context.Context, d *detection.Detector, js jetstream.Jet
 	return err
 }
 
-// decidedClaims is the answer of the service as the detection reads it.
-func decidedClaims(r *deploysv1.ListClustersResponse) (restored bool, reporters []roster.Reporter, claims []roster.Claim) {
+// decidedClaims converts the response of the service.
+func decidedClaims(
+	r *deploysv1.ListClustersResponse,
+) (restored bool, reporters []roster.Reporter, claims []roster.Claim) {
 	for _, reporter := range r.GetReporters() {
-		reporters = append(reporters, roster.Reporter{AgentID: reporter.GetAgentId(), ProjectID: reporter.GetProjectId(), Since: reporter.GetSinceSequence()})
+		reporters = append(
+			reporters,
+			roster.Reporter{
+				AgentID:   reporter.GetAgentId(),
+				ProjectID: reporter.GetProjectId(),
+				Since:     reporter.GetSinceSequence(),
+			},
+		)
 	}
 	for _, c := range r.GetClusters() {
 		for _, claim := range c.GetClaims() {
 			claims = append(claims, roster.Claim{
-				ClusterUID: c.GetClusterUid(), Since: claim.GetSinceSequence(), ProjectID: claim.GetProjectId(), AgentID: claim.GetAgentId(), UserID: claim.GetUserId(),
-				Reason: claim.GetReason(), At: claim.GetClaimedAt().AsTime(),
+				ClusterUID: c.GetClusterUid(),
+				Since:      claim.GetSinceSequence(),
+				ProjectID:  claim.GetProjectId(),
+				AgentID:    claim.GetAgentId(),
+				UserID:     claim.GetUserId(),
+				Reason:     claim.GetReason(),
+				At:         claim.GetClaimedAt().AsTime(),
 			})
 		}
 	}
 	return r.GetStreamRestored(), reporters, claims
 }
 
-// decisions are what is decided about clusters, where the subject is one agent's: it concerns what agents tell.
+// decisions returns the subjects of decisions about clusters when the subject is that of one agent.
 func decisions(subject string) []string {
 	agent, _, _ := strings.Cut(strings.TrimPrefix(subject, topology.FamilyObserved+"."), ".")
 	if _, err := strconv.ParseInt(agent, 10, 64); err != nil {
-		return nil // among what is read already, or all of it
+		return nil // included in the subject
 	}
 	return []string{topology.FamilyObserved + "." + topology.TokenCluster + ".>"}
 }
 
-// publishedFacts are those about what was observed in the stretch.
-func publishedFacts(ctx context.Context, js jetstream.JetStream, cell topology.Cell, d *detection.Detector) ([]events.DeployFact, error) {
+// publishedFacts returns the published facts about the range.
+func publishedFacts(
+	ctx context.Context,
+	js jetstream.JetStream,
+	cell topology.Cell,
+	d *detection.Detector,
+) ([]events.DeployFact, error) {
 	var published []events.DeployFact
 	all := replay.Options{Subject: topology.FamilyDeploy + ".>"}
 	err := replay.Run(ctx, js, cell, all, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
@@ -221,7 +269,7 @@ func publishedFacts(ctx context.Context, js jetstream.JetStream, cell topology.C
 	return published, err
 }
 
-func (a *app) showDetection(compared []detection.Compared, left leftOut) error {
+func (a *app) showDetection(compared []detection.Compared, left skipped) error {
 	counts := map[detection.Verdict]int{}
 	for i := range compared {
 		c := &compared[i]
@@ -238,10 +286,15 @@ func (a *app) showDetection(compared []detection.Compared, left leftOut) error {
 			return err
 		}
 	}
-	text := fmt.Sprintf("%d facts are as they were published, %d were published otherwise, %d were not published, %d were published and are not said",
-		counts[detection.Same], counts[detection.Changed], counts[detection.Missing], counts[detection.Extra])
+	text := fmt.Sprintf(
+		"facts: %d the same as published, %d different, %d not published, %d published but not detected",
+		counts[detection.Same],
+		counts[detection.Changed],
+		counts[detection.Missing],
+		counts[detection.Extra],
+	)
 	if left.malformed > 0 {
-		text += fmt.Sprintf("; %d messages are malformed", left.malformed)
+		text += fmt.Sprintf("; malformed messages: %d", left.malformed)
 	}
 	for _, line := range left.lines() {
 		if err := a.note("%s", line); err != nil {
@@ -251,11 +304,16 @@ func (a *app) showDetection(compared []detection.Compared, left leftOut) error {
 	return a.note("%s", text)
 }
 
-// detectionLine is a fact and how it stands, for people.
+// detectionLine is the text output of a fact.
 func detectionLine(c *detection.Compared) string {
 	f := &c.Fact
 	parts := []string{
-		c.Verdict.Mark(), f.ObservedAt.Local().Format("2006-01-02 15:04:05.000"), "", f.Workload.Namespace + "/" + f.Workload.Kind + "/" + f.Workload.Name, "", string(f.Fact),
+		c.Verdict.Mark(),
+		f.ObservedAt.Local().Format("2006-01-02 15:04:05.000"),
+		"",
+		f.Workload.Namespace + "/" + f.Workload.Kind + "/" + f.Workload.Name,
+		"",
+		string(f.Fact),
 	}
 	if f.Rollout != nil {
 		parts = append(parts, fmt.Sprintf("revision=%d change=%s", f.Rollout.Revision, f.Rollout.Change))
@@ -264,7 +322,10 @@ func detectionLine(c *detection.Compared) string {
 		parts = append(parts, "run="+f.Environment.Run)
 	}
 	if f.Counts != nil {
-		parts = append(parts, fmt.Sprintf("pods=%d/%d available=%d", f.Counts.Updated, f.Counts.Desired, f.Counts.Available))
+		parts = append(
+			parts,
+			fmt.Sprintf("pods=%d/%d available=%d", f.Counts.Updated, f.Counts.Desired, f.Counts.Available),
+		)
 	}
 	if f.Reason != "" {
 		parts = append(parts, "reason="+f.Reason)

@@ -16,10 +16,14 @@ import (
 func (a *app) deploysSinks() *cobra.Command {
 	manual := false
 	c := &cobra.Command{
-		Use: "sinks", Short: "Show where facts are carried to, and what is in their way", Args: exactly(),
-		Long: `Show where facts are carried to, how far each sink is, and what is in its way. For administrators.
+		Use:   "sinks",
+		Short: "List the sinks of facts with their positions and errors",
+		Args:  exactly(),
+		Long: `List the sinks that facts are delivered to, with their positions and errors. Only administrators may
+run this.
 
-Sinks are described in a YAML file, the setting sinks_file of the service deploys: deploy/examples/sinks.yaml is one. --manual prints every setting that a sink may have.`,
+The setting sinks_file of the deploys service names the YAML file with the sinks; deploy/examples/sinks.yaml is an example.
+--manual prints every setting of a sink.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if manual {
 				text, err := catalog.Manual()
@@ -39,19 +43,24 @@ Sinks are described in a YAML file, the setting sinks_file of the service deploy
 			return a.print(response.Msg, sinkTable(response.Msg.GetSinks()))
 		},
 	}
-	c.Flags().BoolVar(&manual, "manual", false, "print every setting of a sink, for the file with the sinks")
+	c.Flags().BoolVar(&manual, "manual", false, "print every setting of a sink")
 	return c
 }
 
 func sinkTable(sinks []*deploysv1.Sink) table {
-	t := table{header: []string{"NAME", "TYPE", "NEXT", "PENDING", "WAITING", "TROUBLE"}}
+	t := table{header: []string{"NAME", "TYPE", "NEXT", "PENDING", "WAITING", "ERROR"}}
 	for _, s := range sinks {
 		trouble := s.GetTrouble()
 		if trouble != "" && s.GetTroubleSince() != nil {
 			trouble += " (for " + age(s.GetTroubleSince()) + ")"
 		}
 		t.rows = append(t.rows, []string{
-			s.GetName(), s.GetType(), strconv.FormatUint(s.GetNextSequence(), 10), strconv.FormatUint(s.GetPending(), 10), strconv.FormatInt(s.GetWaiting(), 10), trouble,
+			s.GetName(),
+			s.GetType(),
+			strconv.FormatUint(s.GetNextSequence(), 10),
+			strconv.FormatUint(s.GetPending(), 10),
+			strconv.FormatInt(s.GetWaiting(), 10),
+			trouble,
 		})
 	}
 	return t
@@ -60,9 +69,11 @@ func sinkTable(sinks []*deploysv1.Sink) table {
 func (a *app) deploysBackfill() *cobra.Command {
 	var since string
 	c := &cobra.Command{
-		Use: "backfill SINK", Short: "Have a sink begin again at an earlier fact", Args: exactly("SINK"),
-		Long: `Have a sink begin again at the first fact that is kept, or the first one since a time. What it has delivered already is delivered again with the same
-idempotency key. For administrators.`,
+		Use:   "backfill SINK",
+		Short: "Deliver facts to a sink again from an earlier one",
+		Args:  exactly("SINK"),
+		Long: `Move a sink back to the first stored fact, or to the first one since a time. Facts that it delivered
+before are delivered again with the same idempotency key. Only administrators may run this.`,
 		Example: "  lockstep deploys backfill warehouse\n  lockstep deploys backfill warehouse --since 24h",
 		RunE: func(c *cobra.Command, args []string) error {
 			request := &deploysv1.BackfillSinkRequest{Name: args[0]}
@@ -80,17 +91,21 @@ idempotency key. For administrators.`,
 			if _, err := api.Sinks.BackfillSink(c.Context(), connect.NewRequest(request)); err != nil {
 				return err
 			}
-			return a.note("the sink %q begins again", args[0])
+			return a.note("moved sink %q back", args[0])
 		},
 	}
-	c.Flags().StringVar(&since, "since", "", "begin with what was told since this time, or duration ago; default: everything that is kept")
+	c.Flags().
+		StringVar(&since, "since", "", "deliver facts since this time, or duration ago; default: all stored facts")
 	return c
 }
 
 func (a *app) deploysResend() *cobra.Command {
 	return &cobra.Command{
-		Use: "resend SINK FACT", Short: "Deliver one fact to one sink once more, now", Args: exactly("SINK", "FACT"),
-		Long:    "Deliver one fact, by the id that `lockstep deploys get` shows, to one sink once more, whatever its filter and position. For administrators.",
+		Use:   "resend SINK FACT",
+		Short: "Deliver one fact to one sink again",
+		Args:  exactly("SINK", "FACT"),
+		Long: "Deliver a fact to a sink again, whatever its filter and position. `lockstep deploys get` shows the ids of facts.\n" +
+			"Only administrators may run this.",
 		Example: "  lockstep deploys resend chat 8a1f0c…",
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.deploysAPI()
@@ -101,7 +116,7 @@ func (a *app) deploysResend() *cobra.Command {
 			if _, err := api.Sinks.ResendFact(c.Context(), connect.NewRequest(request)); err != nil {
 				return err
 			}
-			return a.note("fact %s goes to the sink %q once more", args[1], args[0])
+			return a.note("delivering fact %s to sink %q again", args[1], args[0])
 		},
 	}
 }

@@ -17,11 +17,14 @@ func (a *app) deploysStats() *cobra.Command {
 	var filter rolloutFilter
 	var workloads int32
 	c := &cobra.Command{
-		Use: "stats [WORKLOAD]", Short: "Numbers about rollouts: how long, how often, how many failed or were rolled back", Args: cobra.MaximumNArgs(1),
-		Long: `Numbers about rollouts that started within a time, by default the last 30 days: of all together, and of each workload.
+		Use:   "stats [WORKLOAD]",
+		Short: "Show duration, frequency, failure rate and rollback rate of rollouts",
+		Args:  cobra.MaximumNArgs(1),
+		Long: `Show statistics of the rollouts that started within a time, by default the last 30 days: of all, and of
+each workload.
 
-A change is a rollout that is neither a rollback nor a restart. It failed when it stalled or was blocked and did not complete, or when the next rollout of its
-workload was a rollback.`,
+A change is a rollout that is neither a rollback nor a restart. It failed when it stalled or was blocked and did not
+complete, or when the next rollout of its workload was a rollback.`,
 		Example: "  lockstep deploys stats --since 168h\n  lockstep deploys stats shop/web -o json",
 		RunE: func(c *cobra.Command, args []string) error {
 			wanted, err := filter.read(args, time.Now())
@@ -32,7 +35,10 @@ workload was a rollback.`,
 			if err != nil {
 				return err
 			}
-			response, err := api.Rollouts.GetStats(c.Context(), connect.NewRequest(&deploysv1.GetStatsRequest{Filter: wanted, Workloads: workloads}))
+			response, err := api.Rollouts.GetStats(
+				c.Context(),
+				connect.NewRequest(&deploysv1.GetStatsRequest{Filter: wanted, Workloads: workloads}),
+			)
 			if err != nil {
 				return err
 			}
@@ -40,17 +46,41 @@ workload was a rollback.`,
 		},
 	}
 	filter.flags(c, true)
-	c.Flags().Int32Var(&workloads, "workloads", 0, "at most so many workloads, those with most rollouts first; default 100")
+	c.Flags().
+		Int32Var(&workloads, "workloads", 0, "largest number of workloads, those with the most rollouts "+
+			"first; default 100")
 	return c
 }
 
 func statsTable(s *deploysv1.GetStatsResponse) table {
-	t := table{header: []string{"WORKLOAD", "ROLLOUTS", "COMPLETED", "RUNNING", "P50", "P95", "A DAY", "FAILED", "ROLLED BACK"}}
+	t := table{
+		header: []string{
+			"WORKLOAD",
+			"ROLLOUTS",
+			"COMPLETED",
+			"RUNNING",
+			"P50",
+			"P95",
+			"PER DAY",
+			"FAILED",
+			"ROLLED BACK",
+		},
+	}
 	row := func(name string, s *deploysv1.Stats) {
 		t.rows = append(t.rows, []string{
-			name, strconv.FormatInt(s.GetRollouts(), 10), strconv.FormatInt(s.GetCompleted(), 10), strconv.FormatInt(s.GetRunning(), 10),
-			took(s.GetDurationP50()), took(s.GetDurationP95()), strconv.FormatFloat(s.GetDeploysPerDay(), 'f', 2, 64),
-			share(s.GetChangeFailureRate(), s.GetFailedChanges(), s.GetChanges()), share(s.GetRollbackRate(), s.GetRolledBack(), s.GetRollouts()),
+			name,
+			strconv.FormatInt(s.GetRollouts(), 10),
+			strconv.FormatInt(s.GetCompleted(), 10),
+			strconv.FormatInt(s.GetRunning(), 10),
+			took(s.GetDurationP50()),
+			took(s.GetDurationP95()),
+			strconv.FormatFloat(s.GetDeploysPerDay(), 'f', 2, 64),
+			share(
+				s.GetChangeFailureRate(),
+				s.GetFailedChanges(),
+				s.GetChanges(),
+			),
+			share(s.GetRollbackRate(), s.GetRolledBack(), s.GetRollouts()),
 		})
 	}
 	if s.GetTotal().GetRollouts() == 0 {

@@ -18,7 +18,13 @@ func TestRolloutsAreListedShownAndCounted(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	web, db := b.watcher.Deployment("web", nil), b.watcher.Deployment("db", nil)
-	b.play(func() error { return b.watcher.List("r1", web, db) }, func() error { return web.Roll("2") }, web.Step, web.Finish, func() error { return db.Roll("9") })
+	b.play(
+		func() error { return b.watcher.List("r1", web, db) },
+		func() error { return web.Roll("2") },
+		web.Step,
+		web.Finish,
+		func() error { return db.Roll("9") },
+	)
 
 	out, _ := b.runs("deploys", "list")
 	require.Regexp(t, `shop/deployment/db +2 +updated +running .* 1/3 +db:1 → 9`, out)
@@ -82,37 +88,47 @@ func TestDeploysAreRebuilt(t *testing.T) {
 	web := b.watcher.Deployment("web", nil)
 	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
 	_, note := b.runs("rebuild", "deploys", "--check")
-	require.Contains(t, note, "everything is what the streams say")
+	require.Contains(t, note, "the tables match the streams")
 	_, err := b.pool.Exec(t.Context(), `update rollouts set reason = 'spoilt'`)
 	require.NoError(t, err)
 	code, out, says := b.run("rebuild", "deploys", "--check")
 	require.Equal(t, 8, code, says)
-	require.Contains(t, says, "lockstep rebuild deploys mends them")
+	require.Contains(t, says, "repair them with lockstep rebuild deploys")
 	require.Regexp(t, `rollouts +1 +1`, out)
 	_, note = b.runs("rebuild", "deploys")
-	require.Contains(t, note, "1 rows were mended")
+	require.Contains(t, note, "repaired 1 rows")
 	b.runs("rebuild", "deploys", "--check")
 }
 
 func TestAReplayThroughDetectionSaysWhatWasPublished(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	web := b.watcher.Deployment("web", map[string]string{"lockstep.dev/deploy-group": "pr-1", "lockstep.dev/deploy-group-size": "1"})
-	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Step, func() error { return web.Roll("3") }, web.Finish, b.watcher.Tick)
+	web := b.watcher.Deployment(
+		"web",
+		map[string]string{"lockstep.dev/deploy-group": "pr-1", "lockstep.dev/deploy-group-size": "1"},
+	)
+	b.play(
+		func() error { return b.watcher.List("r1", web) },
+		func() error { return web.Roll("2") },
+		web.Step,
+		func() error { return web.Roll("3") },
+		web.Finish,
+		b.watcher.Tick,
+	)
 	stream, err := b.js.Stream(t.Context(), topology.StreamDeploys)
 	require.NoError(t, err)
 	out, note := b.runs("replay", "--through", "deploys")
-	require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
+	require.Contains(t, note, " 0 different, 0 not published, 0 published but not detected")
 	require.Len(t, strings.Split(strings.TrimSpace(out), "\n"), int(stream.CachedInfo().State.LastSeq))
 	require.Regexp(t, `shop/deployment/web  completed revision=3 change=updated pods=3/3 available=3`, out)
 
 	b.publishInvented(stream)
 	out, note = b.runs("replay", "--through", "deploys")
-	require.Contains(t, note, "1 were published and are not said")
+	require.Contains(t, note, "1 published but not detected")
 	require.Regexp(t, `(?m)^- .*  stalled revision=2`, out)
 	// A stretch from the progress of the first rollout on: what it has begun with is known.
 	out, note = b.runs("replay", "--through", "deploys", "--from-seq", "7", "-o", "json")
-	require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
+	require.Contains(t, note, " 0 different, 0 not published, 0 published but not detected")
 	require.NotContains(t, out, `"fact":"environment_started"`)
 	require.Contains(t, out, `"fact":"superseded"`)
 }
@@ -125,7 +141,14 @@ func TestAWatchPrintsOneLineAFact(t *testing.T) {
 	out, stop := b.begin("deploys", "watch")
 	says := func(text string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(out.String(), text) }, soon, 10*time.Millisecond, "%s", text)
+		require.Eventually(
+			t,
+			func() bool { return strings.Contains(out.String(), text) },
+			soon,
+			10*time.Millisecond,
+			"%s",
+			text,
+		)
 	}
 	says("shop/deployment/web  r2  started, updated, web:1 → 2\n")
 	b.play(web.Step)
@@ -161,18 +184,26 @@ func TestTheScreenIsDrawnOver(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	s := newScreen(&out, func() board.Page { return board.Page{Width: 60, Height: 20} })
-	running := &deploysv1.Rollout{Id: "1", State: deploysv1.RolloutState_ROLLOUT_STATE_RUNNING, Workload: &deploysv1.Workload{Namespace: "n", Kind: "deployment", Name: "web"}}
+	running := &deploysv1.Rollout{
+		Id:       "1",
+		State:    deploysv1.RolloutState_ROLLOUT_STATE_RUNNING,
+		Workload: &deploysv1.Workload{Namespace: "n", Kind: "deployment", Name: "web"},
+	}
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	require.NoError(t, s.draw([]*deploysv1.Rollout{running}, now))
 	require.NotContains(t, out.String(), "\x1b[3A")
 	drawn := out.Len()
 	require.NoError(t, s.draw([]*deploysv1.Rollout{running}, now))
 	require.Equal(t, drawn, out.Len(), "nothing changed")
-	over := &deploysv1.Rollout{Id: "1", State: deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED, Workload: running.GetWorkload()}
+	over := &deploysv1.Rollout{
+		Id:       "1",
+		State:    deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED,
+		Workload: running.GetWorkload(),
+	}
 	require.NoError(t, s.take(running, &deploysv1.WatchRolloutsResponse{Rollout: over}))
 	require.NoError(t, s.draw(nil, now))
 	require.Regexp(t, `\x1b\[3A\r\x1b\[J✓ n/deployment/web .*\nno rollout is under way\n$`, out.String())
-	s.leave()
+	s.close()
 	require.True(t, strings.HasSuffix(out.String(), showCursor))
 }
 

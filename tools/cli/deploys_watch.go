@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// redraw is how often the live view is drawn: ages go on where nothing happens.
+	// redraw is the interval of the live view. It shows ages, so it changes without events.
 	redraw = 250 * time.Millisecond
-	// watchAgain is how long a watch that broke off waits before it begins again.
+	// watchAgain is the pause before a failed watch starts again.
 	watchAgain = time.Second
-	// missed is how many rollouts that ended meanwhile are asked for then.
+	// missed is the number of ended rollouts that a restarted watch requests.
 	missed = 500
 )
 
@@ -34,11 +34,14 @@ func (a *app) deploysWatch() *cobra.Command {
 	var ended int32
 	var plain bool
 	c := &cobra.Command{
-		Use: "watch [WORKLOAD]", Short: "Show rollouts as they go, until Ctrl-C", Args: cobra.MaximumNArgs(1),
-		Long: `Show rollouts as they go, of all workloads or of one: each as a bar of its pods (█ new and available, ▓ new, ▒ old, · not there), how long it has taken,
-what it waits for and why it is stuck. Those that have ended scroll above. Where the output is no terminal, or with --plain, it prints one line a fact; with
--o json one message a line.`,
-		Example: "  lockstep deploys watch\n  lockstep deploys watch shop/web\n  lockstep deploys watch --plain --group pr-42",
+		Use:   "watch [WORKLOAD]",
+		Short: "Show running rollouts until Ctrl-C",
+		Args:  cobra.MaximumNArgs(1),
+		Long: `Show running rollouts of all workloads, or of one. A bar shows the pods (█ new and available, ▓ new, ▒
+old, · missing), followed by the duration, what the rollout waits for and why it is stuck. Ended rollouts scroll
+above. With --plain, or without a terminal, print one line per fact; with -o json, one message per line.`,
+		Example: "  lockstep deploys watch\n  lockstep deploys watch shop/web\n  lockstep deploys watch " +
+			"--plain --group pr-42",
 		RunE: func(c *cobra.Command, args []string) error {
 			wanted, err := filter.read(args, time.Now())
 			if err != nil {
@@ -54,19 +57,24 @@ what it waits for and why it is stuck. Those that have ended scroll above. Where
 				show = messageLines{a}
 			case onTerminal && !plain && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb":
 				screen := newScreen(a.stdout, func() board.Page { return pageOf(file) })
-				defer screen.leave()
+				defer screen.close()
 				show = screen
 			}
-			return a.watchRollouts(c.Context(), api, &deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended}, show)
+			return a.watchRollouts(
+				c.Context(),
+				api,
+				&deploysv1.WatchRolloutsRequest{Filter: wanted, Ended: ended},
+				show,
+			)
 		},
 	}
 	filter.flags(c, false)
-	c.Flags().Int32Var(&ended, "ended", 0, "at first show so many rollouts that have ended")
-	c.Flags().BoolVar(&plain, "plain", false, "one line a fact on a terminal too")
+	c.Flags().Int32Var(&ended, "ended", 0, "show this number of ended rollouts first")
+	c.Flags().BoolVar(&plain, "plain", false, "print one line per fact on a terminal, too")
 	return c
 }
 
-// pageOf is the size of a terminal.
+// pageOf returns the size of a terminal.
 func pageOf(file *os.File) board.Page {
 	width, height, err := term.GetSize(int(file.Fd()))
 	if err != nil || width <= 0 || height <= 0 {
@@ -75,25 +83,31 @@ func pageOf(file *os.File) board.Page {
 	return board.Page{Width: width, Height: height - 1, Colour: os.Getenv("NO_COLOR") == ""}
 }
 
-// rolloutView shows what a watch tells.
+// rolloutView shows the messages of a watch.
 type rolloutView interface {
-	// take takes in a message; before is the one before about the same rollout, nil for none.
+	// take handles a message. before is the last one about the same rollout, nil for none.
 	take(before *deploysv1.Rollout, seen *deploysv1.WatchRolloutsResponse) error
-	// draw is called now and then, with what runs.
+	// draw is called at an interval with the running rollouts.
 	draw(running []*deploysv1.Rollout, now time.Time) error
 }
 
-// watchRollouts shows rollouts until the user leaves. A watch that the server ends is begun again: what ended meanwhile is shown, too.
-func (a *app) watchRollouts(ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest, show rolloutView) error {
+// watchRollouts shows rollouts until ctx is done. It restarts a watch that the server ends, and
+// then shows the rollouts that ended meanwhile, too.
+func (a *app) watchRollouts(
+	ctx context.Context,
+	api *client.Deploys,
+	request *deploysv1.WatchRolloutsRequest,
+	show rolloutView,
+) error {
 	w := &rolloutWatch{show: show, began: time.Now()}
 	for first := true; ; first = false {
 		err := w.follow(ctx, api, request)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // the user has left, which is how it ends
+			return nil //nolint:nilerr // Ctrl-C is how it ends
 		case w.failed != nil:
 			return w.failed
-		case err != nil && (first && !w.heard || !again(err)):
+		case err != nil && (first && !w.connected || !retryable(err)):
 			return fault.From(err)
 		}
 		select {
@@ -102,25 +116,27 @@ func (a *app) watchRollouts(ctx context.Context, api *client.Deploys, request *d
 		case <-time.After(watchAgain):
 		}
 		request = &deploysv1.WatchRolloutsRequest{Filter: request.GetFilter(), Ended: missed}
-		w.later = true
+		w.restarted = true
 	}
 }
 
-// again says whether a watch that ended so may be begun again.
-func again(err error) bool {
-	return fault.Is(err, errcode.Unavailable) || fault.Is(err, errcode.Unauthenticated) || fault.Is(err, errcode.DeadlineExceeded)
+// retryable reports whether a watch that ended with err can start again.
+func retryable(err error) bool {
+	return fault.Is(err, errcode.Unavailable) || fault.Is(err, errcode.Unauthenticated) ||
+		fault.Is(err, errcode.DeadlineExceeded)
 }
 
 type rolloutWatch struct {
 	show  rolloutView
 	board board.Board
 	began time.Time
-	// heard says that the server has answered, later that the watch was begun again; failed is that nothing can be shown any more.
-	heard, later bool
-	failed       error
+	// connected: the server has answered. restarted: the watch started again. failed: the view has
+	// failed.
+	connected, restarted bool
+	failed               error
 }
 
-// follow shows one stream of the server to its end.
+// follow shows one stream of the server until its end.
 func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request *deploysv1.WatchRolloutsRequest) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -128,7 +144,7 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 	if err != nil {
 		return err
 	}
-	w.heard = true
+	w.connected = true
 	messages := make(chan *deploysv1.WatchRolloutsResponse)
 	ended := make(chan error, 1)
 	go func() {
@@ -137,12 +153,12 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 			messages <- stream.Msg()
 		}
 		ended <- stream.Err()
-		_ = stream.Close() // it is over
+		_ = stream.Close() // read to its end
 	}()
-	// The reader ends with the stream; what it still has is let go.
+	// The reader stops with the stream. Its last messages are dropped.
 	defer func() {
 		cancel()
-		for range messages { // nobody wants them any more
+		for range messages { //nolint:revive // drops them
 		}
 	}()
 	again := time.NewTicker(redraw)
@@ -165,17 +181,17 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 
 func (w *rolloutWatch) take(seen *deploysv1.WatchRolloutsResponse) error {
 	r := seen.GetRollout()
-	if w.later && !board.Running(r) && !w.board.Knows(r.GetId()) && r.GetStartedAt().AsTime().Before(w.began) {
-		return nil // it was over before
+	if w.restarted && !board.Running(r) && !w.board.Knows(r.GetId()) && r.GetStartedAt().AsTime().Before(w.began) {
+		return nil // ended before the watch
 	}
-	before, news := w.board.Take(r)
-	if !news {
+	before, changed := w.board.Take(r)
+	if !changed {
 		return nil
 	}
 	return w.show.take(before, seen)
 }
 
-// messageLines are for programs.
+// messageLines prints one message per line.
 type messageLines struct{ *app }
 
 func (m messageLines) take(_ *deploysv1.Rollout, seen *deploysv1.WatchRolloutsResponse) error {
@@ -188,7 +204,7 @@ func (m messageLines) take(_ *deploysv1.Rollout, seen *deploysv1.WatchRolloutsRe
 
 func (messageLines) draw([]*deploysv1.Rollout, time.Time) error { return nil }
 
-// factLines are for logs and pipes.
+// factLines prints one fact per line.
 type factLines struct{ *app }
 
 func (f *factLines) take(before *deploysv1.Rollout, seen *deploysv1.WatchRolloutsResponse) error {
@@ -198,7 +214,13 @@ func (f *factLines) take(before *deploysv1.Rollout, seen *deploysv1.WatchRollout
 		at = r.GetStartedAt()
 	}
 	for _, fact := range board.Changes(before, r) {
-		line := fmt.Sprintf("%s  %s  r%d  %s\n", at.AsTime().Local().Format("15:04:05.000"), board.Name(r), r.GetRevision(), fact)
+		line := fmt.Sprintf(
+			"%s  %s  r%d  %s\n",
+			at.AsTime().Local().Format("15:04:05.000"),
+			board.Name(r),
+			r.GetRevision(),
+			fact,
+		)
 		if err := f.write(line); err != nil {
 			return err
 		}
@@ -208,11 +230,11 @@ func (f *factLines) take(before *deploysv1.Rollout, seen *deploysv1.WatchRollout
 
 func (*factLines) draw([]*deploysv1.Rollout, time.Time) error { return nil }
 
-// screen is the live view: lines at the end of the terminal that are drawn anew, above them what has ended.
+// screen is the live view: it redraws the last lines of the terminal. Ended rollouts scroll above them.
 type screen struct {
 	out  io.Writer
 	page func() board.Page
-	// drawn is how many lines are to be drawn over, last what they are.
+	// drawn is the number of lines to overwrite, last is their text.
 	drawn int
 	last  string
 	above []string
@@ -256,5 +278,5 @@ func (s *screen) draw(running []*deploysv1.Rollout, now time.Time) error {
 	return nil
 }
 
-// leave gives the terminal back as it was.
-func (s *screen) leave() { _, _ = io.WriteString(s.out, showCursor) }
+// close restores the terminal.
+func (s *screen) close() { _, _ = io.WriteString(s.out, showCursor) }

@@ -30,11 +30,15 @@ const (
 	connectTimeout = 5 * time.Second
 )
 
-// nats connects to the streams as an operator.
+// nats connects to NATS as an operator.
 func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
 	if a.client.NATSURL == "" {
-		return nil, fault.New(errcode.InvalidArgument,
-			"no NATS is configured: give --nats-url and --nats-seed-file, LOCKSTEP_NATS_URL and LOCKSTEP_NATS_SEED_FILE, or nats_url and nats_seed_file in %s", a.clientFile)
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"no NATS is configured: set --nats-url and --nats-seed-file, LOCKSTEP_NATS_URL and "+
+				"LOCKSTEP_NATS_SEED_FILE, or nats_url and nats_seed_file in %s",
+			a.clientFile,
+		)
 	}
 	cfg := natsconn.DefaultConfig()
 	cfg.URL = config.URL(a.client.NATSURL)
@@ -52,21 +56,27 @@ func (a *app) nats(ctx context.Context) (*natsconn.Conn, error) {
 	defer cancel()
 	if err := conn.FlushWithContext(wait); err != nil {
 		why := conn.Check(ctx)
-		leave(conn)
-		return nil, fault.Wrap(err, errcode.Unavailable, "NATS at %s cannot be reached: %v", a.client.NATSURL, errors.Join(why, err))
+		disconnect(conn)
+		return nil, fault.Wrap(
+			err,
+			errcode.Unavailable,
+			"cannot reach NATS at %s: %v",
+			a.client.NATSURL,
+			errors.Join(why, err),
+		)
 	}
 	return conn, nil
 }
 
-// leave closes the connection for good.
-func leave(conn *natsconn.Conn) {
+// disconnect closes the connection.
+func disconnect(conn *natsconn.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
-	_ = conn.Shutdown(ctx) // what was wanted has been read
+	_ = conn.Shutdown(ctx) // everything has been read
 }
 
 func (a *app) events() *cobra.Command {
-	return group("events", "Events as they happen", a.eventsTail())
+	return group("events", "Show live events", a.eventsTail())
 }
 
 // eventFilter selects events.
@@ -76,12 +86,14 @@ type eventFilter struct {
 }
 
 func (f *eventFilter) flags(c *cobra.Command) {
-	c.Flags().StringArrayVar(&f.types, "type", nil, "only events whose type ends in this, such as workspace.* or state_changed; may be repeated")
-	c.Flags().StringVar(&f.workspace, "workspace", "", "only events of this workspace id")
+	c.Flags().
+		StringArrayVar(&f.types, "type", nil, "only this type, such as workspace.* or state_changed; can be repeated")
+	c.Flags().StringVar(&f.workspace, "workspace", "", "only events of the workspace with this id")
 }
 
 func (f *eventFilter) wants(subject string, e event.Event) bool {
-	if f.workspace != "" && !strings.Contains(subject, "."+f.workspace) && !strings.Contains(string(e.Data()), `"`+f.workspace+`"`) {
+	if f.workspace != "" && !strings.Contains(subject, "."+f.workspace) &&
+		!strings.Contains(string(e.Data()), `"`+f.workspace+`"`) {
 		return false
 	}
 	if len(f.types) == 0 {
@@ -89,7 +101,11 @@ func (f *eventFilter) wants(subject string, e event.Event) bool {
 	}
 	short := shortType(e.Type())
 	for _, pattern := range f.types {
-		if ok, err := path.Match(pattern, short); ok && err == nil || strings.HasSuffix(short, "."+pattern) || e.Type() == pattern {
+		if ok, err := path.Match(
+			pattern,
+			short,
+		); ok && err == nil || strings.HasSuffix(short, "."+pattern) ||
+			e.Type() == pattern {
 			return true
 		}
 	}
@@ -99,9 +115,11 @@ func (f *eventFilter) wants(subject string, e event.Event) bool {
 func (a *app) eventsTail() *cobra.Command {
 	var filter eventFilter
 	c := &cobra.Command{
-		Use: "tail [SUBJECT]", Short: "Show events as they happen, until Ctrl-C", Args: cobra.MaximumNArgs(1),
-		Long: `Show events as they happen, all or those on a subject below lockstep.<cell>., such as workspace.> or observed.7.>.
-What happened before is for replay.`,
+		Use:   "tail [SUBJECT]",
+		Short: "Show live events until Ctrl-C",
+		Args:  cobra.MaximumNArgs(1),
+		Long: `Show live events. SUBJECT selects a subject below lockstep.<cell>., such as workspace.> or
+observed.7.>. For earlier events, see lockstep replay.`,
 		Example: "  lockstep events tail 'workspace.>'\n  lockstep events tail --type state_changed -o json",
 		RunE: func(c *cobra.Command, args []string) error {
 			subject := ">"
@@ -120,7 +138,7 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 	if err != nil {
 		return err
 	}
-	defer leave(conn)
+	defer disconnect(conn)
 	cell := topology.Cell(a.client.Cell)
 	messages := make(chan *nats.Msg, tailBuffer)
 	sub, err := conn.ChanSubscribe(topology.Root+"."+a.client.Cell+"."+subject, messages)
@@ -136,7 +154,7 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 		case <-ctx.Done():
 			return nil
 		case msg := <-messages:
-			// The copy for the history would show every desired state twice.
+			// DESIRED_LOG has a copy of every desired state.
 			if strings.HasPrefix(msg.Subject, cell.Prefix(topology.FamilyDesiredLog)+".") && subject == ">" {
 				continue
 			}
@@ -147,7 +165,7 @@ func (a *app) tail(ctx context.Context, subject string, filter eventFilter) erro
 	}
 }
 
-// showEvent prints an event as a line: for people, or as structured JSON.
+// showEvent prints an event on a line, as text or as structured JSON.
 func (a *app) showEvent(subject string, header nats.Header, data []byte, filter eventFilter) error {
 	e, err := event.Decode(header, data)
 	if err != nil {
@@ -163,15 +181,17 @@ func (a *app) showEvent(subject string, header nats.Header, data []byte, filter 
 	if a.output != outputTable {
 		return a.write(string(raw) + "\n")
 	}
-	return a.write(fmt.Sprintf("%s  %-34s %s\n", e.Time().Local().Format("15:04:05.000"), shortType(e.Type()), summary(raw)))
+	return a.write(
+		fmt.Sprintf("%s  %-34s %s\n", e.Time().Local().Format("15:04:05.000"), shortType(e.Type()), summary(raw)),
+	)
 }
 
-// shortType is the type without what all have in common.
+// shortType returns the type without the common prefix and the version.
 func shortType(eventType string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(eventType, event.TypePrefix), ".v1")
 }
 
-// summary is an event's data as words for people: the fields that tell most, in a fixed order.
+// summary returns the important fields of an event in a fixed order.
 func summary(cloudEvent []byte) string {
 	var e struct {
 		Subject string         `json:"subject"`
@@ -199,7 +219,26 @@ func summary(cloudEvent []byte) string {
 		}
 	}
 	field(object, "namespace", "name", "verb", "resource_version")
-	field(e.Data, "name", "from", "to", "target", "phase", "spec_replicas", "available_replicas", "desired_state", "desired_revision", "cause", "policy", "expires_at", "count", "attempt", "reason", "message", "unexpected")
+	field(
+		e.Data,
+		"name",
+		"from",
+		"to",
+		"target",
+		"phase",
+		"spec_replicas",
+		"available_replicas",
+		"desired_state",
+		"desired_revision",
+		"cause",
+		"policy",
+		"expires_at",
+		"count",
+		"attempt",
+		"reason",
+		"message",
+		"unexpected",
+	)
 	if len(parts) == 0 {
 		return e.Subject
 	}
@@ -212,19 +251,23 @@ func (a *app) replay() *cobra.Command {
 	var settle time.Duration
 	var positions bool
 	c := &cobra.Command{
-		Use: "replay SUBJECT", Short: "Print the history of a stream again, one CloudEvent in JSON a line", Args: cobra.MaximumNArgs(1),
-		Long: `Print what happened on a subject below lockstep.<cell>., such as workspace.> or observed.7.>, in order, one structured CloudEvent in
-JSON a line. It ends where the stream ended when it began. Times are RFC 3339 or a duration back from now, such as 2h.
+		Use:   "replay SUBJECT",
+		Short: "Print the history of a stream, one CloudEvent in JSON per line",
+		Args:  cobra.MaximumNArgs(1),
+		Long: `Print the messages of a subject below lockstep.<cell>., such as workspace.> or observed.7.>, in order,
+one structured CloudEvent in JSON per line. The replay ends at the last message that the stream has at its start. A
+time is RFC 3339, or a duration before now such as 2h.
 
-With --through deploys it prints what the detection of rollouts says over a stretch of what watchers observed, by default all of it, and how that differs from what
-was published (it reads what came before the stretch, too, and asks the service whose clusters are; what agents of other projects say of them is refused): + was not published, - was published and is not said now, ~ was published otherwise. Nothing is published or stored.`,
+With --through deploys, detect rollouts in the observations of watchers and compare the facts with the published ones:
++ was not published, - was published but is not detected, ~ was published with other fields. The replay reads observations
+before the range, too, and asks the deploys service for the projects of clusters. It publishes and stores nothing.`,
 		Example: `  lockstep replay 'workspace.>' --from 2h
   lockstep replay 'observed.7.>' --from-seq 100 --to-seq 200 --positions
   lockstep replay 'applied.>' --pace original
   lockstep replay --through deploys --from 2h`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error
-			if opts.Subject, err = replayed(c, args, through); err != nil {
+			if opts.Subject, err = replaySubject(c, args, through); err != nil {
 				return err
 			}
 			if opts.FromTime, err = moment("--from", from, time.Now()); err != nil {
@@ -249,15 +292,21 @@ was published (it reads what came before the stretch, too, and asks the service 
 	f := c.Flags()
 	f.Uint64Var(&opts.FromSequence, "from-seq", 0, "first sequence on the stream")
 	f.Uint64Var(&opts.ToSequence, "to-seq", 0, "last sequence on the stream")
-	f.StringVar(&from, "from", "", "begin at this time")
+	f.StringVar(&from, "from", "", "start at this time")
 	f.StringVar(&to, "to", "", "end at this time")
-	f.StringVar(&pace, "pace", "full", "full or original speed")
+	f.StringVar(&pace, "pace", "full", "pace: full or original")
 	f.BoolVar(&positions, "positions", false, "add the extensions natssubject and natssequence")
-	f.StringVar(&through, "through", "", "deploys: print what the detection of rollouts says, and how that differs from what was published")
-	f.StringVar(&label, "group-label", "", "with --through: environments.label of the deploys service; default: its own default")
-	f.DurationVar(&settle, "settle", 0, "with --through: environments.settle of the deploys service; default: its own default")
-	_ = c.RegisterFlagCompletionFunc("through", cobra.FixedCompletions([]string{throughDeploys}, cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("pace", cobra.FixedCompletions([]string{"full", "original"}, cobra.ShellCompDirectiveNoFileComp))
+	f.StringVar(&through, "through", "", "deploys: detect rollouts and compare the facts with the published ones")
+	f.StringVar(&label, "group-label", "", "with --through: environments.label of the deploys service")
+	f.DurationVar(&settle, "settle", 0, "with --through: environments.settle of the deploys service")
+	_ = c.RegisterFlagCompletionFunc(
+		"through",
+		cobra.FixedCompletions([]string{throughDeploys}, cobra.ShellCompDirectiveNoFileComp),
+	)
+	_ = c.RegisterFlagCompletionFunc(
+		"pace",
+		cobra.FixedCompletions([]string{"full", "original"}, cobra.ShellCompDirectiveNoFileComp),
+	)
 	return c
 }
 
@@ -266,29 +315,35 @@ func (a *app) printHistory(ctx context.Context, opts replay.Options, positions b
 	if err != nil {
 		return err
 	}
-	defer leave(conn)
+	defer disconnect(conn)
 	js, err := conn.JetStream()
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
-	return replay.Run(ctx, js, topology.Cell(a.client.Cell), opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		e, err := event.Decode(msg.Headers(), msg.Data())
-		if err != nil {
-			return a.note("%s, sequence %d: not a CloudEvent: %v", msg.Subject(), meta.Sequence.Stream, err)
-		}
-		if positions {
-			e.SetExtension("natssubject", msg.Subject())
-			e.SetExtension("natssequence", strconv.FormatUint(meta.Sequence.Stream, 10))
-		}
-		raw, err := event.MarshalStructured(e)
-		if err != nil {
-			return fmt.Errorf("replay: %w", err)
-		}
-		return a.write(string(raw) + "\n")
-	})
+	return replay.Run(
+		ctx,
+		js,
+		topology.Cell(a.client.Cell),
+		opts,
+		func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
+			e, err := event.Decode(msg.Headers(), msg.Data())
+			if err != nil {
+				return a.note("%s, sequence %d: not a CloudEvent: %v", msg.Subject(), meta.Sequence.Stream, err)
+			}
+			if positions {
+				e.SetExtension("natssubject", msg.Subject())
+				e.SetExtension("natssequence", strconv.FormatUint(meta.Sequence.Stream, 10))
+			}
+			raw, err := event.MarshalStructured(e)
+			if err != nil {
+				return fmt.Errorf("replay: %w", err)
+			}
+			return a.write(string(raw) + "\n")
+		},
+	)
 }
 
-// moment reads a time, or a duration back from now; empty is the zero time.
+// moment parses a time, or a duration before now. An empty value is the zero time.
 func moment(flag, value string, now time.Time) (time.Time, error) {
 	if value == "" {
 		return time.Time{}, nil
@@ -298,7 +353,12 @@ func moment(flag, value string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil {
-		return time.Time{}, fault.New(errcode.InvalidArgument, "%s %q must be a time such as 2026-01-02T15:04:05Z or a duration such as 2h", flag, value)
+		return time.Time{}, fault.New(
+			errcode.InvalidArgument,
+			"%s %q must be a time such as 2026-01-02T15:04:05Z or a duration such as 2h",
+			flag,
+			value,
+		)
 	}
 	return t, nil
 }

@@ -24,20 +24,24 @@ import (
 
 const (
 	kubeCredentialCommand = "kube-credential"
-	// margin is how long before its end a token is not used any more.
+	// margin is the time before its expiry at which a token is no longer used.
 	margin = 10 * time.Second
-	// execInfo is what kubectl tells its plugins (https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins).
+	// execInfo is the variable of the credential plugin protocol of client-go.
 	execInfo = "KUBERNETES_EXEC_INFO"
 )
 
 func (a *app) kubeConfig() *cobra.Command {
 	var file, context string
 	c := &cobra.Command{
-		Use: "kube-config AGENT", Short: "Let kubectl reach the cluster of an agent, through the relay", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
-		Long: `Add a context to kubectl's configuration, or to --file, with which kubectl and other clients of Kubernetes reach the cluster of an agent through the relay, and make it the current
-one. You appear there as lockstep:user:<your id>, with a group for your role in the agent's project; what these may do is said by the cluster's own bindings.
+		Use:               "kube-config AGENT",
+		Short:             "Configure kubectl to reach the cluster of an agent through the relay",
+		Args:              exactly("AGENT"),
+		ValidArgsFunction: a.completeAgents,
+		Long: `Add a context for the cluster of an agent to the configuration of kubectl, or to --file, and make it
+the current one. Kubernetes clients then reach the cluster through the relay. Your user there is lockstep:user:<your
+id>, with a group for your role in the project of the agent. The role bindings of the cluster decide what they may do.
 
-No credential is written: kubectl runs this program (lockstep kube-credential) for one that is good for minutes, with the client configuration that is used now.`,
+The context has no credential: kubectl runs lockstep kube-credential with the current client configuration.`,
 		Example: `  lockstep kube-config my-cluster && kubectl get pods
   lockstep kube-config my-cluster --file my-cluster.yaml && kubectl --kubeconfig my-cluster.yaml get pods`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -47,7 +51,12 @@ No credential is written: kubectl runs this program (lockstep kube-credential) f
 			}
 			relay.Close()
 			if !strings.HasPrefix(a.client.RelayServer, "https://") {
-				return fault.New(errcode.FailedPrecondition, "kubectl shows credentials over HTTPS only, and the relay is %s: give it a certificate (external.tls)", a.client.RelayServer)
+				return fault.New(
+					errcode.FailedPrecondition,
+					"kubectl sends credentials over HTTPS only, but the relay is %s: configure its "+
+						"certificate (external.tls)",
+					a.client.RelayServer,
+				)
 			}
 			id, err := agentID(c.Context(), api, args[0])
 			if err != nil {
@@ -64,18 +73,25 @@ No credential is written: kubectl runs this program (lockstep kube-credential) f
 			if err != nil {
 				return err
 			}
-			return a.note("context %q for agent %d is the current one in %s", context, id, written)
+			return a.note("set the current context of %[3]s to %[1]q for agent %[2]d", context, id, written)
 		},
 	}
-	c.Flags().StringVar(&file, "file", "", "file to write to; default: kubectl's configuration, KUBECONFIG or ~/.kube/config")
+	c.Flags().StringVar(&file, "file", "", "file to write; default: KUBECONFIG or ~/.kube/config")
 	c.Flags().StringVar(&context, "context", "", "name of the context; default: lockstep-<name of the agent>")
 	return c
 }
 
-// writeContext adds the context, or replaces the one of this name, and leaves everything else in the file as it is.
+// writeContext adds the context, or replaces the one with this name. It changes nothing else in the
+// file.
 func (a *app) writeContext(agent int64, name, file string) (written string, err error) {
 	cluster := kubeconfig.NewCluster()
-	cluster.Server = strings.TrimSuffix(a.client.RelayServer, "/") + "/agents/" + strconv.FormatInt(agent, 10) + "/kubernetes"
+	cluster.Server = strings.TrimSuffix(
+		a.client.RelayServer,
+		"/",
+	) + "/agents/" + strconv.FormatInt(
+		agent,
+		10,
+	) + "/kubernetes"
 	if a.client.RelayCAFile != "" {
 		if cluster.CertificateAuthorityData, err = client.ReadAuthorities(a.client.RelayCAFile); err != nil {
 			return "", err
@@ -93,9 +109,9 @@ func (a *app) writeContext(agent int64, name, file string) (written string, err 
 	written = options.GetDefaultFilename()
 	found, err := options.GetStartingConfig()
 	if err != nil {
-		return "", fault.Wrap(err, errcode.InvalidArgument, "kubectl's configuration %s cannot be read: %v", written, err)
+		return "", fault.Wrap(err, errcode.InvalidArgument, "read the kubectl configuration %s: %v", written, err)
 	}
-	if before := found.Clusters[name]; before != nil { // it stays in the file where it is
+	if before := found.Clusters[name]; before != nil { // keep it in its file
 		cluster.LocationOfOrigin = before.LocationOfOrigin
 	}
 	if before := found.AuthInfos[name]; before != nil {
@@ -106,12 +122,12 @@ func (a *app) writeContext(agent int64, name, file string) (written string, err 
 	}
 	found.Clusters[name], found.AuthInfos[name], found.Contexts[name], found.CurrentContext = cluster, user, context, name
 	if err := clientcmd.ModifyConfig(options, *found, false); err != nil {
-		return "", fault.Wrap(err, errcode.Internal, "kubectl's configuration %s cannot be written: %v", written, err)
+		return "", fault.Wrap(err, errcode.Internal, "write the kubectl configuration %s: %v", written, err)
 	}
 	return written, nil
 }
 
-// plugin is how kubectl gets credentials: from this program, with the configuration that is used now.
+// plugin returns the credential plugin: this program with the current configuration.
 func (a *app) plugin() (*kubeconfig.ExecConfig, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -122,9 +138,13 @@ func (a *app) plugin() (*kubeconfig.ExecConfig, error) {
 		return nil, fmt.Errorf("find the client configuration: %w", err)
 	}
 	exec := &kubeconfig.ExecConfig{
-		APIVersion: clientauth.SchemeGroupVersion.String(), Command: program, Args: []string{kubeCredentialCommand}, InteractiveMode: kubeconfig.NeverExecInteractiveMode,
-		InstallHint: "Credentials for this cluster come from lockstep, the command line of Lockstep. Install it, and write the context anew with: lockstep kube-config AGENT",
-		Env:         []kubeconfig.ExecEnvVar{{Name: client.Variable, Value: clientFile}},
+		APIVersion:      clientauth.SchemeGroupVersion.String(),
+		Command:         program,
+		Args:            []string{kubeCredentialCommand},
+		InteractiveMode: kubeconfig.NeverExecInteractiveMode,
+		InstallHint: "Install lockstep, the command line of Lockstep, and write the context again with: " +
+			"lockstep kube-config AGENT",
+		Env: []kubeconfig.ExecEnvVar{{Name: client.Variable, Value: clientFile}},
 	}
 	inFile, err := client.Read(a.clientFile)
 	if err != nil {
@@ -145,11 +165,14 @@ func (a *app) plugin() (*kubeconfig.ExecConfig, error) {
 
 func (a *app) kubeCredential() *cobra.Command {
 	return &cobra.Command{
-		Use: kubeCredentialCommand, Short: "Print a credential for the relay, as kubectl wants it", Args: exactly(),
-		Long: `Print an access token for the relay as an ExecCredential of client.authentication.k8s.io/v1. kubectl runs this by itself where lockstep kube-config has written its
-configuration. The token is made from your personal access token, is good for minutes, and is written nowhere.`,
+		Use:   kubeCredentialCommand,
+		Short: "Print a credential for the relay, for kubectl",
+		Args:  exactly(),
+		Long: `Print an access token for the relay as an ExecCredential of client.authentication.k8s.io/v1. kubectl
+runs this command for a context of lockstep kube-config. The API exchanges your personal access token for the access
+token, which expires after minutes and is not stored.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := wantsCredential(os.Getenv(execInfo)); err != nil {
+			if err := checkExecInfo(os.Getenv(execInfo)); err != nil {
 				return err
 			}
 			api, err := a.api()
@@ -162,7 +185,10 @@ configuration. The token is made from your personal access token, is good for mi
 			}
 			raw, err := json.Marshal(clientauth.ExecCredential{
 				TypeMeta: metav1.TypeMeta{APIVersion: clientauth.SchemeGroupVersion.String(), Kind: "ExecCredential"},
-				Status:   &clientauth.ExecCredentialStatus{Token: token.Value, ExpirationTimestamp: &metav1.Time{Time: token.ExpiresAt.Add(-margin)}},
+				Status: &clientauth.ExecCredentialStatus{
+					Token:               token.Value,
+					ExpirationTimestamp: &metav1.Time{Time: token.ExpiresAt.Add(-margin)},
+				},
 			})
 			if err != nil {
 				return fmt.Errorf("print: %w", err)
@@ -172,8 +198,8 @@ configuration. The token is made from your personal access token, is good for mi
 	}
 }
 
-// wantsCredential refuses a client that speaks another version of the plugins' protocol.
-func wantsCredential(info string) error {
+// checkExecInfo rejects a client with another version of the plugin protocol.
+func checkExecInfo(info string) error {
 	if info == "" {
 		return nil
 	}
@@ -182,8 +208,13 @@ func wantsCredential(info string) error {
 		return fault.Wrap(err, errcode.InvalidArgument, "%s is malformed: %v", execInfo, err)
 	}
 	if wanted.APIVersion != clientauth.SchemeGroupVersion.String() {
-		return fault.New(errcode.InvalidArgument, "a credential of version %q is wanted, and there are only such of %s: write the context anew with lockstep kube-config",
-			wanted.APIVersion, clientauth.SchemeGroupVersion)
+		return fault.New(
+			errcode.InvalidArgument,
+			"the client requests a credential of version %q, want %s: write the context again with lockstep "+
+				"kube-config",
+			wanted.APIVersion,
+			clientauth.SchemeGroupVersion,
+		)
 	}
 	return nil
 }

@@ -16,9 +16,11 @@ import (
 func (a *app) workspaceOrphans() *cobra.Command {
 	var agent int64
 	c := &cobra.Command{
-		Use: "orphans", Short: "List what clusters have of workspaces that are not known", Args: exactly(),
-		Long: `List Deployments that bear an agent's label and name a workspace which is not known, such as those of a database that was lost. They are left alone
-until you decide: lockstep ws adopt, or lockstep ws delete-orphan.`,
+		Use:   "orphans",
+		Short: "List orphans: Deployments of workspaces that the database does not have",
+		Args:  exactly(),
+		Long: `List Deployments with the label of an agent and of a workspace that the database does not have, for
+example after its loss. They stay unchanged until lockstep ws adopt or lockstep ws delete-orphan.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -26,7 +28,10 @@ until you decide: lockstep ws adopt, or lockstep ws delete-orphan.`,
 			}
 			all := &statev1.ListOrphansResponse{}
 			for token := ""; ; {
-				response, err := api.Workspaces.ListOrphans(c.Context(), connect.NewRequest(&statev1.ListOrphansRequest{AgentId: agent, PageToken: token}))
+				response, err := api.Workspaces.ListOrphans(
+					c.Context(),
+					connect.NewRequest(&statev1.ListOrphansRequest{AgentId: agent, PageToken: token}),
+				)
 				if err != nil {
 					return err
 				}
@@ -37,7 +42,7 @@ until you decide: lockstep ws adopt, or lockstep ws delete-orphan.`,
 			}
 		},
 	}
-	c.Flags().Int64Var(&agent, "agent", 0, "only those of this agent")
+	c.Flags().Int64Var(&agent, "agent", 0, "only orphans of this agent")
 	return c
 }
 
@@ -45,10 +50,12 @@ func (a *app) workspaceAdopt() *cobra.Command {
 	var o overrides
 	request := &statev1.AdoptOrphanRequest{}
 	c := &cobra.Command{
-		Use: "adopt AGENT/NAMESPACE/NAME", Short: "Make a workspace of an orphan", Args: exactly("AGENT/NAMESPACE/NAME"),
-		Long: `Make a workspace of an orphan: with its name, in its namespace, running or stopped as it is. From then on it is applied and followed like any
-other, from a template; without --template, from the template default with the orphan's own image. Its volume must not be made smaller: give --volume where it is larger
-than the template's.`,
+		Use:   "adopt AGENT/NAMESPACE/NAME",
+		Short: "Make an orphan a workspace",
+		Args:  exactly("AGENT/NAMESPACE/NAME"),
+		Long: `Make an orphan a workspace with its name, namespace and current state. The workspace uses a template;
+without --template, the template default with the image of the orphan. A volume cannot shrink: set --volume when it is
+larger than that of the template.`,
 		Example: `  lockstep ws adopt 7/ws-7-mine/mine --user 9
   lockstep ws adopt 7/ws-7-mine/mine --template go --volume 50Gi`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -71,18 +78,21 @@ than the template's.`,
 	}
 	o.flags(c)
 	f := c.Flags()
-	f.Int64Var(&request.ProjectId, "project", 0, "project that it belongs to from now on; default: its agent's")
-	f.StringVar(&request.Template, "template", "", "template that it is applied from")
-	f.Int64Var(&request.UserId, "user", 0, "user whose it is from now on; default: you")
+	f.Int64Var(&request.ProjectId, "project", 0, "project of the workspace; default: that of the agent")
+	f.StringVar(&request.Template, "template", "", "template of the workspace")
+	f.Int64Var(&request.UserId, "user", 0, "user of the workspace; default: you")
 	return c
 }
 
 func (a *app) workspaceDeleteOrphan() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
-		Use: "delete-orphan AGENT/NAMESPACE/NAME", Short: "Delete an orphan from its cluster for ever, its volume included", Args: exactly("AGENT/NAMESPACE/NAME"),
-		Long: `Delete an orphan from its cluster for ever: what bears its labels, its volume included, and its namespace where that is its own. It goes on in the
-background; lockstep ws orphans shows it until it is gone, and why where it cannot be deleted.`,
+		Use:   "delete-orphan AGENT/NAMESPACE/NAME",
+		Short: "Delete an orphan and its volume permanently",
+		Args:  exactly("AGENT/NAMESPACE/NAME"),
+		Long: `Delete the objects of an orphan permanently, with its volume, and with its namespace when no other
+workspace uses it. The deletion continues in the background; lockstep ws orphans shows the orphan until it is deleted,
+and the error if there is one.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -93,38 +103,49 @@ background; lockstep ws orphans shows it until it is gone, and why where it cann
 				return err
 			}
 			if !yes {
-				if err := a.confirm(c, "This deletes "+args[0]+" and its volume for ever.", orphan.GetName()); err != nil {
+				if err := a.confirm(
+					c,
+					"This deletes "+args[0]+" and its volume permanently.",
+					orphan.GetName(),
+				); err != nil {
 					return err
 				}
 			}
-			response, err := api.Workspaces.DeleteOrphan(c.Context(), connect.NewRequest(&statev1.DeleteOrphanRequest{Orphan: orphan}))
+			response, err := api.Workspaces.DeleteOrphan(
+				c.Context(),
+				connect.NewRequest(&statev1.DeleteOrphanRequest{Orphan: orphan}),
+			)
 			if err != nil {
 				return err
 			}
 			return a.print(response.Msg, orphanTable(response.Msg.GetOrphan()))
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return c
 }
 
-// confirm asks for a word to be typed.
+// confirm asks the user to type a word.
 func (a *app) confirm(c *cobra.Command, what, word string) error {
-	if err := a.note("%s Type %q to go on:", what, word); err != nil {
+	if err := a.note("%s Type %q to continue:", what, word); err != nil {
 		return err
 	}
 	typed, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
 	if strings.TrimSpace(typed) != word || err != nil && typed == "" {
-		return fault.New(errcode.InvalidArgument, "not confirmed, nothing is done; --yes does not ask")
+		return fault.New(errcode.InvalidArgument, "not confirmed, nothing changed; --yes skips the confirmation")
 	}
 	return nil
 }
 
-// orphanReference reads AGENT/NAMESPACE/NAME.
+// orphanReference parses AGENT/NAMESPACE/NAME.
 func orphanReference(text string) (*statev1.OrphanReference, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
-		return nil, fault.New(errcode.InvalidArgument, "%q must be AGENT/NAMESPACE/NAME, as `lockstep ws orphans` shows it", text)
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"%q must be AGENT/NAMESPACE/NAME from `lockstep ws orphans`",
+			text,
+		)
 	}
 	agent, err := number("AGENT", parts[0])
 	if err != nil {
@@ -134,15 +155,23 @@ func orphanReference(text string) (*statev1.OrphanReference, error) {
 }
 
 func orphanTable(orphans ...*statev1.Orphan) table {
-	t := table{header: []string{"ORPHAN", "IMAGE", "WORKSPACE", "SEEN", "STATE", "MESSAGE"}}
+	t := table{header: []string{"ORPHAN", "IMAGE", "WORKSPACE", "LAST SEEN", "STATE", "MESSAGE"}}
 	for _, o := range orphans {
-		state := "left alone"
+		state := "unchanged"
 		if o.GetDeleting() {
-			state = "being deleted"
+			state = "deleting"
 		}
 		ref := o.GetReference()
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(ref.GetAgentId(), 10) + "/" + ref.GetNamespace() + "/" + ref.GetName(), o.GetImage(), o.GetWorkspaceId(), age(o.GetSeenAt()), state, o.GetMessage(),
+			strconv.FormatInt(
+				ref.GetAgentId(),
+				10,
+			) + "/" + ref.GetNamespace() + "/" + ref.GetName(),
+			o.GetImage(),
+			o.GetWorkspaceId(),
+			age(o.GetSeenAt()),
+			state,
+			o.GetMessage(),
 		})
 	}
 	return t

@@ -19,13 +19,13 @@ const (
 	outputYAML  = "yaml"
 )
 
-// table is rows below a header, for people.
+// table is the output for people.
 type table struct {
 	header []string
 	rows   [][]string
 }
 
-// print writes the message for programs, or the table for people.
+// print prints the table, or with -o json|yaml the message.
 func (a *app) print(message proto.Message, t table) error {
 	if a.output == outputTable {
 		return a.printTable(t)
@@ -37,7 +37,8 @@ func (a *app) print(message proto.Message, t table) error {
 	return a.printJSON(raw)
 }
 
-// printJSON writes JSON indented, or as YAML. protojson varies its white space on purpose, so it is written again.
+// printJSON prints JSON with indentation, or as YAML. It encodes the JSON again, since the white
+// space of protojson varies.
 func (a *app) printJSON(raw []byte) error {
 	var value any
 	if err := json.Unmarshal(raw, &value); err != nil {
@@ -80,7 +81,7 @@ func (a *app) write(text string) error {
 	return nil
 }
 
-// note tells people something that is no result.
+// note prints a line to standard error.
 func (a *app) note(format string, args ...any) error {
 	if _, err := fmt.Fprintf(a.stderr, format+"\n", args...); err != nil {
 		return fmt.Errorf("print: %w", err)
@@ -88,7 +89,7 @@ func (a *app) note(format string, args ...any) error {
 	return nil
 }
 
-// age is how long ago a time was, in one unit.
+// age returns the time since t in one unit.
 func age(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "never"

@@ -9,12 +9,19 @@ import (
 )
 
 func (a *app) projects() *cobra.Command {
-	return group("project", "Projects, which hold workspaces and agents", a.projectCreate(), a.projectList())
+	return group(
+		"project",
+		"Create and list projects, which have workspaces and agents",
+		a.projectCreate(),
+		a.projectList(),
+	)
 }
 
 func (a *app) projectCreate() *cobra.Command {
 	return &cobra.Command{
-		Use: "create ORGANIZATION/GROUP/PROJECT", Short: "Create a project, with the organization and groups above it that are missing", Args: exactly("ORGANIZATION/GROUP/PROJECT"),
+		Use:     "create ORGANIZATION/GROUP/PROJECT",
+		Short:   "Create a project with its missing organization and groups",
+		Args:    exactly("ORGANIZATION/GROUP/PROJECT"),
 		Example: "  lockstep project create acme/platform/workspaces",
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
@@ -32,7 +39,7 @@ func (a *app) projectCreate() *cobra.Command {
 
 func (a *app) projectList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the projects that you see", Args: exactly(),
+		Use: "list", Short: "List your projects", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {

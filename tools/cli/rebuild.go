@@ -16,11 +16,15 @@ import (
 func (a *app) rebuild() *cobra.Command {
 	var check bool
 	c := &cobra.Command{
-		Use: "rebuild", Short: "Make everything that is derived from streams anew, and put it in its place", Args: exactly(),
-		Long: `Compute what clusters say of workspaces, agents and objects anew from the first message of the streams on, compare it with what is stored, and put it
-in its place in one transaction. What people want is not touched, nobody is told, and the system goes on meanwhile. Ctrl-C changes nothing.
+		Use:   "rebuild",
+		Short: "Rebuild the read model of the state service from the streams",
+		Args:  exactly(),
+		Long: `Compute the reported state of workspaces, agents and objects from the first message of the streams,
+compare it with the stored one, and replace that in one transaction. Desired states do not change, nothing is
+published, and the system continues meanwhile. Ctrl-C changes nothing.
 
-With --check it only compares; it exits with 8 when there is a difference. Only administrators may rebuild, one at a time.`,
+With --check, only compare: the exit status is 8 when there is a difference. Only administrators may rebuild, one at a
+time.`,
 		Example: "  lockstep rebuild --check\n  lockstep rebuild -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			outcome, err := a.runRebuild(c.Context(), check)
@@ -30,12 +34,12 @@ With --check it only compares; it exits with 8 when there is a difference. Only 
 			return a.showRebuild(stateRebuilt(outcome))
 		},
 	}
-	c.Flags().BoolVar(&check, "check", false, "only compare")
+	c.Flags().BoolVar(&check, "check", false, "compare only")
 	c.AddCommand(a.rebuildDeploys())
 	return c
 }
 
-// runRebuild tells how far it is, at every tenth of a stream.
+// runRebuild notes the progress at every tenth of a stream.
 func (a *app) runRebuild(ctx context.Context, check bool) (*statev1.RebuildOutcome, error) {
 	api, err := a.api()
 	if err != nil {
@@ -45,34 +49,34 @@ func (a *app) runRebuild(ctx context.Context, check bool) (*statev1.RebuildOutco
 	if err != nil {
 		return nil, err
 	}
-	defer stream.Close() //nolint:errcheck // it is over
-	told := tenths{}
+	defer stream.Close() //nolint:errcheck // read to its end
+	progress := progress{}
 	for stream.Receive() {
 		if outcome := stream.Msg().GetOutcome(); outcome != nil {
 			return outcome, nil
 		}
 		p := stream.Msg().GetProgress()
-		if err := told.note(a, p.GetStream(), p.GetSequence(), p.GetLastSequence()); err != nil {
+		if err := progress.note(a, p.GetStream(), p.GetSequence(), p.GetLastSequence()); err != nil {
 			return nil, err
 		}
 	}
 	if err := stream.Err(); err != nil {
 		return nil, fault.From(err)
 	}
-	return nil, fault.New(errcode.Unavailable, "the server ended the rebuild, nothing was changed: run it again")
+	return nil, fault.New(errcode.Unavailable, "the server stopped the rebuild and changed nothing: run it again")
 }
 
-// rebuilt is what a rebuild found.
+// rebuilt is the result of a rebuild.
 type rebuilt struct {
 	message     proto.Message
 	tables      []rebuiltTable
 	differences []string
 	replaced    bool
-	// command mends the differences.
+	// command repairs the differences.
 	command string
 }
 
-// rebuiltTable is what a rebuild says of a table, whichever service it is of.
+// rebuiltTable is the result for a table of any service.
 type rebuiltTable interface {
 	GetName() string
 	GetRows() int64
@@ -87,13 +91,16 @@ func stateRebuilt(o *statev1.RebuildOutcome) rebuilt {
 	return r
 }
 
-// showRebuild prints the outcome. Differences that stay are an error.
+// showRebuild prints the result. It returns an error when differences remain.
 func (a *app) showRebuild(outcome rebuilt) error {
 	t := table{header: []string{"TABLE", "ROWS", "DIFFERENT"}}
 	different := int64(0)
 	for _, one := range outcome.tables {
 		different += one.GetDifferent()
-		t.rows = append(t.rows, []string{one.GetName(), strconv.FormatInt(one.GetRows(), 10), strconv.FormatInt(one.GetDifferent(), 10)})
+		t.rows = append(
+			t.rows,
+			[]string{one.GetName(), strconv.FormatInt(one.GetRows(), 10), strconv.FormatInt(one.GetDifferent(), 10)},
+		)
 	}
 	if err := a.print(outcome.message, t); err != nil {
 		return err
@@ -107,22 +114,27 @@ func (a *app) showRebuild(outcome rebuilt) error {
 	}
 	switch {
 	case different == 0:
-		return a.note("everything is what the streams say")
+		return a.note("the tables match the streams")
 	case outcome.replaced:
-		return a.note("%d rows were mended", different)
+		return a.note("repaired %d rows", different)
 	default:
-		return fault.New(errcode.FailedPrecondition, "%d rows are not what the streams say; %s mends them", different, outcome.command)
+		return fault.New(
+			errcode.FailedPrecondition,
+			"%d rows differ from the streams: repair them with %s",
+			different,
+			outcome.command,
+		)
 	}
 }
 
-// tenths notes how far something is, at every tenth of a stream.
-type tenths map[string]uint64
+// progress notes the progress at every tenth of a stream.
+type progress map[string]uint64
 
-func (t tenths) note(a *app, stream string, sequence, last uint64) error {
+func (p progress) note(a *app, stream string, sequence, last uint64) error {
 	tenth := sequence * 10 / max(last, 1)
-	if before, known := t[stream]; known && tenth <= before {
+	if before, known := p[stream]; known && tenth <= before {
 		return nil
 	}
-	t[stream] = tenth
-	return a.note("%-8s  %d of %d messages read", stream, sequence, last)
+	p[stream] = tenth
+	return a.note("%-8s  read %d of %d messages", stream, sequence, last)
 }

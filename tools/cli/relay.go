@@ -15,15 +15,19 @@ import (
 )
 
 func (a *app) relayCommands() *cobra.Command {
-	return group("relay", "Agents behind firewalls: who is connected, and what can be reached there",
+	return group("relay", "Show relays and their agents, and reach targets through them",
 		a.relayAgents(), a.relayList(), a.relayPods(), a.relayForward(), a.relayInit())
 }
 
-// relay is who carries requests to agents, and the API with whose access tokens it is asked. Who asks closes it.
+// relay returns a client of the relay, which the caller closes, and the API that issues its access
+// tokens.
 func (a *app) relay() (*client.Relay, *client.API, error) {
 	if a.client.RelayServer == "" {
-		return nil, nil, fault.New(errcode.InvalidArgument,
-			"no relay is configured: start one with `lockstep up`, or give --relay-server, LOCKSTEP_RELAY_SERVER or relay_server in %s", a.clientFile)
+		return nil, nil, fault.New(
+			errcode.InvalidArgument,
+			"no relay is configured: start one with `lockstep up`, or set --relay-server, LOCKSTEP_RELAY_SERVER or relay_server in %s",
+			a.clientFile,
+		)
 	}
 	api, err := a.api()
 	if err != nil {
@@ -36,12 +40,15 @@ func (a *app) relay() (*client.Relay, *client.API, error) {
 func (a *app) relayAgents() *cobra.Command {
 	var project int64
 	c := &cobra.Command{
-		Use: "agents [AGENT]", Short: "Show which replicas of which agents are connected, and to which relay", Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeAgents,
-		Long: `Show the connections of one agent, of those of a project, or of all that you may reach: one for each replica and relay. An agent that is not here is not connected: what is asked
-of it waits until it is.`,
+		Use:               "agents [AGENT]",
+		Short:             "List the connections of agents",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeAgents,
+		Long: `List the connections of one agent, of the agents of a project, or of all your agents: one per replica
+and relay. Requests to an agent without a connection wait for it.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 && project != 0 {
-				return fault.New(errcode.InvalidArgument, "give either an agent or --project")
+				return fault.New(errcode.InvalidArgument, "set either an agent or --project, not both")
 			}
 			relay, api, err := a.relay()
 			if err != nil {
@@ -60,24 +67,38 @@ of it waits until it is.`,
 			return a.print(found, connectionTable(found.GetAgents()))
 		},
 	}
-	c.Flags().Int64Var(&project, "project", 0, "only of agents of this project")
+	c.Flags().Int64Var(&project, "project", 0, "only agents of this project")
 	return c
 }
 
-func connectionsOf(ctx context.Context, relay *client.Relay, api *client.API, agent string) ([]*relayv1.ConnectedAgent, error) {
+func connectionsOf(
+	ctx context.Context,
+	relay *client.Relay,
+	api *client.API,
+	agent string,
+) ([]*relayv1.ConnectedAgent, error) {
 	id, err := agentID(ctx, api, agent)
 	if err != nil {
 		return nil, err
 	}
-	response, err := relay.ConnectedAgentsById(ctx, connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: id}))
+	response, err := relay.ConnectedAgentsById(
+		ctx,
+		connect.NewRequest(&relayv1.ConnectedAgentsByIdRequest{AgentId: id}),
+	)
 	if err != nil {
 		return nil, err
 	}
 	return response.Msg.GetAgents(), nil
 }
 
-// connectionsOfProjects are those of one project, of every one that has an agent that the caller sees where it is 0.
-func connectionsOfProjects(ctx context.Context, relay *client.Relay, api *client.API, project int64) ([]*relayv1.ConnectedAgent, error) {
+// connectionsOfProjects returns the connections of a project; 0 means all projects with agents of
+// the caller.
+func connectionsOfProjects(
+	ctx context.Context,
+	relay *client.Relay,
+	api *client.API,
+	project int64,
+) ([]*relayv1.ConnectedAgent, error) {
 	projects := []int64{project}
 	if project == 0 {
 		agents, err := listAgents(ctx, api, 0)
@@ -93,7 +114,10 @@ func connectionsOfProjects(ctx context.Context, relay *client.Relay, api *client
 	}
 	var all []*relayv1.ConnectedAgent
 	for _, id := range projects {
-		response, err := relay.ConnectedAgentsForProject(ctx, connect.NewRequest(&relayv1.ConnectedAgentsForProjectRequest{ProjectId: id}))
+		response, err := relay.ConnectedAgentsForProject(
+			ctx,
+			connect.NewRequest(&relayv1.ConnectedAgentsForProjectRequest{ProjectId: id}),
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +134,15 @@ func connectionTable(connections []*relayv1.ConnectedAgent) table {
 			pod = c.GetPodNamespace() + "/" + pod
 		}
 		t.rows = append(t.rows, []string{
-			strconv.FormatInt(c.GetAgentId(), 10), strconv.FormatInt(c.GetConnectionId(), 10), pod, c.GetVersion(), age(c.GetConnectedAt()), c.GetRelay().GetId(),
+			strconv.FormatInt(
+				c.GetAgentId(),
+				10,
+			),
+			strconv.FormatInt(c.GetConnectionId(), 10),
+			pod,
+			c.GetVersion(),
+			age(c.GetConnectedAt()),
+			c.GetRelay().GetId(),
 		})
 	}
 	return t
@@ -118,7 +150,7 @@ func connectionTable(connections []*relayv1.ConnectedAgent) table {
 
 func (a *app) relayList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the relays that run", Args: exactly(),
+		Use: "list", Short: "List the running relays", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			relay, _, err := a.relay()
 			if err != nil {
@@ -141,7 +173,10 @@ func (a *app) relayList() *cobra.Command {
 func (a *app) relayPods() *cobra.Command {
 	request := &relayv1.GetPodsRequest{}
 	c := &cobra.Command{
-		Use: "pods AGENT", Short: "List the pods of an agent's cluster, as its Kubernetes API tells you", Args: exactly("AGENT"), ValidArgsFunction: a.completeAgents,
+		Use:               "pods AGENT",
+		Short:             "List the pods in the cluster of an agent",
+		Args:              exactly("AGENT"),
+		ValidArgsFunction: a.completeAgents,
 		RunE: func(c *cobra.Command, args []string) error {
 			relay, api, err := a.relay()
 			if err != nil {
@@ -162,6 +197,6 @@ func (a *app) relayPods() *cobra.Command {
 			return a.print(response.Msg, t)
 		},
 	}
-	c.Flags().Int64Var(&request.ConnectionId, "connection", 0, "ask the replica of this connection; default: any")
+	c.Flags().Int64Var(&request.ConnectionId, "connection", 0, "use the replica with this connection; default: any")
 	return c
 }

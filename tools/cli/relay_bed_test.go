@@ -50,7 +50,8 @@ const (
 	relayStranger = 9
 )
 
-// relayBed is a real relay and a real relay agent in a system in which state and the cluster are played.
+// relayBed is a real relay and a real relay agent in a system in which state and the cluster are
+// played.
 type relayBed struct {
 	t       *testing.T
 	dir     string
@@ -73,8 +74,16 @@ func newRelayBed(t *testing.T, targets ...events.RelayTarget) *relayBed {
 	b.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(b.dir, "store")})
 	key, err := natsgo.NkeyOptionFromSeed(natsauth.SeedFile(b.dir, natsauth.PrincipalState))
 	require.NoError(t, err)
-	b.state = natstest.JetStream(t, b.server, key, natsgo.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalState)))
-	require.NoError(t, topology.Ensure(natstest.Context(t), b.state, relayCell, topology.Options{StorageBytes: 1 << 30}))
+	b.state = natstest.JetStream(
+		t,
+		b.server,
+		key,
+		natsgo.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalState)),
+	)
+	require.NoError(
+		t,
+		topology.Ensure(natstest.Context(t), b.state, relayCell, topology.Options{StorageBytes: 1 << 30}),
+	)
 	b.tellDirectory()
 	b.publish(relayCell.ControlConfig(eastID), events.TypeAgentConfig, events.AgentConfig{
 		ConfigRevision: 1, FullResyncIntervalMs: 3_600_000, UnschedulablePatienceMs: 1, RelayTargets: targets,
@@ -90,7 +99,14 @@ func newRelayBed(t *testing.T, targets ...events.RelayTarget) *relayBed {
 		closeIdle()
 		state.Close()
 	})
-	b.flags = []string{"--server", state.URL, "--relay-server", "https://" + b.relay["external"], "--relay-ca-file", b.keys.CertFile}
+	b.flags = []string{
+		"--server",
+		state.URL,
+		"--relay-server",
+		"https://" + b.relay["external"],
+		"--relay-ca-file",
+		b.keys.CertFile,
+	}
 	return b
 }
 
@@ -98,7 +114,11 @@ func (b *relayBed) publish(subject, kind string, data any) {
 	b.t.Helper()
 	b.said++
 	e, err := event.New(event.Attributes{
-		Type: kind, Source: event.ServiceSource(string(relayCell), "state"), Subject: "s", ID: strconv.Itoa(b.said), Time: time.Now(),
+		Type:    kind,
+		Source:  event.ServiceSource(string(relayCell), "state"),
+		Subject: "s",
+		ID:      strconv.Itoa(b.said),
+		Time:    time.Now(),
 	}, data)
 	require.NoError(b.t, err)
 	msg, err := event.Encode(e, subject)
@@ -115,24 +135,49 @@ func (b *relayBed) tellDirectory() {
 	now := time.Now().UTC()
 	tell := func(kind, id, of string, data any) { b.publish(relayCell.Directory(kind, id), of, data) }
 	tell("key", "k", events.TypeDirectoryKey, events.DirectoryKey{
-		KeyID: "k", Algorithm: events.KeyAlgorithmEdDSA, PublicKey: base64.RawURLEncoding.EncodeToString(public), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		KeyID:     "k",
+		Algorithm: events.KeyAlgorithmEdDSA,
+		PublicKey: base64.RawURLEncoding.EncodeToString(public),
+		NotBefore: now.Add(-time.Hour),
+		NotAfter:  now.Add(time.Hour),
 	})
 	tell("organization", "1", events.TypeDirectoryOrganization, events.DirectoryOrganization{OrganizationID: 1})
 	tell("group", "2", events.TypeDirectoryGroup, events.DirectoryGroup{GroupID: 2, OrganizationID: 1})
-	tell("project", "3", events.TypeDirectoryProject, events.DirectoryProject{ProjectID: eastProject, OrganizationID: 1, GroupID: 2})
+	tell(
+		"project",
+		"3",
+		events.TypeDirectoryProject,
+		events.DirectoryProject{ProjectID: eastProject, OrganizationID: 1, GroupID: 2},
+	)
 	for _, id := range []int{relayAdmin, relayEyes, relayStranger} {
-		tell("user", strconv.Itoa(id), events.TypeDirectoryUser, events.DirectoryUser{UserID: id, Admin: id == relayAdmin, State: events.UserStateActive})
+		tell(
+			"user",
+			strconv.Itoa(id),
+			events.TypeDirectoryUser,
+			events.DirectoryUser{UserID: id, Admin: id == relayAdmin, State: events.UserStateActive},
+		)
 	}
 	tell("membership", "6-project-3", events.TypeDirectoryMembership, events.DirectoryMembership{
-		UserID: relayEyes, Scope: events.MembershipScopeProject, ScopeID: eastProject, Role: events.MembershipRoleReader,
+		UserID:  relayEyes,
+		Scope:   events.MembershipScopeProject,
+		ScopeID: eastProject,
+		Role:    events.MembershipRoleReader,
 	})
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, b.token)
 	require.NoError(b.t, err)
-	tell("agent", strconv.Itoa(eastID), events.TypeDirectoryAgent, events.DirectoryAgent{AgentID: eastID, ProjectID: eastProject, TokenHash: hex.EncodeToString(hash[:])})
+	tell(
+		"agent",
+		strconv.Itoa(eastID),
+		events.TypeDirectoryAgent,
+		events.DirectoryAgent{AgentID: eastID, ProjectID: eastProject, TokenHash: hex.EncodeToString(hash[:])},
+	)
 }
 
 // begin runs a service until the test ends, and gives its addresses when it is ready.
-func (b *relayBed) begin(name string, main func(ctx context.Context, ready func(map[string]string)) error) map[string]string {
+func (b *relayBed) begin(
+	name string,
+	main func(ctx context.Context, ready func(map[string]string)) error,
+) map[string]string {
 	b.t.Helper()
 	ready, ended := make(chan map[string]string, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -181,7 +226,14 @@ func (b *relayBed) startAgent() {
 	require.NoError(b.t, err)
 	file := filepath.Join(b.dir, "agent.json")
 	require.NoError(b.t, natsauth.WriteAgentCredentials(file, natsauth.AgentCredentials{
-		ServerURLs: []string{"nats://127.0.0.1:1"}, Cell: relayCell, AgentID: eastID, Token: b.token, CurveSeed: seed.Reveal(), SealerKey: curve.Public(),
+		ServerURLs: []string{
+			"nats://127.0.0.1:1",
+		},
+		Cell:      relayCell,
+		AgentID:   eastID,
+		Token:     b.token,
+		CurveSeed: seed.Reveal(),
+		SealerKey: curve.Public(),
 	}))
 	cfg := agent.DefaultConfig()
 	cfg.Ops.Listen, cfg.Telemetry.Out = "127.0.0.1:0", io.Discard
@@ -209,8 +261,11 @@ func (b *relayBed) cluster() string {
 			_, _ = io.WriteString(w, "{}")
 			return
 		}
-		_, _ = io.WriteString(w, `{"items":[{"metadata":{"namespace":"shop","name":"web-0"}},{"metadata":{"namespace":"shop","name":"`+
-			strings.ReplaceAll(r.Header.Get("Impersonate-User"), ":", "-")+`"}}]}`)
+		_, _ = io.WriteString(
+			w,
+			`{"items":[{"metadata":{"namespace":"shop","name":"web-0"}},{"metadata":{"namespace":"shop","name":"`+
+				strings.ReplaceAll(r.Header.Get("Impersonate-User"), ":", "-")+`"}}]}`,
+		)
 	}))
 	b.t.Cleanup(server.Close)
 	described := kubeconfig.NewConfig()
@@ -254,7 +309,10 @@ type playedTokens struct {
 	bed *relayBed
 }
 
-func (p *playedTokens) ExchangeToken(_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest]) (*connect.Response[statev1.ExchangeTokenResponse], error) {
+func (p *playedTokens) ExchangeToken(
+	_ context.Context,
+	r *connect.Request[statev1.ExchangeTokenRequest],
+) (*connect.Response[statev1.ExchangeTokenResponse], error) {
 	user, err := strconv.ParseInt(strings.TrimPrefix(r.Header().Get("Authorization"), "Bearer "), 10, 64)
 	if err != nil {
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("nobody"))
@@ -262,12 +320,21 @@ func (p *playedTokens) ExchangeToken(_ context.Context, r *connect.Request[state
 	now := time.Now()
 	expires := now.Add(access.TokenLifetime)
 	token, err := access.Sign(p.bed.private, "k", access.Grant{
-		Issuer: access.Issuer(relayCell), Audience: r.Msg.GetAudience(), UserID: user, Admin: user == relayAdmin, IssuedAt: now, ExpiresAt: expires,
+		Issuer: access.Issuer(
+			relayCell,
+		),
+		Audience:  r.Msg.GetAudience(),
+		UserID:    user,
+		Admin:     user == relayAdmin,
+		IssuedAt:  now,
+		ExpiresAt: expires,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ExchangeTokenResponse{AccessToken: token, ExpiresAt: timestamppb.New(expires)}), nil
+	return connect.NewResponse(
+		&statev1.ExchangeTokenResponse{AccessToken: token, ExpiresAt: timestamppb.New(expires)},
+	), nil
 }
 
 // playedAgents are the agent east, for everybody.
@@ -277,11 +344,17 @@ type playedAgents struct {
 
 func east() *statev1.Agent { return &statev1.Agent{Id: eastID, Name: "east", ProjectId: eastProject} }
 
-func (playedAgents) ListAgents(context.Context, *connect.Request[statev1.ListAgentsRequest]) (*connect.Response[statev1.ListAgentsResponse], error) {
+func (playedAgents) ListAgents(
+	context.Context,
+	*connect.Request[statev1.ListAgentsRequest],
+) (*connect.Response[statev1.ListAgentsResponse], error) {
 	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: []*statev1.Agent{east()}}), nil
 }
 
-func (playedAgents) GetAgent(_ context.Context, r *connect.Request[statev1.GetAgentRequest]) (*connect.Response[statev1.GetAgentResponse], error) {
+func (playedAgents) GetAgent(
+	_ context.Context,
+	r *connect.Request[statev1.GetAgentRequest],
+) (*connect.Response[statev1.GetAgentResponse], error) {
 	if r.Msg.GetId() != eastID {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such agent"))
 	}

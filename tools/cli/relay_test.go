@@ -35,7 +35,12 @@ func TestRelaysAndConnectionsAreShown(t *testing.T) {
 	}
 	_, note = b.runs(relayAdmin, "relay", "agents", "--project", "4")
 	require.Contains(t, note, "nothing found")
-	require.Contains(t, b.fails(5, relayStranger, "relay", "agents", "east"), "agent 7 does not exist", "for one who is nobody there")
+	require.Contains(
+		t,
+		b.fails(5, relayStranger, "relay", "agents", "east"),
+		"agent 7 does not exist",
+		"for one who is nobody there",
+	)
 	out, _ := b.runs(relayEyes, "relay", "list", "-o", "json")
 	require.Contains(t, out, `"url": "ws://`+b.relay["internal"])
 	out, _ = b.runs(relayEyes, "relay", "pods", "east")
@@ -74,7 +79,11 @@ func TestConnectionsAreForwardedToTheirEnds(t *testing.T) {
 	nobody := events.RelayTarget{Name: "nobody", Address: "127.0.0.1:1"}
 	b := newRelayBed(t, counter(t), nobody)
 	b.startAgent()
-	require.Contains(t, b.fails(4, relayEyes, "relay", "forward", "east", "counter", "--stdio"), "needs the role developer")
+	require.Contains(
+		t,
+		b.fails(4, relayEyes, "relay", "forward", "east", "counter", "--stdio"),
+		"needs the role developer",
+	)
 	require.Contains(t, b.fails(13, relayAdmin, "relay", "forward", "east", "nobody", "--stdio"), "cannot reach it")
 	require.Contains(t, b.fails(4, relayAdmin, "relay", "forward", "east", "other", "--stdio"), `has no target "other"`)
 	require.Contains(t, b.fails(5, relayStranger, "relay", "forward", "east", "counter"), "does not exist")
@@ -98,7 +107,12 @@ func TestConnectionsAreForwardedToTheirEnds(t *testing.T) {
 		_, err = io.ReadAll(refused)
 		require.Error(t, err)
 	}
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "cannot reach it") }, soon, 10*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return strings.Contains(out.String(), "cannot reach it") },
+		soon,
+		10*time.Millisecond,
+	)
 }
 
 // say sends something, ends it, and gives the answer.
@@ -121,7 +135,9 @@ func (b *relayBed) forward(target string) (address string, out *output, stop fun
 	out = &output{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan int, 1)
-	line := append([]string{"--client", filepath.Join(b.dir, "none.yaml")}, b.as(relayAdmin, "relay", "forward", "east", target)...)
+	line := append(
+		[]string{"--client", filepath.Join(b.dir, "none.yaml")},
+		b.as(relayAdmin, "relay", "forward", "east", target)...)
 	go func() { done <- Run(ctx, line, out, out, "test") }()
 	ended := false
 	stop = func() int {
@@ -135,7 +151,7 @@ func (b *relayBed) forward(target string) (address string, out *output, stop fun
 	b.t.Cleanup(func() { stop() })
 	require.Eventually(b.t, func() bool {
 		var found bool
-		address, _, found = strings.Cut(out.String(), " leads to "+target)
+		address, _, found = strings.Cut(out.String(), " forwards to "+target)
 		return found
 	}, soon, 10*time.Millisecond, out)
 	return address, out, stop
@@ -150,7 +166,7 @@ func TestStandardInputAndOutputAreCarried(t *testing.T) {
 	t.Cleanup(relay.Close)
 	var out, errs bytes.Buffer
 	a := &app{stdout: &out, stderr: &errs}
-	require.NoError(t, a.carry(t.Context(), relay, eastID, "counter", strings.NewReader("some words")))
+	require.NoError(t, a.forwardStdio(t.Context(), relay, eastID, "counter", strings.NewReader("some words")))
 	require.Equal(t, "10 bytes", out.String())
 }
 
@@ -167,7 +183,7 @@ contexts: [{name: theirs, context: {cluster: theirs, user: theirs}}, {name: lock
 `
 	require.NoError(t, os.WriteFile(file, []byte(theirs), 0o600))
 	_, note := b.runs(relayEyes, "kube-config", "east", "--file", file)
-	require.Contains(t, note, `context "lockstep-east" for agent 7 is the current one in `+file)
+	require.Contains(t, note, `set the current context of `+file+` to "lockstep-east" for agent 7`)
 	written, err := clientcmd.LoadFromFile(file)
 	require.NoError(t, err)
 	require.Equal(t, "secret", written.AuthInfos["theirs"].Token, "what else is there stays")
@@ -186,7 +202,12 @@ contexts: [{name: theirs, context: {cluster: theirs, user: theirs}}, {name: lock
 		variables[v.Name] = v.Value
 	}
 	require.Equal(t, b.flags[1], variables["LOCKSTEP_SERVER"])
-	require.Equal(t, filepath.Join(b.dir, "token-6"), variables["LOCKSTEP_TOKEN_FILE"], "where the token is, and not the token")
+	require.Equal(
+		t,
+		filepath.Join(b.dir, "token-6"),
+		variables["LOCKSTEP_TOKEN_FILE"],
+		"where the token is, and not the token",
+	)
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NotContains(t, string(raw), "eyJ")
@@ -200,9 +221,9 @@ contexts: [{name: theirs, context: {cluster: theirs, user: theirs}}, {name: lock
 	plain := append(b.as(relayEyes, "kube-config", "7"), "--relay-server", "http://127.0.0.1:1")
 	code, _, says := run(t, plain...)
 	require.Equal(t, 8, code, says)
-	require.Contains(t, says, "kubectl shows credentials over HTTPS only")
+	require.Contains(t, says, "kubectl sends credentials over HTTPS only")
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
-	require.Contains(t, b.fails(2, relayEyes, "kube-config", "7", "--file", file), "cannot be read")
+	require.Contains(t, b.fails(2, relayEyes, "kube-config", "7", "--file", file), "read the kubectl configuration")
 }
 
 func TestACredentialIsPrintedForKubectl(t *testing.T) {
@@ -218,20 +239,31 @@ func TestACredentialIsPrintedForKubectl(t *testing.T) {
 	life := time.Until(credential.Status.ExpirationTimestamp.Time)
 	require.Positive(t, life)
 	require.Less(t, life, 5*time.Minute)
-	code, _, says := run(t, append([]string{"--token-file", b.keys.SecretFile}, append(b.flags, "kube-credential")...)...)
+	code, _, says := run(
+		t,
+		append([]string{"--token-file", b.keys.SecretFile}, append(b.flags, "kube-credential")...)...)
 	require.Equal(t, 3, code, says)
 
-	require.NoError(t, wantsCredential(""))
-	require.NoError(t, wantsCredential(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"}`))
-	require.ErrorContains(t, wantsCredential(`{"apiVersion":"client.authentication.k8s.io/v1beta1"}`), "v1beta1")
-	require.ErrorContains(t, wantsCredential(`{`), "malformed")
+	require.NoError(t, checkExecInfo(""))
+	require.NoError(t, checkExecInfo(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"}`))
+	require.ErrorContains(t, checkExecInfo(`{"apiVersion":"client.authentication.k8s.io/v1beta1"}`), "v1beta1")
+	require.ErrorContains(t, checkExecInfo(`{`), "malformed")
 }
 
 func TestRelayKeysAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ca := filepath.Join(dir, "for-all.crt")
-	line := []string{"relay", "init", "--dir", filepath.Join(dir, "relay"), "--ca-file", ca, "--host", "relay.example,10.0.0.7"}
+	line := []string{
+		"relay",
+		"init",
+		"--dir",
+		filepath.Join(dir, "relay"),
+		"--ca-file",
+		ca,
+		"--host",
+		"relay.example,10.0.0.7",
+	}
 	code, out, says := run(t, line...)
 	require.Zero(t, code, says)
 	require.Equal(t, 4, strings.Count(out, "created"), out)

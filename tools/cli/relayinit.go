@@ -14,9 +14,12 @@ func (a *app) relayInit() *cobra.Command {
 	var hosts []string
 	var caFile string
 	c := &cobra.Command{
-		Use: "init --dir DIR", Short: "Make the secret that relays share, and a certificate", Args: exactly(),
-		Long: `Make the files that relays need: relay.secret, which all relays of a cell share and nobody else has; and relay.crt with relay.key, a certificate that vouches for itself, with
-which callers and agents can be sure of their relay where there is no authority of your own. Running it again makes what is missing and replaces nothing.`,
+		Use:   "init --dir DIR",
+		Short: "Create the shared secret of relays, and a certificate",
+		Args:  exactly(),
+		Long: `Create the files of relays: relay.secret, which all relays of a cell share and nobody else may have,
+and relay.crt with relay.key, a self-signed certificate for systems without a CA. A second run creates missing files
+and replaces none.`,
 		RunE: func(*cobra.Command, []string) error {
 			keys, made, err := stack.InitRelay(dir, hosts...)
 			if err != nil {
@@ -38,8 +41,10 @@ which callers and agents can be sure of their relay where there is no authority 
 			return a.printTable(t)
 		},
 	}
-	c.Flags().StringVar(&dir, "dir", "relay", "folder to write to")
-	c.Flags().StringVar(&caFile, "ca-file", "", "write the certificate to this file, too: for callers and agents, from whom the folder is kept")
-	c.Flags().StringSliceVar(&hosts, "host", nil, "names and addresses of relays that the certificate is for, besides this machine's own")
+	c.Flags().StringVar(&dir, "dir", "relay", "folder to write")
+	c.Flags().StringVar(&caFile, "ca-file", "", "write the certificate to this file, too, for callers and agents")
+	c.Flags().
+		StringSliceVar(&hosts, "host", nil, "names and addresses of relays in the certificate, besides those "+
+			"of this machine")
 	return c
 }

@@ -10,15 +10,18 @@ import (
 )
 
 func (a *app) stateCommands() *cobra.Command {
-	return group("state", "The state service's keys", a.stateInit())
+	return group("state", "Create the keys of the state service", a.stateInit())
 }
 
 func (a *app) stateInit() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
-		Use: "init --dir DIR", Short: "Make the state service's keys and the first administrator's token", Args: exactly(),
-		Long: `Make the files that the state service needs: seal.seed and digest.key, with which it keeps secret values, and admin.token, the personal
-access token of the user admin. Running it again makes what is missing and replaces nothing. Losing seal.seed loses the secret values: back it up.`,
+		Use:   "init --dir DIR",
+		Short: "Create the keys of the state service and the token of the first administrator",
+		Args:  exactly(),
+		Long: `Create the files of the state service: seal.seed and digest.key, which protect secret values, and
+admin.token, the personal access token of the user admin. A second run creates missing files and replaces none. Back
+up seal.seed: without it all secret values are lost.`,
 		RunE: func(*cobra.Command, []string) error {
 			_, made, err := stack.InitKeys(dir)
 			if err != nil {
@@ -35,6 +38,6 @@ access token of the user admin. Running it again makes what is missing and repla
 			return a.printTable(t)
 		},
 	}
-	c.Flags().StringVar(&dir, "dir", "state", "folder to write to")
+	c.Flags().StringVar(&dir, "dir", "state", "folder to write")
 	return c
 }

@@ -17,20 +17,29 @@ import (
 )
 
 func (a *app) subscribers() *cobra.Command {
-	return group("subscriber", "Subscribers: tools outside that read deploy facts", a.subscriberCreate(), a.subscriberList(), a.subscriberRevoke())
+	return group(
+		"subscriber",
+		"Create, list and revoke subscribers: external tools that read deploy facts",
+		a.subscriberCreate(),
+		a.subscriberList(),
+		a.subscriberRevoke(),
+	)
 }
 
 func (a *app) subscriberCreate() *cobra.Command {
 	request := &statev1.CreateSubscriberRequest{}
 	var file string
 	c := &cobra.Command{
-		Use: "create NAME --credentials FILE", Short: "Let a tool read deploy facts from NATS", Args: exactly("NAME"),
-		Long: `Make a subscriber and write its credentials, which are shown to nobody else. With them a tool may read deploy facts and do nothing else:
+		Use:   "create NAME --credentials FILE",
+		Short: "Create a subscriber to deploy facts on NATS",
+		Args:  exactly("NAME"),
+		Long: `Create a subscriber and write its credentials, which only this file has. They allow a tool to read
+deploy facts only:
 
-  from its own durable consumer, which remembers what was acknowledged, so that nothing is missed while the tool is away;
-  live, as "NAME.live" with the same password, when it is enough to hear what happens while the tool listens.
+  from its own durable consumer, which keeps facts until the tool acknowledges them;
+  live, as the user "NAME.live" with the same password, without facts from before the connection.
 
-The file is also a context of the nats command line. Programs that show how to read are in deploy/subscribers.`,
+The file is also a context of the nats command line. deploy/subscribers has example programs.`,
 		Example: `  lockstep subscriber create ci --credentials ci.json
   lockstep subscriber create shop --filter 'deploy.*.shop.>' --from-beginning --credentials shop.json`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -42,7 +51,7 @@ The file is also a context of the nats command line. Programs that show how to r
 				file = args[0] + ".json"
 			}
 			if _, err := os.Stat(file); err == nil {
-				return fault.New(errcode.AlreadyExists, "%s exists already: give another --credentials", file)
+				return fault.New(errcode.AlreadyExists, "%s already exists: set another --credentials", file)
 			}
 			request.Name = args[0]
 			response, err := api.Subscribers.CreateSubscriber(c.Context(), connect.NewRequest(request))
@@ -50,33 +59,54 @@ The file is also a context of the nats command line. Programs that show how to r
 				return err
 			}
 			made := response.Msg
-			if err := natsauth.WriteSubscriberCredentials(file, subscriberCredentials(made), made.GetNatsCa()); err != nil {
-				return fault.Wrap(err, errcode.Internal, "subscriber %s is made, but its credentials could not be written to %s: %v; revoke it and make another", args[0], file, err)
+			if err := natsauth.WriteSubscriberCredentials(
+				file,
+				subscriberCredentials(made),
+				made.GetNatsCa(),
+			); err != nil {
+				return fault.Wrap(
+					err,
+					errcode.Internal,
+					"created subscriber %s, but cannot write its credentials to %s: %v; revoke it and create another",
+					args[0],
+					file,
+					err,
+				)
 			}
-			if err := a.note("credentials written to %s", file); err != nil {
+			if err := a.note("wrote the credentials to %s", file); err != nil {
 				return err
 			}
 			return a.print(made.GetSubscriber(), subscriberTable(made.GetSubscriber()))
 		},
 	}
-	c.Flags().StringVar(&file, "credentials", "", "file to write the credentials to (default NAME.json)")
-	c.Flags().StringVar(&request.Filter, "filter", "", "facts that it may read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, * for any one of these, > for the rest; default: all")
-	c.Flags().BoolVar(&request.FromBeginning, "from-beginning", false, "begin with the oldest fact that is stored; default: with the next one")
+	c.Flags().StringVar(&file, "credentials", "", "credentials file to write (default NAME.json)")
+	c.Flags().
+		StringVar(&request.Filter, "filter", "", "facts to read: deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, * for any word, > for the rest; default: all")
+	c.Flags().
+		BoolVar(&request.FromBeginning, "from-beginning", false, "start with the oldest stored fact; default: "+
+			"with the next one")
 	return c
 }
 
 func subscriberCredentials(made *statev1.CreateSubscriberResponse) natsauth.SubscriberCredentials {
 	s := made.GetSubscriber()
 	return natsauth.SubscriberCredentials{
-		Description: "Deploy facts of Lockstep, for the subscriber " + s.GetName(), URL: strings.Join(made.GetNatsUrls(), ","), User: made.GetUser(), Password: made.GetToken(),
-		Listener: made.GetListener(), InboxPrefix: made.GetInboxPrefix(), Stream: s.GetStream(), Consumer: s.GetConsumer(), Filter: s.GetFilter(),
+		Description: "Deploy facts of Lockstep, for the subscriber " + s.GetName(),
+		URL:         strings.Join(made.GetNatsUrls(), ","),
+		User:        made.GetUser(),
+		Password:    made.GetToken(),
+		Listener:    made.GetListener(),
+		InboxPrefix: made.GetInboxPrefix(),
+		Stream:      s.GetStream(),
+		Consumer:    s.GetConsumer(),
+		Filter:      s.GetFilter(),
 	}
 }
 
 func (a *app) subscriberList() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "list", Short: "List subscribers, and how much waits for each", Args: exactly(),
+		Use: "list", Short: "List subscribers with the number of facts that wait for each", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -89,13 +119,15 @@ func (a *app) subscriberList() *cobra.Command {
 			return a.print(&statev1.ListSubscribersResponse{Subscribers: found}, subscriberTable(found...))
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "revoked ones too")
+	c.Flags().BoolVar(&all, "all", false, "include revoked subscribers")
 	return c
 }
 
 func (a *app) subscriberRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke NAME", Short: "Void a subscriber's credentials and cut its connections, for ever", Args: exactly("NAME"),
+		Use:   "revoke NAME",
+		Short: "Revoke the credentials of a subscriber permanently and close its connections",
+		Args:  exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -109,7 +141,10 @@ func (a *app) subscriberRevoke() *cobra.Command {
 				if s.GetName() != args[0] {
 					continue
 				}
-				response, err := api.Subscribers.RevokeSubscriber(c.Context(), connect.NewRequest(&statev1.RevokeSubscriberRequest{Id: s.GetId()}))
+				response, err := api.Subscribers.RevokeSubscriber(
+					c.Context(),
+					connect.NewRequest(&statev1.RevokeSubscriberRequest{Id: s.GetId()}),
+				)
 				if err != nil {
 					return err
 				}
@@ -123,7 +158,10 @@ func (a *app) subscriberRevoke() *cobra.Command {
 func listSubscribers(ctx context.Context, api *client.API, all bool) ([]*statev1.Subscriber, error) {
 	var found []*statev1.Subscriber
 	for token := ""; ; {
-		response, err := api.Subscribers.ListSubscribers(ctx, connect.NewRequest(&statev1.ListSubscribersRequest{PageToken: token}))
+		response, err := api.Subscribers.ListSubscribers(
+			ctx,
+			connect.NewRequest(&statev1.ListSubscribersRequest{PageToken: token}),
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -148,7 +186,10 @@ func subscriberTable(subscribers ...*statev1.Subscriber) table {
 		if s.Pending != nil {
 			pending = strconv.FormatUint(s.GetPending(), 10)
 		}
-		t.rows = append(t.rows, []string{s.GetName(), s.GetFilter(), s.GetConsumer(), age(s.GetCreatedAt()), pending, state})
+		t.rows = append(
+			t.rows,
+			[]string{s.GetName(), s.GetFilter(), s.GetConsumer(), age(s.GetCreatedAt()), pending, state},
+		)
 	}
 	return t
 }

@@ -12,14 +12,20 @@ import (
 )
 
 func (a *app) tokens() *cobra.Command {
-	return group("token", "Personal access tokens", a.tokenCreate(), a.tokenList(), a.tokenRevoke())
+	return group(
+		"token",
+		"Create, list and revoke personal access tokens",
+		a.tokenCreate(),
+		a.tokenList(),
+		a.tokenRevoke(),
+	)
 }
 
 func (a *app) tokenCreate() *cobra.Command {
 	var lifetime time.Duration
 	var user int64
 	c := &cobra.Command{
-		Use: "create NAME", Short: "Make a token and print it, this once", Args: exactly("NAME"),
+		Use: "create NAME", Short: "Create a token and print it once", Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -36,14 +42,17 @@ func (a *app) tokenCreate() *cobra.Command {
 			if a.output != outputTable {
 				return a.print(response.Msg, table{})
 			}
-			if err := a.note("token %d: keep it now, it is not shown again", response.Msg.GetToken().GetId()); err != nil {
+			if err := a.note(
+				"created token %d: store it now, it is not shown again",
+				response.Msg.GetToken().GetId(),
+			); err != nil {
 				return err
 			}
 			return a.write(response.Msg.GetValue() + "\n")
 		},
 	}
-	c.Flags().DurationVar(&lifetime, "expires-in", 0, "how long it is valid, such as 720h; default: for ever")
-	c.Flags().Int64Var(&user, "user", 0, "make it for another user, as an administrator")
+	c.Flags().DurationVar(&lifetime, "expires-in", 0, "time until it expires, such as 720h; default: never")
+	c.Flags().Int64Var(&user, "user", 0, "create it for another user (administrators only)")
 	return c
 }
 
@@ -71,7 +80,17 @@ func (a *app) tokenList() *cobra.Command {
 						state = "expired"
 					}
 				}
-				t.rows = append(t.rows, []string{strconv.FormatInt(k.GetId(), 10), k.GetName(), age(k.GetCreatedAt()), age(k.GetLastUsedAt()), expires, state})
+				t.rows = append(
+					t.rows,
+					[]string{
+						strconv.FormatInt(k.GetId(), 10),
+						k.GetName(),
+						age(k.GetCreatedAt()),
+						age(k.GetLastUsedAt()),
+						expires,
+						state,
+					},
+				)
 			}
 			return a.print(response.Msg, t)
 		},
@@ -80,7 +99,7 @@ func (a *app) tokenList() *cobra.Command {
 
 func (a *app) tokenRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke ID", Short: "Void a token, at once and for ever", Args: exactly("ID"),
+		Use: "revoke ID", Short: "Revoke a token permanently", Args: exactly("ID"),
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -90,10 +109,13 @@ func (a *app) tokenRevoke() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := api.Tokens.RevokeToken(c.Context(), connect.NewRequest(&statev1.RevokeTokenRequest{Id: id})); err != nil {
+			if _, err := api.Tokens.RevokeToken(
+				c.Context(),
+				connect.NewRequest(&statev1.RevokeTokenRequest{Id: id}),
+			); err != nil {
 				return err
 			}
-			return a.note("token %d is revoked", id)
+			return a.note("revoked token %d", id)
 		},
 	}
 }

@@ -23,31 +23,56 @@ func (a *app) up() *cobra.Command {
 	var opts stack.Options
 	var demo bool
 	c := &cobra.Command{
-		Use: "up", Short: "Run a whole Lockstep on this machine until Ctrl-C", Args: exactly(),
-		Long: `Run a whole Lockstep on this machine until Ctrl-C: an embedded NATS, a private PostgreSQL, a Kubernetes control plane (kubelab, built the
-first time), every service, and an agent. Without --data nothing is left behind. With --kubeconfig a real cluster is used instead of kubelab; no
-other kubeconfig is ever touched.`,
+		Use:   "up",
+		Short: "Run a whole Lockstep system on this machine until Ctrl-C",
+		Args:  exactly(),
+		Long: `Run a whole Lockstep system on this machine until Ctrl-C: an embedded NATS, a private PostgreSQL, a
+Kubernetes control plane (kubelab, built on first use), every service, and an agent. Without --data, nothing remains
+afterwards. With --kubeconfig, use a real cluster instead of kubelab; no other kubeconfig is read or written.`,
 		Example: "  lockstep up --demo\n  lockstep up --data ~/lockstep --kubeconfig ~/.kube/test-cluster",
 		RunE: func(c *cobra.Command, _ []string) error {
 			opts.Progress = a.stdout
+			if opts.DatabaseURL == "" {
+				opts.DatabaseURL = os.Getenv("DATABASE_URL")
+			}
 			return a.runStack(c.Context(), opts, demo)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&opts.Dir, "data", "", "folder that keeps everything between runs; default: a temporary one")
-	f.StringVar(&opts.Kubeconfig, "kubeconfig", "", "kubeconfig of a cluster to use; default: a kubelab")
-	f.IntVar(&opts.Nodes, "nodes", 0, "nodes of the kubelab; default 2")
-	f.StringVar(&opts.DatabaseURL, "database-url", os.Getenv("DATABASE_URL"), "PostgreSQL to use; default: DATABASE_URL, else a private one")
-	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "where the API listens; port 0 takes a free one")
-	f.StringVar(&opts.DeploysListen, "deploys-listen", "127.0.0.1:0", "where the API of the deploys service listens; port 0 takes a free one")
-	f.IntVar(&opts.Relays, "relays", 1, "relays to run; with 0 the cluster is not reached through any")
-	f.StringVar(&opts.RelayListen, "relay-listen", "127.0.0.1:0", "where the first relay listens for callers; port 0 takes a free one")
-	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 takes a free one")
+	f.StringVar(&opts.Dir, "data", "", "folder of all data; default: a temporary one")
+	f.StringVar(&opts.Kubeconfig, "kubeconfig", "", "kubeconfig of a cluster; default: kubelab")
+	f.IntVar(&opts.Nodes, "nodes", 0, "number of nodes of kubelab; default 2")
+	f.StringVar(
+		&opts.DatabaseURL,
+		"database-url",
+		"",
+		"URL of PostgreSQL; default: DATABASE_URL, or else a private server",
+	)
+	f.StringVar(&opts.APIListen, "api-listen", "127.0.0.1:0", "address of the API; port 0 uses a free one")
+	f.StringVar(
+		&opts.DeploysListen,
+		"deploys-listen",
+		"127.0.0.1:0",
+		"address of the API of the deploys service; port 0 uses a free one",
+	)
+	f.IntVar(&opts.Relays, "relays", 1, "number of relays")
+	f.StringVar(
+		&opts.RelayListen,
+		"relay-listen",
+		"127.0.0.1:0",
+		"address of the first relay for callers; port 0 uses a free one",
+	)
+	f.IntVar(&opts.NATSPort, "nats-port", 0, "port of NATS on 127.0.0.1; 0 uses a free one")
 	f.StringVar(&opts.Image, "image", "", "image of the template default")
-	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "follow the rollouts of what else is in the cluster")
-	f.StringSliceVar(&opts.Workloads.Namespaces, "workload-namespaces", nil, "namespaces whose workloads are followed; default: all")
-	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of the workloads that are followed; default: all")
-	f.BoolVar(&demo, "demo", false, "create a workspace and show its states until it is Running")
+	f.BoolVar(&opts.Workloads.Enabled, "workloads", true, "watch the rollouts of workloads in the cluster")
+	f.StringSliceVar(
+		&opts.Workloads.Namespaces,
+		"workload-namespaces",
+		nil,
+		"namespaces of these workloads; default: all",
+	)
+	f.StringVar(&opts.Workloads.Selector, "workload-selector", "", "label selector of these workloads; default: all")
+	f.BoolVar(&demo, "demo", false, "create a workspace, and show its states until it is Running")
 	return c
 }
 
@@ -63,7 +88,7 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, demo bool) (err 
 		return err
 	}
 	defer func() {
-		_ = a.note("stopping …") // the reason may be that nobody reads any more
+		_ = a.note("stopping …") // standard error may be closed
 		err = errors.Join(err, s.Stop())
 	}()
 	if demo {
@@ -83,12 +108,17 @@ func (a *app) demo(ctx context.Context, s *stack.Stack) error {
 	if err != nil {
 		return err
 	}
-	if err := a.write(fmt.Sprintf("\nCreating the workspace %q; its states arrive as its cluster reports them\n", demoWorkspace)); err != nil {
+	if err := a.write(
+		fmt.Sprintf("\nCreating workspace %q; the cluster reports its states\n", demoWorkspace),
+	); err != nil {
 		return err
 	}
-	response, err := api.Workspaces.CreateWorkspace(ctx, connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: demoWorkspace}))
+	response, err := api.Workspaces.CreateWorkspace(
+		ctx,
+		connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: demoWorkspace}),
+	)
 	if fault.Is(err, errcode.AlreadyExists) {
-		return a.note("the workspace %q is there from an earlier run", demoWorkspace)
+		return a.note("workspace %q exists from an earlier run", demoWorkspace)
 	}
 	if err != nil {
 		return err
@@ -96,7 +126,7 @@ func (a *app) demo(ctx context.Context, s *stack.Stack) error {
 	return a.follow(ctx, api, response.Msg.GetWorkspace())
 }
 
-// next says what to try.
+// next returns commands to try.
 func next(s *stack.Stack, demo bool) string {
 	program, err := os.Executable()
 	if err != nil {
@@ -112,7 +142,13 @@ func next(s *stack.Stack, demo bool) string {
 	if !demo {
 		lines = append(lines, "  "+program+" ws create "+workspace+" --wait")
 	}
-	commands := []string{"ws list", "ws stop " + workspace, "ws events " + workspace, "events tail 'workspace.>'", "replay 'observed.>'"}
+	commands := []string{
+		"ws list",
+		"ws stop " + workspace,
+		"ws events " + workspace,
+		"events tail 'workspace.>'",
+		"replay 'observed.>'",
+	}
 	if s.DeploysURL() != "" {
 		commands = append(commands, "deploys watch", "deploys list", "deploys stats")
 	}
@@ -122,12 +158,23 @@ func next(s *stack.Stack, demo bool) string {
 	kubectl := "  kubectl --kubeconfig " + s.Kubeconfig()
 	if s.RelayURL() != "" {
 		through := filepath.Join(s.Dir(), "relay.kubeconfig")
-		lines = append(lines, "  "+program+" relay agents", "  "+program+" kube-config "+s.Agents()[0].Name+" --file "+through, "  kubectl --kubeconfig "+through+" get pods -A   # through the relay")
+		lines = append(
+			lines,
+			"  "+program+" relay agents",
+			"  "+program+" kube-config "+s.Agents()[0].Name+" --file "+through,
+			"  kubectl --kubeconfig "+through+" get pods -A   # through the relay",
+		)
 	}
 	lines = append(lines, kubectl+" get pods -A")
 	if s.DeploysURL() != "" {
-		lines = append(lines, "", "Deploy something, and see it in `"+program+" deploys watch`:", "",
-			kubectl+" create deployment web --image registry.example/web:1 --replicas 5", kubectl+" set image deployment/web web=registry.example/web:2")
+		lines = append(
+			lines,
+			"",
+			"Deploy a workload, and watch it with `"+program+" deploys watch`:",
+			"",
+			kubectl+" create deployment web --image registry.example/web:1 --replicas 5",
+			kubectl+" set image deployment/web web=registry.example/web:2",
+		)
 	}
 	lines = append(lines, "", "The services' log is "+s.LogFile()+". Ctrl-C stops everything.", "")
 	return strings.Join(lines, "\n")

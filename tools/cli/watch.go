@@ -19,8 +19,11 @@ const completionTimeout = 2 * time.Second
 
 func (a *app) workspaceWatch() *cobra.Command {
 	return &cobra.Command{
-		Use: "watch [WORKSPACE…]", Short: "Show workspaces as they change, until Ctrl-C", ValidArgsFunction: a.completeWorkspaces,
-		Long: "Show workspaces as they change, all or those named. With -o json one message a line.",
+		Use:               "watch [WORKSPACE…]",
+		Short:             "Show changes of workspaces until Ctrl-C",
+		ValidArgsFunction: a.completeWorkspaces,
+		Long: "Show changes of all workspaces, or of those named. With -o json, print one " +
+			"message per line.",
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -30,14 +33,22 @@ func (a *app) workspaceWatch() *cobra.Command {
 			for _, name := range args {
 				filter.Workspaces = append(filter.Workspaces, reference(name))
 			}
-			return a.watch(c.Context(), api, filter, func(*statev1.WatchWorkspacesResponse) (bool, error) { return false, nil })
+			return a.watch(
+				c.Context(),
+				api,
+				filter,
+				func(*statev1.WatchWorkspacesResponse) (bool, error) { return false, nil },
+			)
 		},
 	}
 }
 
-// follow shows one workspace's states until it is what is wanted; failed and error are shown, not given up on.
+// follow shows the states of one workspace until it is Running. It continues after failed states.
 func (a *app) follow(ctx context.Context, api *client.API, w *statev1.Workspace) error {
-	filter := &statev1.WorkspaceFilter{IncludeTerminated: true, Workspaces: []*statev1.WorkspaceReference{{Reference: &statev1.WorkspaceReference_Id{Id: w.GetId()}}}}
+	filter := &statev1.WorkspaceFilter{
+		IncludeTerminated: true,
+		Workspaces:        []*statev1.WorkspaceReference{{Reference: &statev1.WorkspaceReference_Id{Id: w.GetId()}}},
+	}
 	return a.watch(ctx, api, filter, func(seen *statev1.WatchWorkspacesResponse) (bool, error) {
 		switch seen.GetWorkspace().GetActualState() {
 		case statev1.ActualState_ACTUAL_STATE_RUNNING:
@@ -50,13 +61,21 @@ func (a *app) follow(ctx context.Context, api *client.API, w *statev1.Workspace)
 	})
 }
 
-// watch prints what arrives until enough says so, the server ends the stream for good, or the user leaves.
-func (a *app) watch(ctx context.Context, api *client.API, filter *statev1.WorkspaceFilter, enough func(*statev1.WatchWorkspacesResponse) (bool, error)) error {
-	stream, err := api.Workspaces.WatchWorkspaces(ctx, connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}))
+// watch prints messages until enough returns true, the server ends the stream, or ctx is done.
+func (a *app) watch(
+	ctx context.Context,
+	api *client.API,
+	filter *statev1.WorkspaceFilter,
+	enough func(*statev1.WatchWorkspacesResponse) (bool, error),
+) error {
+	stream, err := api.Workspaces.WatchWorkspaces(
+		ctx,
+		connect.NewRequest(&statev1.WatchWorkspacesRequest{Filter: filter}),
+	)
 	if err != nil {
 		return err
 	}
-	defer stream.Close() //nolint:errcheck // it is over
+	defer stream.Close() //nolint:errcheck // read to its end
 	shown := map[string]string{}
 	for stream.Receive() {
 		if err := a.showChange(stream.Msg(), shown); err != nil {
@@ -72,10 +91,10 @@ func (a *app) watch(ctx context.Context, api *client.API, filter *statev1.Worksp
 	if err := stream.Err(); err != nil {
 		return fault.From(err)
 	}
-	return fault.New(errcode.Unavailable, "the server ended the watch: run it again")
+	return fault.New(errcode.Unavailable, "the server ended the watch: run the command again")
 }
 
-// showChange prints a line a change; for people only where something visible changed.
+// showChange prints one line per change. As text, it skips changes that are not visible.
 func (a *app) showChange(seen *statev1.WatchWorkspacesResponse, shown map[string]string) error {
 	w := seen.GetWorkspace()
 	if a.output != outputTable {
@@ -87,7 +106,7 @@ func (a *app) showChange(seen *statev1.WatchWorkspacesResponse, shown map[string
 	}
 	state := fmt.Sprintf("%-24s %-18s", w.GetName(), actual(w))
 	if desired(w) != actual(w) {
-		state += " wanted: " + desired(w)
+		state += " desired: " + desired(w)
 	}
 	if w.GetMessage() != "" {
 		state += "  " + w.GetMessage()

@@ -17,17 +17,34 @@ import (
 )
 
 func (a *app) workspaces() *cobra.Command {
-	return group("ws", "Workspaces: create, list, start, stop, restart, delete, watch",
-		a.workspaceCreate(), a.workspaceList(), a.workspaceGet(),
+	return group(
+		"ws",
+		"Create, list, start, stop, restart, delete and watch workspaces",
+		a.workspaceCreate(),
+		a.workspaceList(),
+		a.workspaceGet(),
 		a.workspaceDesire("start", "Start a workspace", statev1.DesiredState_DESIRED_STATE_RUNNING),
-		a.workspaceDesire("stop", "Stop a workspace; its volume stays", statev1.DesiredState_DESIRED_STATE_STOPPED),
-		a.workspaceDesire("restart", "Stop a workspace and start it again", statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED),
-		a.workspaceDesire("delete", "Terminate a workspace for ever, its volume included", statev1.DesiredState_DESIRED_STATE_TERMINATED),
-		a.workspaceUpdate(), a.workspaceWatch(), a.workspaceEvents(),
-		a.workspaceOrphans(), a.workspaceAdopt(), a.workspaceDeleteOrphan())
+		a.workspaceDesire("stop", "Stop a workspace and keep its volume", statev1.DesiredState_DESIRED_STATE_STOPPED),
+		a.workspaceDesire(
+			"restart",
+			"Stop a workspace and start it again",
+			statev1.DesiredState_DESIRED_STATE_RESTART_REQUESTED,
+		),
+		a.workspaceDesire(
+			"delete",
+			"Delete a workspace and its volume permanently",
+			statev1.DesiredState_DESIRED_STATE_TERMINATED,
+		),
+		a.workspaceUpdate(),
+		a.workspaceWatch(),
+		a.workspaceEvents(),
+		a.workspaceOrphans(),
+		a.workspaceAdopt(),
+		a.workspaceDeleteOrphan(),
+	)
 }
 
-// overrides are the flags that change what a workspace is made of.
+// overrides are the flags that change the specification of a workspace.
 type overrides struct {
 	image, cpu, memory, volume string
 	env, secretEnv, ports      []string
@@ -37,16 +54,26 @@ type overrides struct {
 
 func (o *overrides) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&o.image, "image", "", "container image in place of the template's")
+	f.StringVar(&o.image, "image", "", "container image instead of that of the template")
 	f.StringVar(&o.cpu, "cpu", "", "CPU, such as 500m")
 	f.StringVar(&o.memory, "memory", "", "memory, such as 1Gi")
 	f.StringVar(&o.volume, "volume", "", "size of the volume, such as 10Gi")
-	f.StringArrayVar(&o.env, "env", nil, "environment variable NAME=VALUE; may be repeated")
-	f.StringArrayVar(&o.secretEnv, "secret-env", nil, "secret environment variable NAME=FILE, the value read from a file; may be repeated")
-	f.StringArrayVar(&o.secretFiles, "secret-file", nil, "secret file NAME=FILE below /run/secrets/workspace; may be repeated")
-	f.StringArrayVar(&o.ports, "port", nil, "port NAME=NUMBER that the workspace serves; may be repeated")
-	f.StringArrayVar(&o.command, "command", nil, "word of the command in place of the image's; may be repeated")
-	f.StringArrayVar(&o.args, "arg", nil, "argument of the command; may be repeated")
+	f.StringArrayVar(&o.env, "env", nil, "environment variable NAME=VALUE; can be repeated")
+	f.StringArrayVar(
+		&o.secretEnv,
+		"secret-env",
+		nil,
+		"secret environment variable NAME=FILE with its value in a file; can be repeated",
+	)
+	f.StringArrayVar(
+		&o.secretFiles,
+		"secret-file",
+		nil,
+		"secret file NAME=FILE below /run/secrets/workspace; can be repeated",
+	)
+	f.StringArrayVar(&o.ports, "port", nil, "port NAME=NUMBER of the workspace; can be repeated")
+	f.StringArrayVar(&o.command, "command", nil, "word of the command instead of that of the image; can be repeated")
+	f.StringArrayVar(&o.args, "arg", nil, "argument of the command; can be repeated")
 }
 
 func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
@@ -77,7 +104,7 @@ func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
 	err = pairs("--port", o.ports, func(name, value string) error {
 		number, err := strconv.ParseInt(value, 10, 32)
 		if err != nil {
-			return fault.New(errcode.InvalidArgument, "--port %s=%s: the port is no number", name, value)
+			return fault.New(errcode.InvalidArgument, "--port %s=%s: the port must be a number", name, value)
 		}
 		out.Ports = append(out.Ports, &statev1.Port{Name: name, Number: int32(number)})
 		return nil
@@ -88,12 +115,12 @@ func (o *overrides) message() (*statev1.WorkspaceOverrides, error) {
 func secretFile(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fault.Wrap(err, errcode.InvalidArgument, "the secret cannot be read: %v", err)
+		return nil, fault.Wrap(err, errcode.InvalidArgument, "read the secret: %v", err)
 	}
 	return raw, nil
 }
 
-// pairs reads NAME=VALUE flags.
+// pairs parses NAME=VALUE flags.
 func pairs(flag string, given []string, take func(name, value string) error) error {
 	for _, pair := range given {
 		name, value, found := strings.Cut(pair, "=")
@@ -114,7 +141,7 @@ func (a *app) workspaceCreate() *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
 		Use: "create [NAME]", Short: "Create a workspace", Args: cobra.MaximumNArgs(1),
-		Long: "Create a workspace. It is recorded at once and becomes Running on its cluster; --wait shows its states until then.",
+		Long: "Create a workspace and return when it is stored. With --wait, show its states until it is Running.",
 		Example: `  lockstep ws create mine --project 3
   lockstep ws create mine --project 3 --image registry.example/ide:9 --env EDITOR=vi --wait
   lockstep ws create --devfile devfile.yaml`,
@@ -132,7 +159,12 @@ func (a *app) workspaceCreate() *cobra.Command {
 				return err
 			}
 			request := &statev1.CreateWorkspaceRequest{
-				ProjectId: project, AgentId: agent, Template: template, Devfile: text, Overrides: changes, IdempotencyKey: key,
+				ProjectId:      project,
+				AgentId:        agent,
+				Template:       template,
+				Devfile:        text,
+				Overrides:      changes,
+				IdempotencyKey: key,
 			}
 			if len(args) == 1 {
 				request.Name = args[0]
@@ -149,19 +181,26 @@ func (a *app) workspaceCreate() *cobra.Command {
 	}
 	o.flags(c)
 	f := c.Flags()
-	f.Int64Var(&project, "project", 0, "project that it belongs to; may be left out where you see only one")
-	f.Int64Var(&agent, "agent", 0, "agent whose cluster it runs on; may be left out where the project has one")
-	f.StringVar(&template, "template", "", "template that it is made from; default: default")
-	f.StringVar(&file, "devfile", "", "devfile (schema 2.2) that it is made from instead of a template, - for standard input; the flags above change what it says")
-	f.StringVar(&key, "idempotency-key", "", "makes a repeated command return the first one's workspace")
-	f.BoolVar(&wait, "wait", false, "show its states until it is Running")
+	f.Int64Var(&project, "project", 0, "project of the workspace; default: the only one that you can see")
+	f.Int64Var(&agent, "agent", 0, "agent of the cluster; default: the only one of the project")
+	f.StringVar(&template, "template", "", "template of the workspace; default: default")
+	f.StringVar(
+		&file,
+		"devfile",
+		"",
+		"devfile (schema 2.2) instead of a template, - for standard input; the other flags override it",
+	)
+	f.StringVar(&key, "idempotency-key", "", "key that makes a repeated command return the first workspace")
+	f.BoolVar(&wait, "wait", false, "show the states until it is Running")
 	return c
 }
 
 func (a *app) workspaceUpdate() *cobra.Command {
 	var o overrides
 	c := &cobra.Command{
-		Use: "update WORKSPACE", Short: "Change what a workspace is made of, such as its image", Args: exactly("WORKSPACE"),
+		Use:               "update WORKSPACE",
+		Short:             "Change the specification of a workspace, such as its image",
+		Args:              exactly("WORKSPACE"),
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
@@ -172,7 +211,10 @@ func (a *app) workspaceUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.UpdateWorkspace(c.Context(), connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}))
+			response, err := api.Workspaces.UpdateWorkspace(
+				c.Context(),
+				connect.NewRequest(&statev1.UpdateWorkspaceRequest{Workspace: reference(args[0]), Overrides: changes}),
+			)
 			if err != nil {
 				return err
 			}
@@ -185,13 +227,19 @@ func (a *app) workspaceUpdate() *cobra.Command {
 
 func (a *app) workspaceGet() *cobra.Command {
 	return &cobra.Command{
-		Use: "get WORKSPACE", Short: "Show one workspace by name or id", Args: exactly("WORKSPACE"), ValidArgsFunction: a.completeWorkspaces,
+		Use:               "get WORKSPACE",
+		Short:             "Show one workspace by name or id",
+		Args:              exactly("WORKSPACE"),
+		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.GetWorkspace(c.Context(), connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}))
+			response, err := api.Workspaces.GetWorkspace(
+				c.Context(),
+				connect.NewRequest(&statev1.GetWorkspaceRequest{Workspace: reference(args[0])}),
+			)
 			if err != nil {
 				return err
 			}
@@ -225,7 +273,10 @@ func (a *app) workspaceList() *cobra.Command {
 			}
 			all := &statev1.ListWorkspacesResponse{}
 			for token := ""; ; {
-				response, err := api.Workspaces.ListWorkspaces(c.Context(), connect.NewRequest(&statev1.ListWorkspacesRequest{Filter: &filter, PageToken: token}))
+				response, err := api.Workspaces.ListWorkspaces(
+					c.Context(),
+					connect.NewRequest(&statev1.ListWorkspacesRequest{Filter: &filter, PageToken: token}),
+				)
 				if err != nil {
 					return err
 				}
@@ -237,10 +288,10 @@ func (a *app) workspaceList() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.Int64Var(&filter.ProjectId, "project", 0, "only those of this project")
-	f.Int64Var(&filter.AgentId, "agent", 0, "only those of this agent")
-	f.Int64Var(&filter.UserId, "user", 0, "only those of this user")
-	f.BoolVar(&filter.IncludeTerminated, "terminated", false, "terminated ones too")
+	f.Int64Var(&filter.ProjectId, "project", 0, "only workspaces of this project")
+	f.Int64Var(&filter.AgentId, "agent", 0, "only workspaces of this agent")
+	f.Int64Var(&filter.UserId, "user", 0, "only workspaces of this user")
+	f.BoolVar(&filter.IncludeTerminated, "terminated", false, "include terminated workspaces")
 	return c
 }
 
@@ -252,7 +303,12 @@ func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState) *
 			if err != nil {
 				return err
 			}
-			response, err := api.Workspaces.SetDesiredState(c.Context(), connect.NewRequest(&statev1.SetDesiredStateRequest{Workspace: reference(args[0]), DesiredState: desired}))
+			response, err := api.Workspaces.SetDesiredState(
+				c.Context(),
+				connect.NewRequest(
+					&statev1.SetDesiredStateRequest{Workspace: reference(args[0]), DesiredState: desired},
+				),
+			)
 			if err != nil {
 				return err
 			}
@@ -263,7 +319,10 @@ func (a *app) workspaceDesire(use, short string, desired statev1.DesiredState) *
 
 func (a *app) workspaceEvents() *cobra.Command {
 	return &cobra.Command{
-		Use: "events WORKSPACE", Short: "Show the history of one workspace, oldest first", Args: exactly("WORKSPACE"), ValidArgsFunction: a.completeWorkspaces,
+		Use:               "events WORKSPACE",
+		Short:             "Show the history of one workspace, oldest first",
+		Args:              exactly("WORKSPACE"),
+		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(c *cobra.Command, args []string) error {
 			api, err := a.api()
 			if err != nil {
@@ -271,7 +330,12 @@ func (a *app) workspaceEvents() *cobra.Command {
 			}
 			all := &statev1.ListWorkspaceEventsResponse{}
 			for token := ""; ; {
-				response, err := api.Workspaces.ListWorkspaceEvents(c.Context(), connect.NewRequest(&statev1.ListWorkspaceEventsRequest{Workspace: reference(args[0]), PageToken: token}))
+				response, err := api.Workspaces.ListWorkspaceEvents(
+					c.Context(),
+					connect.NewRequest(
+						&statev1.ListWorkspaceEventsRequest{Workspace: reference(args[0]), PageToken: token},
+					),
+				)
 				if err != nil {
 					return err
 				}
@@ -280,16 +344,23 @@ func (a *app) workspaceEvents() *cobra.Command {
 					break
 				}
 			}
-			t := table{header: []string{"TIME", "EVENT", "WHAT"}}
+			t := table{header: []string{"TIME", "EVENT", "DETAILS"}}
 			for _, e := range all.GetEvents() {
-				t.rows = append(t.rows, []string{e.GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"), shortType(e.GetType()), summary([]byte(e.GetCloudEvent()))})
+				t.rows = append(
+					t.rows,
+					[]string{
+						e.GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
+						shortType(e.GetType()),
+						summary([]byte(e.GetCloudEvent())),
+					},
+				)
 			}
 			return a.print(all, t)
 		},
 	}
 }
 
-// reference takes a UUID for an id and everything else for a name.
+// reference takes a UUID as an id and everything else as a name.
 func reference(nameOrID string) *statev1.WorkspaceReference {
 	if len(nameOrID) == 36 && strings.Count(nameOrID, "-") == 4 {
 		return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Id{Id: nameOrID}}
@@ -301,7 +372,13 @@ func workspaceTable(workspaces ...*statev1.Workspace) table {
 	t := table{header: []string{"NAME", "ACTUAL", "DESIRED", "PROJECT", "AGENT", "AGE", "MESSAGE"}}
 	for _, w := range workspaces {
 		t.rows = append(t.rows, []string{
-			w.GetName(), actual(w), desired(w), strconv.FormatInt(w.GetProjectId(), 10), strconv.FormatInt(w.GetAgentId(), 10), age(w.GetCreatedAt()), w.GetMessage(),
+			w.GetName(),
+			actual(w),
+			desired(w),
+			strconv.FormatInt(w.GetProjectId(), 10),
+			strconv.FormatInt(w.GetAgentId(), 10),
+			age(w.GetCreatedAt()),
+			w.GetMessage(),
 		})
 	}
 	return t
@@ -313,7 +390,7 @@ func desired(w *statev1.Workspace) string {
 	return words(w.GetDesiredState().String(), "DESIRED_STATE_")
 }
 
-// completeWorkspaces offers names to the shell.
+// completeWorkspaces completes names in the shell.
 func (a *app) completeWorkspaces(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 || a.load() != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -324,7 +401,10 @@ func (a *app) completeWorkspaces(c *cobra.Command, args []string, _ string) ([]s
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
-	response, err := api.Workspaces.ListWorkspaces(ctx, connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}))
+	response, err := api.Workspaces.ListWorkspaces(
+		ctx,
+		connect.NewRequest(&statev1.ListWorkspacesRequest{PageSize: 500}),
+	)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

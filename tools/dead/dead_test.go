@@ -28,8 +28,15 @@ const cell = topology.Cell("local")
 // letter is a message as a consumer puts it on DEAD.
 func letter(subject, text string, more ...string) *nats.Msg {
 	m := &nats.Msg{Subject: cell.Dead("state", subject), Data: []byte(text), Header: nats.Header{
-		"ce-id": {"id-" + text}, "Lockstep-Dead-Reason": {"no good"}, "Lockstep-Dead-Consumer": {"applied"}, "Lockstep-Dead-Subject": {subject},
-		"Lockstep-Dead-Stream": {"APPLIED"}, "Lockstep-Dead-Sequence": {"12"}, "Nats-Msg-Id": {"applied/" + text},
+		"ce-id": {
+			"id-" + text,
+		},
+		"Lockstep-Dead-Reason":   {"no good"},
+		"Lockstep-Dead-Consumer": {"applied"},
+		"Lockstep-Dead-Subject":  {subject},
+		"Lockstep-Dead-Stream":   {"APPLIED"},
+		"Lockstep-Dead-Sequence": {"12"},
+		"Nats-Msg-Id":            {"applied/" + text},
 	}}
 	for i := 0; i+1 < len(more); i += 2 {
 		m.Header.Set(more[i], more[i+1])
@@ -46,8 +53,16 @@ func TestALetterAndItsOriginal(t *testing.T) {
 	subject := cell.Applied(7, "w")
 	l := read(letter(subject, "x"))
 	require.Equal(t, dead.Letter{
-		Sequence: 3, Stored: time.Unix(5, 0), Service: "state", Consumer: "applied", Reason: "no good", Subject: subject, Stream: "APPLIED", StreamSequence: 12,
-		Header: nats.Header{"ce-id": {"id-x"}}, Data: []byte("x"),
+		Sequence:       3,
+		Stored:         time.Unix(5, 0),
+		Service:        "state",
+		Consumer:       "applied",
+		Reason:         "no good",
+		Subject:        subject,
+		Stream:         "APPLIED",
+		StreamSequence: 12,
+		Header:         nats.Header{"ce-id": {"id-x"}},
+		Data:           []byte("x"),
 	}, l)
 	original, err := l.Original(cell)
 	require.NoError(t, err)
@@ -57,10 +72,10 @@ func TestALetterAndItsOriginal(t *testing.T) {
 	require.Equal(t, subject, bare.Subject, "a letter without its headers still says where it came from")
 
 	for name, m := range map[string]*nats.Msg{
-		"12 bytes of data were too large":                     letter(subject, "", "Lockstep-Dead-Omitted", "12"),
-		"it does not say which subject of this cell it came":  letter("lockstep.another.applied.7.w", "x"),
-		"does not say which subject of this cell it came fro": letter(cell.Dead("state", subject), "x"),
-		"not say which subject of this cell it came from":     letter("$SYS.REQ.SERVER.PING", "x"),
+		"data of 12 bytes was too large":         letter(subject, "", "Lockstep-Dead-Omitted", "12"),
+		"it names no subject of this cell":       letter("lockstep.another.applied.7.w", "x"),
+		"cannot be retried: it names no subject": letter(cell.Dead("state", subject), "x"),
+		"names no subject of this cell":          letter("$SYS.REQ.SERVER.PING", "x"),
 	} {
 		_, err := read(m).Original(cell)
 		require.Equal(t, errcode.FailedPrecondition, fault.CodeOf(err))
@@ -73,7 +88,12 @@ func FuzzReadNeverPanics(f *testing.F) {
 	f.Add("", "", "", "")
 	f.Fuzz(func(t *testing.T, subject, original, number, other string) {
 		l := dead.Read(cell, 1, time.Time{}, subject, nats.Header{
-			"Lockstep-Dead-Subject": {original}, "Lockstep-Dead-Sequence": {number}, "Lockstep-Dead-Omitted": {number}, other: {other},
+			"Lockstep-Dead-Subject": {
+				original,
+			},
+			"Lockstep-Dead-Sequence": {number},
+			"Lockstep-Dead-Omitted":  {number},
+			other:                    {other},
 		}, nil)
 		if m, err := l.Original(cell); err == nil {
 			parsed, err := topology.Parse(m.Subject)
@@ -84,7 +104,7 @@ func FuzzReadNeverPanics(f *testing.F) {
 }
 
 // box has six letters of two agents in turn, the third without its data.
-func box(t *testing.T) dead.Box {
+func newQueue(t *testing.T) dead.Queue {
 	t.Helper()
 	js := natstest.JetStream(t, natstest.Server(t))
 	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, topology.Options{StorageBytes: 1 << 28}))
@@ -96,10 +116,10 @@ func box(t *testing.T) dead.Box {
 		_, err := js.PublishMsg(t.Context(), m)
 		require.NoError(t, err)
 	}
-	return dead.Box{JetStream: js, Cell: cell}
+	return dead.Queue{JetStream: js, Cell: cell}
 }
 
-func list(t *testing.T, b dead.Box, s dead.Selection) string {
+func list(t *testing.T, b dead.Queue, s dead.Selection) string {
 	t.Helper()
 	out := ""
 	require.NoError(t, b.Each(t.Context(), s, func(l dead.Letter) error { out += string(l.Data); return nil }))
@@ -107,7 +127,7 @@ func list(t *testing.T, b dead.Box, s dead.Selection) string {
 }
 
 // applied is what is on APPLIED, in order.
-func applied(t *testing.T, b dead.Box) string {
+func applied(t *testing.T, b dead.Queue) string {
 	t.Helper()
 	stream, err := b.JetStream.Stream(t.Context(), topology.StreamApplied)
 	require.NoError(t, err)
@@ -115,7 +135,10 @@ func applied(t *testing.T, b dead.Box) string {
 	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
 		m, err := stream.GetMsg(t.Context(), sequence)
 		require.NoError(t, err)
-		maps.DeleteFunc(m.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Nats-") }) // the server's own
+		maps.DeleteFunc(
+			m.Header,
+			func(name string, _ []string) bool { return strings.HasPrefix(name, "Nats-") },
+		) // the server's own
 		require.Equal(t, nats.Header{"ce-id": {"id-" + string(m.Data)}}, m.Header, "its own headers and no others")
 		out += string(m.Data)
 	}
@@ -124,7 +147,7 @@ func applied(t *testing.T, b dead.Box) string {
 
 func TestSelecting(t *testing.T) {
 	t.Parallel()
-	b := box(t)
+	b := newQueue(t)
 	for want, s := range map[string]dead.Selection{
 		"123456": {},
 		"135":    {Subject: "applied.7.*"},
@@ -143,12 +166,15 @@ func TestSelecting(t *testing.T) {
 
 func TestARetryPublishesTheOriginalsInOrderAndRemovesThem(t *testing.T) {
 	t.Parallel()
-	b := box(t)
+	b := newQueue(t)
 	var told []string
-	require.NoError(t, b.Retry(t.Context(), dead.Selection{Sequences: []uint64{6, 1}}, func(l dead.Letter, err error) error {
-		told = append(told, fmt.Sprint(l.Sequence, err))
-		return nil
-	}))
+	require.NoError(
+		t,
+		b.Retry(t.Context(), dead.Selection{Sequences: []uint64{6, 1}}, func(l dead.Letter, err error) error {
+			told = append(told, fmt.Sprint(l.Sequence, err))
+			return nil
+		}),
+	)
 	require.Equal(t, []string{"1 <nil>", "6 <nil>"}, told)
 	require.Equal(t, "16", applied(t, b))
 	require.Equal(t, "2345", list(t, b, dead.Selection{}))
@@ -158,7 +184,7 @@ func TestARetryPublishesTheOriginalsInOrderAndRemovesThem(t *testing.T) {
 		if err != nil {
 			refused++
 			require.Equal(t, uint64(3), l.Sequence)
-			require.ErrorContains(t, err, "99 bytes of data were too large")
+			require.ErrorContains(t, err, "data of 99 bytes was too large")
 		}
 		return nil
 	}))
@@ -169,7 +195,7 @@ func TestARetryPublishesTheOriginalsInOrderAndRemovesThem(t *testing.T) {
 
 func TestDropping(t *testing.T) {
 	t.Parallel()
-	b := box(t)
+	b := newQueue(t)
 	dropped := 0
 	count := func(dead.Letter) error { dropped++; return nil }
 	require.NoError(t, b.Drop(t.Context(), dead.Selection{Subject: "applied.7.>"}, count))
@@ -184,7 +210,7 @@ func TestDropping(t *testing.T) {
 // Somebody who gave up between publishing and removing publishes twice.
 func TestARetryThatIsInterruptedLosesNothing(t *testing.T) {
 	t.Parallel()
-	b := box(t)
+	b := newQueue(t)
 	enough := errors.New("enough")
 	err := b.Retry(t.Context(), dead.Selection{Subject: "applied.8.>"}, func(l dead.Letter, _ error) error {
 		if l.Sequence == 2 {
@@ -199,7 +225,10 @@ func TestARetryThatIsInterruptedLosesNothing(t *testing.T) {
 	// Two at once: the other has removed it already.
 	stream, err := b.JetStream.Stream(t.Context(), topology.StreamDead)
 	require.NoError(t, err)
-	require.NoError(t, b.Drop(t.Context(), dead.Selection{Sequences: []uint64{4}}, func(dead.Letter) error { return nil }))
+	require.NoError(
+		t,
+		b.Drop(t.Context(), dead.Selection{Sequences: []uint64{4}}, func(dead.Letter) error { return nil }),
+	)
 	_, err = stream.GetMsg(t.Context(), 4)
 	require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
 	removed := false

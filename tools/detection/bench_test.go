@@ -16,7 +16,11 @@ import (
 // BenchmarkDetector takes in messages of rollouts that lie in memory.
 func BenchmarkDetector(b *testing.B) {
 	var told []*nats.Msg
-	w := &played.Watcher{Cell: cell, Now: time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC), Say: func(m *nats.Msg) error { told = append(told, m); return nil }}
+	w := &played.Watcher{
+		Cell: cell,
+		Now:  time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC),
+		Say:  func(m *nats.Msg) error { told = append(told, m); return nil },
+	}
 	var all []*played.Deployment
 	for i := range 200 {
 		all = append(all, w.Deployment(fmt.Sprintf("web-%d", i), nil))
@@ -24,7 +28,8 @@ func BenchmarkDetector(b *testing.B) {
 	require.NoError(b, w.List("r1", all...))
 	for round := range 8 {
 		for _, step := range []func(*played.Deployment) error{
-			func(d *played.Deployment) error { return d.Roll(fmt.Sprint(round + 2)) }, (*played.Deployment).Step, (*played.Deployment).Finish,
+			func(d *played.Deployment) error { return d.Roll(fmt.Sprint(round + 2)) },
+			(*played.Deployment).Step, (*played.Deployment).Finish,
 		} {
 			for _, d := range all {
 				require.NoError(b, step(d))

@@ -16,10 +16,12 @@ import (
 	"lockstep.internal/tools/detection/played"
 )
 
-// contested is a stretch in which agent 2, of another project, says of the cluster of agent 1 what is not so, until it is released.
+// contested is a stretch in which agent 2, of another project, says of the cluster of agent 1 what
+// is not so, until it is released.
 type contested struct {
 	messages []*nats.Msg
-	// refused are positions of what agent 2 said while it was not its project's, clocks left out, and released that of the release.
+	// refused are positions of what agent 2 said while it was not its project's, clocks left out,
+	// and released that of the release.
 	refused  map[int]bool
 	released int
 }
@@ -29,7 +31,11 @@ func contest(t *testing.T) contested {
 	c := contested{refused: map[int]bool{}}
 	lying := false
 	now := time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC)
-	owner := &played.Watcher{Cell: cell, Now: now, Say: func(m *nats.Msg) error { c.messages = append(c.messages, m); return nil }}
+	owner := &played.Watcher{
+		Cell: cell,
+		Now:  now,
+		Say:  func(m *nats.Msg) error { c.messages = append(c.messages, m); return nil },
+	}
 	other := &played.Watcher{Cell: cell, Agent: 2, Say: func(m *nats.Msg) error {
 		c.messages = append(c.messages, m)
 		if lying && m.Subject != cell.ObservedTick(2) {
@@ -47,11 +53,21 @@ func contest(t *testing.T) contested {
 	lying = true
 	other.Now, other.Versions = owner.Now, owner.Versions+1000
 	lie := web.As(other)
-	do(other.Tick, func() error { return other.List("forged") }, func() error { return lie.Roll("evil") }, lie.Finish, other.Tick)
+	do(
+		other.Tick,
+		func() error { return other.List("forged") },
+		func() error { return lie.Roll("evil") },
+		lie.Finish,
+		other.Tick,
+	)
 	do(web.Finish, owner.Tick, func() error { return web.Roll("3") }, web.Step)
 	lying = false
 	e, err := event.New(event.Attributes{
-		Type: events.TypeObservedClusterReleased, Source: event.ServiceSource(string(cell), "deploys"), Subject: played.Cluster, ID: "r", Time: owner.Now,
+		Type:    events.TypeObservedClusterReleased,
+		Source:  event.ServiceSource(string(cell), "deploys"),
+		Subject: played.Cluster,
+		ID:      "r",
+		Time:    owner.Now,
 	}, events.ObservedClusterReleased{ClusterUID: played.Cluster, ProjectID: 10, Since: 1, ToProjectID: 20, ReleasedAt: owner.Now})
 	require.NoError(t, err)
 	released, err := event.Encode(e, cell.ObservedClusterReleased(played.Cluster))
@@ -60,7 +76,13 @@ func contest(t *testing.T) contested {
 	c.released = len(c.messages)
 	other.Now, other.Versions = owner.Now, owner.Versions
 	theirs := web.As(other)
-	do(func() error { return other.List("r2", theirs) }, theirs.Finish, func() error { return theirs.Roll("4") }, theirs.Finish, other.Tick)
+	do(
+		func() error { return other.List("r2", theirs) },
+		theirs.Finish,
+		func() error { return theirs.Roll("4") },
+		theirs.Finish,
+		other.Tick,
+	)
 	return c
 }
 
@@ -86,7 +108,17 @@ func TestWhatIsSaidOfTheClustersOfOthersIsRefused(t *testing.T) {
 	c := contest(t)
 	require.Greater(t, len(c.refused), 4)
 	want := []string{
-		"web started", "web progressed", "web completed", "web drained", "web started", "web progressed", "web gap", "web unknown", "web started", "web completed", "web drained",
+		"web started",
+		"web progressed",
+		"web completed",
+		"web drained",
+		"web started",
+		"web progressed",
+		"web gap",
+		"web unknown",
+		"web started",
+		"web completed",
+		"web drained",
 	}
 	t.Run("by what follows from the stretch", func(t *testing.T) {
 		t.Parallel()
@@ -97,9 +129,19 @@ func TestWhatIsSaidOfTheClustersOfOthersIsRefused(t *testing.T) {
 	t.Run("by what was decided", func(t *testing.T) {
 		t.Parallel()
 		d := detection.New(cell, environment.Rules{})
-		d.Decided(false, []roster.Reporter{{AgentID: 1, ProjectID: 10, Since: 1}, {AgentID: 2, ProjectID: 20, Since: 1}}, []roster.Claim{
-			{ClusterUID: played.Cluster, Since: 1, ProjectID: 10, AgentID: 1}, {ClusterUID: played.Cluster, Since: uint64(c.released), ProjectID: 20, UserID: 1},
-		})
+		d.Decided(
+			false,
+			[]roster.Reporter{{AgentID: 1, ProjectID: 10, Since: 1}, {AgentID: 2, ProjectID: 20, Since: 1}},
+			[]roster.Claim{
+				{
+					ClusterUID: played.Cluster,
+					Since:      1,
+					ProjectID:  10,
+					AgentID:    1,
+				},
+				{ClusterUID: played.Cluster, Since: uint64(c.released), ProjectID: 20, UserID: 1},
+			},
+		)
 		require.Equal(t, want, c.through(t, d))
 	})
 	t.Run("of one project all are believed", func(t *testing.T) {

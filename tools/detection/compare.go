@@ -39,7 +39,8 @@ func (v Verdict) Mark() string {
 	return " "
 }
 
-// Compared is a fact and its verdict. Of Changed it is what detection says, with the names of the fields that differ.
+// Compared is a fact and its verdict. Of Changed it is what detection says, with the names of the
+// fields that differ.
 type Compared struct {
 	Verdict Verdict           `json:"verdict"`
 	ID      string            `json:"id"`
@@ -71,8 +72,10 @@ func happeningOf(f *events.DeployFact) happening {
 	return h
 }
 
-// Compare pairs what detection says with what was published. Facts come in the order of the two together: by when they were observed, those of a workload in
-// their own order. partial says that detection began later than the stream: numbers, and ids that are made of them, are then not compared.
+// Compare pairs what detection says with what was published. Facts come in the order of the two
+// together: by when they were observed, those of a workload in their own order. partial says that
+// detection began later than the stream: numbers, and ids that are made of them, are then not
+// compared.
 func Compare(said, published []events.DeployFact, partial bool) []Compared {
 	byID, byHappening := map[string]int{}, map[happening][]int{}
 	for i := range published {

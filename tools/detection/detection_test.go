@@ -16,12 +16,23 @@ import (
 
 const cell = topology.Cell("local")
 
-// history plays a listing, two rollouts of which the second takes the place of the first, an environment, and a deletion that only a listing shows.
+// history plays a listing, two rollouts of which the second takes the place of the first, an
+// environment, and a deletion that only a listing shows.
 func history(t testing.TB) []*nats.Msg {
 	t.Helper()
 	var told []*nats.Msg
-	w := &played.Watcher{Cell: cell, Now: time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC), Say: func(m *nats.Msg) error { told = append(told, m); return nil }}
-	web, gone := w.Deployment("web", map[string]string{environment.AnnotationSize: "1", "lockstep.dev/deploy-group": "pr-1"}), w.Deployment("gone", nil)
+	w := &played.Watcher{
+		Cell: cell,
+		Now:  time.Date(2026, 3, 4, 5, 6, 0, 0, time.UTC),
+		Say:  func(m *nats.Msg) error { told = append(told, m); return nil },
+	}
+	web, gone := w.Deployment(
+		"web",
+		map[string]string{environment.AnnotationSize: "1", "lockstep.dev/deploy-group": "pr-1"},
+	), w.Deployment(
+		"gone",
+		nil,
+	)
 	for _, step := range []func() error{
 		func() error { return w.List("r1", web, gone) },
 		func() error { return web.Roll("2") },
@@ -60,8 +71,16 @@ func TestFactsOfARecordedStretch(t *testing.T) {
 	t.Parallel()
 	_, facts := detect(t, history(t))
 	require.Equal(t, []string{
-		"web started", "pr-1 environment_started", "web progressed", "web superseded", "web started", "web progressed", "web completed", "web drained",
-		"pr-1 environment_ready", "gone removed",
+		"web started",
+		"pr-1 environment_started",
+		"web progressed",
+		"web superseded",
+		"web started",
+		"web progressed",
+		"web completed",
+		"web drained",
+		"pr-1 environment_ready",
+		"gone removed",
 	}, names(facts))
 	_, again := detect(t, history(t))
 	require.Equal(t, facts, again)
@@ -100,8 +119,16 @@ func TestCompare(t *testing.T) {
 		return out
 	}
 	require.Equal(t, map[detection.Verdict]int{detection.Same: len(facts)}, verdicts(facts, facts, false))
-	require.Equal(t, map[detection.Verdict]int{detection.Same: len(facts) - 1, detection.Missing: 1}, verdicts(facts, facts[1:], false))
-	require.Equal(t, map[detection.Verdict]int{detection.Same: len(facts) - 1, detection.Extra: 1}, verdicts(facts[:len(facts)-1], facts, false))
+	require.Equal(
+		t,
+		map[detection.Verdict]int{detection.Same: len(facts) - 1, detection.Missing: 1},
+		verdicts(facts, facts[1:], false),
+	)
+	require.Equal(
+		t,
+		map[detection.Verdict]int{detection.Same: len(facts) - 1, detection.Extra: 1},
+		verdicts(facts[:len(facts)-1], facts, false),
+	)
 
 	other := append([]events.DeployFact{}, facts...)
 	other[0].Reason = "Another"
@@ -116,7 +143,11 @@ func TestCompare(t *testing.T) {
 		counted[i].Sequence += 10
 	}
 	require.Equal(t, map[detection.Verdict]int{detection.Same: len(facts)}, verdicts(facts, counted, true))
-	require.Equal(t, map[detection.Verdict]int{detection.Missing: 1, detection.Extra: 1}, verdicts(facts[last:], counted[last:], false))
+	require.Equal(
+		t,
+		map[detection.Verdict]int{detection.Missing: 1, detection.Extra: 1},
+		verdicts(facts[last:], counted[last:], false),
+	)
 }
 
 func TestCovers(t *testing.T) {

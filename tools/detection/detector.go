@@ -64,26 +64,37 @@ type group struct {
 	agentID int64
 }
 
-// New makes a detector of which nothing is known. The rules are those that the service is configured with. All agents are of one project, unless [Detector.Decided] or
-// [Detector.Decide] says otherwise.
+// New makes a detector of which nothing is known. The rules are those that the service is
+// configured with. All agents are of one project, unless [Detector.Decided] or [Detector.Decide]
+// says otherwise.
 func New(cell topology.Cell, rules environment.Rules) *Detector {
 	return &Detector{
-		decoder: observed.NewDecoder(cell), rules: rules, roster: roster.New(nil), resyncs: map[resync]struct{}{}, open: map[int64]*members{},
-		workloads: map[uuid.UUID]*workload{}, environments: map[uuid.UUID]*group{}, clusters: map[string]struct{}{},
-		claims:  roster.NewClaims(roster.Onwards, map[int64]roster.Reporter{}, map[string][]roster.Claim{}),
-		project: func(int64) (int64, bool) { return 1, true },
+		decoder: observed.NewDecoder(
+			cell,
+		),
+		rules:        rules,
+		roster:       roster.New(nil),
+		resyncs:      map[resync]struct{}{},
+		open:         map[int64]*members{},
+		workloads:    map[uuid.UUID]*workload{},
+		environments: map[uuid.UUID]*group{},
+		clusters:     map[string]struct{}{},
+		claims:       roster.NewClaims(roster.Onwards, map[int64]roster.Reporter{}, map[string][]roster.Claim{}),
+		project:      func(int64) (int64, bool) { return 1, true },
 	}
 }
 
-// Stranger says that an agent is not known to be of any project: the service would put what it tells among the dead letters.
+// Stranger says that an agent is not known to be of any project: the service would put what it
+// tells among the dead letters.
 type Stranger struct{ AgentID int64 } //nolint:errname // a word of its own, as the service says it
 
 func (s Stranger) Error() string {
 	return fmt.Sprintf("agent %d is of no project that is known", s.AgentID)
 }
 
-// Decided has it go by what the service has decided of whose clusters are: by the position of each message, or where the stream was restored from an older copy
-// meanwhile, by what was decided last. It is called before the first message.
+// Decided has it go by what the service has decided of whose clusters are: by the position of each
+// message, or where the stream was restored from an older copy meanwhile, by what was decided last.
+// It is called before the first message.
 func (d *Detector) Decided(restored bool, reporters []roster.Reporter, claims []roster.Claim) {
 	reading := roster.Again
 	if restored {
@@ -100,15 +111,17 @@ func (d *Detector) Decided(restored bool, reporters []roster.Reporter, claims []
 	d.project = func(int64) (int64, bool) { return 0, false }
 }
 
-// Decide has it find out itself whose clusters are, as the service does when it reads the stream first: project tells whose agents are. Where the stream has dropped its
-// first messages, that may differ. It is called before the first message.
+// Decide has it find out itself whose clusters are, as the service does when it reads the stream
+// first: project tells whose agents are. Where the stream has dropped its first messages, that may
+// differ. It is called before the first message.
 func (d *Detector) Decide(project func(agentID int64) (int64, bool)) { d.project = project }
 
 // Concerns says whether a message is one that the service reads.
 func (d *Detector) Concerns(subject string) bool { return d.decoder.Concerns(subject) }
 
-// Take takes in the message at a position of the stream and returns what is told because of it. Error: the message is malformed, or, a [*roster.Foreign] or a [Stranger],
-// refused; the service would put it among the dead letters and go on.
+// Take takes in the message at a position of the stream and returns what is told because of it.
+// Error: the message is malformed, or, a [*roster.Foreign] or a [Stranger], refused; the service
+// would put it among the dead letters and go on.
 func (d *Detector) Take(sequence uint64, subject string, header nats.Header, data []byte) ([]events.DeployFact, error) {
 	o, err := d.decoder.Decode(subject, header, data)
 	if err != nil {
@@ -158,10 +171,12 @@ func (d *Detector) admit(o *observed.Observed, sequence uint64) (bool, error) {
 	return err == nil, err
 }
 
-// Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken in before stays known.
+// Begin has the stretch that [Detector.Covers] is about begin with the next message; what was taken
+// in before stays known.
 func (d *Detector) Begin() { d.since, d.until = time.Time{}, time.Time{} }
 
-// Covers says whether a fact is about what was observed in the messages so far: by its cluster and the time of its observation.
+// Covers says whether a fact is about what was observed in the messages so far: by its cluster and
+// the time of its observation.
 func (d *Detector) Covers(f *events.DeployFact) bool {
 	_, known := d.clusters[f.Workload.ClusterUID]
 	return known && !f.ObservedAt.Before(d.since) && !f.ObservedAt.After(d.until)
@@ -228,7 +243,8 @@ func (d *Detector) endResync(o *observed.Observed) {
 	word := d.roster.SpeaksFor(a, o.At)
 	var absent []*workload
 	for id, w := range d.workloads {
-		if _, there := came.workloads[id]; !there && word.Concerns(w.state.Key.ClusterUID, w.agentID) && w.state.Present() {
+		if _, there := came.workloads[id]; !there && word.Concerns(w.state.Key.ClusterUID, w.agentID) &&
+			w.state.Present() {
 			absent = append(absent, w)
 		}
 	}

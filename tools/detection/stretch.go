@@ -30,8 +30,9 @@ const (
 	depth = 4
 )
 
-// Replay takes in a stretch of OBSERVED. Each is called for each message, in order; it has the message taken in by detect, as [Detector.Take] would, or leaves that. Messages are read ahead
-// of it, which makes a difference to nothing but time.
+// Replay takes in a stretch of OBSERVED. Each is called for each message, in order; it has the
+// message taken in by detect, as [Detector.Take] would, or leaves that. Messages are read ahead of
+// it, which makes a difference to nothing but time.
 func (d *Detector) Replay(ctx context.Context, js jetstream.JetStream, cell topology.Cell, opts replay.Options,
 	each func(m *Message, detect func() ([]events.DeployFact, error)) error,
 ) error {
@@ -62,7 +63,13 @@ func (d *Detector) Replay(ctx context.Context, js jetstream.JetStream, cell topo
 }
 
 // read reads the messages and finds out what they say.
-func (d *Detector) read(ctx context.Context, js jetstream.JetStream, cell topology.Cell, opts replay.Options, heaps chan<- []Message) error {
+func (d *Detector) read(
+	ctx context.Context,
+	js jetstream.JetStream,
+	cell topology.Cell,
+	opts replay.Options,
+	heaps chan<- []Message,
+) error {
 	var heap []Message
 	most := ahead
 	if opts.OriginalPace {
@@ -81,7 +88,12 @@ func (d *Detector) read(ctx context.Context, js jetstream.JetStream, cell topolo
 		}
 	}
 	err := replay.Run(ctx, js, cell, opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		m := Message{Subject: msg.Subject(), Sequence: meta.Sequence.Stream, Number: meta.Sequence.Consumer, Stored: meta.Timestamp}
+		m := Message{
+			Subject:  msg.Subject(),
+			Sequence: meta.Sequence.Stream,
+			Number:   meta.Sequence.Consumer,
+			Stored:   meta.Timestamp,
+		}
 		m.said, m.err = d.decoder.Decode(m.Subject, msg.Headers(), msg.Data())
 		if heap == nil {
 			heap = make([]Message, 0, most)

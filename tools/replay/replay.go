@@ -1,8 +1,10 @@
-// Package replay reads a stretch of a stream's history again, in order, at full speed or at the pace it happened.
+// Package replay reads a stretch of a stream's history again, in order, at full speed or at the
+// pace it happened.
 //
-// The stretch ends where the stream ended when the replay began, so that a replay of a live stream ends too, and two replays of the same
-// stretch give the same messages. Messages that the stream has dropped meanwhile (age, size, a newer one on the same
-// subject) are not there to be replayed. Nothing of a replay is left on the server.
+// The stretch ends where the stream ended when the replay began, so that a replay of a live stream
+// ends too, and two replays of the same stretch give the same messages. Messages that the stream
+// has dropped meanwhile (age, size, a newer one on the same subject) are not there to be replayed.
+// Nothing of a replay is left on the server.
 package replay
 
 import (
@@ -21,13 +23,16 @@ import (
 
 // Options of a replay. The zero value replays a whole stream at full speed.
 type Options struct {
-	// Subject is a filter below lockstep.<cell>., such as workspace.> or observed.7.>. It names the stream by its first token.
+	// Subject is a filter below lockstep.<cell>., such as workspace.> or observed.7.>. It names the
+	// stream by its first token.
 	Subject string
 	// Also are further filters on the same stream, none of which has a subject in common with another.
 	Also []string
-	// FromSequence and ToSequence bound the stretch, both included; 0 means from the beginning, to the end.
+	// FromSequence and ToSequence bound the stretch, both included; 0 means from the beginning, to
+	// the end.
 	FromSequence, ToSequence uint64
-	// FromTime and ToTime bound it by the time of storing; zero means from the beginning, to the end. FromSequence and FromTime exclude each other.
+	// FromTime and ToTime bound it by the time of storing; zero means from the beginning, to the
+	// end. FromSequence and FromTime exclude each other.
 	FromTime, ToTime time.Time
 	// OriginalPace keeps the time between messages as it was.
 	OriginalPace bool
@@ -37,7 +42,13 @@ type Options struct {
 const batch = 500
 
 // Run gives each message of the stretch to take, in order, and stops at its first error.
-func Run(ctx context.Context, js jetstream.JetStream, cell topology.Cell, opts Options, take func(jetstream.Msg, *jetstream.MsgMetadata) error) error {
+func Run(
+	ctx context.Context,
+	js jetstream.JetStream,
+	cell topology.Cell,
+	opts Options,
+	take func(jetstream.Msg, *jetstream.MsgMetadata) error,
+) error {
 	name, err := streamOf(opts.Subject)
 	if err != nil {
 		return err
@@ -70,7 +81,13 @@ func Run(ctx context.Context, js jetstream.JetStream, cell topology.Cell, opts O
 	return drain(ctx, consumer, end, opts.ToTime, take)
 }
 
-func drain(ctx context.Context, consumer jetstream.Consumer, end uint64, until time.Time, take func(jetstream.Msg, *jetstream.MsgMetadata) error) error {
+func drain(
+	ctx context.Context,
+	consumer jetstream.Consumer,
+	end uint64,
+	until time.Time,
+	take func(jetstream.Msg, *jetstream.MsgMetadata) error,
+) error {
 	messages, err := consumer.Messages(jetstream.PullMaxMessages(batch))
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
@@ -112,7 +129,10 @@ func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Ms
 
 func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) {
 	if o.FromSequence != 0 && !o.FromTime.IsZero() {
-		return jetstream.ConsumerConfig{}, fault.New(errcode.InvalidArgument, "a replay begins at a sequence or at a time, not both")
+		return jetstream.ConsumerConfig{}, fault.New(
+			errcode.InvalidArgument,
+			"a replay begins at a sequence or at a time, not both",
+		)
 	}
 	cfg := jetstream.ConsumerConfig{
 		FilterSubjects:    o.filters(cell),
@@ -151,7 +171,12 @@ func streamOf(subject string) (string, error) {
 		for i, s := range streams {
 			families[i] = s.Family
 		}
-		return "", fault.New(errcode.InvalidArgument, "subject %q must begin with one of %s, as in workspace.>", subject, strings.Join(families, ", "))
+		return "", fault.New(
+			errcode.InvalidArgument,
+			"subject %q must begin with one of %s, as in workspace.>",
+			subject,
+			strings.Join(families, ", "),
+		)
 	}
 	return streams[i].Name, nil
 }

@@ -27,7 +27,13 @@ func history(t *testing.T) jetstream.JetStream {
 	js := natstest.JetStream(t, natstest.Server(t))
 	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, topology.Options{StorageBytes: 1 << 28}))
 	for i := range 10 {
-		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: cell.Workspace(1, fmt.Sprintf("w%d", i%2), "state_changed"), Data: fmt.Appendf(nil, "%d", i)})
+		_, err := js.PublishMsg(
+			t.Context(),
+			&nats.Msg{
+				Subject: cell.Workspace(1, fmt.Sprintf("w%d", i%2), "state_changed"),
+				Data:    fmt.Appendf(nil, "%d", i),
+			},
+		)
 		require.NoError(t, err)
 	}
 	return js
@@ -35,11 +41,14 @@ func history(t *testing.T) jetstream.JetStream {
 
 func collect(t *testing.T, js jetstream.JetStream, opts replay.Options) (data string, times []time.Time) {
 	t.Helper()
-	require.NoError(t, replay.Run(t.Context(), js, cell, opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		data += string(msg.Data())
-		times = append(times, meta.Timestamp)
-		return nil
-	}))
+	require.NoError(
+		t,
+		replay.Run(t.Context(), js, cell, opts, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) error {
+			data += string(msg.Data())
+			times = append(times, meta.Timestamp)
+			return nil
+		}),
+	)
 	return data, times
 }
 
@@ -71,11 +80,20 @@ func TestAReplayEndsWhereTheStreamEndedWhenItBegan(t *testing.T) {
 	t.Parallel()
 	js := history(t)
 	seen := 0
-	require.NoError(t, replay.Run(t.Context(), js, cell, replay.Options{Subject: "workspace.>"}, func(jetstream.Msg, *jetstream.MsgMetadata) error {
-		seen++
-		_, err := js.Publish(t.Context(), cell.Workspace(1, "w0", "state_changed"), []byte("new"))
-		return err
-	}))
+	require.NoError(
+		t,
+		replay.Run(
+			t.Context(),
+			js,
+			cell,
+			replay.Options{Subject: "workspace.>"},
+			func(jetstream.Msg, *jetstream.MsgMetadata) error {
+				seen++
+				_, err := js.Publish(t.Context(), cell.Workspace(1, "w0", "state_changed"), []byte("new"))
+				return err
+			},
+		),
+	)
 	require.Equal(t, 10, seen)
 }
 
@@ -86,8 +104,20 @@ func TestRefusals(t *testing.T) {
 	err := replay.Run(t.Context(), js, cell, replay.Options{Subject: "nothing.>"}, none)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	require.ErrorContains(t, err, "observed, desired")
-	err = replay.Run(t.Context(), js, cell, replay.Options{Subject: "workspace.>", FromSequence: 1, FromTime: time.Now()}, none)
+	err = replay.Run(
+		t.Context(),
+		js,
+		cell,
+		replay.Options{Subject: "workspace.>", FromSequence: 1, FromTime: time.Now()},
+		none,
+	)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
-	err = replay.Run(t.Context(), js, cell, replay.Options{Subject: "workspace.>"}, func(jetstream.Msg, *jetstream.MsgMetadata) error { return fmt.Errorf("enough") })
+	err = replay.Run(
+		t.Context(),
+		js,
+		cell,
+		replay.Options{Subject: "workspace.>"},
+		func(jetstream.Msg, *jetstream.MsgMetadata) error { return fmt.Errorf("enough") },
+	)
 	require.EqualError(t, err, "enough")
 }

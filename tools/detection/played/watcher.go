@@ -1,4 +1,5 @@
-// Package played plays a watcher for tests: messages of the stream OBSERVED as one would tell of Deployments, at times that the test says.
+// Package played plays a watcher for tests: messages of the stream OBSERVED as one would tell of
+// Deployments, at times that the test says.
 package played
 
 import (
@@ -17,7 +18,8 @@ import (
 // Namespace of all Deployments.
 const Namespace = "shop"
 
-// Watcher is that of an agent in one cluster. Its messages are given to Say, whose error ends the telling.
+// Watcher is that of an agent in one cluster. Its messages are given to Say, whose error ends the
+// telling.
 type Watcher struct {
 	Cell topology.Cell
 	Now  time.Time
@@ -45,7 +47,11 @@ func (w *Watcher) cluster() string { return cmp.Or(w.Cluster, Cluster) }
 func (w *Watcher) say(subject, kind string, data any) error {
 	w.events++
 	e, err := event.New(event.Attributes{
-		Type: kind, Source: event.AgentSource(string(w.Cell), w.agent(), "watcher"), Subject: "s", ID: strconv.FormatInt(w.agent(), 10) + "/" + strconv.Itoa(w.events), Time: w.Now,
+		Type:    kind,
+		Source:  event.AgentSource(string(w.Cell), w.agent(), "watcher"),
+		Subject: "s",
+		ID:      strconv.FormatInt(w.agent(), 10) + "/" + strconv.Itoa(w.events),
+		Time:    w.Now,
 	}, data)
 	if err != nil {
 		return fmt.Errorf("played: %w", err)
@@ -65,7 +71,11 @@ func (w *Watcher) next() string {
 // Tick says what time it is, 15 seconds later.
 func (w *Watcher) Tick() error {
 	w.Now = w.Now.Add(15 * time.Second)
-	return w.say(w.Cell.ObservedTick(w.agent()), events.TypeObservedTick, events.ObservedTick{ClusterUID: w.cluster(), ObservedAt: w.Now})
+	return w.say(
+		w.Cell.ObservedTick(w.agent()),
+		events.TypeObservedTick,
+		events.ObservedTick{ClusterUID: w.cluster(), ObservedAt: w.Now},
+	)
 }
 
 // List is a full resync with these Deployments.
@@ -76,8 +86,17 @@ func (w *Watcher) List(id string, deployments ...*Deployment) error {
 	count := 2 * len(deployments)
 	listed := strconv.Itoa(100 + w.Versions)
 	err := w.say(w.Cell.ObservedResync(w.agent()), events.TypeObservedResyncBegun, map[string]any{
-		"resync_id": id, "cluster_uid": w.cluster(), "cause": "start", "count": count, "observed_at": w.Now, "scope": "workloads", "selection": "all",
-		"list_versions": []map[string]string{{"kind": "deployment", "resource_version": listed}, {"kind": "replicaset", "resource_version": listed}},
+		"resync_id":   id,
+		"cluster_uid": w.cluster(),
+		"cause":       "start",
+		"count":       count,
+		"observed_at": w.Now,
+		"scope":       "workloads",
+		"selection":   "all",
+		"list_versions": []map[string]string{
+			{"kind": "deployment", "resource_version": listed},
+			{"kind": "replicaset", "resource_version": listed},
+		},
 	})
 	for _, d := range deployments {
 		if err == nil {
@@ -96,7 +115,8 @@ func (w *Watcher) List(id string, deployments ...*Deployment) error {
 	})
 }
 
-// As is the same Deployment as another watcher tells of it: one of the same cluster, or one that says it is.
+// As is the same Deployment as another watcher tells of it: one of the same cluster, or one that
+// says it is.
 func (d *Deployment) As(w *Watcher) *Deployment {
 	same := *d
 	same.w = w
@@ -126,8 +146,17 @@ func (w *Watcher) Deployment(name string, annotations map[string]string) *Deploy
 
 func (d *Deployment) meta(name, uid, version string, created time.Time) events.ObjectMeta {
 	m := events.ObjectMeta{
-		ClusterUID: d.w.cluster(), Namespace: Namespace, Name: name, UID: uid, ResourceVersion: version, Verb: events.VerbUpserted, UpdateType: events.UpdateTypePartial,
-		ObservedAt: d.w.Now, CreatedAt: &created, Annotations: d.annotations, Labels: map[string]string{"app": d.name},
+		ClusterUID:      d.w.cluster(),
+		Namespace:       Namespace,
+		Name:            name,
+		UID:             uid,
+		ResourceVersion: version,
+		Verb:            events.VerbUpserted,
+		UpdateType:      events.UpdateTypePartial,
+		ObservedAt:      d.w.Now,
+		CreatedAt:       &created,
+		Annotations:     d.annotations,
+		Labels:          map[string]string{"app": d.name},
 	}
 	if d.w.resync != "" {
 		m.UpdateType, m.ResyncID = events.UpdateTypeFull, d.w.resync
@@ -145,24 +174,67 @@ func (d *Deployment) Tell() error {
 		reason, message = "NewReplicaSetAvailable", "has successfully progressed"
 	}
 	count, none := replicas, 0
-	return d.w.say(d.w.Cell.ObservedWorkload(d.w.agent(), "deployment", Namespace, d.name), events.TypeObservedWorkload, events.ObservedWorkload{
-		Object: d.meta(d.name, "uid-"+d.name, d.version, d.w.Now.Add(-time.Hour).Truncate(time.Hour)), Kind: events.WorkloadKindDeployment, Generation: d.revision,
-		ObservedGeneration: d.revision, SpecReplicas: &count, HasStatus: true, Strategy: "RollingUpdate", Revision: d.revision,
-		Replicas: replicas, UpdatedReplicas: d.updated, ReadyReplicas: d.available, AvailableReplicas: d.available, UnavailableReplicas: replicas - d.available,
-		TerminatingReplicas: &none,
-		Template:            &events.PodTemplate{Digest: "d-" + d.image, Images: []events.TemplateImage{{Container: "c", Image: d.image}}, ChangedAt: &d.started, ChangedBy: "kubectl"},
-		Conditions: []events.Condition{{
-			Type: "Progressing", Status: "True", Reason: reason, Message: fmt.Sprintf("ReplicaSet %q %s.", d.name+"-"+d.hash(), message),
-			LastUpdateTime: &at, LastTransitionTime: &d.started,
-		}},
-	})
+	return d.w.say(
+		d.w.Cell.ObservedWorkload(d.w.agent(), "deployment", Namespace, d.name),
+		events.TypeObservedWorkload,
+		events.ObservedWorkload{
+			Object: d.meta(
+				d.name,
+				"uid-"+d.name,
+				d.version,
+				d.w.Now.Add(-time.Hour).Truncate(time.Hour),
+			),
+			Kind:                events.WorkloadKindDeployment,
+			Generation:          d.revision,
+			ObservedGeneration:  d.revision,
+			SpecReplicas:        &count,
+			HasStatus:           true,
+			Strategy:            "RollingUpdate",
+			Revision:            d.revision,
+			Replicas:            replicas,
+			UpdatedReplicas:     d.updated,
+			ReadyReplicas:       d.available,
+			AvailableReplicas:   d.available,
+			UnavailableReplicas: replicas - d.available,
+			TerminatingReplicas: &none,
+			Template: &events.PodTemplate{
+				Digest:    "d-" + d.image,
+				Images:    []events.TemplateImage{{Container: "c", Image: d.image}},
+				ChangedAt: &d.started,
+				ChangedBy: "kubectl",
+			},
+			Conditions: []events.Condition{
+				{
+					Type:               "Progressing",
+					Status:             "True",
+					Reason:             reason,
+					Message:            fmt.Sprintf("ReplicaSet %q %s.", d.name+"-"+d.hash(), message),
+					LastUpdateTime:     &at,
+					LastTransitionTime: &d.started,
+				},
+			},
+		},
+	)
 }
 
 func (d *Deployment) tellSet() error {
-	return d.w.say(d.w.Cell.ObservedWorkload(d.w.agent(), "deployment", Namespace, d.name), events.TypeObservedWorkloadRevision, events.ObservedWorkloadRevision{
-		Object: d.meta(d.name+"-"+d.hash(), "rs-"+d.name+"-"+strconv.Itoa(d.revision), d.set, d.started), Kind: events.WorkloadRevisionKindReplicaset,
-		Workload: d.name, WorkloadUID: "uid-" + d.name, Revision: d.revision, TemplateHash: d.hash(),
-	})
+	return d.w.say(
+		d.w.Cell.ObservedWorkload(d.w.agent(), "deployment", Namespace, d.name),
+		events.TypeObservedWorkloadRevision,
+		events.ObservedWorkloadRevision{
+			Object: d.meta(
+				d.name+"-"+d.hash(),
+				"rs-"+d.name+"-"+strconv.Itoa(d.revision),
+				d.set,
+				d.started,
+			),
+			Kind:         events.WorkloadRevisionKindReplicaset,
+			Workload:     d.name,
+			WorkloadUID:  "uid-" + d.name,
+			Revision:     d.revision,
+			TemplateHash: d.hash(),
+		},
+	)
 }
 
 // Roll begins a rollout of an image's tag.
