@@ -189,7 +189,7 @@ func commandsMakeSubscribers(s *fixture.System, cli fixture.CLI) {
 	s.Secrets.Add(credentials.Password)
 
 	require.Regexp(t, `(?m)^ci +\S*deploy\.\*\.commanded\.> .* active$`, cli.OK("subscriber", "list"))
-	require.Contains(t, cli.Fails(6, "subscriber", "create", "other", "--credentials", file), "exists already")
+	require.Contains(t, cli.Fails(6, "subscriber", "create", "other", "--credentials", file), "already exists")
 	require.Contains(t, cli.Fails(6, "subscriber", "create", "ci", "--credentials", file+".2"), "ci")
 	require.NoFileExists(t, file+".2")
 	require.Contains(

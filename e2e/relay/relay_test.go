@@ -223,7 +223,7 @@ func TestRelayForwardsBytes(t *testing.T) {
 	}, fixture.Timeout, time.Second)
 
 	forwarding := cli.Start("relay", "forward", "bytes", "sink")
-	address, _, _ := strings.Cut(forwarding.AwaitLine("leads to sink"), " ")
+	address, _, _ := strings.Cut(forwarding.AwaitLine("forwards to sink"), " ")
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)

@@ -87,7 +87,7 @@ func moveCluster(s *fixture.System, to, agent int64) {
 		t.Helper()
 		code, _, note := cli.Run("replay", "--through", "deploys")
 		require.Zero(t, code, note)
-		require.Contains(t, note, " 0 were published otherwise, 0 were not published, 0 were published and are not said")
+		require.Contains(t, note, " 0 different, 0 not published, 0 published but not detected")
 		require.Regexp(t, fmt.Sprintf(`agent %d, .* messages are refused`, agent), note)
 		cli.OK("rebuild", "deploys", "--check")
 	}
