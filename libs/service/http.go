@@ -19,8 +19,6 @@ type HTTPOptions struct {
 	Logger     *slog.Logger
 	Metrics    prometheus.Registerer // counts and times requests; optional
 	StopBefore []string              // parts that the handler works with: they are stopped after it
-	// Handover is where the handler gives back connections that it has taken over. Optional.
-	Handover *Handover
 	// WrapConn puts something between a connection and the TLS on it. Optional.
 	WrapConn func(net.Conn) net.Conn
 }
@@ -121,13 +119,7 @@ func (s *httpServer) run(ctx context.Context, self *Handle) error {
 		BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog:    slog.NewLogLogger(s.options.Logger.With(slog.String("part", s.name)).Handler(), slog.LevelWarn),
 	}
-	served := make(chan error, 2)
-	servings := 1
-	if s.options.Handover != nil {
-		servings = 2
-		s.options.Handover.Prepare(server)
-		go func() { served <- s.options.Handover.Serve(server) }()
-	}
+	served := make(chan error, 1)
 	go func() { served <- server.Serve(self.Listener()) }()
 	self.Ready()
 	select {
@@ -139,10 +131,8 @@ func (s *httpServer) run(ctx context.Context, self *Handle) error {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were cut: %w", err), server.Close())
 	}
-	for range servings {
-		if end := <-served; !errors.Is(end, http.ErrServerClosed) {
-			err = errors.Join(err, end)
-		}
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, end)
 	}
 	return err
 }

@@ -162,7 +162,7 @@ func (p *process) openPeers(context.Context) error {
 	p.hub = hub.New(hub.Config{Self: p.self.ID, Registry: p.registry, Peer: p.peers.Session, Patience: p.cfg.External.Patience})
 	p.internal = p.listener("internal", p.cfg.Internal.Listener, &peer.Handler{
 		Verifier: verifier, Sessions: &p.ofRelays, Follow: p.hub.Follow, Tunnel: p.cfg.Tunnel.tunnel(), Logger: p.tel.Logger,
-	}, nil)
+	})
 	return nil
 }
 
@@ -207,17 +207,15 @@ func (p *process) openExternal(context.Context) error {
 	}
 	authenticator := proxy.NewAuthenticator(users, services, p.directory.Changed, time.Now)
 	p.transport = proxy.NewTransport(p.hub)
-	handover := service.NewHandover()
 	p.proxy = proxy.NewHandler(proxy.Config{
 		Authenticator: authenticator, Directory: p.directory, Rules: rules, Opener: p.hub, Transport: p.transport, Audit: p.trail,
-		Handover: handover, IdleTimeout: p.cfg.External.IdleTimeout, ReadHeaderTimeout: p.cfg.External.ReadHeaderTimeout,
 		MaxRequests: p.cfg.External.MaxRequests, MaxRequestsPerCaller: p.cfg.External.MaxRequestsPerCaller, Logger: p.tel.Logger, Now: time.Now,
 	})
 	mux := http.NewServeMux()
 	mux.Handle("/", connectapi.NewHandler(connectapi.Dependencies{
 		Registry: p.registry, Callers: authenticator, May: p.proxy.May, Get: p.proxy.Get, Logger: p.tel.Logger, Interceptors: []connect.Interceptor{tracing},
 	}))
-	p.external = p.listener("external", p.cfg.External.Listener, p.proxy.Before(p.tel.HTTP, mux), handover)
+	p.external = p.listener("external", p.cfg.External.Listener, p.proxy.Before(p.tel.HTTP, mux))
 	return nil
 }
 
@@ -226,12 +224,12 @@ func (p *process) openAgents(context.Context) error {
 		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book}, Configurations: p.configurations,
 		Sessions: &p.ofAgents, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
-	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake, nil)
+	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake)
 	return nil
 }
 
-func (p *process) listener(name string, cfg service.Listener, handler http.Handler, handover *service.Handover) service.Part {
-	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, WrapConn: tunnel.Gather, Handover: handover})
+func (p *process) listener(name string, cfg service.Listener, handler http.Handler) service.Part {
+	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, WrapConn: tunnel.Gather})
 }
 
 // measure registers what can be seen of the relay.

@@ -39,7 +39,7 @@ func TestATokenIsRememberedUntilItEnds(t *testing.T) {
 			t.Parallel()
 			at := began
 			now := func() time.Time { return at }
-			known := &people{
+			known := &fakeDirectory{
 				changed: make(chan struct{}), key: directory.Key{ID: "k", Public: public, NotBefore: began.Add(-time.Hour), NotAfter: began.Add(time.Hour)},
 				users: map[int64]directory.User{reader: {ID: reader}},
 			}

@@ -7,9 +7,6 @@
 // A [Transport] sends requests over streams, one after the other over each. It keeps a stream only when request and answer are both over and nothing is left of them, so that no
 // answer meets another request; heads of answers are bounded. What an agent has not taken is tried elsewhere; what it may have had is sent again only where it just reads.
 //
-// There are two ways through. A plain request (package http1) over HTTP/1.1 goes the short one: its connection is taken from the server, and head and answer are passed on as they are
-// written. All others, such as those with a body, watches and upgrades, and HTTP/2, go through net/http's server and reverse proxy. What is decided, recorded and limited is the same.
-//
 // Faults are of the caller (invalid_argument, unauthenticated, permission_denied, not_found, resource_exhausted) or say unavailable: no agent came in time, it was lost, its target
 // gives no answer. Whether a request that was sent had an effect is then not known.
 package proxy

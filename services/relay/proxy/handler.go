@@ -16,7 +16,6 @@ import (
 
 	"lockstep.internal/libs/directory"
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/service"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/policy"
@@ -40,10 +39,8 @@ type Config struct {
 	Opener    Opener
 	Transport *Transport
 	Audit     *audit.Log
-	// Handover takes back connections that were taken from the server. Optional: without it none is, and plain requests cost more.
-	Handover *service.Handover
-	// IdleTimeout and ReadHeaderTimeout of connections that were taken from it, as it has them.
-	IdleTimeout, ReadHeaderTimeout time.Duration
+	// StallTimeout is how long a caller may read nothing of a large answer. Defaults to [DefaultStallTimeout].
+	StallTimeout time.Duration
 	// MaxRequests of all callers together and MaxRequestsPerCaller of one of them that may be under way.
 	MaxRequests, MaxRequestsPerCaller int
 	Logger                            *slog.Logger
@@ -55,15 +52,11 @@ type Handler struct {
 	cfg       Config
 	proxy     *httputil.ReverseProxy
 	durations *prometheus.HistogramVec
-	// attention and stall are those of each [direct].
-	attention, stall time.Duration
 
 	mu sync.Mutex
 	// visits are the requests that are under way, and under how many there are of each caller.
 	visits map[*visit]context.CancelCauseFunc
 	under  map[policy.Caller]int
-	// directs are the connections that were taken from the server.
-	directs map[*direct]struct{}
 	// draining is that they are to end, and idle is closed when there are no more.
 	draining bool
 	idle     chan struct{}
@@ -72,12 +65,12 @@ type Handler struct {
 
 // NewHandler makes a handler for paths that begin with /agents/.
 func NewHandler(cfg Config) *Handler {
-	h := &Handler{
-		cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, directs: map[*direct]struct{}{}, idle: make(chan struct{}), durations: newDurations(),
-		attention: attention, stall: stallTimeout,
+	if cfg.StallTimeout == 0 {
+		cfg.StallTimeout = DefaultStallTimeout
 	}
+	h := &Handler{cfg: cfg, under: map[policy.Caller]int{}, visits: map[*visit]context.CancelCauseFunc{}, idle: make(chan struct{}), durations: newDurations()}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, ModifyResponse: h.answered, ErrorHandler: h.failed,
+		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: buffers{}, FlushInterval: -1, ModifyResponse: h.answered, ErrorHandler: h.failed,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	return h
@@ -85,9 +78,6 @@ func NewHandler(cfg Config) *Handler {
 
 // ServeHTTP serves one request to its end.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.direct(w, r) {
-		return
-	}
 	v, err := h.admit(r)
 	if err != nil {
 		h.answer(w, r, err)
@@ -119,7 +109,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(failure)
 		}
 	}()
-	h.carry(&answer{ResponseWriter: w, visit: v}, r.WithContext(ctx), v)
+	h.carry(&answer{ResponseWriter: w, visit: v, stall: h.cfg.StallTimeout}, r.WithContext(ctx), v)
 }
 
 // unfinished says why an answer was not completed.

@@ -25,8 +25,8 @@ import (
 
 func TestTheClusterIsToldByTheRelayWhoTheCallerIs(t *testing.T) {
 	t.Parallel()
-	target := &seen{}
-	f := stand(t, setup(t, target))
+	target := &lastRequest{}
+	f := newFixture(t, newAgent(t, target))
 	ci, err := f.services.Sign("ci")
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
@@ -61,7 +61,7 @@ func TestTheClusterIsToldByTheRelayWhoTheCallerIs(t *testing.T) {
 
 func TestNobodyAppearsAsSomebodyElse(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, &seen{}))
+	f := newFixture(t, newAgent(t, &lastRequest{}))
 	for _, header := range []string{"Impersonate-User", "impersonate-group", "IMPERSONATE-UID", "Impersonate-Extra-scopes", "Impersonate-Whatever"} {
 		response, body := f.ask(admin, http.MethodGet, "/agents/7/kubernetes/api", http.Header{http.CanonicalHeaderKey(header): {"system:masters"}})
 		require.Equal(t, http.StatusForbidden, response.StatusCode)
@@ -79,7 +79,7 @@ func TestNobodyAppearsAsSomebodyElse(t *testing.T) {
 
 func TestWhatReadersMay(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, &seen{}))
+	f := newFixture(t, newAgent(t, &lastRequest{}))
 	for _, c := range []struct {
 		method, path string
 		header       http.Header
@@ -114,7 +114,7 @@ func TestWhatReadersMay(t *testing.T) {
 // A token counts where it is meant for, and signs nothing by its own word.
 func TestTokensThatAreNoTokensHere(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, &seen{}))
+	f := newFixture(t, newAgent(t, &lastRequest{}))
 	segment := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	claims := segment(fmt.Sprintf(`{"iss":"gitlab","aud":"gitlab-kas","sub":"ci","exp":%d}`, time.Now().Add(time.Hour).Unix()))
 	sign := func(cfg auth.Config) string {
@@ -152,7 +152,7 @@ func TestTokensThatAreNoTokensHere(t *testing.T) {
 
 func TestATokenThatWasAcceptedIsLookedAtAgainWhenTheDirectoryChanges(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, &seen{}))
+	f := newFixture(t, newAgent(t, &lastRequest{}))
 	token := http.Header{"Authorization": {f.token(developer)}}
 	response, _ := f.ask(0, http.MethodGet, "/agents/7/kubernetes/api", token)
 	require.Equal(t, http.StatusOK, response.StatusCode)
@@ -166,8 +166,8 @@ func TestATokenThatWasAcceptedIsLookedAtAgainWhenTheDirectoryChanges(t *testing.
 
 func TestATargetHearsWhatIsForIt(t *testing.T) {
 	t.Parallel()
-	target := &seen{}
-	f := stand(t, setup(t, target))
+	target := &lastRequest{}
+	f := newFixture(t, newAgent(t, target))
 	response, body := f.ask(0, http.MethodGet, "/agents/7/http/shop/a%2Fb?c=d&e=%20f", http.Header{
 		"Lockstep-Authorization": {f.token(developer)}, "Authorization": {"Basic x"}, "Connection": {"X-Hop"}, "X-Hop": {"1"}, "Te": {"trailers"}, "X-Forwarded-For": {"10.9.8.7"}, "Impersonate-User": {"x"},
 	})
@@ -190,7 +190,7 @@ func TestATargetHearsWhatIsForIt(t *testing.T) {
 
 func TestWhatIsOnRecord(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		if strings.HasPrefix(r.URL.Path, "/broken") {
 			panic(http.ErrAbortHandler)
@@ -239,7 +239,7 @@ func TestWhatIsOnRecord(t *testing.T) {
 
 func TestACallerWhoLeavesIsOnRecord(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "begun")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -273,21 +273,24 @@ func TestWhoMayNoLongerIsCutOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		user   int64
 		path   string
-		change func(*people)
+		change func(*fakeDirectory)
 	}{
-		"a watch":                      {reader, "/kubernetes/api/v1/pods?watch=true", func(p *people) { p.roles[reader] = directory.RoleNone }},
-		"a watch, as few write it":     {reader, "/kubernetes/api/v1/pods?watch", func(p *people) { p.roles[reader] = directory.RoleNone }},
-		"a log":                        {reader, "/kubernetes/api/v1/namespaces/a/pods/b/log?follow=T", func(p *people) { delete(p.users, reader) }},
-		"an answer that does not end":  {developer, "/http/shop/events", func(p *people) { p.roles[developer] = directory.RoleReader }},
-		"who is blocked":               {admin, "/http/shop/events", func(p *people) { p.users[admin] = directory.User{ID: admin, Admin: true, Blocked: true} }},
-		"a watch as member of a group": {developer, "/kubernetes/api/v1/secrets?watch=1", func(p *people) { p.roles[developer] = directory.RoleReader }},
-		"of an agent that is revoked":  {reader, "/kubernetes/api/v1/pods?watch=1", func(p *people) { p.agents[agentID] = directory.Agent{ID: agentID, ProjectID: 3, Revoked: true} }},
-		"of an agent that is no more":  {admin, "/kubernetes/api/v1/pods?watch=1", func(p *people) { delete(p.agents, agentID) }},
-		"an administrator no more":     {admin, "/kubernetes/api/v1/pods?watch=1", func(p *people) { p.users[admin] = directory.User{ID: admin}; p.roles[admin] = directory.RoleReader }},
+		"a watch":                      {reader, "/kubernetes/api/v1/pods?watch=true", func(p *fakeDirectory) { p.roles[reader] = directory.RoleNone }},
+		"a watch, as few write it":     {reader, "/kubernetes/api/v1/pods?watch", func(p *fakeDirectory) { p.roles[reader] = directory.RoleNone }},
+		"a log":                        {reader, "/kubernetes/api/v1/namespaces/a/pods/b/log?follow=T", func(p *fakeDirectory) { delete(p.users, reader) }},
+		"an answer that does not end":  {developer, "/http/shop/events", func(p *fakeDirectory) { p.roles[developer] = directory.RoleReader }},
+		"who is blocked":               {admin, "/http/shop/events", func(p *fakeDirectory) { p.users[admin] = directory.User{ID: admin, Admin: true, Blocked: true} }},
+		"a watch as member of a group": {developer, "/kubernetes/api/v1/secrets?watch=1", func(p *fakeDirectory) { p.roles[developer] = directory.RoleReader }},
+		"of an agent that is revoked":  {reader, "/kubernetes/api/v1/pods?watch=1", func(p *fakeDirectory) { p.agents[agentID] = directory.Agent{ID: agentID, ProjectID: 3, Revoked: true} }},
+		"of an agent that is no more":  {admin, "/kubernetes/api/v1/pods?watch=1", func(p *fakeDirectory) { delete(p.agents, agentID) }},
+		"an administrator no more": {admin, "/kubernetes/api/v1/pods?watch=1", func(p *fakeDirectory) {
+			p.users[admin] = directory.User{ID: admin}
+			p.roles[admin] = directory.RoleReader
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := stand(t, setup(t, http.HandlerFunc(endless)))
+			f := newFixture(t, newAgent(t, http.HandlerFunc(endless)))
 			_, r := f.say(c.user, "GET /agents/7"+c.path+" HTTP/1.1\r\n\r\n")
 			response, err := http.ReadResponse(r, nil)
 			require.NoError(t, err)
@@ -306,7 +309,7 @@ func TestWhoMayNoLongerIsCutOff(t *testing.T) {
 func TestADrainEndsWatchesAndWaitsForTheRest(t *testing.T) {
 	t.Parallel()
 	let := make(chan struct{})
-	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/slow" {
 			endless(w, r)
 			return
@@ -348,7 +351,7 @@ func TestADrainEndsWatchesAndWaitsForTheRest(t *testing.T) {
 
 func TestRequestsAreLimited(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, http.HandlerFunc(endless)))
+	f := newFixture(t, newAgent(t, http.HandlerFunc(endless)))
 	for range 3 {
 		_, r := f.say(developer, "GET /agents/7/http/shop/ HTTP/1.1\r\n\r\n")
 		_, err := http.ReadResponse(r, nil)
@@ -365,7 +368,7 @@ func TestRequestsAreLimited(t *testing.T) {
 
 func TestAnUpgradedConnectionEndsInEachDirectionByItself(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
@@ -413,7 +416,7 @@ func TestATargetsBytesAreCarriedAsTheyAre(t *testing.T) {
 		_ = l.Close()
 		serving.Wait()
 	})
-	f := stand(t, setupAt(t, l.Addr().String()))
+	f := newFixture(t, newAgentAt(t, l.Addr().String()))
 	conn, r := f.say(developer, "GET /agents/7/tcp/db HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\nGET / HTTP/1.1\r\n\r\n")
 	response, err := http.ReadResponse(r, nil)
 	require.NoError(t, err)
@@ -431,7 +434,7 @@ func TestATargetsBytesAreCarriedAsTheyAre(t *testing.T) {
 // A caller that stops in the middle of what it sends hears what became of it all the same.
 func TestAnAnswerDoesNotWaitForTheRestOfTheRequest(t *testing.T) {
 	t.Parallel()
-	f := stand(t, setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := newFixture(t, newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadFull(r.Body, make([]byte, 5))
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -458,8 +461,8 @@ func TestAnAnswerDoesNotWaitForTheRestOfTheRequest(t *testing.T) {
 
 func TestMayAndGetAskAsTheCaller(t *testing.T) {
 	t.Parallel()
-	target := &seen{}
-	f := stand(t, setup(t, target))
+	target := &lastRequest{}
+	f := newFixture(t, newAgent(t, target))
 	require.NoError(t, f.handler.May(policy.Caller{UserID: reader}, agentID))
 	require.Equal(t, errcode.NotFound, fault.CodeOf(f.handler.May(policy.Caller{UserID: stranger}, agentID)))
 	require.Equal(t, errcode.PermissionDenied, fault.CodeOf(f.handler.May(policy.Caller{Subject: "cd"}, agentID)))

@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bed is an agent in front of a target.
-type bed struct {
+// agentFixture is an agent in front of a target, and the tunnel to it.
+type agentFixture struct {
 	t         *testing.T
 	transport *proxy.Transport
 	session   *tunnel.Session
@@ -40,16 +40,16 @@ type bed struct {
 	absent chan struct{}
 }
 
-func setup(t *testing.T, target http.Handler) *bed {
+func newAgent(t *testing.T, target http.Handler) *agentFixture {
 	t.Helper()
 	server := httptest.NewServer(target)
 	t.Cleanup(server.Close)
-	return setupAt(t, server.Listener.Addr().String())
+	return newAgentAt(t, server.Listener.Addr().String())
 }
 
-func setupAt(t *testing.T, target string) *bed {
+func newAgentAt(t *testing.T, target string) *agentFixture {
 	t.Helper()
-	b := &bed{t: t, target: target}
+	b := &agentFixture{t: t, target: target}
 	near, far := net.Pipe()
 	b.session = tunnel.NewSession(near, false, true, tunnel.Config{}, nil)
 	agent := tunnel.NewSession(far, true, true, tunnel.Config{}, b.serve)
@@ -66,7 +66,7 @@ func setupAt(t *testing.T, target string) *bed {
 }
 
 // serve is the agent: it joins each stream with the target.
-func (b *bed) serve(s *tunnel.Stream) {
+func (b *agentFixture) serve(s *tunnel.Stream) {
 	if b.opened.Add(1) <= b.elsewhere.Load() {
 		s.Reset(tunnel.Elsewhere, "not here")
 		return
@@ -80,7 +80,7 @@ func (b *bed) serve(s *tunnel.Stream) {
 	_, _, _ = tunnel.Join(s, conn.(*net.TCPConn)) //nolint:dogsled // both ends know why
 }
 
-func (b *bed) Open(ctx context.Context, _ *hub.Attempt, to route.Instruction) (*hub.Route, error) {
+func (b *agentFixture) Open(ctx context.Context, _ *hub.Attempt, to route.Instruction) (*hub.Route, error) {
 	if b.absent != nil {
 		select {
 		case <-b.absent:
@@ -95,14 +95,14 @@ func (b *bed) Open(ctx context.Context, _ *hub.Attempt, to route.Instruction) (*
 	return &hub.Route{Stream: s, Connection: registry.Connection{ID: b.connections.Add(1)}}, nil
 }
 
-func (b *bed) do(method, path string, body io.Reader) (*http.Response, error) {
+func (b *agentFixture) do(method, path string, body io.Reader) (*http.Response, error) {
 	b.t.Helper()
 	request, err := http.NewRequestWithContext(proxy.With(b.t.Context(), &proxy.Way{To: route.Instruction{AgentID: 7, Target: "shop"}}), method, "http://shop"+path, body)
 	require.NoError(b.t, err)
 	return b.transport.RoundTrip(request)
 }
 
-func (b *bed) get(path string) string {
+func (b *agentFixture) get(path string) string {
 	b.t.Helper()
 	response, err := b.do(http.MethodGet, path, nil)
 	require.NoError(b.t, err)
@@ -119,7 +119,7 @@ func read(t *testing.T, response *http.Response) string {
 
 func TestRequestsShareAStream(t *testing.T) {
 	t.Parallel()
-	b := setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.Path) }))
+	b := newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Method+" "+r.URL.Path) }))
 	for range 5 {
 		require.Equal(t, "GET /a", b.get("/a"))
 	}
@@ -131,7 +131,7 @@ func TestRequestsShareAStream(t *testing.T) {
 
 func TestBodiesGoBothWaysAtOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b := newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		w.Header().Set("Trailer", "Sum")
 		n, _ := io.Copy(w, r.Body)
@@ -148,7 +148,7 @@ func TestBodiesGoBothWaysAtOnce(t *testing.T) {
 
 func TestAConnectionThatIsUpgradedIsTheCallers(t *testing.T) {
 	t.Parallel()
-	b := setup(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	b := newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
@@ -180,7 +180,7 @@ func TestAConnectionThatIsUpgradedIsTheCallers(t *testing.T) {
 
 func TestWhatWasNotTakenIsTriedElsewhere(t *testing.T) {
 	t.Parallel()
-	b := setup(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
+	b := newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
 	b.elsewhere.Store(3)
 	require.Empty(t, b.get("/"))
 	require.EqualValues(t, 4, b.opened.Load())
@@ -211,7 +211,7 @@ func TestAStreamThatWasLetGoOfIsNoFailure(t *testing.T) {
 			_ = conn.Close()
 		}
 	})
-	b := setupAt(t, l.Addr().String())
+	b := newAgentAt(t, l.Addr().String())
 	require.Equal(t, "/first", b.get("/first"))
 	close(let)
 	require.Equal(t, "/second", b.get("/second"))
@@ -220,7 +220,7 @@ func TestAStreamThatWasLetGoOfIsNoFailure(t *testing.T) {
 
 func TestATargetThatDoesNotAnswerIsAnError(t *testing.T) {
 	t.Parallel()
-	b := setupAt(t, "127.0.0.1:1")
+	b := newAgentAt(t, "127.0.0.1:1")
 	_, err := b.do(http.MethodGet, "/", nil)
 	require.ErrorContains(t, err, "refused")
 	require.EqualValues(t, 1, b.opened.Load(), "it would not be reached from elsewhere in another way")
@@ -229,7 +229,7 @@ func TestATargetThatDoesNotAnswerIsAnError(t *testing.T) {
 func TestACallerThatLeavesEndsTheRequestAtTheTarget(t *testing.T) {
 	t.Parallel()
 	began, ended := make(chan struct{}), make(chan struct{})
-	b := setup(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	b := newAgent(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(began)
 		<-r.Context().Done()
 		close(ended)
@@ -274,9 +274,9 @@ func served(t *testing.T, serve func(net.Conn)) string {
 }
 
 // answers is a target that says what the test wants to each request, however it is asked.
-func answers(t *testing.T, said ...string) *bed {
+func answers(t *testing.T, said ...string) *agentFixture {
 	t.Helper()
-	return setupAt(t, served(t, func(conn net.Conn) {
+	return newAgentAt(t, served(t, func(conn net.Conn) {
 		asked := bufio.NewReader(conn)
 		for _, answer := range said {
 			request, err := http.ReadRequest(asked)
@@ -367,7 +367,7 @@ func TestAnswersAreToldApart(t *testing.T) {
 }
 
 // answer to one more request, empty where there is none.
-func (b *bed) answer(t *testing.T) string {
+func (b *agentFixture) answer(t *testing.T) string {
 	t.Helper()
 	response, err := b.do(http.MethodGet, "/", nil)
 	if err != nil {
@@ -385,7 +385,7 @@ func TestOnlyWhatReadsIsSentTwice(t *testing.T) {
 	const good = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
 	for method, again := range map[string]bool{http.MethodGet: true, http.MethodHead: true, http.MethodDelete: false, http.MethodPost: false} {
 		var asked atomic.Int64
-		b := setup(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		b := newAgent(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if asked.Add(1) == 2 {
 				panic(http.ErrAbortHandler)
 			}

@@ -48,28 +48,9 @@ func (h *Handler) leave(v *visit) {
 
 // rest tells who drains that nothing is under way. It is called with the mutex held.
 func (h *Handler) rest() {
-	if h.draining && len(h.visits) == 0 && len(h.directs) == 0 {
+	if h.draining && len(h.visits) == 0 {
 		h.ended.Do(func() { close(h.idle) })
 	}
-}
-
-// begin to take a connection from the server, unless the relay is drained: who drains it may have found none and waits no more, while the server waits for what is its own.
-func (h *Handler) begin(d *direct) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.draining {
-		return false
-	}
-	h.directs[d] = struct{}{}
-	return true
-}
-
-// end of a connection, here.
-func (h *Handler) end(d *direct) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.directs, d)
-	h.rest()
 }
 
 // Requests counts those that are under way.
@@ -89,9 +70,6 @@ func (h *Handler) Drain(finish context.Context) {
 			cancel(errDrained)
 		}
 	}
-	for d := range h.directs {
-		d.leave()
-	}
 	h.mu.Unlock()
 	select {
 	case <-h.idle:
@@ -100,11 +78,7 @@ func (h *Handler) Drain(finish context.Context) {
 		for _, cancel := range h.visits {
 			cancel(errDrained)
 		}
-		directs := maps.Clone(h.directs)
 		h.mu.Unlock()
-		for d := range directs {
-			d.close() // it may be writing to who does not read
-		}
 	}
 }
 
@@ -130,7 +104,7 @@ func (h *Handler) Run(ctx context.Context) {
 	}
 }
 
-// giveUp a request, if it still is under way: on a connection that was taken from the server, the next one may be somebody else's.
+// giveUp a request, if it still is under way.
 func (h *Handler) giveUp(v *visit, why error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -103,8 +103,8 @@ func (w *watched) Read(p []byte) (int, error) {
 }
 
 const (
-	// stallTimeout is how long a caller may read nothing of an answer.
-	stallTimeout = 2 * time.Minute
+	// DefaultStallTimeout is how long a caller may read nothing of a large answer.
+	DefaultStallTimeout = 2 * time.Minute
 	// stallSize is how much of an answer a connection takes in any case, in bytes.
 	stallSize = 16 << 10
 )
@@ -114,6 +114,7 @@ type answer struct {
 	http.ResponseWriter
 
 	visit *visit
+	stall time.Duration
 	// stalled runs while something is being written. A deadline that stays would end an HTTP/2 stream on which nothing comes.
 	stalled *time.Timer
 }
@@ -148,11 +149,11 @@ func (a *answer) watch() {
 	switch {
 	case !a.visit.flows:
 	case a.stalled == nil:
-		a.stalled = time.AfterFunc(stallTimeout, func() {
+		a.stalled = time.AfterFunc(a.stall, func() {
 			_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Unix(1, 0)) // it is over in any case
 		})
 	default:
-		a.stalled.Reset(stallTimeout)
+		a.stalled.Reset(a.stall)
 	}
 }
 

@@ -20,7 +20,6 @@ import (
 
 	"lockstep.internal/libs/access"
 	"lockstep.internal/libs/directory"
-	"lockstep.internal/libs/service"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/auth"
 	"lockstep.internal/services/relay/policy"
@@ -31,36 +30,36 @@ import (
 const (
 	agentID = 7
 	soon    = time.Minute
-	// Who may do what there.
+	// Users, by what they may do there.
 	reader, developer, admin, stranger = 6, 8, 5, 9
 )
 
-// people is a directory.
-type people struct {
+// fakeDirectory is a directory that a test changes.
+type fakeDirectory struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	users   map[int64]directory.User
 	agents  map[int64]directory.Agent
 	roles   map[int64]directory.Role
 	key     directory.Key
-	// asked is told which user is asked for, where it is there.
-	asked func(id int64)
+	// onUser, if set, is called with each user that is looked up.
+	onUser func(id int64)
 }
 
-func (*people) Ready() bool { return true }
+func (*fakeDirectory) Ready() bool { return true }
 
-func (p *people) Changed() <-chan struct{} {
+func (p *fakeDirectory) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changed
 }
 
-func (p *people) User(id int64) (directory.User, bool) {
+func (p *fakeDirectory) User(id int64) (directory.User, bool) {
 	p.mu.Lock()
-	asked := p.asked
+	onUser := p.onUser
 	p.mu.Unlock()
-	if asked != nil {
-		asked(id)
+	if onUser != nil {
+		onUser(id)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,14 +67,14 @@ func (p *people) User(id int64) (directory.User, bool) {
 	return u, known
 }
 
-func (p *people) Agent(id int64) (directory.Agent, bool) {
+func (p *fakeDirectory) Agent(id int64) (directory.Agent, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a, known := p.agents[id]
 	return a, known
 }
 
-func (p *people) AgentRole(user, agent int64) directory.Role {
+func (p *fakeDirectory) AgentRole(user, agent int64) directory.Role {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if agent != agentID {
@@ -84,9 +83,9 @@ func (p *people) AgentRole(user, agent int64) directory.Role {
 	return p.roles[user]
 }
 
-func (p *people) Key(id string) (directory.Key, bool) { return p.key, id == p.key.ID }
+func (p *fakeDirectory) Key(id string) (directory.Key, bool) { return p.key, id == p.key.ID }
 
-func (p *people) change(f func()) {
+func (p *fakeDirectory) change(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f()
@@ -94,83 +93,82 @@ func (p *people) change(f func()) {
 	p.changed = make(chan struct{})
 }
 
-// records is a trail that can be looked at.
-type records struct {
+// recordedTrail keeps the records that were published.
+type recordedTrail struct {
 	mu  sync.Mutex
 	all []audit.Record
 }
 
-func (r *records) publish(_ context.Context, b audit.Batch) error {
+func (r *recordedTrail) publish(_ context.Context, b audit.Batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, b.Records...)
 	return nil
 }
 
-// journal is a log that can be read while it is written.
-type journal struct {
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
 }
 
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
-// front is a relay's listener for callers with an agent behind it.
-type front struct {
-	*bed
+// fixture is a relay's listener for callers, with an agent behind it.
+type fixture struct {
+	*agentFixture
 
-	people   *people
+	people   *fakeDirectory
 	private  ed25519.PrivateKey
 	services *auth.Signer
 	handler  *proxy.Handler
 	server   *httptest.Server
-	trail    *records
+	trail    *recordedTrail
 	publish  func() []audit.Record
 	flush    func() // publishes what there is by now
-	logs     *journal
+	logs     *logBuffer
 }
 
 var shared = []byte("a secret of more than thirty-two bytes")
 
-// stance is what a front is made with.
-type stance struct {
-	slow         bool // no connection is taken from the server
-	secure       bool
-	room         int // for records
-	idle, header time.Duration
+// options of a fixture; the zero value has the defaults.
+type options struct {
+	secure bool // the relay listens with TLS
+	room   int  // for audit records
+	stall  time.Duration
 }
 
-// gathering is a listener as the relay's is, below TLS.
-type gathering struct{ net.Listener }
+// coalescing is a listener below TLS, as the relay has it.
+type coalescing struct{ net.Listener }
 
-func (g gathering) Accept() (net.Conn, error) {
-	conn, err := g.Listener.Accept()
+func (c coalescing) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	return tunnel.Gather(conn), nil
 }
 
-func stand(t *testing.T, b *bed, said ...func(*stance)) *front {
+func newFixture(t *testing.T, agent *agentFixture, set ...options) *fixture {
 	t.Helper()
-	how := stance{idle: soon, header: soon}
-	for _, say := range said {
-		say(&how)
+	var how options
+	for _, s := range set {
+		how = s
 	}
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	f := &front{bed: b, private: private, trail: &records{}, logs: &journal{}}
-	f.people = &people{
+	f := &fixture{agentFixture: agent, private: private, trail: &recordedTrail{}, logs: &logBuffer{}}
+	f.people = &fakeDirectory{
 		changed: make(chan struct{}), key: directory.Key{ID: "k", Public: public, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)},
 		users:  map[int64]directory.User{reader: {ID: reader}, developer: {ID: developer}, admin: {ID: admin, Admin: true}, stranger: {ID: stranger}},
 		agents: map[int64]directory.Agent{agentID: {ID: agentID, ProjectID: 3}},
@@ -184,21 +182,15 @@ func stand(t *testing.T, b *bed, said ...func(*stance)) *front {
 	f.services, err = auth.NewSigner(secret)
 	require.NoError(t, err)
 	trail := audit.NewLog(audit.Config{Publish: f.trail.publish, Room: how.room, Logger: slog.New(slog.DiscardHandler)})
-	handover := service.NewHandover()
-	cfg := proxy.Config{
+	f.handler = proxy.NewHandler(proxy.Config{
 		Authenticator: proxy.NewAuthenticator(users, services, f.people.Changed, time.Now), Directory: f.people,
 		Rules:  []policy.Rule{{Subject: "ci", Agents: []int64{agentID}, Targets: []string{"kubernetes"}, ReadOnly: true}},
-		Opener: b, Transport: b.transport, Audit: trail, MaxRequests: 10, MaxRequestsPerCaller: 3, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now,
-		Handover: handover, IdleTimeout: how.idle, ReadHeaderTimeout: how.header,
-	}
-	if how.slow {
-		cfg.Handover = nil
-	}
-	f.handler = proxy.NewHandler(cfg)
+		Opener: agent, Transport: agent.transport, Audit: trail, MaxRequests: 10, MaxRequestsPerCaller: 3, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Now: time.Now,
+		StallTimeout: how.stall,
+	})
 	f.server = httptest.NewUnstartedServer(f.handler)
-	handover.Prepare(f.server.Config)
 	if how.secure {
-		f.server.Listener = gathering{f.server.Listener}
+		f.server.Listener = coalescing{f.server.Listener}
 		f.server.StartTLS()
 	} else {
 		f.server.Start()
@@ -206,14 +198,13 @@ func stand(t *testing.T, b *bed, said ...func(*stance)) *front {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { f.handler.Run(ctx) })
-	running.Go(func() { _ = handover.Serve(f.server.Config) })
 	t.Cleanup(func() {
 		cancel()
 		f.handler.Drain(ctx)
 		f.server.Close()
 		_ = f.server.Config.Close()
 		running.Wait()
-		b.transport.Close()
+		agent.transport.Close()
 	})
 	f.flush = func() {
 		ended, end := context.WithCancel(context.Background())
@@ -232,7 +223,7 @@ func stand(t *testing.T, b *bed, said ...func(*stance)) *front {
 	return f
 }
 
-func (f *front) token(user int64) string {
+func (f *fixture) token(user int64) string {
 	f.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(f.private, "k", access.Grant{
@@ -243,7 +234,7 @@ func (f *front) token(user int64) string {
 }
 
 // say sends a request as it is written, with the caller's token, and returns the connection.
-func (f *front) say(user int64, request string) (net.Conn, *bufio.Reader) {
+func (f *fixture) say(user int64, request string) (net.Conn, *bufio.Reader) {
 	f.t.Helper()
 	conn, err := net.Dial("tcp", f.server.Listener.Addr().String())
 	require.NoError(f.t, err)
@@ -255,7 +246,7 @@ func (f *front) say(user int64, request string) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
-func (f *front) ask(user int64, method, path string, header http.Header) (*http.Response, string) {
+func (f *fixture) ask(user int64, method, path string, header http.Header) (*http.Response, string) {
 	f.t.Helper()
 	request, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+path, nil)
 	require.NoError(f.t, err)
@@ -272,13 +263,13 @@ func (f *front) ask(user int64, method, path string, header http.Header) (*http.
 	return response, read(f.t, response)
 }
 
-// seen is what a target was asked.
-type seen struct {
+// lastRequest is a target that keeps the last request.
+type lastRequest struct {
 	mu   sync.Mutex
 	last *http.Request
 }
 
-func (s *seen) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *lastRequest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.last = r
 	s.mu.Unlock()
@@ -289,7 +280,7 @@ func (s *seen) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Sum", "8")
 }
 
-func (s *seen) request() *http.Request {
+func (s *lastRequest) request() *http.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
