@@ -46,7 +46,7 @@ test: kubelab ## Run every test: unit, integration and end to end, against real 
 	@for m in $(ALONE); do echo "go test ./$$m/..."; (cd $$m && GOWORK=off go test -count=1 -timeout $(TIMEOUT) ./...); done
 
 # Packages whose tests start a control plane, or build programs in other languages.
-LONG_TESTS = $(addprefix lockstep.internal/,e2e/subscribers $(shell grep -rl --include='*_test.go' 'lab\.Start(' services libs tools | xargs -n1 dirname | sort -u))
+LONG_TESTS = $(addprefix lockstep.internal/,e2e/subscribers $(shell grep -rl --include='*_test.go' 'lab\.Start\b' services libs tools | xargs -n1 dirname | sort -u))
 
 .PHONY: test-short
 test-short: ## Run the tests that need no Kubernetes: for editing
