@@ -28,12 +28,16 @@ func TestNoFileNamesAFolderOutsideOfTheTree(t *testing.T) {
 func TestFoldersOutsideOfTheTreeAreFound(t *testing.T) {
 	t.Parallel()
 	// Put together here, so that this file is not found itself.
-	for _, line := range []string{"see /wo" + "rk/notes.md", "/wo" + "rk/main", `path: "/ro` + `ot/go"`,
-		"../sha" + "red/spec", "../../sha" + "red"} {
+	for _, line := range []string{
+		"see /wo" + "rk/notes.md", "/wo" + "rk/main", `path: "/ro` + `ot/go"`,
+		"../sha" + "red/spec", "../../sha" + "red",
+	} {
 		require.Len(t, architecture.Paths("some/file", []byte("first\n"+line+"\n")), 1, line)
 	}
-	for _, line := range []string{"libs/wo" + "rk/x", "https://example.org/wo" + "rk/x", "go.work", "../../libs",
-		"-mod=work", "/workspace/x"} {
+	for _, line := range []string{
+		"libs/wo" + "rk/x", "https://example.org/wo" + "rk/x", "go.work", "../../libs",
+		"-mod=work", "/workspace/x",
+	} {
 		require.Empty(t, architecture.Paths("some/file", []byte(line)), line)
 	}
 }

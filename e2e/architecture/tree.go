@@ -165,13 +165,7 @@ func readModule(root, file string) (Module, error) {
 
 // goEdit returns what the go command prints of a go.mod or go.work as JSON.
 func goEdit(into any, kind, file string) error {
-	cmd := exec.Command(
-		"go",
-		kind,
-		"edit",
-		"-json",
-		file,
-	) //nolint:gosec,noctx // a file of the tree; it reads one file and ends
+	cmd := exec.Command("go", kind, "edit", "-json", file) //nolint:gosec,noctx // reads one file of the tree
 	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("read %s: %w", file, err)

@@ -30,31 +30,53 @@ func TestCalls(t *testing.T) {
 		found     string
 	}{
 		{"sound", stoppedOnce, []history.Call{made, stop}, ""},
-		{"answered before the system went on", restartedOnce, []history.Call{made, {Workspace: id, Revision: 2, Sure: true,
-			Repeats: true}}, ""},
-		{"what was wanted already changes nothing", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop",
-			Revision: 2}}, ""},
+		{"answered before the system went on", restartedOnce, []history.Call{made, {
+			Workspace: id, Revision: 2, Sure: true,
+			Repeats: true,
+		}}, ""},
+		{"what was wanted already changes nothing", stoppedOnce, []history.Call{made, stop, {
+			Workspace: id, What: "stop",
+			Revision: 2,
+		}}, ""},
 		{"refused", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "update", Refused: true, Sure: true}}, ""},
-		{"answered twice, done once", restartedOnce, []history.Call{made, {Workspace: id, Revision: 3, Sure: true,
-			Repeats: true, Lost: 1}}, ""},
-		{"answered twice, done twice", restartedTwice, []history.Call{made, {Workspace: id, Revision: 5, Sure: true,
-			Repeats: true, Lost: 1}}, ""},
-		{"done twice for one answer", restartedTwice, []history.Call{made, {Workspace: id, What: "restart", Revision: 5,
-			Sure: true, Repeats: true}}, "users changed it 2 times, not 1 to 1"},
-		{"accepted and lost", func(b *book) { b.created().desires(2, running, running, system) }, []history.Call{made, stop},
-			"users changed it 0 times, not 1 to 1"},
+		{"answered twice, done once", restartedOnce, []history.Call{made, {
+			Workspace: id, Revision: 3, Sure: true,
+			Repeats: true, Lost: 1,
+		}}, ""},
+		{"answered twice, done twice", restartedTwice, []history.Call{made, {
+			Workspace: id, Revision: 5, Sure: true,
+			Repeats: true, Lost: 1,
+		}}, ""},
+		{"done twice for one answer", restartedTwice, []history.Call{made, {
+			Workspace: id, What: "restart", Revision: 5,
+			Sure: true, Repeats: true,
+		}}, "users changed it 2 times, not 1 to 1"},
+		{
+			"accepted and lost", func(b *book) { b.created().desires(2, running, running, system) },
+			[]history.Call{made, stop},
+			"users changed it 0 times, not 1 to 1",
+		},
 		{
 			"done twice although it repeats nothing", func(b *book) { stoppedOnce(b); b.desires(3, stopped, stopped, user) },
 			[]history.Call{made, {Workspace: id, What: "update", Revision: 3, Sure: true, Lost: 3}},
 			"users changed it 2 times, not 1 to 1",
 		},
-		{"never published", func(b *book) { b.created() }, []history.Call{made, {Workspace: id, What: "stop", Revision: 2}},
-			"answered with revision 2, which is not published"},
-		{"refused and done", stoppedOnce, []history.Call{made, {Workspace: id, Refused: true}},
-			"by a user, whom nobody heard asking"},
+		{
+			"never published", func(b *book) { b.created() },
+			[]history.Call{made, {Workspace: id, What: "stop", Revision: 2}},
+			"answered with revision 2, which is not published",
+		},
+		{
+			"refused and done", stoppedOnce,
+			[]history.Call{made, {Workspace: id, Refused: true}},
+			"by a user, whom nobody heard asking",
+		},
 		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user, whom nobody heard asking"},
-		{"answers go back", stoppedOnce, []history.Call{made, stop, {Workspace: id, What: "stop", Revision: 1}},
-			"is answered with revision 1 after 2"},
+		{
+			"answers go back", stoppedOnce,
+			[]history.Call{made, stop, {Workspace: id, What: "stop", Revision: 1}},
+			"is answered with revision 1 after 2",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -88,27 +110,43 @@ func TestConverged(t *testing.T) {
 		{"sound", func([]history.Row, *history.Cluster) {}, 2, ""},
 		{"DESIRED is behind", func([]history.Row, *history.Cluster) {}, 1, "is at revision 2, and DESIRED has 1"},
 		{"not in DESIRED", func([]history.Row, *history.Cluster) {}, 0, "is not in DESIRED"},
-		{"not applied", func(rows []history.Row, _ *history.Cluster) { rows[0].Applied = 1 }, 2,
-			"wants revision 2 and has 1"},
-		{"not restarted", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "restart_requested" }, 2,
-			"is still wanted restart_requested"},
-		{"not terminated", func(rows []history.Row, _ *history.Cluster) { rows[1].Actual = "terminating" }, 2,
-			"shall be terminated and is terminating"},
-		{"another revision", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Revision = 1 }, 2,
-			"Revision:1"},
+		{
+			"not applied", func(rows []history.Row, _ *history.Cluster) { rows[0].Applied = 1 }, 2,
+			"wants revision 2 and has 1",
+		},
+		{
+			"not restarted", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "restart_requested" }, 2,
+			"is still wanted restart_requested",
+		},
+		{
+			"not terminated", func(rows []history.Row, _ *history.Cluster) { rows[1].Actual = "terminating" }, 2,
+			"shall be terminated and is terminating",
+		},
+		{
+			"another revision", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Revision = 1 }, 2,
+			"Revision:1",
+		},
 		{"another image", func(_ []history.Row, there *history.Cluster) { there.Deployments[0].Image = "j" }, 2, "Image:j"},
-		{"runs and should not", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "stopped" }, 2,
-			"Replicas:1"},
+		{
+			"runs and should not", func(rows []history.Row, _ *history.Cluster) { rows[0].DesiredState = "stopped" }, 2,
+			"Replicas:1",
+		},
 		{"no Deployment", func(_ []history.Row, there *history.Cluster) { there.Deployments = nil }, 2, "and is []"},
 		{"a stray Deployment", func(_ []history.Row, there *history.Cluster) {
 			there.Deployments = append(there.Deployments, history.Deployment{Namespace: "ws-6-g", Name: "g", Workspace: other})
 		}, 2, "Deployment ws-6-g/g belongs to no existing workspace"},
-		{"a stray namespace", func(_ []history.Row, there *history.Cluster) { there.Namespaces["ws-6-g"] = other }, 2,
-			"namespace ws-6-g belongs to no existing workspace"},
-		{"a stray volume", func(_ []history.Row, there *history.Cluster) { there.Volumes["ws-6-g/g"] = other }, 2,
-			"volume ws-6-g/g belongs to no"},
-		{"a stray inventory", func(_ []history.Row, there *history.Cluster) { there.Inventories["workspace-g"] = other }, 2,
-			"inventory workspace-g belongs to no"},
+		{
+			"a stray namespace", func(_ []history.Row, there *history.Cluster) { there.Namespaces["ws-6-g"] = other }, 2,
+			"namespace ws-6-g belongs to no existing workspace",
+		},
+		{
+			"a stray volume", func(_ []history.Row, there *history.Cluster) { there.Volumes["ws-6-g/g"] = other }, 2,
+			"volume ws-6-g/g belongs to no",
+		},
+		{
+			"a stray inventory", func(_ []history.Row, there *history.Cluster) { there.Inventories["workspace-g"] = other }, 2,
+			"inventory workspace-g belongs to no",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

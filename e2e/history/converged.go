@@ -92,8 +92,10 @@ func (c Cluster) strays(f *Findings, living map[string]bool) {
 			f.addf("Deployment %s/%s belongs to no existing workspace", d.Namespace, d.Name)
 		}
 	}
-	for what, named := range map[string]map[string]string{"namespace": c.Namespaces, "volume": c.Volumes,
-		"inventory": c.Inventories} {
+	for what, named := range map[string]map[string]string{
+		"namespace": c.Namespaces, "volume": c.Volumes,
+		"inventory": c.Inventories,
+	} {
 		for name, workspace := range named {
 			if !living[workspace] {
 				f.addf("%s %s belongs to no existing workspace", what, name)

@@ -111,8 +111,10 @@ func writerOf(cell topology.Cell, subject string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read the subject: %w", err)
 		}
-		component := map[string]string{topology.FamilyObserved: "watcher",
-			topology.FamilyApplied: "dispatcher"}[parsed.Family]
+		component := map[string]string{
+			topology.FamilyObserved: "watcher",
+			topology.FamilyApplied:  "dispatcher",
+		}[parsed.Family]
 		return event.AgentSource(string(cell), agent, component), nil
 	case topology.FamilyAgent:
 		return event.ServiceSource(string(cell), "relay"), nil

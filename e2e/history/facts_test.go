@@ -45,17 +45,25 @@ func TestFacts(t *testing.T) {
 		records []history.Record
 		finds   string
 	}{
-		"sound": {[]history.Record{started, completed, fact(t, 3, events.FactDrained, "1"),
-			fact(t, 4, events.FactStarted, "2"), fact(t, 5, events.FactSuperseded, "2")}, ""},
+		"sound": {[]history.Record{
+			started, completed, fact(t, 3, events.FactDrained, "1"),
+			fact(t, 4, events.FactStarted, "2"), fact(t, 5, events.FactSuperseded, "2"),
+		}, ""},
 		"no event": {[]history.Record{{Subject: started.Subject}}, "is no event"},
-		"another subject": {[]history.Record{{Subject: completed.Subject, Header: started.Header, Data: started.Data}},
-			"is published of"},
-		"one is missing": {[]history.Record{started, fact(t, 3, events.FactCompleted, "1")},
-			"is number 3 and follows number 1"},
+		"another subject": {
+			[]history.Record{{Subject: completed.Subject, Header: started.Header, Data: started.Data}},
+			"is published of",
+		},
+		"one is missing": {
+			[]history.Record{started, fact(t, 3, events.FactCompleted, "1")},
+			"is number 3 and follows number 1",
+		},
 		"published twice": {[]history.Record{started, started}, "is number 1 and follows number 1"},
 		"starts twice":    {[]history.Record{started, fact(t, 2, events.FactStarted, "1")}, "starts twice"},
-		"ends twice": {[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1")},
-			"is completed already"},
+		"ends twice": {
+			[]history.Record{started, completed, fact(t, 3, events.FactSuperseded, "1")},
+			"is completed already",
+		},
 		"never started": {[]history.Record{fact(t, 1, events.FactCompleted, "1")}, "has not started"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,15 +27,24 @@ func TestOutages(t *testing.T) {
 	}{
 		"the first leader": {[]history.ObjectVersion{lease("a", 1), lease("a", 2)}, nil},
 		"in any order":     {[]history.ObjectVersion{lease("a", 3), lease("a", 1), lease("a", 2)}, nil},
-		"another leader": {[]history.ObjectVersion{lease("a", 1), lease("b", 2)}, []history.Outage{{From: at(1),
-			Until: at(2)}}},
-		"given back and taken": {[]history.ObjectVersion{lease("a", 1), lease("", 2), lease("a", 3)},
-			[]history.Outage{{From: at(1), Until: at(3)}}},
+		"another leader": {[]history.ObjectVersion{lease("a", 1), lease("b", 2)}, []history.Outage{{
+			From:  at(1),
+			Until: at(2),
+		}}},
+		"given back and taken": {
+			[]history.ObjectVersion{lease("a", 1), lease("", 2), lease("a", 3)},
+			[]history.Outage{{From: at(1), Until: at(3)}},
+		},
 		"nobody yet": {[]history.ObjectVersion{lease("a", 1), lease("", 2)}, nil},
-		"renewed late, and not": {[]history.ObjectVersion{lease("a", 1), lease("a", 2), lease("a", 5), lease("a", 6)},
-			[]history.Outage{{From: at(2), Until: at(5)}}},
-		"what is no Lease is left": {[]history.ObjectVersion{lease("a", 1), {At: at(2), Object: &metav1.ObjectMeta{}},
-			lease("a", 2)}, nil},
+		"renewed late, and not": {
+			[]history.ObjectVersion{lease("a", 1), lease("a", 2), lease("a", 5), lease("a", 6)},
+			[]history.Outage{{From: at(2), Until: at(5)}},
+		},
+		"what is no Lease is left": {[]history.ObjectVersion{
+			lease("a", 1),
+			{At: at(2), Object: &metav1.ObjectMeta{}},
+			lease("a", 2),
+		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -114,20 +114,28 @@ func TestTruth(t *testing.T) {
 		want     history.TrueWorkload
 	}{
 		"a Deployment, in any order": {
-			[]history.ObjectVersion{observed(3, deployment("u", 1, 1, "1", 2)), observed(2, set("u", "1", "a")),
+			[]history.ObjectVersion{
+				observed(3, deployment("u", 1, 1, "1", 2)), observed(2, set("u", "1", "a")),
 				observed(1, deployment("u", 1,
-					0, "", 0))},
-			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1),
-				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, true)}},
+					0, "", 0)),
+			},
+			history.TrueWorkload{
+				UID: "u", Name: "shop/deployment/web", Created: at(1),
+				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, true)},
+			},
 		},
 		"a Deployment's times": {
-			[]history.ObjectVersion{observed(1, deployment("u", 1, 0, "", 0)), observed(2, made), observed(3, timed),
-				observed(4, reused)},
-			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Written: []time.Time{at(1)},
+			[]history.ObjectVersion{
+				observed(1, deployment("u", 1, 0, "", 0)), observed(2, made), observed(3, timed),
+				observed(4, reused),
+			},
+			history.TrueWorkload{
+				UID: "u", Name: "shop/deployment/web", Created: at(1), Written: []time.Time{at(1)},
 				Rollouts: []history.TrueRollout{
 					{ID: "c/u/1/a", Revision: 1, Began: at(2), Born: at(2), Done: true, Ends: []time.Time{at(3)}}, began("c/u/2/a", 2,
 						4, false),
-				}},
+				},
+			},
 		},
 		"an old verdict is not the new one's": {
 			[]history.ObjectVersion{
@@ -145,8 +153,10 @@ func TestTruth(t *testing.T) {
 				observed(4, set("u", "1", "a")),
 				gone(observed(5, deployment("u", 1, 0, "1", 0))), observed(6, set("u", "2", "b")),
 			},
-			history.TrueWorkload{UID: "u", Name: "shop/deployment/web", Created: at(1), Deleted: at(5),
-				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, false)}},
+			history.TrueWorkload{
+				UID: "u", Name: "shop/deployment/web", Created: at(1), Deleted: at(5),
+				Rollouts: []history.TrueRollout{began("c/u/1/a", 1, 2, false)},
+			},
 		},
 		"a StatefulSet's revision counts again with a new number": {
 			[]history.ObjectVersion{
@@ -161,8 +171,10 @@ func TestTruth(t *testing.T) {
 		},
 		"a DaemonSet": {
 			[]history.ObjectVersion{observed(1, daemon("1", 2)), observed(2, daemon("2", 1)), observed(3, daemon("2", 2))},
-			history.TrueWorkload{UID: "d", Name: "shop/daemonset/log", Created: at(1),
-				Rollouts: []history.TrueRollout{began("c/d/1", 1, 1, true), began("c/d/2", 2, 2, true)}},
+			history.TrueWorkload{
+				UID: "d", Name: "shop/daemonset/log", Created: at(1),
+				Rollouts: []history.TrueRollout{began("c/d/1", 1, 1, true), began("c/d/2", 2, 2, true)},
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -54,7 +54,7 @@ func (r *secondCluster) startLab() *lab.Lab {
 func (r *secondCluster) in(t testing.TB) *secondCluster {
 	t.Helper()
 	here := *r
-	here.System, here.primary = r.System.In(t), r.primary.In(t)
+	here.System, here.primary = r.In(t), r.primary.In(t)
 	return &here
 }
 

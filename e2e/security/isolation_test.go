@@ -74,7 +74,7 @@ func TestIsolation(t *testing.T) {
 func (s *isolationScenario) in(t testing.TB) *isolationScenario {
 	t.Helper()
 	here := *s
-	here.System = s.System.In(t)
+	here.System = s.In(t)
 	return &here
 }
 

@@ -63,7 +63,7 @@ func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Work
 		workload: "isolated/deployment/web",
 		cluster:  clusterUID(s.System),
 		revision: "r3",
-		cli:      s.commandsOf("here", s.System.ProjectID),
+		cli:      s.commandsOf("here", s.ProjectID),
 		roll:     func() { ours.SetImage(fixture.ThirdImage) },
 	}
 	there := &tenant{
@@ -190,8 +190,10 @@ func (own *tenant) requireSeesOnlyOwn(other *tenant) {
 		}
 	}
 	for _, command := range [][]string{
-		{"clusters"}, {"clusters", "release", own.cluster, "--yes"},
-		{"clusters", "release", other.cluster, "--yes"}, {"sinks"},
+		{"clusters"},
+		{"clusters", "release", own.cluster, "--yes"},
+		{"clusters", "release", other.cluster, "--yes"},
+		{"sinks"},
 	} {
 		require.Contains(t, own.cli.Fails(4, append([]string{"deploys"}, command...)...), "is no administrator of this cell")
 	}

@@ -57,5 +57,4 @@ func TestPatienceUsesAgentClock(t *testing.T) {
 		w.Start()
 		w.AwaitRunning()
 	}
-
 }
