@@ -28,8 +28,9 @@ type Roles interface {
 	Agents(userID int64, least directory.Role) []int64
 }
 
-// RequireAgentRole returns nil when the caller may do with things of an agent what this role may. What it may not even read does not exist for it: not_found; what it may read but
-// not do is permission_denied. The thing is named in the error, as in "rollout x".
+// RequireAgentRole returns nil when the caller may do with things of an agent what this role may.
+// What it may not even read does not exist for it: not_found; what it may read but not do is
+// permission_denied. The thing is named in the error, as in "rollout x".
 func RequireAgentRole(ctx context.Context, roles Roles, agentID int64, least directory.Role, thing string) error {
 	c, known := CallerFrom(ctx)
 	if c.Admin {
@@ -49,7 +50,8 @@ func RequireAgentRole(ctx context.Context, roles Roles, agentID int64, least dir
 	}
 }
 
-// AgentsWithRole are those whose things the caller may deal with as this role may; all is that no agent is left out, and then there is no list.
+// AgentsWithRole are those whose things the caller may deal with as this role may; all is that no
+// agent is left out, and then there is no list.
 func AgentsWithRole(ctx context.Context, roles Roles, least directory.Role) (agents []int64, all bool) {
 	c, known := CallerFrom(ctx)
 	switch {

@@ -12,7 +12,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Interceptor lets in calls with an access token, and none other. Put it after the interceptor of package fault. A handler finds who calls by [CallerFrom].
+// Interceptor lets in calls with an access token, and none other. Put it after the interceptor of
+// package fault. A handler finds who calls by [CallerFrom].
 func (v *Verifier) Interceptor() connect.Interceptor { return interceptor{v} }
 
 type interceptor struct{ *Verifier }
@@ -75,7 +76,8 @@ func (v *Verifier) authenticate(header http.Header) (Caller, error) {
 	return v.Verify(token)
 }
 
-// bounded is a context that ends, with a fault as its cause, when the caller loses what it was let in as, or has been there for too long.
+// bounded is a context that ends, with a fault as its cause, when the caller loses what it was let
+// in as, or has been there for too long.
 func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})

@@ -19,8 +19,9 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// serve starts a service of three methods: who calls, a stream that says so and lasts, and the same over plain HTTP.
-func serve(t *testing.T, b *bundle) *httptest.Server {
+// serve starts a service of three methods: who calls, a stream that says so and lasts, and the same
+// over plain HTTP.
+func serve(t *testing.T, b *fixture) *httptest.Server {
 	t.Helper()
 	options := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)), b.verifier.Interceptor())
 	who := func(ctx context.Context) *wrapperspb.Int64Value {
@@ -63,9 +64,9 @@ func request(authorization ...string) *connect.Request[emptypb.Empty] {
 	return r
 }
 
-func TestCallsAreLetInByTheirToken(t *testing.T) {
+func TestInterceptorAuthenticatesByToken(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	server := serve(t, b)
 	mapped := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler)))
 	unary := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/who", mapped)
@@ -111,7 +112,7 @@ func plain(t *testing.T, server *httptest.Server, authorization ...string) int {
 	return response.StatusCode
 }
 
-func TestAStreamIsCutWhenItsCallerIsNotLetInAnyMore(t *testing.T) {
+func TestStreamEndsWhenTheCallerLosesAccess(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*book)
@@ -123,7 +124,7 @@ func TestAStreamIsCutWhenItsCallerIsNotLetInAnyMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := newFixture(t)
 			answers := watch(t, b, serve(t, b))
 			b.book.write(func() { b.book.users[5] = directory.User{ID: 5, Blocked: true} })
 			b.book.write(func() { c.change(b.book) })
@@ -133,7 +134,7 @@ func TestAStreamIsCutWhenItsCallerIsNotLetInAnyMore(t *testing.T) {
 	}
 }
 
-func watch(t *testing.T, b *bundle, server *httptest.Server) *connect.ServerStreamForClient[wrapperspb.Int64Value] {
+func watch(t *testing.T, b *fixture, server *httptest.Server) *connect.ServerStreamForClient[wrapperspb.Int64Value] {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -147,9 +148,9 @@ func watch(t *testing.T, b *bundle, server *httptest.Server) *connect.ServerStre
 	return answers
 }
 
-func TestAStreamDoesNotLiveForEver(t *testing.T) {
+func TestStreamEndsAfterItsLifetime(t *testing.T) {
 	t.Parallel()
-	b := setup(t, func(c *access.Config) { c.StreamLifetime = 3 * time.Second }) // in which a busy machine begins one
+	b := newFixture(t, func(c *access.Config) { c.StreamLifetime = 3 * time.Second }) // in which a busy machine begins one
 	answers := watch(t, b, serve(t, b))
 	require.False(t, answers.Receive())
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(answers.Err()))
@@ -165,7 +166,7 @@ func (roles) AgentRole(user, agent int64) directory.Role {
 
 func (roles) Agents(int64, directory.Role) []int64 { return []int64{1, 2} }
 
-func TestWhatACallerMayDoWithAnAgent(t *testing.T) {
+func TestRequireAgentRole(t *testing.T) {
 	t.Parallel()
 	five, admin := access.WithCaller(t.Context(), access.Caller{UserID: 5}), access.WithCaller(t.Context(), access.Caller{UserID: 6, Admin: true})
 	for name, c := range map[string]struct {

@@ -63,19 +63,19 @@ func (b *book) write(change func()) {
 	b.changed = make(chan struct{})
 }
 
-// bundle is a verifier at a time that stands still, and who signs for it.
-type bundle struct {
+// fixture is a verifier at a time that stands still, and who signs for it.
+type fixture struct {
 	now      time.Time
 	book     *book
 	private  ed25519.PrivateKey
 	verifier *access.Verifier
 }
 
-func setup(t testing.TB, adjust ...func(*access.Config)) *bundle {
+func newFixture(t testing.TB, adjust ...func(*access.Config)) *fixture {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	b := &bundle{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), private: private}
+	b := &fixture{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), private: private}
 	b.book = &book{
 		ready: true, changed: make(chan struct{}),
 		users: map[int64]directory.User{5: {ID: 5}, 6: {ID: 6, Admin: true}, 7: {ID: 7, Blocked: true}},
@@ -91,11 +91,11 @@ func setup(t testing.TB, adjust ...func(*access.Config)) *bundle {
 }
 
 // grant is what state makes for user 5 at this moment.
-func (b *bundle) grant() access.Grant {
+func (b *fixture) grant() access.Grant {
 	return access.Grant{Issuer: access.Issuer(cell), Audience: []string{audience}, UserID: 5, IssuedAt: b.now, ExpiresAt: b.now.Add(access.TokenLifetime)}
 }
 
-func (b *bundle) sign(t testing.TB, change ...func(*access.Grant)) string {
+func (b *fixture) sign(t testing.TB, change ...func(*access.Grant)) string {
 	t.Helper()
 	g := b.grant()
 	for _, f := range change {

@@ -16,7 +16,8 @@ import (
 // TokenLifetime of an access token.
 const TokenLifetime = 5 * time.Minute
 
-// mediaType tells access tokens from other JWTs that somebody may sign with the same key one day (RFC 9068).
+// mediaType tells access tokens from other JWTs that somebody may sign with the same key one day
+// (RFC 9068).
 const mediaType = "at+jwt"
 
 // Issuer is who makes the access tokens of a cell.

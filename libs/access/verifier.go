@@ -39,9 +39,11 @@ type Config struct {
 	Cell topology.Cell
 	// Audience is the name of this service, such as deploys. Required.
 	Audience string
-	// Skew is how far the clocks of state and of this service may be apart. Defaults to 30 s; at most a minute.
+	// Skew is how far the clocks of state and of this service may be apart. Defaults to 30 s; at
+	// most a minute.
 	Skew time.Duration
-	// StreamLifetime is how long a stream may live that was begun with one token. Defaults to an hour.
+	// StreamLifetime is how long a stream may live that was begun with one token. Defaults to an
+	// hour.
 	StreamLifetime time.Duration
 	// Now defaults to time.Now.
 	Now func() time.Time
@@ -52,7 +54,8 @@ type Caller struct {
 	UserID int64
 	// Admin may do everything in the cell.
 	Admin bool
-	// ExpiresAt is when the token ends by which the caller was let in, by the clock of who signed it: the verifier may accept it for a little longer. Zero where there was no token.
+	// ExpiresAt is when the token ends by which the caller was let in, by the clock of who signed
+	// it: the verifier may accept it for a little longer. Zero where there was no token.
 	ExpiresAt time.Time
 }
 
@@ -135,7 +138,8 @@ var (
 	errUnknownKey = errors.New("its key is not known here: it is no token of this cell, or void, or too new")
 )
 
-// key finds the key that the token names. A token cannot choose how it is verified: the algorithm is the parser's, and the key is of that algorithm.
+// key finds the key that the token names. A token cannot choose how it is verified: the algorithm
+// is the parser's, and the key is of that algorithm.
 func (v *Verifier) key(t *jwt.Token) (directory.Key, error) {
 	if kind, _ := t.Header["typ"].(string); !strings.EqualFold(kind, mediaType) {
 		return directory.Key{}, errWrongType
@@ -148,7 +152,8 @@ func (v *Verifier) key(t *jwt.Token) (directory.Key, error) {
 	return key, nil
 }
 
-// withinKey checks that the token lived when its key did: one that was stolen after its time signs nothing that counts.
+// withinKey checks that the token lived when its key did: one that was stolen after its time signs
+// nothing that counts.
 func (v *Verifier) withinKey(said claims, key directory.Key) error {
 	if said.IssuedAt == nil || said.IssuedAt.Before(key.NotBefore.Add(-v.cfg.Skew)) || said.ExpiresAt.After(key.NotAfter.Add(v.cfg.Skew)) {
 		return fault.New(errcode.Unauthenticated, "the access token is not of the time of its key: get a new one")

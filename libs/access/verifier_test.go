@@ -20,9 +20,9 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-func TestATokenOfStateIsAccepted(t *testing.T) {
+func TestTokenOfStateIsAccepted(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	caller, err := b.verifier.Verify(b.sign(t))
 	require.NoError(t, err)
 	require.Equal(t, int64(5), caller.UserID)
@@ -44,9 +44,9 @@ func TestATokenOfStateIsAccepted(t *testing.T) {
 	require.False(t, caller.Admin, "no administrator any more")
 }
 
-func TestClocksMayDifferALittle(t *testing.T) {
+func TestClockSkewIsTolerated(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	for name, c := range map[string]struct {
 		shift time.Duration
 		ok    bool
@@ -73,9 +73,9 @@ func handmade(t *testing.T, key ed25519.PrivateKey, header, claims map[string]an
 	return signed + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(signed)))
 }
 
-func TestOtherTokensAreRefusedWithTheReason(t *testing.T) {
+func TestOtherTokensAreRejectedWithTheReason(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	_, stranger, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	header := func(more map[string]any) map[string]any {
@@ -165,9 +165,9 @@ func TestOtherTokensAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestAKeyThatIsVoidOrOverVerifiesNothing(t *testing.T) {
+func TestRevokedOrExpiredKeyVerifiesNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	token := b.sign(t)
 	key := b.book.keys["k"]
 	key.NotAfter = b.now.Add(-time.Minute)
@@ -183,17 +183,17 @@ func TestAKeyThatIsVoidOrOverVerifiesNothing(t *testing.T) {
 	require.ErrorContains(t, err, "its key is not known here")
 }
 
-func TestNobodyIsLetInBeforeTheDirectoryIsRead(t *testing.T) {
+func TestNoAccessBeforeTheDirectoryIsReady(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.book.write(func() { b.book.ready = false })
 	_, err := b.verifier.Verify(b.sign(t))
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
 }
 
-func TestWhatNobodyWouldAcceptIsNotSigned(t *testing.T) {
+func TestSignRejectsInvalidGrants(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	for name, spoil := range map[string]func(*access.Grant){
 		"issuer": func(g *access.Grant) { g.Issuer = "" }, "audience": func(g *access.Grant) { g.Audience = nil },
 		"user": func(g *access.Grant) { g.UserID = 0 }, "life": func(g *access.Grant) { g.ExpiresAt = g.IssuedAt },
@@ -209,9 +209,9 @@ func TestWhatNobodyWouldAcceptIsNotSigned(t *testing.T) {
 	require.ErrorIs(t, err, access.ErrInvalidGrant)
 }
 
-func TestConfigurations(t *testing.T) {
+func TestNewVerifierValidatesItsConfig(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	for name, cfg := range map[string]access.Config{
 		"directory": {Cell: cell, Audience: audience}, "audience": {Directory: b.book, Cell: cell}, "cell": {Directory: b.book, Audience: audience, Cell: "a.b"},
 		"skew": {Directory: b.book, Cell: cell, Audience: audience, Skew: time.Hour},
@@ -222,7 +222,7 @@ func TestConfigurations(t *testing.T) {
 }
 
 func FuzzVerify(f *testing.F) {
-	b := setup(f)
+	b := newFixture(f)
 	good := b.sign(f)
 	f.Add(good)
 	f.Add("a.b.c")

@@ -1,4 +1,5 @@
-// Package authority reads who vouches for certificates, from PEM files.
+// Package certpool loads CA certificates from PEM files.
 //
-// A file that is not there, or holds no certificate at all, is an error, so that nobody is trusted by mistake and nobody refused without a reason. What else is in a file is passed over.
+// A missing file or a file without a certificate is an error, so that a configuration mistake
+// neither trusts nobody nor everybody silently. Other PEM blocks in the file are ignored.
 package certpool

@@ -6,13 +6,13 @@ import (
 	"os"
 )
 
-// Load returns the authorities in a PEM file.
+// Load returns the CA certificates of a PEM file.
 func Load(file string) (*x509.CertPool, error) {
 	pool, _, err := read(file)
 	return pool, err
 }
 
-// ReadPEM returns a PEM file that holds authorities as it is.
+// ReadPEM returns the content of a PEM file that contains CA certificates.
 func ReadPEM(file string) ([]byte, error) {
 	_, pem, err := read(file)
 	return pem, err
@@ -21,11 +21,11 @@ func ReadPEM(file string) ([]byte, error) {
 func read(file string) (*x509.CertPool, []byte, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read the authorities: %w", err)
+		return nil, nil, fmt.Errorf("read CA certificates: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, nil, fmt.Errorf("%s holds no certificate", file)
+		return nil, nil, fmt.Errorf("%s contains no certificate", file)
 	}
 	return pool, pem, nil
 }

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestAuthoritiesAreRead(t *testing.T) {
+func TestLoadReadsCertificates(t *testing.T) {
 	t.Parallel()
 	made := testcert.New(t)
 	pool, err := certpool.Load(made.CAFile)
@@ -28,7 +28,7 @@ func TestAuthoritiesAreRead(t *testing.T) {
 	require.Equal(t, raw, pem)
 }
 
-func TestWhatHoldsNoAuthorityIsRefused(t *testing.T) {
+func TestLoadRejectsFilesWithoutCertificates(t *testing.T) {
 	t.Parallel()
 	_, key := testcert.New(t).Issue(t, t.TempDir(), "x")
 	empty := filepath.Join(t.TempDir(), "empty.pem")

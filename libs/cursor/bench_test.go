@@ -26,7 +26,7 @@ var benchData = bytes.Repeat([]byte("0123456789"), 24) //nolint:gochecknoglobals
 
 func benchKey(i int) string { return fmt.Sprintf("lockstep.local.fact.%d", i%benchKeys) }
 
-func createRows(b *testing.B, db *bundle) {
+func createRows(b *testing.B, db *fixture) {
 	b.Helper()
 	_, err := db.pool.Exec(b.Context(), `CREATE TABLE rows (key text COLLATE "C" PRIMARY KEY, data bytea NOT NULL, changes int NOT NULL DEFAULT 0)`)
 	require.NoError(b, err)
@@ -34,7 +34,7 @@ func createRows(b *testing.B, db *bundle) {
 
 // BenchmarkRawUpsert is what PostgreSQL takes without a stream: the measure for BenchmarkIngest.
 func BenchmarkRawUpsert(b *testing.B) {
-	db := setup(b)
+	db := newFixture(b)
 	createRows(b, db)
 	keys, data := make([]string, benchBatch), make([][]byte, benchBatch)
 	conn, err := db.pool.Acquire(b.Context())
@@ -55,7 +55,7 @@ func BenchmarkRawUpsert(b *testing.B) {
 
 // BenchmarkIngest takes a stream into the same table.
 func BenchmarkIngest(b *testing.B) {
-	db := setup(b)
+	db := newFixture(b)
 	createRows(b, db)
 	for i := range b.N {
 		_, err := db.js.PublishMsgAsync(&nats.Msg{Subject: benchKey(i), Data: benchData, Header: nats.Header{"ce-id": {"some-event-id"}}})

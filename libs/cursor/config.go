@@ -16,71 +16,59 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// Restart says that a stream is read from the start.
+// Restart describes why a stream is read from its start.
 type Restart struct {
-	// Epoch that begins. 1 is the first reading ever.
+	// Epoch that begins. 1 is the first reading of the stream.
 	Epoch int64
-	// Reason in a sentence, for the log and for whoever asks later.
+	// Reason is a sentence for the log.
 	Reason string
 }
 
-// Config says which stream to take where. T is what a message means to the handler.
+// Config configures a [Consumer]. T is the decoded form of a message.
 type Config[T any] struct {
-	// Name of the consumer: the read model that the cursor belongs to. Required.
+	// Name of the consumer, the key of its cursor. Required.
 	Name string
-
 	// Stream to read. Required.
 	Stream string
-
-	// Subjects to read, with wildcards: the partition. A consumer of another partition has another name. Defaults to all of the stream.
+	// Subjects to read, with wildcards. Consumers of different subjects need different names.
+	// Defaults to all subjects.
 	Subjects []string
-
 	// Pool of the database. Required.
 	Pool *pgxpool.Pool
-
-	// JetStream of a connection that comes back by itself. Required.
+	// JetStream of a connection that reconnects for ever. Required.
 	JetStream jetstream.JetStream
-
 	// Logger. Required.
 	Logger *slog.Logger
-
 	// Cell and Service name the subjects on DEAD. Required.
 	Cell    topology.Cell
 	Service string
-
-	// Decode reads a message into its Value. It runs beside the transaction of the batch before. An error puts the message on DEAD.
-	// Required.
+	// Decode sets the message's Value. It runs concurrently with the transaction of the previous
+	// batch. An error moves the message to DEAD. Required.
 	Decode func(m *Message[T]) error
-
-	// Handle writes what the messages say, in the transaction that moves the cursor; it is called again, in a new
-	// transaction, after any error. Messages are in the stream's order. A *Poison, or Poisons, names messages that can never be handled.
-	// It keeps no reference to the batch. Required.
+	// Handle writes the effects of the batch, in stream order, in the transaction that moves the
+	// cursor. After any error it is called again in a new transaction. A *DeadLetterError or
+	// DeadLetterErrors names messages that can never be handled. It must not keep a reference to
+	// the batch. Required.
 	Handle func(ctx context.Context, tx pgx.Tx, batch []Message[T]) error
-
-	// Restarted is called in the transaction that begins an epoch, before its first message, the very first epoch included: the place
-	// to ask for full resyncs. An error repeats it. Defaults to nothing.
+	// Restarted is called in the transaction that begins an epoch, the first one included. It is
+	// the place to request full resyncs. An error repeats it. Optional.
 	Restarted func(ctx context.Context, tx pgx.Tx, r Restart) error
-
-	// Batch is how many messages one transaction takes at most. Defaults to 1000.
+	// Batch is the maximum number of messages in a transaction. Defaults to 1000.
 	Batch int
-
-	// BatchBytes bounds the messages of a batch together; a single larger one is a batch of its own. Defaults to 16 MiB.
+	// BatchBytes bounds the size of a batch; a larger message is a batch of its own. Defaults to 16
+	// MiB.
 	BatchBytes int
-
-	// Linger is how long a batch that is not full waits for the next message when the stream has more already. For those yet to come it never waits: they go with
-	// the next one, and the busier the stream, the more do. Defaults to 2 ms.
+	// Linger is the time that a partial batch waits for messages that the stream already holds.
+	// Defaults to 2 ms.
 	Linger time.Duration
-
 	// Retry bounds the pauses after failures. Defaults to 50 ms and 5 s.
 	Retry retry.Policy
-
-	// LockInterval is how often a replica that waits asks for the lock. Defaults to 500 ms.
+	// LockInterval is the time between two attempts of a waiting replica to get the lock. Defaults
+	// to 500 ms.
 	LockInterval time.Duration
-
-	// StaleAfter is how long a failure lasts before Check complains. Defaults to 10 s.
+	// StaleAfter is the duration of a failure after which Check fails. Defaults to 10 s.
 	StaleAfter time.Duration
-
-	// Metrics to write to. Defaults to none.
+	// Metrics to update. Optional.
 	Metrics *Metrics
 }
 
@@ -131,7 +119,7 @@ func (c Config[T]) validate() error {
 		faults = append(faults, errors.New("negative batch"))
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("configure the consumer %s of stream %s: %w", c.Name, c.Stream, errors.Join(faults...))
+		return fmt.Errorf("consumer %s of stream %s: %w", c.Name, c.Stream, errors.Join(faults...))
 	}
 	return nil
 }

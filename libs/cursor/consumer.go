@@ -4,47 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
+
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 )
 
-// Consumer takes a stream into the database. Its methods may be called from any goroutine.
+// Consumer consumes a stream into the database. It is safe for concurrent use.
 type Consumer[T any] struct {
 	cfg   Config[T]
-	state state
+	state failureState
 	hooks hooks
 }
 
-// hooks are points at which tests hold or end a consumer.
+// hooks are points at which tests pause or end a consumer.
 type hooks struct {
-	committed func() error  // between a commit and whatever follows it
+	committed func() error  // after a commit
 	waiting   func()        // before waiting for the lock
-	idle      time.Duration // how long a replay waits for a message before it asks whether any is left
+	idle      time.Duration // time without a message after which a replay checks for the end
 }
 
-// state is what Check reports.
-type state struct {
-	mu      sync.Mutex
-	trouble error
-	since   time.Time
+// failureState is the current failure, for Check.
+type failureState struct {
+	mu    sync.Mutex
+	err   error
+	since time.Time
 }
 
-func (s *state) set(err error) {
+func (s *failureState) set(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.trouble == nil {
+	if s.err == nil {
 		s.since = time.Now()
 	}
-	s.trouble = err
+	s.err = err
 }
 
-func (s *state) clear() {
+func (s *failureState) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.trouble = nil
+	s.err = nil
 }
 
-// New makes a consumer; it does nothing until Run. The error says all that is wrong with the configuration.
+// New returns a consumer that does nothing until Run. The error lists all faults of the
+// configuration.
 func New[T any](cfg Config[T]) (*Consumer[T], error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -55,30 +60,37 @@ func New[T any](cfg Config[T]) (*Consumer[T], error) {
 	}, nil
 }
 
-// Run reads until ctx is done, finishes the transaction under way and returns nil. While another replica reads it waits. Failures of
-// the database, of NATS and of the handler are logged and retried for ever.
+// Run reads until ctx ends, then finishes the current transaction and returns nil. While another
+// replica reads it waits. It logs and retries failures of the database, of NATS and of the handler
+// for ever.
 func (c *Consumer[T]) Run(ctx context.Context) error {
-	pause := c.cfg.Retry.Backoff()
+	backoff := c.cfg.Retry.Backoff()
 	for {
-		worked, err := c.lead(ctx)
+		committed, err := c.readWhileLocked(ctx)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // asked to end
 		}
-		if worked {
-			pause.Reset()
+		if committed {
+			backoff.Reset()
 		}
 		c.cfg.Metrics.failures.WithLabelValues(c.cfg.Name, c.cfg.Stream).Inc()
 		c.state.set(err)
-		c.cfg.Logger.WarnContext(ctx, "the consumer starts again", "consumer", c.cfg.Name, "stream", c.cfg.Stream, "error", err)
-		if err := pause.Wait(ctx); err != nil {
-			return nil //nolint:nilerr // asked to end
+		pause := backoff.Next()
+		c.logger().WarnContext(ctx, "consumer failed, restarting",
+			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+		if retry.Sleep(ctx, pause) != nil {
+			return nil
 		}
 	}
 }
 
-// lead reads while it holds the lock. It says whether anything was committed, and returns when the database fails, when the cursor is not where it was left,
-// or when ctx is done.
-func (c *Consumer[T]) lead(ctx context.Context) (bool, error) {
+func (c *Consumer[T]) logger() *slog.Logger {
+	return c.cfg.Logger.With(slog.String(logkey.Consumer, c.cfg.Name), slog.String(logkey.Stream, c.cfg.Stream))
+}
+
+// readWhileLocked waits for the lock and reads until the database fails, another reader has moved
+// the cursor, or ctx ends. It reports whether it committed anything.
+func (c *Consumer[T]) readWhileLocked(ctx context.Context) (bool, error) {
 	c.hooks.waiting()
 	held, err := c.cfg.lock().Acquire(ctx, c.cfg.Pool)
 	if err != nil {
@@ -87,23 +99,23 @@ func (c *Consumer[T]) lead(ctx context.Context) (bool, error) {
 	active := c.cfg.Metrics.active.WithLabelValues(c.cfg.Name, c.cfg.Stream)
 	active.Set(1)
 	defer active.Set(0)
-	c.cfg.Logger.DebugContext(ctx, "this replica reads the stream", "consumer", c.cfg.Name, "stream", c.cfg.Stream)
+	c.logger().DebugContext(ctx, "consumer acquired the lock")
 	s := newSession(c, held.Conn())
 	err = errors.Join(s.run(ctx), held.Release(ctx))
-	return s.worked, err
+	return s.committed, err
 }
 
-// Check is a health check: nil while messages are handled, or there are none, or another replica reads; the reason when something has failed for StaleAfter
-// or longer.
+// Check is a health check. It fails when a failure has lasted for StaleAfter. A replica that waits
+// for the lock is healthy.
 func (c *Consumer[T]) Check(context.Context) error {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
-	if c.state.trouble == nil {
+	if c.state.err == nil {
 		return nil
 	}
 	lasts := time.Since(c.state.since)
 	if lasts < c.cfg.StaleAfter {
 		return nil
 	}
-	return fmt.Errorf("consumer %s of %s has failed for %s: %w", c.cfg.Name, c.cfg.Stream, lasts.Round(time.Second), c.state.trouble)
+	return fmt.Errorf("consumer %s of %s has been failing for %s: %w", c.cfg.Name, c.cfg.Stream, lasts.Round(time.Second), c.state.err)
 }

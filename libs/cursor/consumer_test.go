@@ -16,9 +16,9 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-func TestEveryMessageIsHandledOnceInTheStreamsOrder(t *testing.T) {
+func TestEveryMessageIsHandledOnceInStreamOrder(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(20)
 	var calls atomic.Int64
 	b.run(b.consumer(func(c *cursor.Config[string]) {
@@ -36,9 +36,9 @@ func TestEveryMessageIsHandledOnceInTheStreamsOrder(t *testing.T) {
 	b.cursorAt(1, 500)
 }
 
-func TestAConsumerThatIsBehindTakesWholeBatches(t *testing.T) {
+func TestConsumerThatIsBehindReadsFullBatches(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(250)
 	var sizes []int // of the reader alone, until it has ended
 	stop := b.run(b.consumer(func(c *cursor.Config[string]) {
@@ -53,9 +53,9 @@ func TestAConsumerThatIsBehindTakesWholeBatches(t *testing.T) {
 	require.Equal(t, []int{100, 100, 50}, sizes)
 }
 
-func TestCrashBetweenCommitAndWhatFollowsRepeatsNothing(t *testing.T) {
+func TestCrashAfterCommitRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 5 })
 	var crashes atomic.Int64
 	c.OnCommitted(func() error {
@@ -70,9 +70,9 @@ func TestCrashBetweenCommitAndWhatFollowsRepeatsNothing(t *testing.T) {
 	require.Greater(t, crashes.Load(), int64(4), "it did crash")
 }
 
-func TestAFailedBatchLeavesNothingAndIsRepeated(t *testing.T) {
+func TestFailedBatchIsRolledBackAndRetried(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	failures := 3
 	reported := make(chan error, 10)
 	var c *cursor.Consumer[string]
@@ -97,9 +97,9 @@ func TestAFailedBatchLeavesNothingAndIsRepeated(t *testing.T) {
 	require.NoError(t, c.Check(t.Context()))
 }
 
-func TestAReaderThatWasSupersededCommitsNothingMore(t *testing.T) {
+func TestSupersededReaderCommitsNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	paused, resume := make(chan struct{}), make(chan struct{})
 	waits := make(chan struct{}, 10)
 	first := b.consumer(func(c *cursor.Config[string]) {
@@ -132,9 +132,9 @@ func TestAReaderThatWasSupersededCommitsNothingMore(t *testing.T) {
 	b.reaches(numbers(7))
 }
 
-func TestACursorThatSomebodyElseMovedIsNotMovedBack(t *testing.T) {
+func TestCursorMovedByAnotherReaderIsNotMovedBack(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.run(b.consumer(nil))
 	b.publish(3)
 	b.cursorAt(1, 3)
@@ -149,9 +149,9 @@ func TestACursorThatSomebodyElseMovedIsNotMovedBack(t *testing.T) {
 	b.cursorAt(2, 4)
 }
 
-func TestTwoReplicasWithOneEnding(t *testing.T) {
+func TestAnotherReplicaTakesOver(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	stops := []func(){b.run(b.consumer(nil)), b.run(b.consumer(nil))}
 	b.publish(3)
 	b.reaches(numbers(3))
@@ -161,9 +161,9 @@ func TestTwoReplicasWithOneEnding(t *testing.T) {
 	stops[1]()
 }
 
-func TestPartitionsAreReadApart(t *testing.T) {
+func TestPartitionsAreIndependent(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	for _, partition := range []string{"a", "b"} {
 		b.run(b.consumer(func(c *cursor.Config[string]) {
 			c.Name = partition
@@ -195,7 +195,7 @@ func restarts(into chan<- cursor.Restart) func(*cursor.Config[string]) {
 	}
 }
 
-func TestARestoredStreamIsReadFromTheStart(t *testing.T) {
+func TestRestoredStreamIsReadFromTheStart(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		// after the restore, while the consumer does or does not look
@@ -211,7 +211,7 @@ func TestARestoredStreamIsReadFromTheStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := newFixture(t)
 			seen := make(chan cursor.Restart, 10)
 			stop := b.run(b.consumer(restarts(seen)))
 			require.Equal(t, int64(1), (<-seen).Epoch)
@@ -237,9 +237,9 @@ func TestARestoredStreamIsReadFromTheStart(t *testing.T) {
 	}
 }
 
-func TestAStreamMadeAnewIsReadFromTheStart(t *testing.T) {
+func TestRecreatedStreamIsReadFromTheStart(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	seen := make(chan cursor.Restart, 10)
 	refusals := 2
 	c := b.consumer(func(c *cursor.Config[string]) {
@@ -263,9 +263,9 @@ func TestAStreamMadeAnewIsReadFromTheStart(t *testing.T) {
 	b.cursorAt(2, 1)
 }
 
-func TestNATSDownAndBack(t *testing.T) {
+func TestReadingContinuesAfterAnOutageOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	c := b.consumer(nil)
 	b.run(c)
 	b.publish(3)
@@ -279,9 +279,9 @@ func TestNATSDownAndBack(t *testing.T) {
 	require.NoError(t, c.Check(t.Context()))
 }
 
-func TestNATSRestartedWhileReading(t *testing.T) {
+func TestReadingContinuesAfterRestartsOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch = 3 }))
 	b.publish(100)
 	b.restart()
@@ -290,10 +290,10 @@ func TestNATSRestartedWhileReading(t *testing.T) {
 	b.cursorAt(1, 200)
 }
 
-func TestPostgreSQLRestartedWhileReading(t *testing.T) {
+func TestReadingContinuesAfterARestartOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
-	b := setupOn(t, server.URL())
+	b := newFixtureOn(t, server.URL())
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 3 })
 	b.run(c)
 	var publisher errgroup.Group
@@ -311,7 +311,7 @@ func TestPostgreSQLRestartedWhileReading(t *testing.T) {
 	b.reaches(numbers(200))
 }
 
-func TestNewSaysAllThatIsMissing(t *testing.T) {
+func TestNewReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	_, err := cursor.New(cursor.Config[string]{Batch: -1})
 	for _, part := range []string{"name", "stream", "pool", "JetStream", "logger", "cell", "service", "decoder", "handler", "negative"} {

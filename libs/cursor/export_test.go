@@ -2,7 +2,8 @@ package cursor
 
 import "time"
 
-// OnCommitted is called between a commit and whatever follows it; an error ends the session there, as a crash does.
+// OnCommitted is called between a commit and whatever follows it; an error ends the session there,
+// as a crash does.
 func (c *Consumer[T]) OnCommitted(f func() error) { c.hooks.committed = f }
 
 // OnWaiting is called before the consumer asks for the lock.

@@ -33,8 +33,9 @@ const (
 	subject = "lockstep.local.fact.x"
 )
 
-// bundle is one read model: the table handled has a row for each call of the handler with a message, in the order of the calls.
-type bundle struct {
+// fixture is one read model: the table handled has a row for each call of the handler with a
+// message, in the order of the calls.
+type fixture struct {
 	t      *testing.T
 	url    string
 	pool   *pgxpool.Pool
@@ -43,14 +44,14 @@ type bundle struct {
 	next   int
 }
 
-func setup(tb testing.TB) *bundle {
+func newFixture(tb testing.TB) *fixture {
 	tb.Helper()
-	return setupOn(tb, pgtest.Database(tb))
+	return newFixtureOn(tb, pgtest.Database(tb))
 }
 
-func setupOn(tb testing.TB, url string) *bundle {
+func newFixtureOn(tb testing.TB, url string) *fixture {
 	tb.Helper()
-	b := &bundle{url: url, server: natstest.Server(tb)}
+	b := &fixture{url: url, server: natstest.Server(tb)}
 	b.t, _ = tb.(*testing.T)
 	b.pool = connect(tb, url)
 	migrations, err := cursor.Migrations()
@@ -91,7 +92,7 @@ func handle(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) erro
 	return err
 }
 
-func (b *bundle) config(tb testing.TB) cursor.Config[string] {
+func (b *fixture) config(tb testing.TB) cursor.Config[string] {
 	tb.Helper()
 	return cursor.Config[string]{
 		Name: "model", Stream: stream, Pool: b.pool, JetStream: natstest.JetStream(tb, b.server), Logger: slog.New(slog.DiscardHandler),
@@ -101,7 +102,7 @@ func (b *bundle) config(tb testing.TB) cursor.Config[string] {
 }
 
 // consumer makes a consumer with a NATS connection of its own, as each replica has.
-func (b *bundle) consumer(change func(*cursor.Config[string])) *cursor.Consumer[string] {
+func (b *fixture) consumer(change func(*cursor.Config[string])) *cursor.Consumer[string] {
 	b.t.Helper()
 	cfg := b.config(b.t)
 	if change != nil {
@@ -113,7 +114,7 @@ func (b *bundle) consumer(change func(*cursor.Config[string])) *cursor.Consumer[
 }
 
 // run runs the consumer until the returned function is called or the test ends.
-func (b *bundle) run(c *cursor.Consumer[string]) func() {
+func (b *fixture) run(c *cursor.Consumer[string]) func() {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -127,12 +128,12 @@ func (b *bundle) run(c *cursor.Consumer[string]) func() {
 }
 
 // publish publishes the next n numbers.
-func (b *bundle) publish(n int) {
+func (b *fixture) publish(n int) {
 	b.t.Helper()
 	require.NoError(b.t, b.tryPublish(n))
 }
 
-func (b *bundle) tryPublish(n int) error {
+func (b *fixture) tryPublish(n int) error {
 	for range n {
 		b.next++
 		if err := b.tryPublishText(strconv.Itoa(b.next)); err != nil {
@@ -142,25 +143,25 @@ func (b *bundle) tryPublish(n int) error {
 	return nil
 }
 
-func (b *bundle) publishText(text string) {
+func (b *fixture) publishText(text string) {
 	b.t.Helper()
 	require.NoError(b.t, b.tryPublishText(text))
 }
 
-func (b *bundle) tryPublishText(text string) error {
+func (b *fixture) tryPublishText(text string) error {
 	_, err := b.js.PublishMsg(b.t.Context(), &nats.Msg{Subject: subject, Data: []byte(text), Header: nats.Header{"ce-id": {"id-" + text}}})
 	return err
 }
 
 // restart takes NATS down and back.
-func (b *bundle) restart() {
+func (b *fixture) restart() {
 	b.t.Helper()
 	require.NoError(b.t, b.server.Restart())
 	natstest.Reconnected(b.t, b.js.Conn())
 }
 
 // snapshot copies the stream store, to be put back by restore.
-func (b *bundle) snapshot() string {
+func (b *fixture) snapshot() string {
 	b.t.Helper()
 	copied := filepath.Join(b.t.TempDir(), "copy")
 	require.NoError(b.t, b.server.Snapshot(copied))
@@ -168,13 +169,13 @@ func (b *bundle) snapshot() string {
 	return copied
 }
 
-func (b *bundle) restore(copied string) {
+func (b *fixture) restore(copied string) {
 	b.t.Helper()
 	require.NoError(b.t, b.server.Restore(copied))
 	natstest.Reconnected(b.t, b.js.Conn())
 }
 
-func (b *bundle) handled() []string {
+func (b *fixture) handled() []string {
 	rows, err := b.pool.Query(context.Background(), `SELECT value FROM handled ORDER BY position`)
 	if err != nil {
 		return nil
@@ -187,14 +188,14 @@ func (b *bundle) handled() []string {
 }
 
 // reaches waits until exactly this was handled.
-func (b *bundle) reaches(want []string) {
+func (b *fixture) reaches(want []string) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool { return len(b.handled()) >= len(want) }, patience, 5*time.Millisecond)
 	require.Equal(b.t, want, b.handled())
 }
 
 // cursorAt waits until the cursor has reached the sequence.
-func (b *bundle) cursorAt(epoch, sequence int64) {
+func (b *fixture) cursorAt(epoch, sequence int64) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
 		e, s := b.cursor()
@@ -202,7 +203,7 @@ func (b *bundle) cursorAt(epoch, sequence int64) {
 	}, patience, 5*time.Millisecond)
 }
 
-func (b *bundle) cursor() (int64, int64) {
+func (b *fixture) cursor() (int64, int64) {
 	var epoch, sequence int64
 	err := b.pool.QueryRow(context.Background(), `SELECT epoch, sequence FROM stream_cursors WHERE consumer = 'model'`).Scan(&epoch, &sequence)
 	if err != nil {
@@ -220,8 +221,9 @@ func numbers(n int) []string {
 	return texts
 }
 
-// terminateLockHolder ends the reader's session in the database, as a vanished machine does; the reader is not told.
-func (b *bundle) terminateLockHolder() {
+// terminateLockHolder ends the reader's session in the database, as a vanished machine does; the
+// reader is not told.
+func (b *fixture) terminateLockHolder() {
 	b.t.Helper()
 	var ended bool
 	err := b.pool.QueryRow(b.t.Context(), `

@@ -4,39 +4,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
 )
 
-// check opens the stream and begins a new epoch when it is not the one that the cursor was in.
+// check opens the stream and begins a new epoch when the stream was restored or recreated.
 func (s *session[T]) check(ctx context.Context) (jetstream.Stream, error) {
 	stream, err := openStream(ctx, s.cfg.JetStream, s.cfg.Stream)
 	if err != nil {
 		return nil, err
 	}
 	info := stream.CachedInfo()
-	f := found{created: info.Created.UnixNano(), ends: info.State.LastSeq}
-	if last := s.position.last.sequence; last > 0 && last <= f.ends {
+	f := streamState{created: info.Created.UnixNano(), lastSequence: info.State.LastSeq}
+	if last := s.position.last.sequence; last > 0 && last <= f.lastSequence {
 		m, err := stream.GetMsg(ctx, last)
 		switch {
 		case err == nil:
 			at := markOf(m.Subject, m.Header, m.Data, m.Sequence, m.Time)
-			f.at = &at
+			f.atCursor = &at
 		case !errors.Is(err, jetstream.ErrMsgNotFound):
 			return nil, serverError{fmt.Errorf("read message %d of stream %s: %w", last, s.cfg.Stream, err)}
 		}
 	}
-	if reason := changed(s.position, f); reason != "" {
+	if reason := restartReason(s.position, f); reason != "" {
 		return stream, s.restart(ctx, reason, f.created)
 	}
-	s.position.created = f.created // the same content may come back in a stream made anew, from a backup
+	s.position.created = f.created // a stream recreated from a backup may hold the same messages
 	return stream, nil
 }
 
-// restart begins an epoch.
+// restart begins an epoch at the start of the stream.
 func (s *session[T]) restart(ctx context.Context, reason string, created int64) error {
 	to := position{epoch: s.position.epoch + 1, created: created}
 	err := postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
@@ -50,12 +52,12 @@ func (s *session[T]) restart(ctx context.Context, reason string, created int64) 
 	}
 	s.position = to
 	s.count.restarts.Inc()
-	s.cfg.Logger.InfoContext(ctx, "the stream is read from the start", "consumer", s.cfg.Name, "stream", s.cfg.Stream,
-		"epoch", to.epoch, "reason", reason)
+	s.logger.InfoContext(ctx, "reading the stream from its start",
+		slog.Int64(logkey.Epoch, to.epoch), slog.String(logkey.Reason, reason))
 	return nil
 }
 
-// openStream finds the stream. Its errors are of the server.
+// openStream returns the stream. Each error is a serverError.
 func openStream(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
 	if !js.Conn().IsConnected() { // a request would only time out
 		return nil, serverError{errors.New("NATS is not connected")}

@@ -11,68 +11,72 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Message is a message of the stream with what Decode made of it.
+// Message is a message of the stream with its decoded value.
 type Message[T any] struct {
 	Subject  string
 	Header   nats.Header
 	Data     []byte
 	Sequence uint64    // on the stream
-	Stored   time.Time // when the stream stored it; never for ordering
+	Stored   time.Time // when the stream stored it; never used for ordering
 	Value    T
 }
 
-// DeadLetterError says that one message of the batch can never be handled, whatever is tried. Return it from Handle to have that message put on DEAD and the
-// others handled without it.
-type DeadLetterError struct { //nolint:errname // a word of its own, as the handlers say it
+// DeadLetterError reports a message of the batch that can never be handled. Handle returns it to
+// move that message to DEAD; the other messages are then handled without it.
+type DeadLetterError struct {
 	Sequence uint64
 	Err      error
 }
 
 // Error implements error.
-func (p *DeadLetterError) Error() string {
-	return fmt.Sprintf("message %d cannot be handled: %v", p.Sequence, p.Err)
+func (e *DeadLetterError) Error() string {
+	return fmt.Sprintf("message %d cannot be handled: %v", e.Sequence, e.Err)
 }
 
-// Unwrap gives the cause.
-func (p *DeadLetterError) Unwrap() error { return p.Err }
+// Unwrap returns the cause.
+func (e *DeadLetterError) Unwrap() error { return e.Err }
 
-// DeadLetterErrors are several messages of one batch that can never be handled: they are put on DEAD together, before the others are tried again.
-type DeadLetterErrors []*DeadLetterError //nolint:errname // as Poison
+// DeadLetterErrors reports several messages of one batch. They move to DEAD together before the
+// others are handled.
+type DeadLetterErrors []*DeadLetterError //nolint:errname // the plural of DeadLetterError
 
 // Error implements error.
-func (p DeadLetterErrors) Error() string {
-	if len(p) == 1 {
-		return p[0].Error()
+func (e DeadLetterErrors) Error() string {
+	if len(e) == 1 {
+		return e[0].Error()
 	}
-	return fmt.Sprintf("%d messages cannot be handled, the first of them: %v", len(p), p[0])
+	return fmt.Sprintf("%d messages cannot be handled, the first of them: %v", len(e), e[0])
 }
 
-// Unwrap gives each of them.
-func (p DeadLetterErrors) Unwrap() []error {
-	all := make([]error, len(p))
-	for i := range p {
-		all[i] = p[i]
+// Unwrap returns each error.
+func (e DeadLetterErrors) Unwrap() []error {
+	all := make([]error, len(e))
+	for i := range e {
+		all[i] = e[i]
 	}
 	return all
 }
 
-// poisons are those that an error names and that are of the batch.
-func poisons[T any](err error, b *batch[T]) []*DeadLetterError {
-	several, are := errors.AsType[DeadLetterErrors](err)
-	if one, is := errors.AsType[*DeadLetterError](err); !are && is {
-		several = DeadLetterErrors{one}
+// deadLetters returns the distinct messages of the batch that err reports.
+func deadLetters[T any](err error, b *batch[T]) []*DeadLetterError {
+	reported, several := errors.AsType[DeadLetterErrors](err)
+	if one, is := errors.AsType[*DeadLetterError](err); !several && is {
+		reported = DeadLetterErrors{one}
 	}
-	seen := make(map[uint64]bool, len(several))
-	return slices.DeleteFunc(slices.Clone(several), func(p *DeadLetterError) bool {
-		again := seen[p.Sequence]
-		seen[p.Sequence] = true
-		return again || !b.has(p.Sequence)
+	seen := make(map[uint64]bool, len(reported))
+	return slices.DeleteFunc(slices.Clone(reported), func(e *DeadLetterError) bool {
+		duplicate := seen[e.Sequence]
+		seen[e.Sequence] = true
+		return duplicate || !b.has(e.Sequence)
 	})
 }
 
-// Latest keeps one message per key: the newest, by newer(a, b) saying whether a is newer than b, or the last in the stream when newer is nil.
-// A statement that writes a batch may name each row once only. The order of those kept is that of the stream.
-func Latest[T any, K comparable](batch []Message[T], key func(*Message[T]) K, newer func(a, b *Message[T]) bool) []Message[T] {
+// Latest keeps one message per key, in stream order: the newest one by newer(a, b), which reports
+// whether a is newer than b, or the last one of the stream when newer is nil. Use it when a
+// statement may name each row only once.
+func Latest[T any, K comparable](
+	batch []Message[T], key func(*Message[T]) K, newer func(a, b *Message[T]) bool,
+) []Message[T] {
 	kept := make(map[K]int, len(batch))
 	for i := range batch {
 		k := key(&batch[i])
@@ -96,7 +100,7 @@ func Latest[T any, K comparable](batch []Message[T], key func(*Message[T]) K, ne
 // idHeader carries the id of a CloudEvent.
 const idHeader = "ce-id"
 
-// identify gives the id of the event in a message, or a digest of a message that has none.
+// identify returns the id of the event in a message, or a digest of a message without one.
 func identify(subject string, header nats.Header, data []byte) string {
 	if ids := header[idHeader]; len(ids) > 0 && ids[0] != "" {
 		return ids[0]

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics of all consumers of a process, told apart by the labels consumer and stream.
+// Metrics are the metrics of all consumers of a process, with the labels consumer and stream.
 type Metrics struct {
 	handled  *prometheus.CounterVec
 	dead     *prometheus.CounterVec
@@ -17,7 +17,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := newMetrics()
 	for _, c := range []prometheus.Collector{m.handled, m.dead, m.failures, m.restarts, m.lag, m.active, m.seconds} {
@@ -32,18 +32,22 @@ func newMetrics() *Metrics {
 	const namespace, subsystem = "lockstep", "cursor"
 	labels := []string{"consumer", "stream"}
 	counter := func(name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help,
+		}, labels)
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: name, Help: help,
+		}, labels)
 	}
 	return &Metrics{
-		handled:  counter("handled_total", "Messages whose effect and cursor are committed."),
-		dead:     counter("dead_total", "Messages put on DEAD."),
-		failures: counter("failures_total", "Failures that are retried: of the handler, the database, NATS, or the writing of DEAD."),
-		restarts: counter("restarts_total", "Epochs begun: the stream is read from the start."),
-		lag:      gauge("lag", "Messages of the partition after the last one handled, when that was read."),
-		active:   gauge("active", "1 in the replica that reads, else 0."),
+		handled:  counter("handled_total", "Messages committed together with the cursor."),
+		dead:     counter("dead_total", "Messages published to DEAD."),
+		failures: counter("failures_total", "Retried failures of the handler, the database, NATS, or publishing to DEAD."),
+		restarts: counter("restarts_total", "Epochs begun, each with a reading from the start of the stream."),
+		lag:      gauge("lag", "Messages after the last handled one, at the time that one was read."),
+		active:   gauge("active", "1 in the replica that holds the reader lock, else 0."),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "transaction_seconds", Help: "Duration of a batch's transaction.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},

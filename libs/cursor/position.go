@@ -25,18 +25,18 @@ func Migrations() (postgres.Migrations, error) {
 	return postgres.Migrations{Name: "cursor", FS: dir}, nil
 }
 
-// errSuperseded says that the cursor is not where this reader left it.
-var errSuperseded = errors.New("the cursor was moved by somebody else")
+// errSuperseded reports that another reader has moved the cursor.
+var errSuperseded = errors.New("another reader has moved the cursor")
 
-// mark identifies a message of a stream across the stream's incarnations. A restored stream can come to hold the same event at the same
-// sequence again, but not stored at the same nanosecond.
+// mark identifies a message across restorations of its stream. A restored stream may hold the same
+// event at the same sequence again, but not stored at the same nanosecond.
 type mark struct {
 	sequence uint64
 	id       string
 	stored   int64
 }
 
-// position is a row of stream_cursors. Epoch 0 is a consumer that has never read the stream.
+// position is a row of stream_cursors. Epoch 0 means that the consumer has never read the stream.
 type position struct {
 	epoch   int64
 	last    mark
@@ -47,7 +47,8 @@ type position struct {
 type cursorKey struct{ consumer, stream string }
 
 func (k cursorKey) load(ctx context.Context, conn *pgx.Conn) (position, error) {
-	_, err := conn.Exec(ctx, `INSERT INTO stream_cursors (consumer, stream) VALUES ($1, $2) ON CONFLICT DO NOTHING`, k.consumer, k.stream)
+	_, err := conn.Exec(ctx, `INSERT INTO stream_cursors (consumer, stream) VALUES ($1, $2) ON CONFLICT DO NOTHING`,
+		k.consumer, k.stream)
 	if err != nil {
 		return position{}, fmt.Errorf("create the cursor: %w", err)
 	}
@@ -61,13 +62,15 @@ func (k cursorKey) load(ctx context.Context, conn *pgx.Conn) (position, error) {
 	return p, nil
 }
 
-// move moves the cursor from one position to another within the transaction, unless it is elsewhere.
+// move moves the cursor within the transaction. It returns errSuperseded when the cursor is not at
+// from.
 func (k cursorKey) move(ctx context.Context, tx pgx.Tx, from, to position) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE stream_cursors
 		SET epoch = $5, sequence = $6, event_id = $7, stored_at = $8, stream_created = $9, updated_at = now()
 		WHERE consumer = $1 AND stream = $2 AND epoch = $3 AND sequence = $4`,
-		k.consumer, k.stream, from.epoch, from.last.sequence, to.epoch, to.last.sequence, to.last.id, to.last.stored, to.created)
+		k.consumer, k.stream, from.epoch, from.last.sequence,
+		to.epoch, to.last.sequence, to.last.id, to.last.stored, to.created)
 	if err != nil {
 		return fmt.Errorf("move the cursor: %w", err)
 	}
@@ -77,56 +80,59 @@ func (k cursorKey) move(ctx context.Context, tx pgx.Tx, from, to position) error
 	return nil
 }
 
-// Position is how far a consumer has taken its stream.
+// Position is the progress of a consumer.
 type Position struct {
-	// Epoch of the stream's incarnations; 0 is a consumer that has never read it.
+	// Epoch is the number of restarts from the start of the stream, 0 when it was never read.
 	Epoch int64
-	// Sequence of the last message taken.
+	// Sequence of the last committed message.
 	Sequence uint64
 }
 
-// LockPosition returns the consumer's position and keeps it there: until the transaction ends, nothing more is taken into the database, by whichever
-// replica; the reader waits. Whoever holds several consumers does it in the order of their names.
+// LockPosition returns the consumer's position and blocks every replica from moving it until the
+// transaction ends. A caller that locks several consumers does so in the order of their names.
 func (c *Consumer[T]) LockPosition(ctx context.Context, tx pgx.Tx) (Position, error) {
 	return c.cfg.key().position(ctx, tx, " FOR UPDATE")
 }
 
-// Position returns how far the consumer is; other than Hold, it may be further a moment later.
+// Position returns the consumer's position. It may change at any time.
 func (c *Consumer[T]) Position(ctx context.Context, tx pgx.Tx) (Position, error) {
 	return c.cfg.key().position(ctx, tx, "")
 }
 
 func (k cursorKey) position(ctx context.Context, tx pgx.Tx, lock string) (Position, error) {
 	var p Position
-	err := tx.QueryRow(ctx, `SELECT epoch, sequence FROM stream_cursors WHERE consumer = $1 AND stream = $2`+lock, k.consumer, k.stream).Scan(&p.Epoch, &p.Sequence)
+	err := tx.QueryRow(ctx, `SELECT epoch, sequence FROM stream_cursors WHERE consumer = $1 AND stream = $2`+lock,
+		k.consumer, k.stream).Scan(&p.Epoch, &p.Sequence)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return Position{}, fmt.Errorf("read the cursor of %s: %w", k.consumer, err)
 	}
 	return p, nil
 }
 
-// found is what a stream says about itself.
-type found struct {
-	created int64
-	ends    uint64
-	at      *mark // the message at the cursor's sequence; nil when the stream no longer holds it
+// streamState is the current state of a stream.
+type streamState struct {
+	created      int64
+	lastSequence uint64
+	atCursor     *mark // the message at the cursor's sequence, nil when the stream no longer holds it
 }
 
-// changed says why the stream is another incarnation than the one the cursor was in; empty when it is the same as far as can be told.
-func changed(p position, f found) string {
+// restartReason returns why the stream is not the one that the cursor was in, empty when no
+// difference is visible.
+func restartReason(p position, s streamState) string {
+	timestamp := func(nanoseconds int64) string { return time.Unix(0, nanoseconds).UTC().Format(time.RFC3339Nano) }
 	switch {
 	case p.epoch == 0:
 		return "this consumer has never read the stream"
 	case p.last.sequence == 0:
-		return "" // nothing read yet: reading goes on at the start in any case
-	case f.ends < p.last.sequence:
-		return fmt.Sprintf("the stream ends at %d, before the cursor at %d", f.ends, p.last.sequence)
-	case f.at != nil && (f.at.id != p.last.id || f.at.stored != p.last.stored):
+		return "" // nothing was read yet, so reading continues at the start in any case
+	case s.lastSequence < p.last.sequence:
+		return fmt.Sprintf("the stream ends at %d, before the cursor at %d", s.lastSequence, p.last.sequence)
+	case s.atCursor != nil && (s.atCursor.id != p.last.id || s.atCursor.stored != p.last.stored):
 		return fmt.Sprintf("message %d is %s stored at %s, the cursor was at %s stored at %s", p.last.sequence,
-			f.at.id, time.Unix(0, f.at.stored).UTC().Format(time.RFC3339Nano), p.last.id, time.Unix(0, p.last.stored).UTC().Format(time.RFC3339Nano))
-	case f.at == nil && f.created != p.created:
-		return fmt.Sprintf("message %d is gone and the stream was made at %s, not %s", p.last.sequence,
-			time.Unix(0, f.created).UTC().Format(time.RFC3339Nano), time.Unix(0, p.created).UTC().Format(time.RFC3339Nano))
+			s.atCursor.id, timestamp(s.atCursor.stored), p.last.id, timestamp(p.last.stored))
+	case s.atCursor == nil && s.created != p.created:
+		return fmt.Sprintf("message %d is gone and the stream was created at %s, not %s",
+			p.last.sequence, timestamp(s.created), timestamp(p.created))
 	default:
 		return ""
 	}

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// idleWait is how long a replay waits for a message before it asks whether any is left, but for tests.
+	// idleWait is the time without a message after which a replay checks for the end of the stream.
 	idleWait = 30 * time.Second
-	// requestFor is how long the server is asked to wait for messages at a time.
-	requestFor = 30 * time.Second
-	// inactiveAfter is when the server forgets the consumer of a reader that is gone.
+	// requestTimeout is the lifetime of one pull request.
+	requestTimeout = 30 * time.Second
+	// inactiveAfter is the time after which the server deletes the consumer of a vanished reader.
 	inactiveAfter = 2 * time.Minute
 )
 
-// batch is what one transaction takes.
+// batch is the content of one transaction.
 type batch[T any] struct {
 	messages  []Message[T]
 	malformed []malformed[T]
-	last      Message[T] // malformed or not; its Sequence is 0 while the batch is empty
-	lag       uint64     // messages of the partition after the last one
+	last      Message[T] // malformed or not; Sequence 0 while the batch is empty
+	lag       uint64     // messages after the last one
 	bytes     int
-	latest    time.Time // when the last one came
+	latest    time.Time // arrival of the last message
 }
 
-// malformed is a message that could not be decoded.
+// malformed is a message that Decode rejected.
 type malformed[T any] struct {
 	message Message[T]
 	err     error
@@ -40,19 +40,23 @@ type malformed[T any] struct {
 
 func (b *batch[T]) size() int { return len(b.messages) + len(b.malformed) }
 
-// reader receives and decodes messages from a position on while transactions are under way: what comes during one is the batch of the next.
+// reader receives and decodes messages while transactions run. The messages that arrive during one
+// transaction are the batch of the next.
 type reader[T any] struct {
 	cfg      Config[T]
 	consumer jetstream.Consumer
-	numbered uint64 // by the consumer, of the last message seen
+	numbered uint64 // consumer sequence of the last message
 	out      chan<- *batch[T]
-	// idle is called when nothing has come for a while; its error ends the reading.
+	// idle is called after idleAfter without a message. Its error ends the reading.
 	idle      func(ctx context.Context) error
 	idleAfter time.Duration
 }
 
-// openReader makes the server's consumer. It keeps no state there worth keeping: no acknowledgements, in memory, one replica. The batches go to out, which is not buffered.
-func openReader[T any](ctx context.Context, cfg Config[T], stream jetstream.Stream, after uint64, out chan<- *batch[T]) (*reader[T], error) {
+// openReader creates the consumer on the server: without acknowledgements, in memory, with one
+// replica. The reader sends batches to out, which must not be buffered.
+func openReader[T any](
+	ctx context.Context, cfg Config[T], stream jetstream.Stream, after uint64, out chan<- *batch[T],
+) (*reader[T], error) {
 	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		Description:       "cursor of " + cfg.Service + "/" + cfg.Name,
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
@@ -64,12 +68,13 @@ func openReader[T any](ctx context.Context, cfg Config[T], stream jetstream.Stre
 		MemoryStorage:     true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create a consumer from %d on: %w", after+1, err)
+		return nil, fmt.Errorf("create a consumer from sequence %d: %w", after+1, err)
 	}
-	return &reader[T]{cfg: cfg, consumer: consumer, out: out, idle: func(context.Context) error { return nil }, idleAfter: idleWait}, nil
+	noIdle := func(context.Context) error { return nil }
+	return &reader[T]{cfg: cfg, consumer: consumer, out: out, idle: noIdle, idleAfter: idleWait}, nil
 }
 
-// run reads until ctx is done or something fails.
+// run reads until ctx ends or something fails.
 func (r *reader[T]) run(ctx context.Context) error {
 	received := make(chan jetstream.Msg)
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -80,33 +85,34 @@ func (r *reader[T]) run(ctx context.Context) error {
 			}
 		}
 	})
-	group.Go(func() error { return r.gather(groupCtx, received) })
-	return group.Wait() //nolint:wrapcheck // both say what failed
+	group.Go(func() error { return r.collectBatches(groupCtx, received) })
+	return group.Wait() //nolint:wrapcheck // both wrap
 }
 
-// asking is the context of a request for messages. The server is told of its deadline and answers by then; it ends with the reader only, since what
-// the server sent at the last moment would be lost otherwise.
-type asking struct {
+// requestContext has a deadline for the server but does not end at it: the client would drop
+// messages that the server sent at the last moment.
+type requestContext struct {
 	context.Context //nolint:containedctx // it is a context
 
-	until time.Time
+	deadline time.Time
 }
 
 // Deadline implements context.Context.
-func (a asking) Deadline() (time.Time, bool) { return a.until, true }
+func (c requestContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// request passes on a batch of messages as they come, or those that come in a while. Nothing of it is left when it returns.
+// request sends one pull request and forwards its messages until it is complete or has expired.
 //
-// One request after the other, rather than the client's continuous reading: that drops messages when somebody stops taking them and the server has more to say than how
-// many were asked for.
+// The reader sends one request after the other instead of using the client's Consume, which drops
+// messages when the receiver stops and the server has sent more than requested.
 func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// A message may be larger than a batch: then it is one.
+	// A message may be larger than a batch; it is then a batch of its own.
 	answer, err := r.consumer.Fetch(r.cfg.Batch,
-		jetstream.FetchContext(asking{ctx, time.Now().Add(requestFor)}), jetstream.FetchMaxBytes(max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
+		jetstream.FetchContext(requestContext{ctx, time.Now().Add(requestTimeout)}),
+		jetstream.FetchMaxBytes(max(r.cfg.BatchBytes, 2*topology.MaxMessageSize)))
 	if err != nil {
-		return fmt.Errorf("ask for messages: %w", err)
+		return fmt.Errorf("request messages: %w", err)
 	}
 	defer func() {
 		cancel()
@@ -133,23 +139,24 @@ func (r *reader[T]) request(ctx context.Context, received chan<- jetstream.Msg) 
 	}
 }
 
-// gather makes batches of what is received, and hands each on as soon as somebody takes it and it is ripe.
-func (r *reader[T]) gather(ctx context.Context, received <-chan jetstream.Msg) error {
+// collectBatches collects messages into batches and sends each one to out once it is ready and the
+// receiver is free.
+func (r *reader[T]) collectBatches(ctx context.Context, received <-chan jetstream.Msg) error {
 	b := &batch[T]{}
-	var over jetstream.Msg // did not fit into the batch
+	var overflow jetstream.Msg // did not fit into the batch
 	timer := time.NewTimer(r.idleAfter)
 	defer timer.Stop()
 	for {
 		in, out := received, r.out
-		if over != nil || b.size() >= r.cfg.Batch {
+		if overflow != nil || b.size() >= r.cfg.Batch {
 			in = nil
-		} else if !r.ripe(b) {
+		} else if !r.isReady(b) {
 			out = nil
 		}
 		select {
 		case m := <-in:
 			if b.size() > 0 && b.bytes+len(m.Data()) > r.cfg.BatchBytes {
-				over = m
+				overflow = m
 				continue
 			}
 			if err := r.add(b, m); err != nil {
@@ -159,15 +166,15 @@ func (r *reader[T]) gather(ctx context.Context, received <-chan jetstream.Msg) e
 		case out <- b:
 			b = &batch[T]{}
 			timer.Reset(r.idleAfter)
-			if over == nil {
+			if overflow == nil {
 				continue
 			}
-			if err := r.add(b, over); err != nil {
+			if err := r.add(b, overflow); err != nil {
 				return err
 			}
-			over = nil
+			overflow = nil
 			timer.Reset(r.cfg.Linger)
-		case <-timer.C: // the batch is ripe now, or there is none
+		case <-timer.C: // the batch is ready now, or there is none
 			if b.size() > 0 {
 				continue
 			}
@@ -181,12 +188,12 @@ func (r *reader[T]) gather(ctx context.Context, received <-chan jetstream.Msg) e
 	}
 }
 
-// ripe says that there is nothing that a batch which is not full should wait for.
-func (r *reader[T]) ripe(b *batch[T]) bool {
+// isReady reports whether a partial batch need not wait for more messages.
+func (r *reader[T]) isReady(b *batch[T]) bool {
 	return b.size() > 0 && (b.lag == 0 || time.Since(b.latest) >= r.cfg.Linger)
 }
 
-// errGap says that messages were lost between the server and here.
+// errGap reports messages lost between the server and the reader.
 var errGap = errors.New("the consumer's numbering has a gap")
 
 func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
@@ -199,12 +206,13 @@ func (r *reader[T]) add(b *batch[T], received jetstream.Msg) error {
 	}
 	r.numbered = meta.Sequence.Consumer
 	m := Message[T]{
-		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(), Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
+		Subject: received.Subject(), Header: received.Headers(), Data: received.Data(),
+		Sequence: meta.Sequence.Stream, Stored: meta.Timestamp,
 	}
 	b.last, b.lag, b.bytes, b.latest = m, meta.NumPending, b.bytes+len(m.Data), time.Now()
 	if err := r.cfg.Decode(&m); err != nil {
 		b.malformed = append(b.malformed, malformed[T]{message: m, err: err})
-		return nil //nolint:nilerr // the message is at fault, not the reading: it goes to DEAD
+		return nil //nolint:nilerr // the message goes to DEAD; reading continues
 	}
 	if b.messages == nil {
 		b.messages = make([]Message[T], 0, min(uint64(r.cfg.Batch), meta.NumPending+1))

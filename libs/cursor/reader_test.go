@@ -11,11 +11,12 @@ import (
 	"lockstep.internal/libs/cursor"
 )
 
-// Requests that are open when the consumer is to end are given up: nothing of them is left once Run has returned. It runs alone, since it looks at the whole process.
-func TestNothingIsLeftOfARequestWhenTheConsumerEnds(t *testing.T) { //nolint:paralleltest // see there
+// Requests that are open when the consumer is to end are given up: nothing of them is left once Run
+// has returned. It runs alone, since it looks at the whole process.
+func TestNoRequestIsLeftWhenTheConsumerEnds(t *testing.T) { //nolint:paralleltest // see there
 	for name, published := range map[string]int{"while it waits for the first message": 0, "while it waits for more": 1} {
 		t.Run(name, func(t *testing.T) { //nolint:paralleltest // see there
-			b := setup(t)
+			b := newFixture(t)
 			b.publish(published)
 			stop := b.run(b.consumer(func(c *cursor.Config[string]) { c.Batch, c.Linger = 10, patience }))
 			stream, err := b.js.Stream(t.Context(), stream)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,76 +12,87 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/retry"
 )
 
-// SequenceRange is a part of a stream, by sequences that both belong to it.
+// SequenceRange is a part of a stream, both ends included.
 type SequenceRange struct{ From, To uint64 }
 
-// ReplayResult is what a replay came upon.
+// ReplayResult describes what a replay read.
 type ReplayResult struct {
-	// First is the sequence of the first message that the stream still had, and FirstStored when that was stored. 0 when there was none.
-	First       uint64
+	// First is the sequence of the first message that the stream still held, 0 when there was none.
+	First uint64
+	// FirstStored is the time at which the stream stored that message.
 	FirstStored time.Time
-	// Last is the sequence of the last message, up to Stretch.To.
+	// Last is the sequence of the last message, up to SequenceRange.To.
 	Last uint64
-	// Handled messages, and Skipped ones: malformed, or called Poison by the handler.
+	// Handled counts the handled messages; Skipped the malformed ones and those reported by
+	// DeadLetterError.
 	Handled, Skipped uint64
 }
 
-// ErrStreamTooShort says that a stream ends before the stretch that is to be replayed.
-var ErrStreamTooShort = errors.New("the stream was restored from an older copy")
+// ErrStreamTooShort reports that a stream ends before the range to replay.
+var ErrStreamTooShort = errors.New("the stream ends before the range to replay: it was restored from an older copy")
 
-// Replay reads a stretch of the stream again, in the stream's order, through Decode and Handle of the consumer's configuration: for a read model that is
-// made anew elsewhere. Each batch is a transaction begun on db, which is a connection, or a transaction whose savepoints the batches become. The cursor is
-// neither read nor moved, nothing is published: what is malformed or poisonous, and so on DEAD since it was read first, is skipped and counted. Messages that
-// the stream has dropped meanwhile are not there to be replayed. progress is told the sequence of the last message of each batch that is committed.
+// Replay reads a range of the stream again through the consumer's Decode and Handle, in stream
+// order, to rebuild a read model elsewhere. Each batch is a transaction begun on db: a connection,
+// or a transaction for savepoints.
 //
-// The memory used is that of three batches. While NATS is away the replay waits, and goes on where it was. Any other failure ends it, of
-// the database or of the handler: what it has committed by then is up to its Replayed.Last.
-func (c *Consumer[T]) Replay(ctx context.Context, db postgres.Beginner, stretch SequenceRange, progress func(sequence uint64)) (ReplayResult, error) {
-	r := &replay[T]{cfg: c.cfg, hooks: c.hooks, db: db, stretch: stretch, progress: progress}
-	if stretch.From > 0 {
-		r.out.Last = stretch.From - 1
+// Replay neither reads nor moves the cursor, and publishes nothing. It skips and counts malformed
+// messages and those that Handle reports by DeadLetterError. It calls progress with the last
+// sequence of each committed batch.
+//
+// It uses the memory of three batches. While NATS is down it waits, then continues. It returns any
+// other failure of the database or the handler; the batches up to ReplayResult.Last are then
+// committed.
+func (c *Consumer[T]) Replay(
+	ctx context.Context, db postgres.Beginner, sequences SequenceRange, progress func(sequence uint64),
+) (ReplayResult, error) {
+	r := &replay[T]{cfg: c.cfg, hooks: c.hooks, db: db, sequences: sequences, progress: progress}
+	if sequences.From > 0 {
+		r.result.Last = sequences.From - 1
 	}
 	outage := c.cfg.Retry.Backoff()
 	for {
-		before := r.out.Last
+		before := r.result.Last
 		err := r.follow(ctx)
-		var away serverError
+		var serverErr serverError
 		switch {
 		case err == nil:
-			return r.out, nil
+			return r.result, nil
 		case ctx.Err() != nil:
-			return r.out, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, context.Cause(ctx))
-		case !errors.As(err, &away):
-			return r.out, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, err)
+			return r.result, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, context.Cause(ctx))
+		case !errors.As(err, &serverErr):
+			return r.result, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, err)
 		}
-		if r.out.Last != before {
+		if r.result.Last != before {
 			outage.Reset()
 		}
-		c.cfg.Logger.WarnContext(ctx, "a replay waits", "consumer", c.cfg.Name, "stream", c.cfg.Stream, "sequence", r.out.Last, "error", err)
-		if err := connected(ctx, c.cfg.JetStream.Conn(), outage.Next()); err != nil {
-			return r.out, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, err)
+		pause := outage.Next()
+		c.logger().WarnContext(ctx, "replay waits for NATS", slog.Uint64(logkey.Sequence, r.result.Last),
+			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
+		if err := sleepUntilConnected(ctx, c.cfg.JetStream.Conn(), pause); err != nil {
+			return r.result, fmt.Errorf("replay stream %s: %w", c.cfg.Stream, err)
 		}
 	}
 }
 
-// replay is one replay under way.
+// replay is one call of Replay.
 type replay[T any] struct {
-	cfg      Config[T]
-	hooks    hooks
-	db       postgres.Beginner
-	stretch  SequenceRange
-	progress func(sequence uint64)
-	out      ReplayResult
+	cfg       Config[T]
+	hooks     hooks
+	db        postgres.Beginner
+	sequences SequenceRange
+	progress  func(sequence uint64)
+	result    ReplayResult
 }
 
-// errEnded ends the reading of what has been replayed whole.
-var errEnded = errors.New("nothing is left to replay")
+// errEnded ends the reading after the last message of the range.
+var errEnded = errors.New("end of the replayed range")
 
-// follow reads until the end of the stretch, or until something fails.
+// follow reads until the end of the range or a failure.
 func (r *replay[T]) follow(ctx context.Context) error {
 	status := r.cfg.JetStream.Conn().StatusChanged()
 	defer r.cfg.JetStream.Conn().RemoveStatusListener(status)
@@ -88,8 +100,8 @@ func (r *replay[T]) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if ends := stream.CachedInfo().State.LastSeq; ends < r.stretch.To {
-		return fmt.Errorf("%w: it ends at %d, before %d", ErrStreamTooShort, ends, r.stretch.To)
+	if last := stream.CachedInfo().State.LastSeq; last < r.sequences.To {
+		return fmt.Errorf("%w: it ends at %d, before %d", ErrStreamTooShort, last, r.sequences.To)
 	}
 	batches := make(chan *batch[T])
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -99,10 +111,11 @@ func (r *replay[T]) follow(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		for b := range batches {
-			last := b.lag == 0 || b.last.Sequence >= r.stretch.To
-			if b.end(r.stretch.To) {
-				// Not with the group's context: the transaction under way ends well when NATS goes away.
-				if err := r.take(ctx, b); err != nil {
+			last := b.lag == 0 || b.last.Sequence >= r.sequences.To
+			if b.truncate(r.sequences.To) {
+				// Not with the group's context: the current transaction finishes when NATS
+				// disconnects.
+				if err := r.handleBatch(ctx, b); err != nil {
 					return err
 				}
 			}
@@ -113,31 +126,34 @@ func (r *replay[T]) follow(ctx context.Context) error {
 		return nil
 	})
 	if err := group.Wait(); !errors.Is(err, errEnded) {
-		return err //nolint:wrapcheck // both say what failed
+		return err //nolint:wrapcheck // both wrap
 	}
 	return nil
 }
 
-// read fills the channel, which takes what it wants of it.
-func (r *replay[T]) read(ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status) error {
-	ctx, release := whileUnchanged(ctx, status)
+// read fills the channel until the end of the range, a failure, or a status change of the
+// connection.
+func (r *replay[T]) read(
+	ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status,
+) error {
+	ctx, release := untilStatusChange(ctx, status)
 	defer release()
-	if r.out.Last >= r.stretch.To {
+	if r.result.Last >= r.sequences.To {
 		return errEnded
 	}
-	reader, err := openReader(ctx, r.cfg, stream, r.out.Last, batches)
+	reader, err := openReader(ctx, r.cfg, stream, r.result.Last, batches)
 	if err != nil {
 		return serverError{err}
 	}
 	if reader.consumer.CachedInfo().NumPending == 0 {
 		return errEnded
 	}
-	// What was pending may have grown too old.
+	// The pending messages may have expired.
 	reader.idle, reader.idleAfter = func(ctx context.Context) error {
 		info, err := reader.consumer.Info(ctx)
 		switch {
 		case err != nil:
-			return fmt.Errorf("ask what is left: %w", err)
+			return fmt.Errorf("read the number of pending messages: %w", err)
 		case info.NumPending == 0:
 			return errEnded
 		default:
@@ -147,16 +163,16 @@ func (r *replay[T]) read(ctx context.Context, stream jetstream.Stream, batches c
 	return serverError{reader.run(ctx)}
 }
 
-// end takes out of the batch what comes after the sequence, and says whether anything is left.
-func (b *batch[T]) end(at uint64) bool {
-	if b.last.Sequence <= at {
+// truncate removes the messages after the sequence and reports whether any is left.
+func (b *batch[T]) truncate(to uint64) bool {
+	if b.last.Sequence <= to {
 		return true
 	}
 	b.last.Sequence = 0
-	for len(b.messages) > 0 && b.messages[len(b.messages)-1].Sequence > at {
+	for len(b.messages) > 0 && b.messages[len(b.messages)-1].Sequence > to {
 		b.messages = b.messages[:len(b.messages)-1]
 	}
-	for len(b.malformed) > 0 && b.malformed[len(b.malformed)-1].message.Sequence > at {
+	for len(b.malformed) > 0 && b.malformed[len(b.malformed)-1].message.Sequence > to {
 		b.malformed = b.malformed[:len(b.malformed)-1]
 	}
 	if n := len(b.messages); n > 0 {
@@ -168,47 +184,51 @@ func (b *batch[T]) end(at uint64) bool {
 	return b.last.Sequence > 0
 }
 
-// first is the first message of the batch, malformed or not.
+// first returns the first message of the batch, malformed or not.
 func (b *batch[T]) first() Message[T] {
-	if len(b.malformed) > 0 && (len(b.messages) == 0 || b.malformed[0].message.Sequence < b.messages[0].Sequence) {
-		return b.malformed[0].message
+	if len(b.malformed) == 0 {
+		return b.messages[0]
+	}
+	malformed := b.malformed[0].message
+	if len(b.messages) == 0 || malformed.Sequence < b.messages[0].Sequence {
+		return malformed
 	}
 	return b.messages[0]
 }
 
-// take commits a batch without what cannot be handled.
-func (r *replay[T]) take(ctx context.Context, b *batch[T]) error {
-	if r.out.First == 0 {
+// handleBatch commits a batch without the messages that cannot be handled.
+func (r *replay[T]) handleBatch(ctx context.Context, b *batch[T]) error {
+	if r.result.First == 0 {
 		first := b.first()
-		r.out.First, r.out.FirstStored = first.Sequence, first.Stored
+		r.result.First, r.result.FirstStored = first.Sequence, first.Stored
 	}
 	skipped := len(b.malformed)
 	for len(b.messages) > 0 {
 		err := postgres.InTx(ctx, r.db, func(tx pgx.Tx) error { return r.cfg.Handle(ctx, tx, b.messages) })
-		if bad := poisons(err, b); len(bad) > 0 {
-			for _, p := range bad {
-				b.remove(p.Sequence)
+		if dead := deadLetters(err, b); len(dead) > 0 {
+			for _, d := range dead {
+				b.remove(d.Sequence)
 				skipped++
 			}
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("messages up to %d cannot be handled: %w", b.last.Sequence, err)
+			return fmt.Errorf("handle messages up to %d: %w", b.last.Sequence, err)
 		}
 		break
 	}
-	r.out.Last = b.last.Sequence
-	r.out.Handled += uint64(len(b.messages))
-	r.out.Skipped += uint64(skipped)
-	r.progress(r.out.Last)
+	r.result.Last = b.last.Sequence
+	r.result.Handled += uint64(len(b.messages))
+	r.result.Skipped += uint64(skipped)
+	r.progress(r.result.Last)
 	return nil
 }
 
-// connected waits for the time given, or until the connection is there again.
-func connected(ctx context.Context, conn *nats.Conn, atMost time.Duration) error {
-	back := conn.StatusChanged(nats.CONNECTED)
-	defer conn.RemoveStatusListener(back)
-	if err := retry.SleepOrWake(ctx, atMost, back); err != nil {
+// sleepUntilConnected waits for the duration, or until the connection is restored.
+func sleepUntilConnected(ctx context.Context, conn *nats.Conn, duration time.Duration) error {
+	connected := conn.StatusChanged(nats.CONNECTED)
+	defer conn.RemoveStatusListener(connected)
+	if err := retry.SleepOrWake(ctx, duration, connected); err != nil {
 		return fmt.Errorf("wait for NATS: %w", err)
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-func (b *bundle) replay(c *cursor.Consumer[string], stretch cursor.SequenceRange, progress func(uint64)) cursor.ReplayResult {
+func (b *fixture) replay(c *cursor.Consumer[string], stretch cursor.SequenceRange, progress func(uint64)) cursor.ReplayResult {
 	b.t.Helper()
 	done, err := c.Replay(b.t.Context(), b.pool, stretch, progress)
 	require.NoError(b.t, err)
@@ -27,9 +27,9 @@ func (b *bundle) replay(c *cursor.Consumer[string], stretch cursor.SequenceRange
 
 func nothing(uint64) {}
 
-func TestAReplayHandlesAStretchAndMovesNoCursor(t *testing.T) {
+func TestReplayHandlesARangeAndMovesNoCursor(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(20)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 7 })
 	var told []uint64
@@ -48,9 +48,9 @@ func TestAReplayHandlesAStretchAndMovesNoCursor(t *testing.T) {
 	require.LessOrEqual(t, stream.CachedInfo().State.Consumers, 3)
 }
 
-func TestAReplaySkipsWhatIsMalformedOrPoisonousAndPublishesNothing(t *testing.T) {
+func TestReplaySkipsUnusableMessagesAndPublishesNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
 	b.publishText("bad 0")
 	b.publish(5)
@@ -77,9 +77,9 @@ func TestAReplaySkipsWhatIsMalformedOrPoisonousAndPublishesNothing(t *testing.T)
 	require.Zero(t, dead.CachedInfo().State.Msgs)
 }
 
-func TestAReplayOfAStreamThatHasLostItsHeadAndItsMiddleAndItsTail(t *testing.T) {
+func TestReplayOfAStreamWithDeletedMessages(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(20)
 	stream, err := b.js.Stream(t.Context(), stream)
 	require.NoError(t, err)
@@ -100,9 +100,9 @@ func TestAReplayOfAStreamThatHasLostItsHeadAndItsMiddleAndItsTail(t *testing.T) 
 	require.Equal(t, cursor.ReplayResult{}, b.replay(c, cursor.SequenceRange{To: 20}, nothing), "everything has expired")
 }
 
-func TestAReplayGoesOnWhereItWasAfterNATSWasAway(t *testing.T) {
+func TestReplayContinuesAfterAnOutageOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(100)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 10 })
 	restarts := 0
@@ -117,12 +117,12 @@ func TestAReplayGoesOnWhereItWasAfterNATSWasAway(t *testing.T) {
 	require.Equal(t, numbers(95), b.handled(), "each once, in order")
 }
 
-func TestAReplayEndsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
+func TestReplayFailsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(5)
 	_, err := b.consumer(nil).Replay(t.Context(), b.pool, cursor.SequenceRange{To: 6}, nothing)
-	require.ErrorContains(t, err, "restored from an older copy: it ends at 5, before 6")
+	require.ErrorContains(t, err, "it ends at 5, before 6")
 
 	failing := b.consumer(func(c *cursor.Config[string]) {
 		c.Batch = 2
@@ -137,7 +137,7 @@ func TestAReplayEndsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 		}
 	})
 	done, err := failing.Replay(t.Context(), b.pool, cursor.SequenceRange{To: 5}, nothing)
-	require.ErrorContains(t, err, "messages up to 5 cannot be handled: the handler's reason")
+	require.ErrorContains(t, err, "handle messages up to 5: the handler's reason")
 	require.Equal(t, uint64(4), done.Last)
 	require.Equal(t, numbers(4), b.handled())
 
@@ -146,11 +146,11 @@ func TestAReplayEndsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestAReplayIntoATransactionIsSeenWithItOnly(t *testing.T) {
+func TestReplayIntoATransactionIsInvisibleUntilItsCommit(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(9)
-	poisoned := b.consumer(func(c *cursor.Config[string]) {
+	failing := b.consumer(func(c *cursor.Config[string]) {
 		c.Batch = 4
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			for i := range batch {
@@ -163,7 +163,7 @@ func TestAReplayIntoATransactionIsSeenWithItOnly(t *testing.T) {
 	})
 	tx, err := b.pool.Begin(t.Context())
 	require.NoError(t, err)
-	done, err := poisoned.Replay(t.Context(), tx, cursor.SequenceRange{To: 9}, nothing)
+	done, err := failing.Replay(t.Context(), tx, cursor.SequenceRange{To: 9}, nothing)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), done.Skipped)
 	require.Empty(t, b.handled())
@@ -171,9 +171,9 @@ func TestAReplayIntoATransactionIsSeenWithItOnly(t *testing.T) {
 	require.Equal(t, slices.Delete(numbers(9), 5, 6), b.handled(), "what a savepoint had is gone with it")
 }
 
-func TestWhoHoldsAConsumerHasItsPositionAndItWaits(t *testing.T) {
+func TestLockPositionStopsTheConsumer(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	c := b.consumer(nil)
 	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
 		at, err := c.LockPosition(t.Context(), tx)
@@ -205,9 +205,9 @@ func TestWhoHoldsAConsumerHasItsPositionAndItWaits(t *testing.T) {
 }
 
 // What a stream loses by age while it is replayed was pending, and never comes.
-func TestAReplayEndsThoughWhatWasPendingHasGone(t *testing.T) {
+func TestReplayEndsWhenPendingMessagesExpire(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(40)
 	stream, err := natstest.JetStream(t, b.server).Stream(t.Context(), stream)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,25 +13,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/libs/retry"
 )
 
-// drainTimeout bounds the transaction under way when Run was asked to end.
+// drainTimeout bounds the current transaction after Run was asked to end.
 const drainTimeout = 5 * time.Second
 
-// session is the time in which this replica holds the lock. Transactions run in one goroutine on the connection that holds the lock; a second
-// goroutine reads ahead.
+// session reads while this replica holds the lock. Transactions run in one goroutine on the
+// connection that holds the lock; a second goroutine reads ahead.
 type session[T any] struct {
-	cfg   Config[T]
-	hooks hooks
-	state *state
-	conn  *pgx.Conn
+	cfg    Config[T]
+	hooks  hooks
+	state  *failureState
+	conn   *pgx.Conn
+	logger *slog.Logger
 
-	worked   bool
-	position position
-	outage   *retry.Backoff
-	count    counters
+	committed bool
+	position  position
+	outage    *retry.Backoff
+	count     counters
 }
 
 // counters are the metrics of this consumer.
@@ -43,7 +46,7 @@ type counters struct {
 func newSession[T any](c *Consumer[T], conn *pgx.Conn) *session[T] {
 	m, name, stream := c.cfg.Metrics, c.cfg.Name, c.cfg.Stream
 	return &session[T]{
-		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, outage: c.cfg.Retry.Backoff(),
+		cfg: c.cfg, hooks: c.hooks, state: &c.state, conn: conn, logger: c.logger(), outage: c.cfg.Retry.Backoff(),
 		count: counters{
 			handled:  m.handled.WithLabelValues(name, stream),
 			dead:     m.dead.WithLabelValues(name, stream),
@@ -55,7 +58,7 @@ func newSession[T any](c *Consumer[T], conn *pgx.Conn) *session[T] {
 	}
 }
 
-// serverError marks a failure of NATS, after which the session goes on; any other ends it.
+// serverError marks a failure of NATS, which the session retries. Any other error ends the session.
 type serverError struct{ error }
 
 func (e serverError) Unwrap() error { return e.error }
@@ -71,14 +74,14 @@ func (s *session[T]) run(ctx context.Context) error {
 		if ctx.Err() != nil || !errors.As(err, &outage) {
 			return err
 		}
-		if err := s.awaitServer(ctx, outage); err != nil {
+		if err := s.waitForServer(ctx, outage); err != nil {
 			return err
 		}
 	}
 }
 
-// follow reads the stream from the cursor on until something fails. It ends with each change of the connection, so that the stream is checked
-// again after each: a restored server is one that was away.
+// follow reads the stream from the cursor until something fails or the connection changes. The
+// stream is checked after every reconnect, because a restored server disconnects its clients.
 func (s *session[T]) follow(ctx context.Context) error {
 	status := s.cfg.JetStream.Conn().StatusChanged()
 	defer s.cfg.JetStream.Conn().RemoveStatusListener(status)
@@ -94,18 +97,20 @@ func (s *session[T]) follow(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		for b := range batches {
-			if err := s.take(groupCtx, b); err != nil {
+			if err := s.handleBatch(groupCtx, b); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	return group.Wait() //nolint:wrapcheck // both say what failed
+	return group.Wait() //nolint:wrapcheck // both wrap
 }
 
 // read fills the channel until something fails or the connection changes.
-func (s *session[T]) read(ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status) error {
-	ctx, release := whileUnchanged(ctx, status)
+func (s *session[T]) read(
+	ctx context.Context, stream jetstream.Stream, batches chan<- *batch[T], status <-chan nats.Status,
+) error {
+	ctx, release := untilStatusChange(ctx, status)
 	defer release()
 	r, err := openReader(ctx, s.cfg, stream, s.position.last.sequence, batches)
 	if err == nil {
@@ -115,8 +120,9 @@ func (s *session[T]) read(ctx context.Context, stream jetstream.Stream, batches 
 	return serverError{err}
 }
 
-// whileUnchanged gives a context that ends with the first change of the connection. The caller releases it.
-func whileUnchanged(ctx context.Context, status <-chan nats.Status) (context.Context, func()) {
+// untilStatusChange returns a context that ends with the next status change of the connection. The
+// caller releases it.
+func untilStatusChange(ctx context.Context, status <-chan nats.Status) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	watched := make(chan struct{})
 	go func() {
@@ -130,55 +136,57 @@ func whileUnchanged(ctx context.Context, status <-chan nats.Status) (context.Con
 	return ctx, func() { cancel(nil); <-watched }
 }
 
-// take commits a batch, however often it has to be tried.
-func (s *session[T]) take(ctx context.Context, b *batch[T]) error {
+// handleBatch commits a batch and retries until that succeeds.
+func (s *session[T]) handleBatch(ctx context.Context, b *batch[T]) error {
 	for i := range b.malformed {
-		if err := s.bury(ctx, &b.malformed[i].message, fmt.Errorf("malformed: %w", b.malformed[i].err)); err != nil {
+		if err := s.deadLetter(ctx, &b.malformed[i].message, fmt.Errorf("malformed: %w", b.malformed[i].err)); err != nil {
 			return err
 		}
 	}
 	to := s.position
 	to.last = markOf(b.last.Subject, b.last.Header, b.last.Data, b.last.Sequence, b.last.Stored)
-	pause := s.cfg.Retry.Backoff()
+	backoff := s.cfg.Retry.Backoff()
 	for {
 		err := s.commit(ctx, b, to)
-		bad := poisons(err, b)
+		dead := deadLetters(err, b)
 		switch {
 		case err == nil:
-			s.taken(b, to)
+			s.recordCommit(b, to)
 			return s.hooks.committed()
 		case ctx.Err() != nil, errors.Is(err, errSuperseded), s.conn.IsClosed():
 			return err
-		case len(bad) > 0:
-			for _, p := range bad {
-				if err := s.bury(ctx, b.remove(p.Sequence), p.Err); err != nil {
+		case len(dead) > 0:
+			for _, d := range dead {
+				if err := s.deadLetter(ctx, b.remove(d.Sequence), d.Err); err != nil {
 					return err
 				}
 			}
 			continue
 		}
-		s.trouble(ctx, fmt.Errorf("messages up to %d cannot be handled: %w", to.last.sequence, err))
-		if err := pause.Wait(ctx); err != nil {
-			return fmt.Errorf("repeat a batch: %w", err)
+		pause := backoff.Next()
+		s.recordFailure(ctx, fmt.Errorf("handle messages up to %d: %w", to.last.sequence, err), pause)
+		if err := retry.Sleep(ctx, pause); err != nil {
+			return fmt.Errorf("retry a batch: %w", err)
 		}
 	}
 }
 
-func (s *session[T]) taken(b *batch[T], to position) {
+func (s *session[T]) recordCommit(b *batch[T], to position) {
 	s.position = to
-	s.worked = true
+	s.committed = true
 	s.outage.Reset()
 	s.state.clear()
 	s.count.handled.Add(float64(len(b.messages)))
 	s.count.lag.Set(float64(b.lag))
 }
 
-// commit handles the batch and moves the cursor. The cursor moves first: a reader that was superseded is told before it does anything.
+// commit moves the cursor and handles the batch. The cursor moves first, so a superseded reader
+// does nothing else.
 func (s *session[T]) commit(ctx context.Context, b *batch[T], to position) error {
-	ctx, cancel := finishing(ctx)
+	ctx, cancel := withDrainTimeout(ctx)
 	defer cancel()
-	began := time.Now()
-	defer func() { s.count.seconds.Observe(time.Since(began).Seconds()) }()
+	start := time.Now()
+	defer func() { s.count.seconds.Observe(time.Since(start).Seconds()) }()
 	return postgres.InTx(ctx, s.conn, func(tx pgx.Tx) error {
 		if err := s.cfg.key().move(ctx, tx, s.position, to); err != nil {
 			return err
@@ -193,8 +201,9 @@ func (s *session[T]) commit(ctx context.Context, b *batch[T], to position) error
 	})
 }
 
-// finishing gives a context that lasts a little longer than ctx, so that what is under way can end well.
-func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+// withDrainTimeout returns a context that ends drainTimeout after ctx, so that a transaction can
+// finish.
+func withDrainTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		_ = retry.Sleep(longer, drainTimeout)
@@ -217,7 +226,7 @@ func (b *batch[T]) find(sequence uint64) int {
 
 func (b *batch[T]) has(sequence uint64) bool { return b.find(sequence) >= 0 }
 
-// remove takes a message that it has out of the batch.
+// remove removes and returns a message that the batch contains.
 func (b *batch[T]) remove(sequence uint64) *Message[T] {
 	i := b.find(sequence)
 	removed := b.messages[i]
@@ -225,22 +234,23 @@ func (b *batch[T]) remove(sequence uint64) *Message[T] {
 	return &removed
 }
 
-// trouble takes note of a failure that is retried.
-func (s *session[T]) trouble(ctx context.Context, err error) {
+// recordFailure records a failure that is retried after the pause.
+func (s *session[T]) recordFailure(ctx context.Context, err error, pause time.Duration) {
 	s.state.set(err)
 	s.count.failures.Inc()
-	s.cfg.Logger.WarnContext(ctx, "a consumer waits", "consumer", s.cfg.Name, "stream", s.cfg.Stream, "error", err)
+	s.logger.WarnContext(ctx, "consumer failed, retrying", slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 }
 
-// awaitServer pauses after a failure of NATS; the pause ends when the connection is back.
-func (s *session[T]) awaitServer(ctx context.Context, cause error) error {
-	s.trouble(ctx, cause)
-	if err := connected(ctx, s.cfg.JetStream.Conn(), s.outage.Next()); err != nil {
+// waitForServer pauses after a failure of NATS. The pause ends when the connection is restored.
+func (s *session[T]) waitForServer(ctx context.Context, cause error) error {
+	pause := s.outage.Next()
+	s.recordFailure(ctx, cause, pause)
+	if err := sleepUntilConnected(ctx, s.cfg.JetStream.Conn(), pause); err != nil {
 		return err
 	}
-	// Whoever was waiting for the lock would have got it, had the database ended this session meanwhile.
+	// Another replica holds the lock if the database has ended this session meanwhile.
 	if err := s.conn.Ping(ctx); err != nil {
-		return fmt.Errorf("look after the lock: %w", err)
+		return fmt.Errorf("check the lock: %w", err)
 	}
 	return nil
 }

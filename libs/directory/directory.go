@@ -15,15 +15,18 @@ import (
 
 // Config of a copy.
 type Config struct {
-	// Conn is the connection to NATS, which comes back by itself. Its user may read the stream: see natsauth.ReadDirectory. Required.
+	// Conn is the connection to NATS, which comes back by itself. Its user may read the stream: see
+	// natsauth.ReadDirectory. Required.
 	Conn *nats.Conn
 	// Cell whose directory it is. Required.
 	Cell topology.Cell
 	// Logger. Required.
 	Logger *slog.Logger
-	// Probe is how often the copy looks whether the stream is still the one that it reads. Defaults to 10 s.
+	// Probe is how often the copy looks whether the stream is still the one that it reads. Defaults
+	// to 10 s.
 	Probe time.Duration
-	// StaleAfter is how long the copy may go without the stream before [Directory.Check] says so. Defaults to 30 s.
+	// StaleAfter is how long the copy may go without the stream before [Directory.Check] says so.
+	// Defaults to 30 s.
 	StaleAfter time.Duration
 }
 
@@ -35,7 +38,8 @@ const (
 // ErrInvalidConfig is wrapped by errors about a configuration that cannot work.
 var ErrInvalidConfig = errors.New("invalid directory configuration")
 
-// Directory is the copy. Its questions may be asked from any goroutine, before it is ready too: it then knows nobody.
+// Directory is the copy. Its questions may be asked from any goroutine, before it is ready too: it
+// then knows nobody.
 type Directory struct {
 	cfg Config
 
@@ -76,14 +80,16 @@ func (d *Directory) Ready() bool {
 	return d.ready
 }
 
-// Following says whether the copy has caught up with the stream and is being kept up, as far as is known: what it does not know then is not there, or was told just now.
+// Following says whether the copy has caught up with the stream and is being kept up, as far as is
+// known: what it does not know then is not there, or was told just now.
 func (d *Directory) Following() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.ready && d.trouble == nil
 }
 
-// Changed is closed with the next change of anything. Ask for it before the question whose answer may change.
+// Changed is closed with the next change of anything. Ask for it before the question whose answer
+// may change.
 func (d *Directory) Changed() <-chan struct{} {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -122,14 +128,16 @@ func (d *Directory) Key(id string) (Key, bool) {
 	return key, found
 }
 
-// Role is the user's highest role in the scope, its own or inherited from group or organization. A user who is an administrator has none by that: ask [Directory.User].
+// Role is the user's highest role in the scope, its own or inherited from group or organization. A
+// user who is an administrator has none by that: ask [Directory.User].
 func (d *Directory) Role(userID int64, scope Scope) Role {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.known.role(userID, scope)
 }
 
-// AgentRole is the user's highest role in the project of the agent, revoked agents included: what they have told is still there.
+// AgentRole is the user's highest role in the project of the agent, revoked agents included: what
+// they have told is still there.
 func (d *Directory) AgentRole(userID, agentID int64) Role {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -115,7 +115,7 @@ func (b *bundle) until(holds func() bool, why string) {
 
 func (b *bundle) role() directory.Role { return b.copy.AgentRole(10, 7) }
 
-func TestACopyIsReadyWhenItHasCaughtUpAndFollows(t *testing.T) {
+func TestDirectoryIsReadyWhenCaughtUpAndFollowsChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
@@ -154,7 +154,7 @@ func TestACopyIsReadyWhenItHasCaughtUpAndFollows(t *testing.T) {
 	require.Len(t, key.Public, 32)
 }
 
-func TestACopyOfAnEmptyStreamIsReady(t *testing.T) {
+func TestDirectoryOfAnEmptyStreamIsReady(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
@@ -164,7 +164,7 @@ func TestACopyOfAnEmptyStreamIsReady(t *testing.T) {
 	require.False(t, known)
 }
 
-func TestACopyWaitsForItsStreamAndItsServer(t *testing.T) {
+func TestDirectoryWaitsForStreamAndServer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.follow()
@@ -182,7 +182,7 @@ func TestACopyWaitsForItsStreamAndItsServer(t *testing.T) {
 	b.awaitReady()
 }
 
-func TestACopySurvivesRestartsOfNATS(t *testing.T) {
+func TestDirectoryContinuesAfterRestartsOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
@@ -200,7 +200,7 @@ func TestACopySurvivesRestartsOfNATS(t *testing.T) {
 	}
 }
 
-func TestARestoredStreamTakesNothingAwayAndWhatIsToldAfterwardsCounts(t *testing.T) {
+func TestRestoredStreamRemovesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
@@ -215,7 +215,8 @@ func TestARestoredStreamTakesNothingAwayAndWhatIsToldAfterwardsCounts(t *testing
 
 	require.NoError(t, b.server.Restore(copied))
 	natstest.Reconnected(t, b.conn)
-	// The restored stream calls the user active, and ends before what was read. The next message has a sequence that was another's.
+	// The restored stream calls the user active, and ends before what was read. The next message
+	// has a sequence that was another's.
 	b.tell(user(13, events.UserStateActive))
 	b.until(func() bool { _, known := b.copy.User(13); return known }, "what is told after a restoration does not arrive")
 	require.Equal(t, directory.RoleNone, b.role(), "an older copy of the stream lets a blocked user in again")
@@ -225,7 +226,7 @@ func TestARestoredStreamTakesNothingAwayAndWhatIsToldAfterwardsCounts(t *testing
 	b.until(func() bool { return b.role() == directory.RoleOwner }, "what is told again does not count")
 }
 
-func TestWhatAStreamMadeAnewDoesNotTellIsForgotten(t *testing.T) {
+func TestRecreatedStreamReplacesEverything(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.makeStream()
@@ -244,8 +245,8 @@ func TestWhatAStreamMadeAnewDoesNotTellIsForgotten(t *testing.T) {
 	require.True(t, b.copy.Ready())
 }
 
-// TestAServiceNeedsNoOtherPermissionsThanThese runs a copy as a service that may do nothing else.
-func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
+// TestDirectoryReaderSubjectsSuffice runs a copy as a service that may do nothing else.
+func TestDirectoryReaderSubjectsSuffice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
@@ -280,7 +281,7 @@ func TestAServiceNeedsNoOtherPermissionsThanThese(t *testing.T) {
 	}
 }
 
-func TestConfigurations(t *testing.T) {
+func TestNewValidatesItsConfig(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	good := directory.Config{Conn: b.conn, Cell: cell, Logger: slog.New(slog.DiscardHandler)}

@@ -19,7 +19,8 @@ type Agent struct {
 	ID        int64
 	ProjectID int64
 	Revoked   bool
-	// TokenHash is of the token that it authenticates with; zero when it is not known, which is the hash of none.
+	// TokenHash is of the token that it authenticates with; zero when it is not known, which is the
+	// hash of none.
 	TokenHash natsauth.TokenHash
 }
 

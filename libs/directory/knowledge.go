@@ -41,7 +41,8 @@ var (
 // unnumbered is the revision of a message that has none: it counts as it comes.
 const unnumbered = -1
 
-// take learns what a message says and returns whether that is news. A revision that is not above the subject's is none. A malformed message is an error, and changes nothing.
+// take learns what a message says and returns whether that is news. A revision that is not above
+// the subject's is none. A malformed message is an error, and changes nothing.
 func (k *knowledge) take(cell topology.Cell, subject string, revision int64, data []byte) (bool, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -180,7 +181,8 @@ func (k *knowledge) role(userID int64, scope Scope) Role {
 	return role
 }
 
-// above is the scope with all that it is in, from the inside out; nil where it does not exist, or something that it is in does not.
+// above is the scope with all that it is in, from the inside out; nil where it does not exist, or
+// something that it is in does not.
 func (k *knowledge) above(scope Scope) []Scope {
 	chain := []Scope{scope}
 	at := scope

@@ -39,7 +39,8 @@ func member(user int, kind directory.Kind, id int, role directory.Role) entry {
 	return entry{"membership", fmt.Sprintf("%d-%s-%d", user, kind, id), events.DirectoryMembership{UserID: user, Scope: kind, ScopeID: id, Role: role}}
 }
 
-// tree is organization 1 with group 2 in it, group 3 in that, project 4 in 3 with agent 7; project 5 in group 6, which is beside.
+// tree is organization 1 with group 2 in it, group 3 in that, project 4 in 3 with agent 7; project
+// 5 in group 6, which is beside.
 func tree() []entry {
 	return []entry{
 		{"organization", "1", events.DirectoryOrganization{OrganizationID: 1}},
@@ -115,7 +116,7 @@ func TestRolesAreInherited(t *testing.T) {
 	require.Equal(t, directory.RoleNone, fold(t, append(tree(), member(10, directory.Organization, 1, "owner"))...).AgentRole(10, 8), "an agent that is not there")
 }
 
-func TestRolesIncludeThoseBefore(t *testing.T) {
+func TestRolesIncludeLowerRoles(t *testing.T) {
 	t.Parallel()
 	ranks := []directory.Role{"reader", "developer", "maintainer", "owner"}
 	for i, has := range ranks {
@@ -130,7 +131,7 @@ func TestRolesIncludeThoseBefore(t *testing.T) {
 	}
 }
 
-func TestTheHigherRevisionCountsInWhateverOrderTheyCome(t *testing.T) {
+func TestHigherRevisionWinsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	f := fold(t, append(tree(), member(10, directory.Project, 4, "owner"))...)
 	blocked := user(10, events.UserStateBlocked)
@@ -150,7 +151,7 @@ func TestTheHigherRevisionCountsInWhateverOrderTheyCome(t *testing.T) {
 	require.Equal(t, directory.RoleOwner, f.AgentRole(10, 7))
 }
 
-func TestWhatIsMalformedOrMislabelledChangesNothing(t *testing.T) {
+func TestMalformedEventsChangeNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		subject, data string
@@ -175,7 +176,7 @@ func TestWhatIsMalformedOrMislabelledChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAnAgentsTokenIsKnownByItsHash(t *testing.T) {
+func TestAgentHasTheHashOfItsToken(t *testing.T) {
 	t.Parallel()
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, natsauth.NewToken(natsauth.TokenAgent))
 	require.NoError(t, err)

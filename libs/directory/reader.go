@@ -39,7 +39,8 @@ func (d *Directory) Part() service.Part {
 	}
 }
 
-// Run keeps the copy until ctx is done, and calls ready once it has caught up for the first time. It waits for a server or a stream that is away.
+// Run keeps the copy until ctx is done, and calls ready once it has caught up for the first time.
+// It waits for a server or a stream that is away.
 func (d *Directory) Run(ctx context.Context, ready func()) error {
 	js, err := jetstream.New(d.cfg.Conn)
 	if err != nil {
@@ -106,7 +107,8 @@ func markOf(header nats.Header, sequence uint64) mark {
 	return mark{sequence: sequence, id: header.Get("ce-id")}
 }
 
-// follow reads the stream from its start until something changes or fails, and says whether it caught up.
+// follow reads the stream from its start until something changes or fails, and says whether it
+// caught up.
 func (f *follower) follow(ctx context.Context) (bool, error) {
 	// Asked for first: what happens to the connection from here on ends this reading.
 	status := f.cfg.Conn.StatusChanged()

@@ -18,7 +18,8 @@ const (
 	RoleOwner           = events.MembershipRoleOwner
 )
 
-// Includes says whether who has the role may do what least may. An unknown role includes nothing, and nothing includes it.
+// Includes says whether who has the role may do what least may. An unknown role includes nothing,
+// and nothing includes it.
 func Includes(role, least Role) bool {
 	ranks := []Role{RoleReader, RoleDeveloper, RoleMaintainer, RoleOwner}
 	has, needs := slices.Index(ranks, role), slices.Index(ranks, least)

@@ -16,11 +16,13 @@ const (
 	attributePrefix   = "ce-"
 	contentTypeHeader = "Content-Type"
 	structuredType    = "application/cloudevents"
-	// TraceParent is the CloudEvents extension, and the NATS header beside it, that carries the W3C trace context.
+	// TraceParent is the CloudEvents extension, and the NATS header beside it, that carries the W3C
+	// trace context.
 	TraceParent = "traceparent"
 )
 
-// Encode gives the event as a message in binary mode. A traceparent extension is also set as the header of that name.
+// Encode gives the event as a message in binary mode. A traceparent extension is also set as the
+// header of that name.
 func Encode(e Event, subject string) (*nats.Msg, error) {
 	if err := e.Validate(); err != nil {
 		return nil, fmt.Errorf("encode event %s: %w", e.ID(), err)
@@ -61,7 +63,8 @@ func Encode(e Event, subject string) (*nats.Msg, error) {
 	return &nats.Msg{Subject: subject, Header: header, Data: e.DataEncoded}, nil
 }
 
-// Decode reads an event from a message's headers and payload, binary or structured, and validates it. The payload is kept, not copied.
+// Decode reads an event from a message's headers and payload, binary or structured, and validates
+// it. The payload is kept, not copied.
 func Decode(header nats.Header, data []byte) (Event, error) {
 	for name, values := range header {
 		if strings.EqualFold(name, contentTypeHeader) && len(values) > 0 && isStructured(values[0]) {
@@ -103,7 +106,8 @@ func Decode(header nats.Header, data []byte) (Event, error) {
 	return e, nil
 }
 
-// isStructured tells a media type application/cloudevents, with any suffix and parameters, in any case.
+// isStructured tells a media type application/cloudevents, with any suffix and parameters, in any
+// case.
 func isStructured(contentType string) bool {
 	return len(contentType) >= len(structuredType) && strings.EqualFold(contentType[:len(structuredType)], structuredType)
 }

@@ -21,7 +21,7 @@ func newEvent(t testing.TB) event.Event {
 	return e
 }
 
-func TestBinaryModeIsSpelledAsTheBindingSays(t *testing.T) {
+func TestBinaryModeFollowsTheNATSBinding(t *testing.T) {
 	t.Parallel()
 	e := newEvent(t)
 	e.SetExtension("note", "Euro € 😀")
@@ -54,7 +54,7 @@ func TestRoundTripInBothModes(t *testing.T) {
 	require.Equal(t, e.String(), back.String())
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRejectsInvalidMessages(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		header nats.Header
@@ -78,7 +78,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestDecodeAcceptsWhatOlderBindingsWrote(t *testing.T) {
+func TestDecodeAcceptsOlderBindings(t *testing.T) {
 	t.Parallel()
 	e, err := event.Decode(nats.Header{
 		"CE-SpecVersion": {"1.0"}, "Ce-Id": {`"quoted \"id\" %41"`}, "ce-type": {"t"}, "ce-source": {"/s"},
@@ -87,7 +87,7 @@ func TestDecodeAcceptsWhatOlderBindingsWrote(t *testing.T) {
 	require.Equal(t, `quoted "id" A`, e.ID())
 }
 
-func TestNewRefusesAnIncompleteEvent(t *testing.T) {
+func TestNewRejectsIncompleteEvents(t *testing.T) {
 	t.Parallel()
 	_, err := event.New(event.Attributes{Type: "t", Source: "/s", Subject: "s", Time: time.Now()}, nil)
 	require.ErrorContains(t, err, "id")

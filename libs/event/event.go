@@ -12,7 +12,8 @@ import (
 // Event is a CloudEvent.
 type Event = cloudevents.Event
 
-// SchemaBase is where the JSON Schema of a type is: SchemaBase + "observed.tick.v1" + ".schema.json".
+// SchemaBase is where the JSON Schema of a type is: SchemaBase + "observed.tick.v1" +
+// ".schema.json".
 const SchemaBase = "https://lockstep.dev/schemas/events/"
 
 // TypePrefix begins every type of Lockstep's own: TypePrefix + "observed.tick.v1".
@@ -35,7 +36,8 @@ type Attributes struct {
 	Time time.Time
 }
 
-// New makes an event of one of Lockstep's own types. The data is marshalled to JSON; a json.RawMessage is taken as it is. The error names what is missing or malformed.
+// New makes an event of one of Lockstep's own types. The data is marshalled to JSON; a
+// json.RawMessage is taken as it is. The error names what is missing or malformed.
 func New(a Attributes, data any) (Event, error) {
 	payload, written := data.(json.RawMessage)
 	if !written {
@@ -64,7 +66,8 @@ func New(a Attributes, data any) (Event, error) {
 // ServiceSource is the source of what a control-plane service writes: /lockstep/<cell>/<service>.
 func ServiceSource(cell, service string) string { return "/lockstep/" + cell + "/" + service }
 
-// AgentSource is the source of what a part of an agent writes: /lockstep/<cell>/agents/<agent>/<component>.
+// AgentSource is the source of what a part of an agent writes:
+// /lockstep/<cell>/agents/<agent>/<component>.
 func AgentSource(cell string, agent int64, component string) string {
 	return "/lockstep/" + cell + "/agents/" + strconv.FormatInt(agent, 10) + "/" + component
 }

@@ -9,8 +9,9 @@ import (
 
 const upperHex = "0123456789ABCDEF"
 
-// escapeValue encodes a header value as section 3.1.3.2 of the NATS protocol binding asks: space, double quote, percent and everything
-// outside U+0021…U+007E become the percent-encoded bytes of their UTF-8 form.
+// escapeValue encodes a header value as section 3.1.3.2 of the NATS protocol binding asks: space,
+// double quote, percent and everything outside U+0021…U+007E become the percent-encoded bytes of
+// their UTF-8 form.
 func escapeValue(value string) string {
 	plain := true
 	for i := 0; i < len(value) && plain; i++ {
@@ -34,8 +35,9 @@ func escapeValue(value string) string {
 
 func unreserved(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' }
 
-// unescapeValue decodes a header value: a double-quoted string first loses its quotes and backslashes, then one round of
-// percent-decoding follows. A truncated or bad escape, and a result that is no valid UTF-8, is refused.
+// unescapeValue decodes a header value: a double-quoted string first loses its quotes and
+// backslashes, then one round of percent-decoding follows. A truncated or bad escape, and a result
+// that is no valid UTF-8, is refused.
 func unescapeValue(value string) (string, error) {
 	if len(value) >= 2 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = unquote(value[1 : len(value)-1])

@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Domain is the domain of the google.rpc.ErrorInfo in which a fault travels on Connect and gRPC. Its
-// reason is the code in upper case, as that message wants it, and its metadata are the details.
+// Domain is the domain of the google.rpc.ErrorInfo in which a fault travels on Connect and gRPC.
+// Its reason is the code in upper case, as that message wants it, and its metadata are the details.
 const Domain = "lockstep.dev"
 
 // NewInterceptor returns the interceptor that maps errors on both sides of Connect: on a handler to
@@ -121,8 +121,8 @@ func fromConnect(rpc *connect.Error) *Error {
 	}
 }
 
-// brokeOff is that the other side went away in the middle, which Connect takes for a breach of its protocol or, when the connection is reset, for a call that
-// was canceled.
+// brokeOff is that the other side went away in the middle, which Connect takes for a breach of its
+// protocol or, when the connection is reset, for a call that was canceled.
 func brokeOff(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false // we went

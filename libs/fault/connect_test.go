@@ -29,7 +29,8 @@ func protocols() map[string][]connect.ClientOption {
 	return map[string][]connect.ClientOption{"Connect": nil, "gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()}}
 }
 
-// serve answers /u (unary) and /s (server stream, one message first) with err of the caller's choice.
+// serve answers /u (unary) and /s (server stream, one message first) with err of the caller's
+// choice.
 func serve(t *testing.T, log io.Writer, answer func(ask string) error) *httptest.Server {
 	t.Helper()
 	option := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.NewTextHandler(log, nil))))
@@ -66,7 +67,7 @@ func client(server *httptest.Server, path string, options ...connect.ClientOptio
 	return connect.NewClient[message, message](server.Client(), server.URL+path, options...)
 }
 
-func TestAClientGetsTheFaultThatTheServerMade(t *testing.T) {
+func TestClientReceivesTheFaultOfTheServer(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	made := fault.Wrap(errors.New("sesame"), errcode.WorkspaceTerminated, "workspace blau ist weg: 100%% ✓").With("workspace", "blau")
@@ -120,7 +121,7 @@ func TestAClientGetsTheFaultThatTheServerMade(t *testing.T) {
 	require.Contains(t, log.String(), "sesame", "the operator finds the cause")
 }
 
-func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
+func TestUnreachableServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	server := serve(t, io.Discard, func(string) error { return nil })
 	server.Close()
@@ -132,7 +133,7 @@ func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
 	require.Equal(t, errcode.Canceled, fault.CodeOf(err))
 }
 
-func TestAServerThatGoesAwayInTheMiddleIsUnavailable(t *testing.T) {
+func TestServerThatDisconnectsIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, ask := range []string{"/u", "/s"} {
 		for name, protocol := range map[string]func(*testing.T, *httptest.Server) *httptest.Server{
@@ -169,7 +170,7 @@ func TestAServerThatGoesAwayInTheMiddleIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestAResetConnectionIsUnavailable(t *testing.T) {
+func TestResetConnectionIsUnavailable(t *testing.T) {
 	t.Parallel()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -192,7 +193,7 @@ func TestAResetConnectionIsUnavailable(t *testing.T) {
 	require.NoError(t, <-reset)
 }
 
-func TestDetailsOfOthersAreNotOurs(t *testing.T) {
+func TestForeignDetailsAreIgnored(t *testing.T) {
 	t.Parallel()
 	for name, info := range map[string]*errdetails.ErrorInfo{
 		"other domain": {Domain: "example.com", Reason: "NOT_FOUND"},

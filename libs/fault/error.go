@@ -13,9 +13,9 @@ import (
 // Code names one kind of error; the registry is package errcode.
 type Code = errcode.Code
 
-// Error is an error meant to be shown to a caller. It is immutable once made and safe for concurrent
-// use. Message says what happened to which thing and what to do; Details are for programs, a few
-// short entries with snake_case keys. Neither may hold secrets.
+// Error is an error meant to be shown to a caller. It is immutable once made and safe for
+// concurrent use. Message says what happened to which thing and what to do; Details are for
+// programs, a few short entries with snake_case keys. Neither may hold secrets.
 type Error struct {
 	Code    Code
 	Message string
@@ -23,8 +23,8 @@ type Error struct {
 	cause   error
 }
 
-// Faulter is implemented by error types that know what they are to a caller. From asks the outermost
-// one in a chain that holds no *Error.
+// Faulter is implemented by error types that know what they are to a caller. From asks the
+// outermost one in a chain that holds no *Error.
 type Faulter interface {
 	error
 	Fault() *Error

@@ -65,7 +65,7 @@ func TestFrom(t *testing.T) {
 	}
 }
 
-func TestTheCauseStaysInside(t *testing.T) {
+func TestCauseIsNotPublic(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("sesame")
 	e := fault.Wrap(boom, errcode.Unavailable, "the database is away").With("retry", "later")
@@ -82,7 +82,7 @@ func TestTheCauseStaysInside(t *testing.T) {
 	require.Contains(t, log.String(), `"error":{"code":"unavailable","message":"the database is away","retry":"later","cause":"sesame"}`)
 }
 
-func TestWithLeavesTheOriginal(t *testing.T) {
+func TestWithCopiesTheError(t *testing.T) {
 	t.Parallel()
 	one := fault.New(errcode.Conflict, "x").With("a", "1")
 	two := one.With("b", "2")
@@ -90,7 +90,7 @@ func TestWithLeavesTheOriginal(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1", "b": "2"}, two.Details)
 }
 
-func TestAnInternalFaultIsLoggedUnderItsReference(t *testing.T) {
+func TestInternalFaultIsLoggedWithItsReference(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
@@ -112,7 +112,7 @@ func TestAnInternalFaultIsLoggedUnderItsReference(t *testing.T) {
 	require.Equal(t, errcode.Internal, future.Code, "only registered codes leave the process")
 }
 
-func TestTheRegistryIsMappedWhole(t *testing.T) {
+func TestEveryCodeIsMapped(t *testing.T) {
 	t.Parallel()
 	for _, entry := range errcode.All() {
 		same, ok := errcode.Lookup(entry.Code)
@@ -127,7 +127,7 @@ func TestTheRegistryIsMappedWhole(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestAConnectCodeWithoutDetailsBecomesTheNearest(t *testing.T) {
+func TestConnectCodeWithoutDetailsMapsToTheNearestCode(t *testing.T) {
 	t.Parallel()
 	for code := connect.CodeCanceled; code <= connect.CodeUnauthenticated; code++ {
 		got := fault.CodeOf(connect.NewError(code, errors.New("x")))

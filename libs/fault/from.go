@@ -19,8 +19,8 @@ const DetailReference = "reference"
 const internalMessage = "something broke inside the service"
 
 // From returns what err is to a caller: the outermost *Error in its chain, else what a Faulter, a
-// Connect, context or body-limit error says, else `internal` with err as the cause and none of its text.
-// Nil for nil.
+// Connect, context or body-limit error says, else `internal` with err as the cause and none of its
+// text. Nil for nil.
 func From(err error) *Error {
 	if err == nil {
 		return nil

@@ -14,7 +14,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// FuzzRoundTrip holds that whatever a service says, its caller reads the same on HTTP and on Connect.
+// FuzzRoundTrip holds that whatever a service says, its caller reads the same on HTTP and on
+// Connect.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add(uint8(3), "workspace %s is away", "workspace", "ä\x00")
 	f.Add(uint8(0), "\xff\xfe", "\xff", "\xff")

@@ -58,9 +58,9 @@ func WriteHTTP(w http.ResponseWriter, r *http.Request, logger *slog.Logger, err 
 // HTTPStatus is the status of an answer with this code.
 func HTTPStatus(code Code) int { return lookup(code).HTTP }
 
-// FromHTTP returns the fault that an answer carries, nil below status 400. An answer that is not ours
-// (a proxy's page) becomes the nearest code by its status, and says only that status. It reads the
-// body and leaves closing it to the caller.
+// FromHTTP returns the fault that an answer carries, nil below status 400. An answer that is not
+// ours (a proxy's page) becomes the nearest code by its status, and says only that status. It reads
+// the body and leaves closing it to the caller.
 func FromHTTP(response *http.Response) error {
 	if response.StatusCode < http.StatusBadRequest {
 		return nil

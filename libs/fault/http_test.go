@@ -65,7 +65,7 @@ func TestHandlerOverARealServer(t *testing.T) {
 	require.Equal(t, errcode.Conflict, fault.CodeOf(err), "without a body the status decides")
 }
 
-func TestFromHTTPOfStrangers(t *testing.T) {
+func TestFromHTTPAcceptsForeignResponses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		status int

@@ -1,5 +1,5 @@
-// Package logkey is the table of log keys. A key has the same name in every service, so that one query finds it in all
-// logs. Keys are snake_case and carry their unit where they have one.
+// Package logkey is the table of log keys. A key has the same name in every service, so that one
+// query finds it in all logs. Keys are snake_case and carry their unit where they have one.
 package logkey
 
 import "log/slog"

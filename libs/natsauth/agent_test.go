@@ -106,7 +106,7 @@ func TestAgentResetsItsOwnConsumer(t *testing.T) {
 	require.Empty(t, agent.complaints)
 }
 
-func TestAgentAsksForSecrets(t *testing.T) {
+func TestAgentRequestsSecrets(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)

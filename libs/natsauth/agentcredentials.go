@@ -23,8 +23,8 @@ const maxCredentialsBytes = 256 << 10
 // ErrInvalidCredentials is wrapped by errors about agent credentials that cannot be used.
 var ErrInvalidCredentials = errors.New("invalid agent credentials")
 
-// AgentCredentials are all that an agent needs to find and enter its cell, in one file. Encoded as JSON they contain
-// their secrets, since that is the file; printed and logged they do not.
+// AgentCredentials are all that an agent needs to find and enter its cell, in one file. Encoded as
+// JSON they contain their secrets, since that is the file; printed and logged they do not.
 type AgentCredentials struct {
 	// ServerURLs are one or more nats:// or tls:// URLs without user and password.
 	ServerURLs []string      `json:"server_urls"`
@@ -34,7 +34,8 @@ type AgentCredentials struct {
 	Token string `json:"token"`
 	// CurveSeed is the X25519 nkey seed ("SX…") that secrets for this agent are sealed to.
 	CurveSeed string `json:"curve_seed"`
-	// SealerKey is the public X25519 nkey ("X…") of who seals them; opening checks that it was them.
+	// SealerKey is the public X25519 nkey ("X…") of who seals them; opening checks that it was
+	// them.
 	SealerKey string `json:"sealer_key"`
 	// CA is PEM that vouches for the servers. Empty means the machine's own roots.
 	CA string `json:"ca,omitempty"`
@@ -102,9 +103,10 @@ func checkCurveSeed(seed string) error {
 	return nil
 }
 
-// ConnectOptions are what an agent must connect with: its identity, its inbox, its CA, and to try for ever, for a
-// refusal may be an outage of who admits, and every connection is ended within the hour to be admitted anew.
-// Add an error handler: a publish that is not permitted is otherwise only a time-out.
+// ConnectOptions are what an agent must connect with: its identity, its inbox, its CA, and to try
+// for ever, for a refusal may be an outage of who admits, and every connection is ended within the
+// hour to be admitted anew. Add an error handler: a publish that is not permitted is otherwise only
+// a time-out.
 func (c AgentCredentials) ConnectOptions() ([]nats.Option, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -143,7 +145,8 @@ func (c AgentCredentials) String() string { return c.LogValue().String() }
 // GoString keeps %#v from printing secrets.
 func (c AgentCredentials) GoString() string { return c.String() }
 
-// WriteAgentCredentials writes the file whole or not at all, readable by its owner only. It replaces what is there.
+// WriteAgentCredentials writes the file whole or not at all, readable by its owner only. It
+// replaces what is there.
 func WriteAgentCredentials(path string, c AgentCredentials) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -167,7 +170,8 @@ func WriteAgentCredentials(path string, c AgentCredentials) error {
 	return nil
 }
 
-// ReadAgentCredentials reads and validates the file. Fields it does not know are left for newer agents.
+// ReadAgentCredentials reads and validates the file. Fields it does not know are left for newer
+// agents.
 func ReadAgentCredentials(path string) (AgentCredentials, error) {
 	file, err := os.Open(path)
 	if err != nil {

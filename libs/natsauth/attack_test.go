@@ -192,8 +192,8 @@ func TestAgentMaySubscribeToNothingElse(t *testing.T) {
 	}
 }
 
-// TestReplyInjection publishes on everything that an agent may, with a reply that it may not publish to, so that
-// the server's answer lands there.
+// TestReplyInjection publishes on everything that an agent may, with a reply that it may not
+// publish to, so that the server's answer lands there.
 func TestReplyInjection(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -253,7 +253,8 @@ func TestReplyInjection(t *testing.T) {
 	}
 }
 
-// TestControlHeaders publishes on an allowed subject with every header that asks the server for something special.
+// TestControlHeaders publishes on an allowed subject with every header that asks the server for
+// something special.
 func TestControlHeaders(t *testing.T) {
 	t.Parallel()
 
@@ -294,7 +295,8 @@ func TestControlHeaders(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before, c.foreign(t), header)
 	}
-	// A message id is a stream's, so an agent can take one; another agent's message without one is stored all the same.
+	// A message id is a stream's, so an agent can take one; another agent's message without one is
+	// stored all the same.
 	_, err := c.agent(t, agentTwo).jetStream(t).Publish(testContext(t), "lockstep.local.observed.18.resync", nil)
 	require.NoError(t, err)
 	require.NotEqual(t, before, c.foreign(t), "foreign would not notice a change")

@@ -8,20 +8,21 @@ import (
 	"github.com/nats-io/jwt/v2"
 )
 
-// Authenticator decides who a connecting client is. Implementations are called concurrently, must honor the context
-// (the server gives up on it) and must compare secrets in constant time, or by looking up their hash.
+// Authenticator decides who a connecting client is. Implementations are called concurrently, must
+// honor the context (the server gives up on it) and must compare secrets in constant time, or by
+// looking up their hash.
 type Authenticator interface {
-	// Authenticate returns the principal behind the credentials. An error that wraps [ErrRefused] says that they are
-	// wrong or revoked; any other that they could not be checked now. The client is turned away in both cases and
-	// learns nothing of the reason; the log tells them apart.
+	// Authenticate returns the principal behind the credentials. An error that wraps [ErrRefused]
+	// says that they are wrong or revoked; any other that they could not be checked now. The client
+	// is turned away in both cases and learns nothing of the reason; the log tells them apart.
 	Authenticate(ctx context.Context, credentials Credentials) (Principal, error)
 }
 
 // ErrRefused is wrapped by an [Authenticator] that knows the credentials to be wrong or revoked.
 var ErrRefused = errors.New("credentials refused")
 
-// Credentials are what a client presented. They are taken from the wire: everything in them may be a lie, except
-// Host and the certificates in TLS.VerifiedChains. They never print their secrets.
+// Credentials are what a client presented. They are taken from the wire: everything in them may be
+// a lie, except Host and the certificates in TLS.VerifiedChains. They never print their secrets.
 type Credentials struct {
 	// User and Password are what agents send: their id and their token.
 	User     string
@@ -46,7 +47,8 @@ type Credentials struct {
 type TLSState struct {
 	Version string
 	Cipher  string
-	// VerifiedChains are chains that the server checked against its CA, the client's own certificate first.
+	// VerifiedChains are chains that the server checked against its CA, the client's own
+	// certificate first.
 	VerifiedChains [][]string
 	// Certificates are what the client sent, unchecked; only where there are no verified chains.
 	Certificates []string

@@ -19,12 +19,12 @@ const (
 	maxSecretBytes   = 8 << 10
 	maxIdentityBytes = 256
 
-	// jitterDivisor: this fraction of a lifetime is left to chance, so that agents that came at once, after an
-	// outage say, do not all come back at once an hour later.
+	// jitterDivisor: this fraction of a lifetime is left to chance, so that agents that came at
+	// once, after an outage say, do not all come back at once an hour later.
 	jitterDivisor = 4
 
-	// publicRefusal is all that the server is told; it logs it and tells the client less. Why is in the
-	// responder's log.
+	// publicRefusal is all that the server is told; it logs it and tells the client less. Why is in
+	// the responder's log.
 	publicRefusal = "credentials refused"
 )
 
@@ -39,8 +39,9 @@ type calloutRequest struct {
 	credentials Credentials
 }
 
-// openRequest decrypts and checks a question. Only encrypted ones are taken: then the sender is a server that was
-// configured with our exchange key, and tokens never travel readable inside the AUTH account.
+// openRequest decrypts and checks a question. Only encrypted ones are taken: then the sender is a
+// server that was configured with our exchange key, and tokens never travel readable inside the
+// AUTH account.
 func openRequest(exchange nkeys.KeyPair, message *nats.Msg) (calloutRequest, error) {
 	if len(message.Data) > maxRequestBytes {
 		return calloutRequest{}, fmt.Errorf("request of %d bytes is over the limit of %d", len(message.Data), maxRequestBytes)
@@ -127,9 +128,9 @@ func (r *Responder) userToken(userKey string, principal Principal, now time.Time
 	return token, nil
 }
 
-// expiry is between three quarters of the lifetime and the whole from now, and no later than the principal itself.
-// The share is what chance says, from 0 up to 1. The wire knows whole seconds only: the lifetime is rounded up,
-// the principal's own end down.
+// expiry is between three quarters of the lifetime and the whole from now, and no later than the
+// principal itself. The share is what chance says, from 0 up to 1. The wire knows whole seconds
+// only: the lifetime is rounded up, the principal's own end down.
 func expiry(principal Principal, now time.Time, lifetime time.Duration, share float64) (time.Time, error) {
 	jitter := time.Duration(share * float64(lifetime/jitterDivisor))
 	expires := now.Add(lifetime - jitter + time.Second - 1).Truncate(time.Second)

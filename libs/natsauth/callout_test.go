@@ -73,7 +73,7 @@ func TestWrongCredentialsAreRefused(t *testing.T) {
 	require.NotContains(t, log.String(), "token-two")
 }
 
-func TestBrokenAuthenticatorTurnsAwayAndSaysSo(t *testing.T) {
+func TestFailingAuthenticatorRefusesAndLogs(t *testing.T) {
 	t.Parallel()
 
 	var log syncBuffer
@@ -90,7 +90,7 @@ func TestBrokenAuthenticatorTurnsAwayAndSaysSo(t *testing.T) {
 	c.agent(t, agentOne)
 }
 
-func TestRepeatedRefusalsSpareTheAuthenticator(t *testing.T) {
+func TestRepeatedRefusalsAreLimited(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
@@ -142,7 +142,7 @@ func TestResponderRestart(t *testing.T) {
 	require.True(t, one.IsConnected())
 }
 
-func TestTwoRespondersShareTheWork(t *testing.T) {
+func TestRespondersShareRequests(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
@@ -169,13 +169,14 @@ func TestExpiryLosesNothing(t *testing.T) {
 	agent := c.agent(t, agentOne, nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} }))
 	js := agent.jetStream(t)
 
-	// What is under way when the connection ends comes again after the acknowledgement time; here that is short.
+	// What is under way when the connection ends comes again after the acknowledgement time; here
+	// that is short.
 	short := topology.AgentConsumers(cellName, agentOne)[0].Config
 	short.AckWait = time.Second
 	_, err := c.js.UpdateConsumer(testContext(t), "DESIRED", short)
 	require.NoError(t, err)
 
-	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", 0)
+	in := startPullReader(t, agent.Conn, "DESIRED", "dispatcher-17", 0)
 	sent := 0
 
 	for expiries := 0; expiries < 3; {

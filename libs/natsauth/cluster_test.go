@@ -21,7 +21,8 @@ const clusterSize = 3
 func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 	t.Helper()
 
-	// Every server must be told of one beforehand, itself included, to know that it is in a cluster.
+	// Every server must be told of one beforehand, itself included, to know that it is in a
+	// cluster.
 	first, err := port.Hold()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, first.Release()) })
@@ -64,8 +65,9 @@ func startCluster(t *testing.T, streams bool) (string, []*server.Server) {
 	return dir, servers
 }
 
-// TestBorderInACluster lets agents come in at every server, while streams and consumers are led by any of them.
-func TestBorderInACluster(t *testing.T) {
+// TestAccountBoundaryInACluster lets agents come in at every server, while streams and consumers
+// are led by any of them.
+func TestAccountBoundaryInACluster(t *testing.T) {
 	t.Parallel()
 
 	dir, servers := startCluster(t, true)
@@ -79,7 +81,8 @@ func TestBorderInACluster(t *testing.T) {
 	require.NoError(t, topology.Ensure(testContext(t), c.js, cellName, topology.Options{Replicas: clusterSize, StorageBytes: 100 << 20}))
 	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
 
-	// A message that requests from before a reconnect swallow comes again after the acknowledgement time.
+	// A message that requests from before a reconnect swallow comes again after the acknowledgement
+	// time.
 	short := topology.AgentConsumers(cellName, agentOne)[0].Config
 	short.AckWait = time.Second
 
@@ -107,8 +110,8 @@ func TestBorderInACluster(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "secret", string(answer.Data))
 
-		in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", time.Second)
-		in.log.await(t, "intake reads")
+		in := startPullReader(t, agent.Conn, "DESIRED", "dispatcher-17", time.Second)
+		in.log.await(t, "pull reader started")
 
 		for round := range 2 {
 			for j := range 5 {
@@ -125,7 +128,7 @@ func TestBorderInACluster(t *testing.T) {
 			}
 
 			require.NoError(t, agent.ForceReconnect())
-			in.log.await(t, "intake reads")
+			in.log.await(t, "pull reader started")
 		}
 
 		in.stop()

@@ -218,7 +218,8 @@ func (w *configWriter) imports(way crossing, nowhere string) {
 	}
 }
 
-// denyByDefault is for users that name no permissions of their own; to the server that would mean "everything".
+// denyByDefault is for users that name no permissions of their own; to the server that would mean
+// "everything".
 func (w *configWriter) denyByDefault() {
 	w.permissions("default_permissions", denyAll())
 }

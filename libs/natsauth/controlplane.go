@@ -12,9 +12,11 @@ import (
 const (
 	// PrincipalState is the state service: it owns the streams and writes desired state.
 	PrincipalState = "state"
-	// PrincipalDeploys is the deploys service: it reads what watchers see and writes the facts about deploys.
+	// PrincipalDeploys is the deploys service: it reads what watchers see and writes the facts
+	// about deploys.
 	PrincipalDeploys = "deploys"
-	// PrincipalRelay is the relay: it holds connections of agents, says which, and who asked what of them.
+	// PrincipalRelay is the relay: it holds connections of agents, says which, and who asked what
+	// of them.
 	PrincipalRelay = "relay"
 	// PrincipalOperator is a person with the command line: tail, replay, dead letters.
 	PrincipalOperator = "operator"
@@ -30,7 +32,8 @@ type StaticPrincipal struct {
 	Name string
 	// Account is where it connects.
 	Account Account
-	// Permissions are what it may do. Publish and Subscribe must not be empty: that would mean "everything".
+	// Permissions are what it may do. Publish and Subscribe must not be empty: that would mean
+	// "everything".
 	Permissions jwt.Permissions
 }
 
@@ -49,8 +52,9 @@ func StaticPrincipals(cell topology.Cell) []StaticPrincipal {
 	}
 }
 
-// statePermissions: everything about streams and consumers except destroying history. Purging is left where the
-// state service is the only writer and a message is the current truth of something that can cease to be.
+// statePermissions: everything about streams and consumers except destroying history. Purging is
+// left where the state service is the only writer and a message is the current truth of something
+// that can cease to be.
 func statePermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{
@@ -88,8 +92,10 @@ func statePermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// deploysPermissions: reads OBSERVED and DIRECTORY, writes facts and has consumers of its own on what it writes. It can neither make, change nor empty a stream, nor
-// write what agents or the state service write: on OBSERVED it says what is decided about whole clusters, below no agent's subject.
+// deploysPermissions: reads OBSERVED and DIRECTORY, writes facts and has consumers of its own on
+// what it writes. It can neither make, change nor empty a stream, nor write what agents or the
+// state service write: on OBSERVED it says what is decided about whole clusters, below no agent's
+// subject.
 func deploysPermissions(cell topology.Cell) jwt.Permissions {
 	allow := jwt.StringList{
 		cell.All(topology.FamilyDeploy),
@@ -120,7 +126,8 @@ func deploysPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// operatorPermissions: reads every stream, republishes dead letters to where they came from, and drops them.
+// operatorPermissions: reads every stream, republishes dead letters to where they came from, and
+// drops them.
 func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	return jwt.Permissions{
 		Pub: jwt.Permission{
@@ -151,13 +158,15 @@ func operatorPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// relayPermissions: reads DIRECTORY and CONTROL, writes about agents what only it knows, and has entries in the bucket of relays, where a key is removed by a message that says so.
-// It can neither make, change nor empty a stream.
+// relayPermissions: reads DIRECTORY and CONTROL, writes about agents what only it knows, and has
+// entries in the bucket of relays, where a key is removed by a message that says so. It can neither
+// make, change nor empty a stream.
 func relayPermissions(cell topology.Cell) jwt.Permissions {
 	allow := jwt.StringList{
 		cell.All(topology.FamilyAgent),
 		"$KV." + topology.BucketRelays + ".>",
-		// Consumers of a bucket are pushed to: the server asks whether they keep up, and waits for an answer.
+		// Consumers of a bucket are pushed to: the server asks whether they keep up, and waits for
+		// an answer.
 		"$JS.FC." + topology.StreamRelays + ".>",
 	}
 	allow = append(allow, DirectoryReaderSubjects()...)
@@ -169,10 +178,12 @@ func relayPermissions(cell topology.Cell) jwt.Permissions {
 	}
 }
 
-// DirectoryReaderSubjects are the subjects that a control-plane service publishes to in order to keep its copy of the directory, for its permissions.
+// DirectoryReaderSubjects are the subjects that a control-plane service publishes to in order to
+// keep its copy of the directory, for its permissions.
 func DirectoryReaderSubjects() jwt.StringList { return readStream(topology.StreamDirectory) }
 
-// readStream are the subjects that a control-plane service publishes to in order to read a stream with consumers that last no longer than itself.
+// readStream are the subjects that a control-plane service publishes to in order to read a stream
+// with consumers that last no longer than itself.
 func readStream(stream string) jwt.StringList {
 	return jwt.StringList{
 		"$JS.API.STREAM.INFO." + stream,

@@ -17,30 +17,32 @@ const (
 
 	// connectionPage is how many connections of one user a server lists at once.
 	connectionPage = 1024
-	// firstSettlePause is until the second sweep; the pauses after it double. Who is admitted on old knowledge is so cut after about as long
-	// as it took to be admitted.
+	// firstSettlePause is until the second sweep; the pauses after it double. Who is admitted on
+	// old knowledge is so cut after about as long as it took to be admitted.
 	firstSettlePause = 50 * time.Millisecond
 	// sweepTimeout bounds one sweep. Servers that do not answer in it are reported as an error.
 	sweepTimeout = 2 * time.Second
 )
 
-// Disconnector cuts the live connections of a principal on every server of the cluster. It only cuts: the [Authenticator]
-// must already refuse the principal, or its client is back at once.
+// Disconnector cuts the live connections of a principal on every server of the cluster. It only
+// cuts: the [Authenticator] must already refuse the principal, or its client is back at once.
 type Disconnector struct {
 	// Conn is connected as [PrincipalSystem]. Required.
 	Conn *nats.Conn
-	// AdmissionTimeout is how long an admission that began before the refusal may take to become a connection; see Kick.
-	// Defaults to the time after which a server gives up on a responder (5 s) and one more.
+	// AdmissionTimeout is how long an admission that began before the refusal may take to become a
+	// connection; see Kick. Defaults to the time after which a server gives up on a responder (5 s)
+	// and one more.
 	AdmissionTimeout time.Duration
 }
 
-// ErrIncompleteDisconnect is wrapped by errors of [Disconnector] when some server did not answer; the connections there may live
-// on until their time is over. Kick again.
+// ErrIncompleteDisconnect is wrapped by errors of [Disconnector] when some server did not answer;
+// the connections there may live on until their time is over. Kick again.
 var ErrIncompleteDisconnect = errors.New("not all servers answered")
 
-// Disconnect cuts the principal's connections now, within a second, and again and again until Settle is over, so that one that
-// was being admitted on old knowledge meanwhile does not slip through. It returns after the last time, with the number of
-// connections it cut; call it from a place that can wait, or use [Disconnector.Sweep]. When the first time fails it returns at once,
+// Disconnect cuts the principal's connections now, within a second, and again and again until
+// Settle is over, so that one that was being admitted on old knowledge meanwhile does not slip
+// through. It returns after the last time, with the number of connections it cut; call it from a
+// place that can wait, or use [Disconnector.Sweep]. When the first time fails it returns at once,
 // when a later one does it goes on, and returns what the last said.
 func (k *Disconnector) Disconnect(ctx context.Context, principal Principal) (int, error) {
 	kicked, err := k.DisconnectOnce(ctx, principal)
@@ -79,7 +81,8 @@ func (k *Disconnector) Disconnect(ctx context.Context, principal Principal) (int
 	return kicked, err
 }
 
-// DisconnectOnce cuts the connections that the principal has at this moment, however many, and returns how many they were.
+// DisconnectOnce cuts the connections that the principal has at this moment, however many, and
+// returns how many they were.
 func (k *Disconnector) DisconnectOnce(ctx context.Context, principal Principal) (int, error) {
 	if err := principal.Validate(); err != nil {
 		return 0, err
@@ -136,8 +139,8 @@ type serverError struct {
 	Description string `json:"description"`
 }
 
-// connections asks all servers and waits until as many have answered as one of them says there are. There are more where a
-// server has told of a whole page.
+// connections asks all servers and waits until as many have answered as one of them says there are.
+// There are more where a server has told of a whole page.
 func (k *Disconnector) connections(ctx context.Context, principal Principal) (found []connection, more bool, err error) {
 	servers, err := k.activeServers(ctx)
 	if err != nil {

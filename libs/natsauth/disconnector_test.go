@@ -21,7 +21,7 @@ func watchDisconnects() (nats.Option, <-chan struct{}) {
 	return nats.DisconnectErrHandler(func(*nats.Conn, error) { gone <- struct{}{} }), gone
 }
 
-func TestRevocationKicks(t *testing.T) {
+func TestRevocationDisconnects(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
@@ -55,9 +55,9 @@ func TestRevocationKicks(t *testing.T) {
 	require.Zero(t, kicked)
 }
 
-// TestKickCatchesWhoIsBeingAdmitted: the authenticator says yes just before the revocation, its answer arrives after
-// the first sweep.
-func TestKickCatchesWhoIsBeingAdmitted(t *testing.T) {
+// TestDisconnectCatchesConcurrentAdmissions: the authenticator says yes just before the revocation,
+// its answer arrives after the first sweep.
+func TestDisconnectCatchesConcurrentAdmissions(t *testing.T) {
 	t.Parallel()
 
 	slow := &slowDirectory{directory: newDirectory(), entered: make(chan struct{}), leave: make(chan struct{})}
@@ -111,7 +111,7 @@ func (d *slowDirectory) Authenticate(ctx context.Context, c natsauth.Credentials
 	return p, err
 }
 
-func TestKickOnEveryServerOfACluster(t *testing.T) {
+func TestDisconnectOnEveryServerOfACluster(t *testing.T) {
 	t.Parallel()
 
 	dir, servers := startCluster(t, false)
@@ -135,7 +135,7 @@ func TestKickOnEveryServerOfACluster(t *testing.T) {
 	}
 }
 
-func TestKickFaults(t *testing.T) {
+func TestDisconnectFaults(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)

@@ -105,8 +105,8 @@ func (d *directory) revoke(id int64) {
 	delete(d.tokens, id)
 }
 
-// cell is a real server started from a rendered configuration, with streams and consumers as the state service makes
-// them, and a responder.
+// cell is a real server started from a rendered configuration, with streams and consumers as the
+// state service makes them, and a responder.
 type cell struct {
 	dir       string
 	server    *server.Server
@@ -257,7 +257,8 @@ func dialStatic(t *testing.T, dir, url, name string, options ...nats.Option) *na
 	}, options...)...)
 }
 
-// dial returns when it is connected. A server that is busy for two seconds pings before it has let a client in, which the client takes for a failure: it tries again.
+// dial returns when it is connected. A server that is busy for two seconds pings before it has let
+// a client in, which the client takes for a failure: it tries again.
 func dial(t *testing.T, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
 

@@ -24,7 +24,8 @@ const (
 	Created Change = "created"
 	// Kept means that the file was right already.
 	Kept Change = "kept"
-	// Updated means that the file was there with other content. Only the configuration is ever updated.
+	// Updated means that the file was there with other content. Only the configuration is ever
+	// updated.
 	Updated Change = "updated"
 )
 
@@ -59,11 +60,11 @@ func ConfigFile(dir string) string {
 	return filepath.Join(dir, configName)
 }
 
-// Init writes the server's configuration and every key that is missing into the folder, creating it if need be.
-// It may be run again at any time, also twice at once: keys are never replaced, the configuration always shows the
-// options last given. The configuration holds public keys only and no path of the folder, so it may be mounted
-// anywhere. Errors wrap [ErrInvalidOptions] or [ErrUnusableKey] where those are the reason; nothing is then written
-// over.
+// Init writes the server's configuration and every key that is missing into the folder, creating it
+// if need be. It may be run again at any time, also twice at once: keys are never replaced, the
+// configuration always shows the options last given. The configuration holds public keys only and
+// no path of the folder, so it may be mounted anywhere. Errors wrap [ErrInvalidOptions] or
+// [ErrUnusableKey] where those are the reason; nothing is then written over.
 func Init(dir string, options Options) (Report, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {

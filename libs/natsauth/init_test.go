@@ -61,7 +61,7 @@ func TestInitTwiceChangesNothing(t *testing.T) {
 	require.Equal(t, before, readAll(t, dir))
 }
 
-func TestInitRendersAnewAndKeepsKeys(t *testing.T) {
+func TestInitUpdatesTheConfigAndKeepsKeys(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -111,7 +111,7 @@ func router() natsauth.StaticPrincipal {
 	}
 }
 
-func TestConfigHoldsNoSecretAndNoPathOfItsOwn(t *testing.T) {
+func TestConfigContainsNoSecretAndNoOwnPath(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -138,7 +138,7 @@ func TestConfigHoldsNoSecretAndNoPathOfItsOwn(t *testing.T) {
 	require.Empty(t, options.JetStreamDomain)
 }
 
-func TestInitAtOnceAgreesOnKeys(t *testing.T) {
+func TestConcurrentInitAgreesOnKeys(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -160,7 +160,7 @@ func TestInitAtOnceAgreesOnKeys(t *testing.T) {
 	require.False(t, report.Changed(), "what the last of them wrote is made of the keys that are there")
 }
 
-func TestInitRefusesUnusableKeys(t *testing.T) {
+func TestInitRejectsUnusableKeys(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(t *testing.T, dir, path string){
@@ -192,7 +192,7 @@ func TestInitRefusesUnusableKeys(t *testing.T) {
 	}
 }
 
-func TestInitRefusesOptions(t *testing.T) {
+func TestInitRejectsInvalidOptions(t *testing.T) {
 	t.Parallel()
 
 	open := router()

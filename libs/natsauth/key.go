@@ -21,21 +21,23 @@ const (
 	keyDirMode  fs.FileMode = 0o700
 )
 
-// ErrUnusableKey is wrapped by errors about key files that are there but do not hold what they should.
+// ErrUnusableKey is wrapped by errors about key files that are there but do not hold what they
+// should.
 var ErrUnusableKey = errors.New("unusable key file")
 
-// SeedFile is the path of the nkey seed of the static principal with this name, below the folder given to [Init].
-// Pass it to nats.NkeyOptionFromSeed.
+// SeedFile is the path of the nkey seed of the static principal with this name, below the folder
+// given to [Init]. Pass it to nats.NkeyOptionFromSeed.
 func SeedFile(dir, principal string) string {
 	return filepath.Join(dir, keyDir, principal+keySuffix)
 }
 
-// CalloutKeys are what a responder signs and decrypts with. Whoever has the issuer key can make a user of any
-// account except the system's: guard it like the database.
+// CalloutKeys are what a responder signs and decrypts with. Whoever has the issuer key can make a
+// user of any account except the system's: guard it like the database.
 type CalloutKeys struct {
 	// Issuer signs users and answers. It is an account nkey.
 	Issuer nkeys.KeyPair
-	// Exchange decrypts requests, which contain the tokens of clients, and encrypts answers. It is a curve nkey.
+	// Exchange decrypts requests, which contain the tokens of clients, and encrypts answers. It is
+	// a curve nkey.
 	Exchange nkeys.KeyPair
 }
 
@@ -131,8 +133,8 @@ func ensureKey(path string, kind nkeys.PrefixByte) (string, Change, error) {
 	return public, change, nil
 }
 
-// createKey links a complete file into place: a link, other than a rename, never replaces what is there,
-// so that of two runs at once one wins and the other keeps the winner's key.
+// createKey links a complete file into place: a link, other than a rename, never replaces what is
+// there, so that of two runs at once one wins and the other keeps the winner's key.
 func createKey(path string, kind nkeys.PrefixByte) (Change, error) {
 	pair, err := nkeys.CreatePair(kind)
 	if kind == nkeys.PrefixByteCurve {

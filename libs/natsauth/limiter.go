@@ -11,9 +11,10 @@ const (
 	limiterSources = 16 << 10
 )
 
-// limiter spares the authenticator (and the database behind it) from clients that fail again and again. It counts
-// refusals per user and host, so that a stranger who tries an agent's name from elsewhere does not lock it out.
-// Tokens are too long to guess: the limiter protects capacity, not secrets.
+// limiter spares the authenticator (and the database behind it) from clients that fail again and
+// again. It counts refusals per user and host, so that a stranger who tries an agent's name from
+// elsewhere does not lock it out. Tokens are too long to guess: the limiter protects capacity, not
+// secrets.
 type limiter struct {
 	now func() time.Time
 
@@ -41,7 +42,8 @@ func (l *limiter) allowed(s source) bool {
 	return l.refused[s] < limiterRefused
 }
 
-// fail counts a refusal. Past limiterSources in one window, further sources go uncounted to bound the memory.
+// fail counts a refusal. Past limiterSources in one window, further sources go uncounted to bound
+// the memory.
 func (l *limiter) fail(s source) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// SyncAlways makes JetStream write to the disk before it acknowledges: nothing acknowledged is lost in a power
-// failure, at a tenth of the throughput or less.
+// SyncAlways makes JetStream write to the disk before it acknowledges: nothing acknowledged is lost
+// in a power failure, at a tenth of the throughput or less.
 const SyncAlways time.Duration = -1
 
 const (
@@ -21,30 +21,35 @@ const (
 	defaultSync       = 10 * time.Second
 )
 
-// Options describe the server that [Init] writes a configuration for. The zero value is a working server on this
-// machine alone.
+// Options describe the server that [Init] writes a configuration for. The zero value is a working
+// server on this machine alone.
 type Options struct {
 	// Cell is the cell's name, a DNS label. Defaults to "local".
 	Cell topology.Cell
-	// ServerName must be unique in a cluster. Defaults to a name that the server makes up at each start.
+	// ServerName must be unique in a cluster. Defaults to a name that the server makes up at each
+	// start.
 	ServerName string
 	// ListenHost is the address to listen on. Defaults to 127.0.0.1.
 	ListenHost string
 	// ListenPort is the port for clients; -1 takes a free one. Defaults to 4222.
 	ListenPort int
-	// MonitorPort serves the server's own health and metrics on ListenHost; -1 takes a free one. Defaults to none.
+	// MonitorPort serves the server's own health and metrics on ListenHost; -1 takes a free one.
+	// Defaults to none.
 	MonitorPort int
-	// StoreDir holds the streams. A relative one is relative to the server's working directory, not to the
-	// configuration: this is how nats-server reads it. Defaults to "jetstream".
+	// StoreDir holds the streams. A relative one is relative to the server's working directory, not
+	// to the configuration: this is how nats-server reads it. Defaults to "jetstream".
 	StoreDir string
-	// SyncInterval is how often streams are flushed to the disk, and so how much acknowledged writing a power
-	// failure may lose where there is one replica. Defaults to 10 s; see [SyncAlways].
+	// SyncInterval is how often streams are flushed to the disk, and so how much acknowledged
+	// writing a power failure may lose where there is one replica. Defaults to 10 s; see
+	// [SyncAlways].
 	SyncInterval time.Duration
-	// TLS turns on TLS for clients. Without it tokens travel readable: leave it out on a loopback address only.
+	// TLS turns on TLS for clients. Without it tokens travel readable: leave it out on a loopback
+	// address only.
 	TLS *TLS
 	// Cluster joins several servers. Defaults to one server alone.
 	Cluster *Cluster
-	// Principals are static users beyond those of [StaticPrincipals]; a name that both have is an error.
+	// Principals are static users beyond those of [StaticPrincipals]; a name that both have is an
+	// error.
 	Principals []StaticPrincipal
 }
 
@@ -59,14 +64,17 @@ type TLS struct {
 	VerifyClients bool
 }
 
-// Cluster describes the routes between servers. They carry everything: keep them on a private network or use TLS.
+// Cluster describes the routes between servers. They carry everything: keep them on a private
+// network or use TLS.
 type Cluster struct {
 	// Name must be the same on all servers.
 	Name string
-	// ListenHost and ListenPort are where other servers connect. Host defaults to 127.0.0.1, -1 takes a free port.
+	// ListenHost and ListenPort are where other servers connect. Host defaults to 127.0.0.1, -1
+	// takes a free port.
 	ListenHost string
 	ListenPort int
-	// Routes are the URLs of the other servers, such as "nats://nats-1:6222"; more are found through them.
+	// Routes are the URLs of the other servers, such as "nats://nats-1:6222"; more are found
+	// through them.
 	Routes []string
 	// TLS protects the routes. Defaults to none.
 	TLS *TLS

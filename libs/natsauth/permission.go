@@ -21,8 +21,9 @@ const (
 	KindAgent Kind = iota + 1
 	// KindSubscriber is a reader outside the control plane with a consumer of its own on DEPLOYS.
 	KindSubscriber
-	// KindListener is the same reader while it listens to deploy facts as they are stored. It is apart, since it must not be able to make a request: the answer
-	// to one goes wherever its sender says, so also to the subjects that others listen to.
+	// KindListener is the same reader while it listens to deploy facts as they are stored. It is
+	// apart, since it must not be able to make a request: the answer to one goes wherever its
+	// sender says, so also to the subjects that others listen to.
 	KindListener
 )
 
@@ -32,22 +33,27 @@ const listenerSuffix = ".live"
 // ListenerUser is the name under which a subscriber connects to listen.
 func ListenerUser(subscriber string) string { return subscriber + listenerSuffix }
 
-// ParseSubscriberUser is the subscriber who connects under the name, and whether it does so to listen.
+// ParseSubscriberUser is the subscriber who connects under the name, and whether it does so to
+// listen.
 func ParseSubscriberUser(user string) (subscriber string, listens bool) {
 	return strings.CutSuffix(user, listenerSuffix)
 }
 
-// Principal is who a client turned out to be. The authenticator makes it, the responder turns it into a user.
+// Principal is who a client turned out to be. The authenticator makes it, the responder turns it
+// into a user.
 type Principal struct {
 	// Kind is required.
 	Kind Kind
 	// AgentID is the agent's id, above zero; for KindAgent only.
 	AgentID int64
-	// Name is the subscriber's name: one to 63 of a-z, 0-9 and '-'; for KindSubscriber and KindListener.
+	// Name is the subscriber's name: one to 63 of a-z, 0-9 and '-'; for KindSubscriber and
+	// KindListener.
 	Name string
-	// Filter is the subjects that a listener may hear, as [topology.Cell.DeployFilter] returns it; for KindListener only.
+	// Filter is the subjects that a listener may hear, as [topology.Cell.DeployFilter] returns it;
+	// for KindListener only.
 	Filter string
-	// NotAfter ends the connection no later than this, for credentials that expire themselves. Zero: no such end.
+	// NotAfter ends the connection no later than this, for credentials that expire themselves.
+	// Zero: no such end.
 	NotAfter time.Time
 }
 
@@ -86,8 +92,8 @@ func (p Principal) Account() Account {
 	}
 }
 
-// User is the name under which the server lists the principal's connections; [Disconnector] finds them by it.
-// For an agent it is the decimal id, the same that it connects with.
+// User is the name under which the server lists the principal's connections; [Disconnector] finds
+// them by it. For an agent it is the decimal id, the same that it connects with.
 func (p Principal) User() string {
 	switch p.Kind {
 	case KindAgent:
@@ -100,7 +106,8 @@ func (p Principal) User() string {
 }
 
 // Permissions computes what the principal may publish and subscribe to in its cell. It is pure.
-// Whatever it does not know may do nothing at all: an empty list would mean "everything" to the server.
+// Whatever it does not know may do nothing at all: an empty list would mean "everything" to the
+// server.
 func Permissions(cell topology.Cell, p Principal) jwt.Permissions {
 	if p.Validate() != nil || topology.ValidateCell(string(cell)) != nil {
 		return denyAll()

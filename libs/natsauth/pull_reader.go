@@ -18,17 +18,18 @@ import (
 
 // PullReader reads one of an agent's consumers across the account boundary.
 //
-// nats.go's Consume and Messages lose messages after a reconnect there: the server forgets the reply path of pull
-// requests, but keeps answering the requests while the client uses the same inbox. Each lost message returns only after
-// the consumer's AckWait. So each request of a PullReader has its own inbox, and a reconnect abandons the current
-// request. The server that leads the consumer then drops the request at once; in a cluster another server drops it when
-// it expires.
+// nats.go's Consume and Messages lose messages after a reconnect there: the server forgets the
+// reply path of pull requests, but keeps answering the requests while the client uses the same
+// inbox. Each lost message returns only after the consumer's AckWait. So each request of a
+// PullReader has its own inbox, and a reconnect abandons the current request. The server that leads
+// the consumer then drops the request at once; in a cluster another server drops it when it
+// expires.
 //
-// PullReader drops messages of other consumers: a user of the account who knows an inbox could direct its own messages
-// there.
+// PullReader drops messages of other consumers: a user of the account who knows an inbox could
+// direct its own messages there.
 //
-// It handles one message at a time, in stream order except for redeliveries. Messages in flight during a disconnect may
-// be late by AckWait; in a cluster also those of the next 10 s.
+// It handles one message at a time, in stream order except for redeliveries. Messages in flight
+// during a disconnect may be late by AckWait; in a cluster also those of the next 10 s.
 type PullReader struct {
 	// Conn is the agent's connection. Required.
 	Conn *nats.Conn
@@ -39,8 +40,8 @@ type PullReader struct {
 	Handle func(jetstream.Msg)
 	// Logger. Required.
 	Logger *slog.Logger
-	// RequestTimeout of one pull request. Defaults to 10 s. The maximum is one minute, the time for which the
-	// boundary keeps an idle reply path.
+	// RequestTimeout of one pull request. Defaults to 10 s. The maximum is one minute, the time for
+	// which the boundary keeps an idle reply path.
 	RequestTimeout time.Duration
 }
 
@@ -52,8 +53,8 @@ const (
 // ErrInvalidPullReader is wrapped by errors of [PullReader.Run] about missing fields.
 var ErrInvalidPullReader = errors.New("invalid pull reader")
 
-// Run reads until ctx ends, then handles the messages that have arrived. It waits for a consumer that does not exist
-// yet. It returns an error only when the owner closed the connection.
+// Run reads until ctx ends, then handles the messages that have arrived. It waits for a consumer
+// that does not exist yet. It returns an error only when the owner closed the connection.
 func (r *PullReader) Run(ctx context.Context) error {
 	if r.Conn == nil || r.Stream == "" || r.Consumer == "" || r.Handle == nil || r.Logger == nil {
 		return fmt.Errorf("%w: connection, stream, consumer, handler and logger are required", ErrInvalidPullReader)
@@ -106,6 +107,8 @@ func (r *PullReader) read(ctx context.Context, consumer jetstream.Consumer, stat
 		case <-ctx.Done():
 		}
 	})
+	r.Logger.DebugContext(ctx, "pull reader started",
+		slog.String(logkey.Stream, r.Stream), slog.String(logkey.Consumer, r.Consumer))
 	for ctx.Err() == nil {
 		if err := r.request(ctx, consumer); err != nil && ctx.Err() == nil {
 			r.Logger.WarnContext(ctx, "pull request failed, retrying",
@@ -115,7 +118,8 @@ func (r *PullReader) read(ctx context.Context, consumer jetstream.Consumer, stat
 	}
 }
 
-// ackPrefix is the prefix of the consumer's acknowledgement subjects. Only the server sets such replies.
+// ackPrefix is the prefix of the consumer's acknowledgement subjects. Only the server sets such
+// replies.
 func (r *PullReader) ackPrefix() string { return "$JS.ACK." + r.Stream + "." + r.Consumer + "." }
 
 // request sends one pull request and handles messages until the request is complete or has expired.

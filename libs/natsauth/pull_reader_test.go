@@ -36,16 +36,16 @@ func (s signals) await(t *testing.T, text string) {
 	}
 }
 
-type intake struct {
+type runningReader struct {
 	log      signals
 	received chan jetstream.Msg
 	stop     func()
 }
 
-func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string, expiry time.Duration) *intake {
+func startPullReader(t *testing.T, conn *nats.Conn, stream, consumer string, expiry time.Duration) *runningReader {
 	t.Helper()
 
-	in := &intake{log: make(signals, 1000), received: make(chan jetstream.Msg, 10_000)}
+	in := &runningReader{log: make(signals, 1000), received: make(chan jetstream.Msg, 10_000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	part := &natsauth.PullReader{
@@ -64,9 +64,10 @@ func startIntake(t *testing.T, conn *nats.Conn, stream, consumer string, expiry 
 	return in
 }
 
-// TestIntakeReadsOnAfterReconnect has requests that outlive the test: if those from before a reconnect went on swallowing
-// messages, each message would be late. One or two may be, until the server has noticed that the old connection is dead.
-func TestIntakeReadsOnAfterReconnect(t *testing.T) {
+// TestPullReaderContinuesAfterReconnect has requests that outlive the test: if those from before a
+// reconnect went on swallowing messages, each message would be late. One or two may be, until the
+// server has noticed that the old connection is dead.
+func TestPullReaderContinuesAfterReconnect(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
@@ -76,8 +77,8 @@ func TestIntakeReadsOnAfterReconnect(t *testing.T) {
 	require.NoError(t, err)
 
 	agent := c.agent(t, agentOne)
-	in := startIntake(t, agent.Conn, "DESIRED", "dispatcher-17", 50*time.Second)
-	in.log.await(t, "intake reads")
+	in := startPullReader(t, agent.Conn, "DESIRED", "dispatcher-17", 50*time.Second)
+	in.log.await(t, "pull reader started")
 
 	for round := range 3 {
 		late := 0
@@ -103,24 +104,24 @@ func TestIntakeReadsOnAfterReconnect(t *testing.T) {
 
 		require.LessOrEqual(t, late, 2)
 		require.NoError(t, agent.ForceReconnect())
-		in.log.await(t, "intake reads")
+		in.log.await(t, "pull reader started")
 	}
 
 	in.stop()
 	require.Zero(t, consumerPending(t, c, "DESIRED", "dispatcher-17"))
 }
 
-func TestIntakeWaitsForItsConsumer(t *testing.T) {
+func TestPullReaderWaitsForItsConsumer(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
 	require.NoError(t, c.js.DeleteConsumer(testContext(t), "CONTROL", "watcher-17"))
 	agent := c.agent(t, agentOne)
-	in := startIntake(t, agent.Conn, "CONTROL", "watcher-17", 0)
-	in.log.await(t, "intake waits")
+	in := startPullReader(t, agent.Conn, "CONTROL", "watcher-17", 0)
+	in.log.await(t, "pull reader waits")
 
 	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
-	in.log.await(t, "intake reads")
+	in.log.await(t, "pull reader started")
 
 	_, err := c.js.Publish(testContext(t), "lockstep.local.control.17.resync", []byte("x"))
 	require.NoError(t, err)
@@ -128,11 +129,11 @@ func TestIntakeWaitsForItsConsumer(t *testing.T) {
 
 	// Gone while it reads: it waits again.
 	require.NoError(t, c.js.DeleteConsumer(testContext(t), "CONTROL", "watcher-17"))
-	in.log.await(t, "intake waits")
+	in.log.await(t, "pull reader waits")
 	in.stop()
 }
 
-func TestIntakeEndsWithItsConnection(t *testing.T) {
+func TestPullReaderEndsWithItsConnection(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
@@ -146,12 +147,12 @@ func TestIntakeEndsWithItsConnection(t *testing.T) {
 
 	go func() { ended <- part.Run(context.Background()) }()
 
-	reads.await(t, "intake reads")
+	reads.await(t, "pull reader started")
 	agent.Close()
 	require.ErrorIs(t, receive(t, ended), nats.ErrConnectionClosed)
 }
 
-func TestIntakeFaults(t *testing.T) {
+func TestPullReaderFaults(t *testing.T) {
 	t.Parallel()
 
 	require.ErrorIs(t, (&natsauth.PullReader{}).Run(t.Context()), natsauth.ErrInvalidPullReader)
@@ -166,9 +167,10 @@ func TestIntakeFaults(t *testing.T) {
 	require.ErrorIs(t, part.Run(testContext(t)), nats.ErrConnectionClosed)
 }
 
-// TestEmptyMessageEndsAnAnswer records why nothing without payload and headers may be put on what agents consume: the
-// server takes it for the end of the answer to the pull request. If this fails, the server has become better.
-func TestEmptyMessageEndsAnAnswer(t *testing.T) {
+// TestEmptyMessageEndsAResponse records why nothing without payload and headers may be put on what
+// agents consume: the server takes it for the end of the answer to the pull request. If this fails,
+// the server has become better.
+func TestEmptyMessageEndsAResponse(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
@@ -191,14 +193,15 @@ func TestEmptyMessageEndsAnAnswer(t *testing.T) {
 	require.Equal(t, 2, arrived)
 }
 
-// TestIntakeDropsWhatAnotherConsumerDelivers gives the other agent what it could never guess: the inbox of a request.
-func TestIntakeDropsWhatAnotherConsumerDelivers(t *testing.T) {
+// TestPullReaderDropsMessagesOfOtherConsumers gives the other agent what it could never guess: the
+// inbox of a request.
+func TestPullReaderDropsMessagesOfOtherConsumers(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
 	agent := c.agent(t, agentOne)
-	in := startIntake(t, agent.Conn, "CONTROL", "watcher-17", 50*time.Second)
-	in.log.await(t, "intake reads")
+	in := startPullReader(t, agent.Conn, "CONTROL", "watcher-17", 50*time.Second)
+	in.log.await(t, "pull reader started")
 
 	_, err := c.js.Publish(testContext(t), "lockstep.local.control.18.config", []byte("another's"))
 	require.NoError(t, err)
@@ -206,7 +209,7 @@ func TestIntakeDropsWhatAnotherConsumerDelivers(t *testing.T) {
 	other := c.agent(t, agentTwo)
 	inbox := leakedInbox(t, c, "17")
 	require.NoError(t, other.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.CONTROL.watcher-18", inbox, []byte(`{"batch":1}`)))
-	in.log.await(t, "intake drops")
+	in.log.await(t, "pull reader dropped")
 
 	_, err = c.js.Publish(testContext(t), "lockstep.local.control.17.config", []byte("its own"))
 	require.NoError(t, err)
@@ -214,7 +217,8 @@ func TestIntakeDropsWhatAnotherConsumerDelivers(t *testing.T) {
 	in.stop()
 }
 
-// leakedInbox is where a user's connection awaits the answer to a pull request, as only the system account can see.
+// leakedInbox is where a user's connection awaits the answer to a pull request, as only the system
+// account can see.
 func leakedInbox(t *testing.T, c *cell, user string) string {
 	t.Helper()
 

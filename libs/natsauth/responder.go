@@ -25,8 +25,9 @@ const (
 	flushTimeout      = 5 * time.Second
 )
 
-// Responder answers the server's question whether a client may come in and as what. Any number may run: they share
-// one queue, so each request goes to one. While none runs, those who are connected stay, others wait and try again.
+// Responder answers the server's question whether a client may come in and as what. Any number may
+// run: they share one queue, so each request goes to one. While none runs, those who are connected
+// stay, others wait and try again.
 type Responder struct {
 	// Conn is connected as [PrincipalCallout]. The responder does not close it. Required.
 	Conn *nats.Conn
@@ -38,11 +39,12 @@ type Responder struct {
 	Authenticator Authenticator
 	// Logger is told of refusals and failures. Required.
 	Logger *slog.Logger
-	// Lifetime is how long a connection may live before the client has to authenticate again, which clients do by
-	// themselves. The last quarter of it is left to chance. Defaults to one hour; at least one second, in seconds.
+	// Lifetime is how long a connection may live before the client has to authenticate again, which
+	// clients do by themselves. The last quarter of it is left to chance. Defaults to one hour; at
+	// least one second, in seconds.
 	Lifetime time.Duration
-	// Concurrent bounds how many requests are worked on at once; others wait until the server gives up on them.
-	// Defaults to 32.
+	// Concurrent bounds how many requests are worked on at once; others wait until the server gives
+	// up on them. Defaults to 32.
 	Concurrent int
 
 	// started is made once by whoever asks first, Run or a caller of Started.
@@ -50,7 +52,8 @@ type Responder struct {
 	started     chan struct{}
 }
 
-// ErrInvalidResponder is wrapped by what [Responder.Run] returns for fields that it cannot run with.
+// ErrInvalidResponder is wrapped by what [Responder.Run] returns for fields that it cannot run
+// with.
 var ErrInvalidResponder = errors.New("invalid responder")
 
 // Started is closed when the server knows of the responder: from then on clients can come in.
@@ -129,7 +132,8 @@ func (r *Responder) Run(ctx context.Context) error {
 	return fmt.Errorf("take authorization request: %w", err)
 }
 
-// awaitSubscribed returns when the server has confirmed what was sent so far, however long it is away.
+// awaitSubscribed returns when the server has confirmed what was sent so far, however long it is
+// away.
 func (r *Responder) awaitSubscribed(ctx context.Context) error {
 	for ctx.Err() == nil {
 		flush, cancel := context.WithTimeout(ctx, flushTimeout)
@@ -159,7 +163,8 @@ type calloutWork struct {
 	running   sync.WaitGroup
 }
 
-// take hands requests to workers until the context or the subscription ends; it always returns an error.
+// take hands requests to workers until the context or the subscription ends; it always returns an
+// error.
 func (w *calloutWork) take(ctx context.Context, subscription *nats.Subscription) error {
 	for {
 		request, err := subscription.NextMsgWithContext(ctx)

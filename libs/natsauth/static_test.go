@@ -43,8 +43,8 @@ func TestOperatorReadsAndRetries(t *testing.T) {
 	require.NoError(t, dead.DeleteMsg(ctx, ack.Sequence))
 }
 
-// TestStaticPrincipalsAreHeldToTheirs tries, as each of them, what is another's.
-func TestStaticPrincipalsAreHeldToTheirs(t *testing.T) {
+// TestStaticPrincipalsCannotExceedTheirPermissions tries, as each of them, what is another's.
+func TestStaticPrincipalsCannotExceedTheirPermissions(t *testing.T) {
 	t.Parallel()
 
 	c := startCell(t)
@@ -106,7 +106,8 @@ func TestStaticPrincipalsAreHeldToTheirs(t *testing.T) {
 			subscription, err := a.SubscribeSync(subject)
 			require.NoError(t, err)
 			require.NoError(t, a.Flush())
-			// An allowed wildcard with a denied part subscribes to the rest; only all of it denied is an error.
+			// An allowed wildcard with a denied part subscribes to the rest; only all of it denied
+			// is an error.
 			require.ErrorContains(t, receive(t, a.complaints), "Permissions Violation", name+" "+subject)
 			require.NoError(t, subscription.Unsubscribe())
 		}

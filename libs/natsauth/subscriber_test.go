@@ -54,7 +54,7 @@ func startDeploys(t *testing.T) *cell {
 	return c
 }
 
-func TestASubscriberReadsWhatItMissedAndGoesOn(t *testing.T) {
+func TestSubscriberReadsMissedMessages(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
@@ -83,7 +83,7 @@ func TestASubscriberReadsWhatItMissedAndGoesOn(t *testing.T) {
 	}
 }
 
-func TestASubscriberConsumesLiveThroughItsConsumer(t *testing.T) {
+func TestSubscriberReadsLiveMessages(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
@@ -107,7 +107,7 @@ func TestASubscriberConsumesLiveThroughItsConsumer(t *testing.T) {
 	require.Empty(t, reader.complaints)
 }
 
-func TestAListenerHearsWhatIsStoredUnderItsFilter(t *testing.T) {
+func TestListenerReceivesStoredMessagesOfItsFilter(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
@@ -157,7 +157,8 @@ func TestAListenerHearsWhatIsStoredUnderItsFilter(t *testing.T) {
 	require.Empty(t, all.complaints)
 }
 
-// readerMay says what the subscriber "reader" may publish to, spelled out by hand from the contract.
+// readerMay says what the subscriber "reader" may publish to, spelled out by hand from the
+// contract.
 func readerMay(subject string) bool {
 	switch subject {
 	case "$JS.API.CONSUMER.MSG.NEXT.DEPLOYS.subscriber-reader", "$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader":
@@ -189,7 +190,8 @@ func outside() []string {
 	return slices.Compact(subjects)
 }
 
-// refuse tries each of these and has the server complain of each. They go out many at a time, since each answer takes a while on a busy machine.
+// refuse tries each of these and has the server complain of each. They go out many at a time, since
+// each answer takes a while on a busy machine.
 func (a *client) refuse(t *testing.T, subjects []string, try func(subject string)) {
 	t.Helper()
 
@@ -269,8 +271,9 @@ func TestReadersMaySubscribeToNothingElse(t *testing.T) {
 	}
 }
 
-// TestAReaderCannotHaveAnswersDeliveredToOthers asks for its own facts with replies that it may not publish to: on the subjects of facts, of streams and on others' inboxes.
-func TestAReaderCannotHaveAnswersDeliveredToOthers(t *testing.T) {
+// TestReaderCannotRedirectResponses asks for its own facts with replies that it may not publish to:
+// on the subjects of facts, of streams and on others' inboxes.
+func TestReaderCannotRedirectResponses(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
@@ -296,7 +299,8 @@ func TestAReaderCannotHaveAnswersDeliveredToOthers(t *testing.T) {
 	consumer, err := reader.jetStream(t).Consumer(testContext(t), topology.StreamDeploys, "subscriber-reader")
 	require.NoError(t, err)
 
-	// What agents reach in their account is no inbox of this one: only the other subscriber's inbox, whose random part nobody knows, could be named.
+	// What agents reach in their account is no inbox of this one: only the other subscriber's
+	// inbox, whose random part nobody knows, could be named.
 	targets := []string{"lockstep.local.deploy.c1.shop.deployment.web.forged", "lockstep.local.deploy_live.c1.shop.deployment.web.forged", "lockstep.local.desired.17.w", "_INBOX_17.x"}
 
 	targets = append(append(targets, factSubjects("18")...), serverSubjects()...)
@@ -350,7 +354,7 @@ func TestAReaderCannotHaveAnswersDeliveredToOthers(t *testing.T) {
 	}
 }
 
-func TestReadersTakeLittleOfTheServer(t *testing.T) {
+func TestReadersAreLimited(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)
@@ -368,7 +372,7 @@ func TestReadersTakeLittleOfTheServer(t *testing.T) {
 	require.ErrorIs(t, reader.PublishRequest("$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "_INBOX_reader.x", make([]byte, 8<<10+1)), nats.ErrMaxPayload)
 }
 
-func TestARevokedReaderIsCutWithinASecond(t *testing.T) {
+func TestRevokedReaderIsDisconnectedWithinASecond(t *testing.T) {
 	t.Parallel()
 
 	c := startDeploys(t)

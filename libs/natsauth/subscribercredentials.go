@@ -10,8 +10,10 @@ import (
 	"strings"
 )
 
-// SubscriberCredentials are all that an outside tool needs to read deploy facts, in one file. The file is also a context of the `nats` command line: its fields
-// have the names that they have there, and it leaves alone those it does not know. Encoded as JSON they contain the token; printed and logged they do not.
+// SubscriberCredentials are all that an outside tool needs to read deploy facts, in one file. The
+// file is also a context of the `nats` command line: its fields have the names that they have
+// there, and it leaves alone those it does not know. Encoded as JSON they contain the token;
+// printed and logged they do not.
 type SubscriberCredentials struct {
 	Description string `json:"description"`
 	// URL is one or more nats:// or tls:// URLs with commas between.
@@ -27,7 +29,8 @@ type SubscriberCredentials struct {
 	Consumer string `json:"consumer"`
 	// Filter is the subjects that it may hear.
 	Filter string `json:"filter"`
-	// CA is the path of a PEM file that vouches for the servers. Empty means the machine's own roots.
+	// CA is the path of a PEM file that vouches for the servers. Empty means the machine's own
+	// roots.
 	CA string `json:"ca"`
 }
 
@@ -45,8 +48,9 @@ func (c SubscriberCredentials) GoString() string { return c.String() }
 // ErrInvalidSubscriberCredentials is wrapped by errors about credentials that cannot be used.
 var ErrInvalidSubscriberCredentials = errors.New("invalid subscriber credentials")
 
-// WriteSubscriberCredentials writes the file whole or not at all, readable by its owner only, and beside it, ending with .ca.pem, the PEM that vouches for the servers
-// where there is any. It replaces what is there.
+// WriteSubscriberCredentials writes the file whole or not at all, readable by its owner only, and
+// beside it, ending with .ca.pem, the PEM that vouches for the servers where there is any. It
+// replaces what is there.
 func WriteSubscriberCredentials(path string, c SubscriberCredentials, ca string) error {
 	if c.URL == "" || c.User == "" || c.Password == "" || c.Consumer == "" {
 		return fmt.Errorf("%w: url, user, password and consumer are required", ErrInvalidSubscriberCredentials)

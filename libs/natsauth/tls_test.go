@@ -22,8 +22,8 @@ import (
 	"lockstep.internal/libs/natsauth"
 )
 
-// writeCertificate makes a certificate for 127.0.0.1 that vouches for itself; it returns the files of certificate and
-// key, and the certificate.
+// writeCertificate makes a certificate for 127.0.0.1 that vouches for itself; it returns the files
+// of certificate and key, and the certificate.
 func writeCertificate(t *testing.T, dir string) (string, string, string) {
 	t.Helper()
 
@@ -61,8 +61,9 @@ func (s spy) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth
 	return s.Authenticator.Authenticate(ctx, c)
 }
 
-// TestCredentialsFileLeadsIn is the way of a new agent: a file, and with nothing else a connection, over TLS.
-func TestCredentialsFileLeadsIn(t *testing.T) {
+// TestCredentialsFileConnects is the way of a new agent: a file, and with nothing else a
+// connection, over TLS.
+func TestCredentialsFileConnects(t *testing.T) {
 	t.Parallel()
 
 	certFile, keyFile, ca := writeCertificate(t, t.TempDir())

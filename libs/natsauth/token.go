@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// TokenKind is what a token is for. It is the token's prefix, by which people and secret scanners recognize it.
+// TokenKind is what a token is for. It is the token's prefix, by which people and secret scanners
+// recognize it.
 type TokenKind string
 
 const (
@@ -28,14 +29,15 @@ const (
 	tokenChecksum = 4
 )
 
-// TokenPattern matches every token, for scanners: prefix, underscore, 58 characters of lower-case base32.
+// TokenPattern matches every token, for scanners: prefix, underscore, 58 characters of lower-case
+// base32.
 const TokenPattern = `\bls[aps]_[a-z2-7]{58}\b`
 
 // ErrMalformedToken is wrapped by [HashToken] for what cannot be a token of the kind asked for.
 var ErrMalformedToken = errors.New("malformed token")
 
-// NewToken makes a token of 256 random bits and a checksum, which tells a mistyped or cut one, and a scanner's find,
-// from a real one without asking anybody. Show it once and store its hash.
+// NewToken makes a token of 256 random bits and a checksum, which tells a mistyped or cut one, and
+// a scanner's find, from a real one without asking anybody. Show it once and store its hash.
 func NewToken(kind TokenKind) string {
 	raw := make([]byte, tokenRandom, tokenRandom+tokenChecksum)
 	rand.Read(raw) // It never fails: the program ends instead.
@@ -46,9 +48,10 @@ func NewToken(kind TokenKind) string {
 // TokenHash is what is stored of a token.
 type TokenHash [sha256.Size]byte
 
-// HashToken checks the token's form and returns its hash to store or to look up. The hash is plain SHA-256: 256 random
-// bits cannot be guessed however fast the hash is, so salting and stretching would protect nothing, and a hash that is
-// the same each time can be found through an index, without comparing secrets in time that depends on them.
+// HashToken checks the token's form and returns its hash to store or to look up. The hash is plain
+// SHA-256: 256 random bits cannot be guessed however fast the hash is, so salting and stretching
+// would protect nothing, and a hash that is the same each time can be found through an index,
+// without comparing secrets in time that depends on them.
 func HashToken(kind TokenKind, token string) (TokenHash, error) {
 	encoded, found := strings.CutPrefix(token, string(kind)+"_")
 	if !found || len(encoded) != tokenEncoding().EncodedLen(tokenRandom+tokenChecksum) {
@@ -60,7 +63,8 @@ func HashToken(kind TokenKind, token string) (TokenHash, error) {
 		return TokenHash{}, fmt.Errorf("%w: not in its alphabet", ErrMalformedToken)
 	}
 
-	// Encoding again catches spare bits in the last character, so that every token has one spelling.
+	// Encoding again catches spare bits in the last character, so that every token has one
+	// spelling.
 	whole := appendChecksum(kind, raw[:tokenRandom:tokenRandom])
 	if tokenEncoding().EncodeToString(whole) != encoded {
 		return TokenHash{}, fmt.Errorf("%w: checksum does not match; was it copied whole?", ErrMalformedToken)

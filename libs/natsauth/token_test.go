@@ -32,7 +32,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-func TestHashTokenRefusesWhatIsNoToken(t *testing.T) {
+func TestHashTokenRejectsOtherTexts(t *testing.T) {
 	t.Parallel()
 
 	token := natsauth.NewToken(natsauth.TokenAgent)

@@ -26,7 +26,8 @@ type Config struct {
 	Name string `yaml:"-"`
 }
 
-// TLS says whom to trust and with what certificate to appear. The files are read at each connection.
+// TLS says whom to trust and with what certificate to appear. The files are read at each
+// connection.
 type TLS struct {
 	CAFile         string `yaml:"ca_file" help:"PEM file with the authorities to trust; empty = those of the system"`
 	CertFile       string `yaml:"cert_file" help:"PEM file with our certificate"`
@@ -39,7 +40,8 @@ func DefaultConfig() Config {
 	return Config{URL: "nats://127.0.0.1:4222", ConnectTimeout: 5 * time.Second}
 }
 
-// Validate checks the addresses, that at most one kind of credentials is given, and the inbox prefix.
+// Validate checks the addresses, that at most one kind of credentials is given, and the inbox
+// prefix.
 func (c Config) Validate() []error {
 	var errs []error
 	for address := range strings.SplitSeq(c.URL.Reveal(), ",") {

@@ -14,7 +14,8 @@ import (
 	"lockstep.internal/libs/service"
 )
 
-// Conn is a connection that comes back for ever. It is a *nats.Conn with health; end it with Shutdown.
+// Conn is a connection that comes back for ever. It is a *nats.Conn with health; end it with
+// Shutdown.
 type Conn struct {
 	*nats.Conn
 
@@ -29,9 +30,9 @@ type Conn struct {
 	ending  bool      // Shutdown was called
 }
 
-// Connect starts to connect and returns without waiting for success, at the latest after one attempt at
-// each server. An error means that the configuration cannot work, or that ctx ended. More options may be
-// given for tests; they cannot replace the handlers.
+// Connect starts to connect and returns without waiting for success, at the latest after one
+// attempt at each server. An error means that the configuration cannot work, or that ctx ended.
+// More options may be given for tests; they cannot replace the handlers.
 func Connect(ctx context.Context, cfg Config, logger *slog.Logger, more ...nats.Option) (*Conn, error) {
 	logger = logger.With(slog.String("nats", cfg.URL.String()))
 	options, err := cfg.options(logger)
@@ -162,7 +163,8 @@ func (c *Conn) JetStream(options ...jetstream.JetStreamOpt) (jetstream.JetStream
 	return js, nil
 }
 
-// Shutdown drains the connection and closes it, at the latest when ctx ends. It may be called twice.
+// Shutdown drains the connection and closes it, at the latest when ctx ends. It may be called
+// twice.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	c.ending = true
@@ -180,8 +182,8 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Part is the connection as a part of a service, named nats: ready while Check agrees, shut down after
-// the parts that use it. A connection that is closed for good ends the service.
+// Part is the connection as a part of a service, named nats: ready while Check agrees, shut down
+// after the parts that use it. A connection that is closed for good ends the service.
 func (c *Conn) Part() service.Part {
 	return service.Part{
 		Name: "nats",

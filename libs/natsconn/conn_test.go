@@ -67,7 +67,7 @@ func freePort(t *testing.T) int {
 	return held.Number()
 }
 
-func TestAServerThatIsDownIsWaitedFor(t *testing.T) {
+func TestConnectWaitsForTheServer(t *testing.T) {
 	t.Parallel()
 	number := freePort(t)
 	conn := connect(t, configFor(fmt.Sprintf("nats://user:sesame@127.0.0.1:%d", number)))
@@ -85,7 +85,7 @@ func TestAServerThatIsDownIsWaitedFor(t *testing.T) {
 	<-received
 }
 
-func TestARestartIsSurvivedAndAPublishInBetweenFails(t *testing.T) {
+func TestConnectionSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	conn := connect(t, configFor(server.ClientURL()))
@@ -125,7 +125,7 @@ lockstep_nats_reconnects_total 1
 `), "lockstep_nats_connected", "lockstep_nats_reconnects_total"))
 }
 
-func TestWrongCredentialsAreShownAndHealWithTheFile(t *testing.T) {
+func TestWrongCredentialsAreReportedAndReadAgain(t *testing.T) {
 	t.Parallel()
 	seedFile, right := newSeed(t)
 	for name, tc := range map[string]struct {
@@ -148,7 +148,8 @@ func TestWrongCredentialsAreShownAndHealWithTheFile(t *testing.T) {
 			cfg := configFor(server.ClientURL())
 			tc.setUp(&cfg, file)
 			conn := connect(t, cfg)
-			// Several attempts are refused with the same error, after which the client library would give up by itself.
+			// Several attempts are refused with the same error, after which the client library
+			// would give up by itself.
 			for range 4 {
 				reconnects := conn.Stats().Reconnects
 				require.Eventually(t, func() bool { return conn.Stats().Reconnects > reconnects }, patience, time.Millisecond)
@@ -190,7 +191,7 @@ func newSeed(t *testing.T) (string, string) {
 	return file, public
 }
 
-func TestRevokedCredentialsAreShownAndTriedOn(t *testing.T) {
+func TestRevokedCredentialsAreReportedAndRetried(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "nats-server.conf")
 	write := func(password string) {
@@ -214,7 +215,7 @@ func TestRevokedCredentialsAreShownAndTriedOn(t *testing.T) {
 	healthy(t, conn)
 }
 
-func TestDeniedPermissionsAreKeptAndShown(t *testing.T) {
+func TestDeniedPermissionsAreReported(t *testing.T) {
 	t.Parallel()
 	server := startWith(t, `authorization { users: [ { user: ada, password: x, permissions: {
 		publish: ["allowed", "_INBOX_ada.>"], subscribe: ["allowed", "_INBOX_ada.>"] } } ] }`)
@@ -259,7 +260,7 @@ lockstep_nats_permission_violations_total{operation="subscription"} 1
 `), "lockstep_nats_permission_violations_total"))
 }
 
-func TestShutdownHandlesWhatWasReceived(t *testing.T) {
+func TestShutdownHandlesReceivedMessages(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	conn := connect(t, configFor(server.ClientURL()))
@@ -283,7 +284,7 @@ func TestShutdownHandlesWhatWasReceived(t *testing.T) {
 	require.NoError(t, conn.Shutdown(t.Context()), "twice is once")
 }
 
-func TestShutdownIsCutByItsContext(t *testing.T) {
+func TestShutdownEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	conn := connect(t, configFor(server.ClientURL()))
@@ -303,7 +304,7 @@ func TestShutdownIsCutByItsContext(t *testing.T) {
 	require.True(t, conn.IsClosed())
 }
 
-func TestThePartSaysThatNATSIsDownAndEndsWithTheService(t *testing.T) {
+func TestPartReportsAnOutageAndEndsWithTheService(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	server.Down()
@@ -345,7 +346,7 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestConnectRefusesWhatCannotWork(t *testing.T) {
+func TestConnectRejectsInvalidConfig(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*natsconn.Config){
 		"no URL":  func(c *natsconn.Config) { c.URL = "nats://%zz" },

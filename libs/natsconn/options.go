@@ -106,8 +106,8 @@ func keyPair(seed config.Secret) (nkeys.KeyPair, error) {
 	return pair, nil
 }
 
-// reconnectDelay doubles with each round through the servers, less up to half of it, so that a thousand
-// clients do not come back at once.
+// reconnectDelay doubles with each round through the servers, less up to half of it, so that a
+// thousand clients do not come back at once.
 func reconnectDelay(rounds int) time.Duration {
 	delay := maxDelay
 	if rounds < 7 {

@@ -9,7 +9,7 @@ import (
 	"lockstep.internal/libs/internal/testcert"
 )
 
-func TestTLSWithACertificateOfOurOwn(t *testing.T) {
+func TestTLSWithAPrivateCA(t *testing.T) {
 	t.Parallel()
 	authority := testcert.New(t)
 	serverCert, serverKey := authority.Issue(t, t.TempDir(), "server")

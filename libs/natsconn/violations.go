@@ -74,8 +74,8 @@ func (v *violations) totals() map[string]uint64 {
 	return maps.Clone(v.total)
 }
 
-// Violations returns what NATS did not permit since the connection was made, the latest first; at most
-// 64 subjects are kept.
+// Violations returns what NATS did not permit since the connection was made, the latest first; at
+// most 64 subjects are kept.
 func (c *Conn) Violations() []Violation { return c.violations.list() }
 
 // PermissionDenied names the latest violation of the last five minutes; nil when there is none.

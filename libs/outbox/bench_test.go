@@ -12,11 +12,12 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// BenchmarkPublish empties an outbox whose rows are spread over subjects: one, some, or as many as there are rows.
+// BenchmarkPublish empties an outbox whose rows are spread over subjects: one, some, or as many as
+// there are rows.
 func BenchmarkPublish(b *testing.B) {
 	for _, subjects := range []int{1, 100, 1_000_000} {
 		b.Run(fmt.Sprintf("subjects=%d", subjects), func(b *testing.B) {
-			db := setup(b)
+			db := newFixture(b)
 			data := make([]byte, 256)
 			messages := make([]*nats.Msg, b.N)
 			for i := range messages {

@@ -36,8 +36,8 @@ type Config struct {
 
 	// Restored is called when a stream or the database was restored from an older copy. It inserts
 	// the current state again: the stream may lack messages, or hold messages that the database no
-	// longer knows. It runs in the transaction that records the restoration; an error rolls back and
-	// the call is repeated. Defaults to logging only.
+	// longer knows. It runs in the transaction that records the restoration; an error rolls back
+	// and the call is repeated. Defaults to logging only.
 	Restored func(ctx context.Context, tx pgx.Tx, r Restoration) error
 
 	// Batch is the maximum number of rows read at once. Defaults to 1000.

@@ -30,8 +30,9 @@ const patience = time.Minute
 
 const stream = "FACTS"
 
-// bundle is one service's database and NATS, with a table of entities that count their own changes.
-type bundle struct {
+// fixture is one service's database and NATS, with a table of entities that count their own
+// changes.
+type fixture struct {
 	t      testing.TB
 	url    string
 	pool   *pgxpool.Pool
@@ -41,14 +42,14 @@ type bundle struct {
 	options []nats.Option
 }
 
-func setup(tb testing.TB) *bundle {
+func newFixture(tb testing.TB) *fixture {
 	tb.Helper()
-	return setupOn(tb, pgtest.Database(tb))
+	return newFixtureOn(tb, pgtest.Database(tb))
 }
 
-func setupOn(tb testing.TB, url string) *bundle {
+func newFixtureOn(tb testing.TB, url string) *fixture {
 	tb.Helper()
-	b := &bundle{t: tb, url: url, server: natstest.Server(tb)}
+	b := &fixture{t: tb, url: url, server: natstest.Server(tb)}
 	b.pool = b.connect(url)
 	b.migrate()
 	b.js = natstest.JetStream(tb, b.server)
@@ -56,7 +57,7 @@ func setupOn(tb testing.TB, url string) *bundle {
 	return b
 }
 
-func (b *bundle) migrate() {
+func (b *fixture) migrate() {
 	b.t.Helper()
 	migrations, err := outbox.Migrations()
 	require.NoError(b.t, err)
@@ -65,13 +66,13 @@ func (b *bundle) migrate() {
 	require.NoError(b.t, err)
 }
 
-func (b *bundle) createStream() {
+func (b *fixture) createStream() {
 	b.t.Helper()
 	_, err := b.js.CreateStream(b.t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true})
 	require.NoError(b.t, err)
 }
 
-func (b *bundle) connect(url string) *pgxpool.Pool {
+func (b *fixture) connect(url string) *pgxpool.Pool {
 	b.t.Helper()
 	pool, err := postgres.Connect(b.t.Context(), postgres.Config{URL: url}, slog.New(slog.DiscardHandler))
 	require.NoError(b.t, err)
@@ -80,7 +81,7 @@ func (b *bundle) connect(url string) *pgxpool.Pool {
 }
 
 // publisher makes a publisher with a NATS connection of its own, as each replica has.
-func (b *bundle) publisher(change func(*outbox.Config)) *outbox.Publisher {
+func (b *fixture) publisher(change func(*outbox.Config)) *outbox.Publisher {
 	b.t.Helper()
 	cfg := outbox.Config{
 		Pool: b.pool, Conn: natstest.Connect(b.t, b.server, b.options...), Logger: slog.New(slog.DiscardHandler),
@@ -95,7 +96,7 @@ func (b *bundle) publisher(change func(*outbox.Config)) *outbox.Publisher {
 }
 
 // run runs the publisher until the returned function is called or the test ends.
-func (b *bundle) run(p *outbox.Publisher) func() {
+func (b *fixture) run(p *outbox.Publisher) func() {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -113,7 +114,7 @@ func message(name string, change int) *nats.Msg {
 }
 
 // change changes an entity once, as services do: lock the row, insert the message, commit.
-func (b *bundle) change(ctx context.Context, pool *pgxpool.Pool, name string) error {
+func (b *fixture) change(ctx context.Context, pool *pgxpool.Pool, name string) error {
 	return postgres.InTx(ctx, pool, func(tx pgx.Tx) error { return changeIn(ctx, tx, name) })
 }
 
@@ -133,7 +134,7 @@ func changed(ctx context.Context, tx pgx.Tx, name string) (int, error) {
 	return change, err
 }
 
-func (b *bundle) changes(name string, times int) {
+func (b *fixture) changes(name string, times int) {
 	b.t.Helper()
 	for range times {
 		require.NoError(b.t, b.change(b.t.Context(), b.pool, name))
@@ -141,12 +142,12 @@ func (b *bundle) changes(name string, times int) {
 }
 
 // published waits until the outbox is empty.
-func (b *bundle) published() {
+func (b *fixture) published() {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool { return b.waiting() == 0 }, patience, 5*time.Millisecond)
 }
 
-func (b *bundle) waiting() int {
+func (b *fixture) waiting() int {
 	var n int
 	if err := b.pool.QueryRow(b.t.Context(), `SELECT count(*) FROM outbox`).Scan(&n); err != nil {
 		return -1
@@ -155,7 +156,7 @@ func (b *bundle) waiting() int {
 }
 
 // onStream returns what each entity's subject holds, in the stream's order.
-func (b *bundle) onStream() map[string][]string {
+func (b *fixture) onStream() map[string][]string {
 	b.t.Helper()
 	facts, err := b.js.Stream(b.t.Context(), stream)
 	require.NoError(b.t, err)
@@ -169,13 +170,13 @@ func (b *bundle) onStream() map[string][]string {
 }
 
 // holds waits until the stream holds this.
-func (b *bundle) holds(want map[string][]string) {
+func (b *fixture) holds(want map[string][]string) {
 	b.t.Helper()
 	require.EventuallyWithT(b.t, func(c *assert.CollectT) { assert.Equal(c, want, b.onStream()) }, patience, 5*time.Millisecond)
 }
 
 // restart takes NATS down and back.
-func (b *bundle) restart() {
+func (b *fixture) restart() {
 	b.t.Helper()
 	require.NoError(b.t, b.server.Restart())
 	natstest.Reconnected(b.t, b.js.Conn())
@@ -190,8 +191,9 @@ func upTo(n int) []string {
 	return texts
 }
 
-// terminate ends a publisher's session in the database, as a vanished machine does; the publisher is not told.
-func (b *bundle) terminateLockHolder() {
+// terminate ends a publisher's session in the database, as a vanished machine does; the publisher
+// is not told.
+func (b *fixture) terminateLockHolder() {
 	b.t.Helper()
 	var ended bool
 	err := b.pool.QueryRow(b.t.Context(), `

@@ -17,10 +17,12 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// RevisionHeader carries the message's revision on its subject: a decimal number that grows with each message.
+// RevisionHeader carries the message's revision on its subject: a decimal number that grows with
+// each message.
 const RevisionHeader = topology.RevisionHeader
 
-// headerAllowance is the part of topology.MaxMessageSize reserved for headers that the publisher sets.
+// headerAllowance is the part of topology.MaxMessageSize reserved for headers that the publisher
+// sets.
 const headerAllowance = 256
 
 // channel is the prefix of the notification channel; the schema's name follows.
@@ -41,11 +43,13 @@ func Migrations() (postgres.Migrations, error) {
 	return postgres.Migrations{Name: "outbox", FS: dir}, nil
 }
 
-// Insert adds messages to the outbox within the transaction. They are published in this order after the commit.
+// Insert adds messages to the outbox within the transaction. They are published in this order after
+// the commit.
 //
-// Every writer to a subject must first take the same lock, such as the row of the entity, and hold it until the commit.
-// Only then is the order of commits the order of these calls. A message that needs JetStream's de-duplication carries
-// its own Nats-Msg-Id. An unpublishable message gives ErrInvalidMessage.
+// Every writer to a subject must first take the same lock, such as the row of the entity, and hold
+// it until the commit. Only then is the order of commits the order of these calls. A message that
+// needs JetStream's de-duplication carries its own Nats-Msg-Id. An unpublishable message gives
+// ErrInvalidMessage.
 func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	var batch pgx.Batch
 	if err := Queue(&batch, messages...); err != nil || batch.Len() == 0 {
@@ -57,8 +61,8 @@ func Insert(ctx context.Context, tx pgx.Tx, messages ...*nats.Msg) error {
 	return nil
 }
 
-// Queue adds the statements of [Insert] to a batch. The caller sends the batch in the transaction, which saves a
-// round trip when the transaction writes other rows too.
+// Queue adds the statements of [Insert] to a batch. The caller sends the batch in the transaction,
+// which saves a round trip when the transaction writes other rows too.
 func Queue(batch *pgx.Batch, messages ...*nats.Msg) error {
 	if len(messages) == 0 {
 		return nil
@@ -82,7 +86,8 @@ func Queue(batch *pgx.Batch, messages ...*nats.Msg) error {
 			data[i] = []byte{}
 		}
 	}
-	// PostgreSQL sends the notification with the commit, once per transaction. It is a hint without a payload.
+	// PostgreSQL sends the notification with the commit, once per transaction. It is a hint without
+	// a payload.
 	batch.Queue(`SELECT pg_notify($1 || current_schema(), '')`, channel)
 	batch.Queue(`
 		INSERT INTO outbox (subject, header, data)

@@ -22,9 +22,9 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-func TestAMessageArrivesAsItWasInserted(t *testing.T) {
+func TestMessageArrivesUnchanged(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	messages := []*nats.Msg{
 		{Subject: "fact.empty"},
 		{Subject: "fact.full", Data: []byte{0, 1, 0xff}, Header: nats.Header{"Kind": {"a", "b"}, "lower": {"ä"}, nats.MsgIdHdr: {"id-1"}}},
@@ -47,9 +47,9 @@ func TestAMessageArrivesAsItWasInserted(t *testing.T) {
 	require.Equal(t, "id-1", full.Header.Get(nats.MsgIdHdr))
 }
 
-func TestARepeatedMessageIDIsPublishedOnceAndHoldsNothingUp(t *testing.T) {
+func TestRepeatedMessageIDIsPublishedOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
 		messages := make([]*nats.Msg, 0, 4)
 		for _, id := range []string{"one", "two", "one", "three"} {
@@ -62,9 +62,9 @@ func TestARepeatedMessageIDIsPublishedOnceAndHoldsNothingUp(t *testing.T) {
 	require.Equal(t, []string{"one", "two", "three"}, b.onStream()["fact.x"])
 }
 
-func TestInsertRefusesWhatCannotBePublished(t *testing.T) {
+func TestInsertRejectsInvalidMessages(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	for name, m := range map[string]*nats.Msg{
 		"no subject":          {},
 		"wildcard":            {Subject: "fact.*"},
@@ -88,7 +88,7 @@ func TestInsertRefusesWhatCannotBePublished(t *testing.T) {
 	require.Zero(t, b.waiting())
 }
 
-func FuzzInsertTakesSubjectsThatTheServerTakes(f *testing.F) {
+func FuzzInsertAcceptsTheServersSubjects(f *testing.F) {
 	for _, subject := range []string{"a.b", "a..b", "", ".", "a.*", "a*", "a>b", "a.>", "ä.b", "a b", "a\x00", "a\x7f"} {
 		f.Add(subject)
 	}
@@ -99,14 +99,14 @@ func FuzzInsertTakesSubjectsThatTheServerTakes(f *testing.F) {
 	})
 }
 
-func TestASubjectThatGetsNoAnswerDelaysNoOther(t *testing.T) {
+func TestSubjectWithoutAcknowledgementDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	config := filepath.Join(t.TempDir(), "nats-server.conf")
 	require.NoError(t, os.WriteFile(config, []byte(`
 authorization {
   users: [{user: test, password: test}, {user: publisher, password: test, permissions: {publish: {deny: "fact.denied"}}}]
 }`), 0o600))
-	b := &bundle{t: t, url: pgtest.Database(t), server: natstest.Start(t, natsd.Options{ConfigFile: config})}
+	b := &fixture{t: t, url: pgtest.Database(t), server: natstest.Start(t, natsd.Options{ConfigFile: config})}
 	b.pool = b.connect(b.url)
 	b.migrate()
 	b.js = natstest.JetStream(t, b.server, nats.UserInfo("test", "test"))
@@ -122,7 +122,7 @@ authorization {
 	require.Eventually(t, func() bool { return b.waiting() == 2 }, patience, time.Millisecond)
 }
 
-func TestNewSaysAllThatIsMissing(t *testing.T) {
+func TestNewReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	_, err := outbox.New(outbox.Config{Batch: -1})
 	for _, part := range []string{"pool", "NATS", "logger", "negative"} {
@@ -130,9 +130,9 @@ func TestNewSaysAllThatIsMissing(t *testing.T) {
 	}
 }
 
-func TestMetricsSayWhatHappened(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	registry := prometheus.NewPedanticRegistry()
 	metrics, err := outbox.NewMetrics(registry)
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ import (
 
 func TestOrderOnASubjectIsTheOrderOfCommits(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.run(b.publisher(func(c *outbox.Config) { c.Batch = 7 }))
 	b.run(b.publisher(nil))
 	var writers errgroup.Group
@@ -44,9 +44,9 @@ func TestOrderOnASubjectIsTheOrderOfCommits(t *testing.T) {
 	}
 }
 
-func TestAPausedPublisherThatWasSupersededRepeatsNothing(t *testing.T) {
+func TestSupersededPublisherRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	paused, resume := make(chan struct{}), make(chan struct{})
 	first := b.publisher(func(c *outbox.Config) { c.Pool = b.connect(b.url) })
 	var once sync.Once
@@ -91,7 +91,7 @@ func TestAPausedPublisherThatWasSupersededRepeatsNothing(t *testing.T) {
 
 func TestCrashBetweenAcknowledgementAndRemovalRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	p := b.publisher(nil)
 	crashes := 3
 	p.OnAcknowledged(func() error {
@@ -108,9 +108,9 @@ func TestCrashBetweenAcknowledgementAndRemovalRepeatsNothing(t *testing.T) {
 	require.Equal(t, map[string][]string{"fact.x": upTo(5), "fact.y": upTo(2)}, b.onStream())
 }
 
-func TestACrashedPublisherIsReplacedAndNothingIsLostOrRepeated(t *testing.T) {
+func TestCrashedPublisherIsReplacedWithoutLossOrRepetition(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	first := b.publisher(nil)
 	crash, crashed := make(chan struct{}), make(chan struct{})
 	first.OnAcknowledged(func() error { // never comes back: dead between acknowledgement and removal
@@ -130,10 +130,11 @@ func TestACrashedPublisherIsReplacedAndNothingIsLostOrRepeated(t *testing.T) {
 	stopFirst()
 }
 
-func TestAnOpenTransactionElsewhereDelaysNothing(t *testing.T) {
+func TestOpenTransactionDelaysNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	// One with a transaction id of its own in another database of the same server, and one in this database that has inserted already.
+	b := newFixture(t)
+	// One with a transaction id of its own in another database of the same server, and one in this
+	// database that has inserted already.
 	elsewhere, err := pgx.Connect(t.Context(), pgtest.Database(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, elsewhere.Close(context.Background())) })
@@ -153,9 +154,9 @@ func TestAnOpenTransactionElsewhereDelaysNothing(t *testing.T) {
 	require.Equal(t, map[string][]string{"fact.x": upTo(3), "fact.slow": upTo(1)}, b.onStream(), "a row that shows up behind others is not passed over")
 }
 
-func TestASubjectThatFailsDelaysNoOther(t *testing.T) {
+func TestFailingSubjectDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {
 		for i := range 20 {
 			m := message("lost", i+1)
@@ -176,9 +177,9 @@ func TestASubjectThatFailsDelaysNoOther(t *testing.T) {
 	b.published()
 }
 
-func TestAnotherWritersMessageIsNotTakenForOnesOwn(t *testing.T) {
+func TestMessageOfAnotherWriterIsNotMistaken(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	_, err := b.js.PublishMsg(t.Context(), message("x", 0))
 	require.NoError(t, err)
 	b.run(b.publisher(nil))

@@ -19,9 +19,9 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-func TestNATSDownAndBack(t *testing.T) {
+func TestPublishingContinuesAfterAnOutageOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	p := b.publisher(func(c *outbox.Config) { c.StaleAfter = time.Nanosecond })
 	b.run(p)
 	b.changes("x", 2)
@@ -39,9 +39,9 @@ func TestNATSDownAndBack(t *testing.T) {
 	require.Equal(t, upTo(5), b.onStream()["fact.x"])
 }
 
-func TestNATSRestartedWhilePublishing(t *testing.T) {
+func TestPublishingContinuesAfterRestartsOfNATS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.run(b.publisher(func(c *outbox.Config) { c.AckTimeout = 500 * time.Millisecond }))
 	var writer errgroup.Group
 	const changes = 200
@@ -64,10 +64,10 @@ func TestNATSRestartedWhilePublishing(t *testing.T) {
 	require.Equal(t, upTo(changes), b.onStream()["fact.x"])
 }
 
-func TestPostgreSQLRestarted(t *testing.T) {
+func TestPublishingContinuesAfterARestartOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
-	b := setupOn(t, server.URL())
+	b := newFixtureOn(t, server.URL())
 	p := b.publisher(nil)
 	b.run(p)
 	b.changes("x", 3)
@@ -81,9 +81,9 @@ func TestPostgreSQLRestarted(t *testing.T) {
 	require.Equal(t, upTo(6), b.onStream()["fact.x"])
 }
 
-func TestTwoReplicasWithOneEnding(t *testing.T) {
+func TestAnotherReplicaTakesOver(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	stops := []func(){b.run(b.publisher(nil)), b.run(b.publisher(nil))}
 	b.changes("x", 3)
 	b.published()
@@ -97,7 +97,7 @@ func TestTwoReplicasWithOneEnding(t *testing.T) {
 }
 
 // republish inserts the present state of every entity again.
-func (b *bundle) republish(ctx context.Context, tx pgx.Tx) error {
+func (b *fixture) republish(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT name, changes FROM entities ORDER BY name FOR UPDATE`)
 	if err != nil {
 		return err
@@ -118,9 +118,9 @@ func (b *bundle) republish(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-func TestARestoredStreamIsNoticedAndGetsThePresentTruth(t *testing.T) {
+func TestRestoredStreamReceivesTheCurrentState(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	found := make(chan outbox.Restoration, 10)
 	refusals := 1
 	b.run(b.publisher(func(c *outbox.Config) {
@@ -161,12 +161,12 @@ func TestARestoredStreamIsNoticedAndGetsThePresentTruth(t *testing.T) {
 	require.Empty(t, found, "noticed once each")
 }
 
-func TestARestoredDatabaseIsNoticedAndPublishesAboveTheStreams(t *testing.T) {
+func TestRestoredDatabasePublishesAboveTheStreams(t *testing.T) {
 	t.Parallel()
 	for name, pending := range map[string]bool{"with nothing waiting": false, "with a message waiting in the copy": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := newFixture(t)
 			stop := b.run(b.publisher(nil))
 			b.changes("x", 3)
 			b.published()
@@ -204,8 +204,9 @@ func TestARestoredDatabaseIsNoticedAndPublishesAboveTheStreams(t *testing.T) {
 	}
 }
 
-// copyDatabase copies the bundle's database, as a backup does, and returns the copy's connection string. The pool is opened anew.
-func (b *bundle) copyDatabase() string {
+// copyDatabase copies the bundle's database, as a backup does, and returns the copy's connection
+// string. The pool is opened anew.
+func (b *fixture) copyDatabase() string {
 	b.t.Helper()
 	name := b.pool.Config().ConnConfig.Database
 	b.pool.Close()
@@ -227,7 +228,7 @@ func (b *bundle) copyDatabase() string {
 	return copied
 }
 
-func TestNotificationsAndTheTimer(t *testing.T) {
+func TestRowsArePublishedByNotificationAndByInterval(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		interval time.Duration
@@ -238,7 +239,7 @@ func TestNotificationsAndTheTimer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := newFixture(t)
 			p := b.publisher(func(c *outbox.Config) { c.Interval = test.interval })
 			waits := make(chan struct{}, 1)
 			p.OnWaiting(func() {
@@ -261,9 +262,9 @@ func TestNotificationsAndTheTimer(t *testing.T) {
 	}
 }
 
-func TestRunEndsCleanlyInTheMiddle(t *testing.T) {
+func TestRunEndsCleanlyDuringABatch(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.changes("x", 50)
 	p := b.publisher(nil)
 	reached := make(chan struct{})
@@ -282,9 +283,9 @@ func TestRunEndsCleanlyInTheMiddle(t *testing.T) {
 	require.Equal(t, upTo(50), b.onStream()["fact.x"])
 }
 
-func TestRolledBackIsNotPublished(t *testing.T) {
+func TestRolledBackMessageIsNotPublished(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.run(b.publisher(nil))
 	refusal := errors.New("no")
 	require.ErrorIs(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error {

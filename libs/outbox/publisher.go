@@ -25,7 +25,8 @@ type hooks struct {
 	waiting      func()                             // before waiting for new rows
 }
 
-// New returns a publisher that does nothing until Run. The error lists all faults of the configuration.
+// New returns a publisher that does nothing until Run. The error lists all faults of the
+// configuration.
 func New(cfg Config) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -40,8 +41,9 @@ func New(cfg Config) (*Publisher, error) {
 	}, nil
 }
 
-// Run publishes until ctx ends, then finishes the current batch and returns nil. While another replica holds the lock
-// it waits. It logs and retries failures of the database and of NATS for ever.
+// Run publishes until ctx ends, then finishes the current batch and returns nil. While another
+// replica holds the lock it waits. It logs and retries failures of the database and of NATS for
+// ever.
 func (p *Publisher) Run(ctx context.Context) error {
 	js, err := jetstream.New(p.cfg.Conn,
 		jetstream.WithPublishAsyncTimeout(p.cfg.AckTimeout),
@@ -70,8 +72,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 }
 
-// publishWhileLocked waits for the lock and publishes until the database fails or ctx ends. It reports whether it
-// published anything.
+// publishWhileLocked waits for the lock and publishes until the database fails or ctx ends. It
+// reports whether it published anything.
 func (p *Publisher) publishWhileLocked(ctx context.Context, js jetstream.JetStream) (bool, error) {
 	held, err := p.cfg.lock().Acquire(ctx, p.cfg.Pool)
 	if err != nil {

@@ -25,7 +25,8 @@ const columns = `id, subject, header, data, created_at`
 // queue reads and writes the outbox's tables through the connection that holds the lock.
 type queue struct{ conn *pgx.Conn }
 
-// read returns the oldest rows outside the excluded subjects, up to limit rows and to a number of bytes.
+// read returns the oldest rows outside the excluded subjects, up to limit rows and to a number of
+// bytes.
 func (q queue) read(ctx context.Context, excluded []string, limit int, bytes int64) ([]row, error) {
 	return q.collect(ctx, `SELECT `+columns+` FROM outbox WHERE subject <> ALL ($2) ORDER BY id LIMIT $3`,
 		bytes, excluded, limit)
@@ -61,8 +62,9 @@ func (q queue) collect(ctx context.Context, selection string, args ...any) ([]ro
 	return waiting, nil
 }
 
-// remove deletes published rows and stores the last sequence of their streams, in one transaction and one round trip.
-// It does not wait for the disk: rows that return after a crash of the database are recognized as published.
+// remove deletes published rows and stores the last sequence of their streams, in one transaction
+// and one round trip. It does not wait for the disk: rows that return after a crash of the database
+// are recognized as published.
 func (q queue) remove(ctx context.Context, ids []int64, acknowledged map[string]uint64) error {
 	streams, sequences := make([]string, 0, len(acknowledged)), make([]int64, 0, len(acknowledged))
 	for stream, sequence := range acknowledged {
@@ -125,11 +127,13 @@ func (q queue) streamRestored(
 	})
 }
 
-// databaseRestored raises the ids of waiting and future rows above a revision that a stream already has, and calls
-// restored, in one transaction. The waiting rows are the current state, so they must follow what the streams hold.
+// databaseRestored raises the ids of waiting and future rows above a revision that a stream already
+// has, and calls restored, in one transaction. The waiting rows are the current state, so they must
+// follow what the streams hold.
 func (q queue) databaseRestored(ctx context.Context, above int64, restored func(tx pgx.Tx) error) error {
 	return postgres.InTx(ctx, q.conn, func(tx pgx.Tx) error {
-		// Waits for transactions that have inserted rows, and keeps new ones out until the ids are raised.
+		// Waits for transactions that have inserted rows, and keeps new ones out until the ids are
+		// raised.
 		if _, err := tx.Exec(ctx, `LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE`); err != nil {
 			return fmt.Errorf("lock the outbox: %w", err)
 		}

@@ -14,8 +14,9 @@ import (
 	"lockstep.internal/libs/logkey"
 )
 
-// checkStreams compares the last sequence of each stream with the last acknowledged one. It runs at the start of the
-// session and after each reconnect, because a restored server disconnects its clients.
+// checkStreams compares the last sequence of each stream with the last acknowledged one. It runs at
+// the start of the session and after each reconnect, because a restored server disconnects its
+// clients.
 func (s *session) checkStreams(ctx context.Context) error {
 	if len(s.streams) > 0 && !s.cfg.Conn.IsConnected() { // a request would only time out
 		return errDisconnected
@@ -43,8 +44,9 @@ func (s *session) checkStreams(ctx context.Context) error {
 	return nil
 }
 
-// checkAhead reads the last message of a stream that is ahead of the database. Usually the previous publisher crashed
-// before it stored the acknowledgement. A revision that was never assigned shows a restored database.
+// checkAhead reads the last message of a stream that is ahead of the database. Usually the previous
+// publisher crashed before it stored the acknowledgement. A revision that was never assigned shows
+// a restored database.
 func (s *session) checkAhead(ctx context.Context, stream jetstream.Stream, sequence uint64) error {
 	last, err := stream.GetMsg(ctx, sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -96,7 +98,8 @@ func (s *session) databaseRestored(ctx context.Context, revision int64) error {
 	r := Restoration{Reason: fmt.Sprintf(
 		"a stream has revision %d, which this database never assigned: the database was restored from an older copy",
 		revision)}
-	// The last message of one stream need not be the highest of all: a batch is published in several rounds.
+	// The last message of one stream need not be the highest of all: a batch is published in
+	// several rounds.
 	above := revision + 10*int64(s.cfg.Batch)
 	restored := func(tx pgx.Tx) error { return s.cfg.Restored(ctx, tx, r) }
 	if err := s.queue.databaseRestored(ctx, above, restored); err != nil {

@@ -15,7 +15,8 @@ import (
 // slowAfter is the time that a round waits for its acknowledgements.
 const slowAfter = 100 * time.Millisecond
 
-// maxConflicts is the number of consecutive wrong-last-sequence refusals after which a subject is blocked.
+// maxConflicts is the number of consecutive wrong-last-sequence refusals after which a subject is
+// blocked.
 const maxConflicts = 5
 
 // outageError marks a failure of the server or the connection, not of one subject.
@@ -49,14 +50,15 @@ type position struct {
 type sent struct {
 	row    row
 	future jetstream.PubAckFuture
-	// floor holds the last sequence of each stream before the row was sent. The row's own sequence is
-	// higher unless the stream was restored.
+	// floor holds the last sequence of each stream before the row was sent. The row's own sequence
+	// is higher unless the stream was restored.
 	floor map[string]uint64
 }
 
-// publish sends rows in rounds. The first round sends the first row of every subject, the second round the second row
-// after all acknowledgements of the first, and so on. So a subject has at most one message in flight, and no message
-// follows a failed one. A subject with a slow acknowledgement leaves the rounds; collect handles it later.
+// publish sends rows in rounds. The first round sends the first row of every subject, the second
+// round the second row after all acknowledgements of the first, and so on. So a subject has at most
+// one message in flight, and no message follows a failed one. A subject with a slow acknowledgement
+// leaves the rounds; collect handles it later.
 func (s *session) publish(ctx context.Context, rows []row, result *outcome) {
 	waiting := groupBySubject(rows)
 	conflicts := make(map[string]int)
@@ -104,7 +106,8 @@ func groupBySubject(rows []row) [][]row {
 }
 
 var (
-	// errConflict reports a refused publish after which the session has read the subject's last message.
+	// errConflict reports a refused publish after which the session has read the subject's last
+	// message.
 	errConflict = errors.New("wrong last sequence, several times in a row: does another program write to this subject?")
 	// errSlow reports a missing acknowledgement.
 	errSlow = errors.New("no acknowledgement yet")
@@ -201,8 +204,8 @@ func (s *session) answered(ctx context.Context, p sent, ack *jetstream.PubAck, e
 	return nil
 }
 
-// skipPublished removes rows at or below their subject's last revision. They were published before: by this publisher,
-// by a crashed predecessor, or by the successor of a paused one.
+// skipPublished removes rows at or below their subject's last revision. They were published before:
+// by this publisher, by a crashed predecessor, or by the successor of a paused one.
 func (s *session) skipPublished(waiting [][]row, result *outcome) [][]row {
 	remaining := waiting[:0]
 	for _, group := range waiting {
@@ -218,8 +221,8 @@ func (s *session) skipPublished(waiting [][]row, result *outcome) [][]row {
 	return remaining
 }
 
-// message returns the row as a message that JetStream accepts only after the remembered last sequence. The session
-// assumes that an unknown subject is empty; a refusal corrects it.
+// message returns the row as a message that JetStream accepts only after the remembered last
+// sequence. The session assumes that an unknown subject is empty; a refusal corrects it.
 func (s *session) message(r row) *nats.Msg {
 	header := make(nats.Header, len(r.header)+2)
 	maps.Copy(header, r.header)
@@ -287,7 +290,8 @@ func revisionOf(header nats.Header) int64 {
 	return revision
 }
 
-// failed handles a failed publish: it blocks the subject, or reports an outage when the server is the cause.
+// failed handles a failed publish: it blocks the subject, or reports an outage when the server is
+// the cause.
 func (s *session) failed(ctx context.Context, r row, err error, result *outcome) {
 	switch {
 	case ctx.Err() != nil: // Run ends; the row stays in the outbox

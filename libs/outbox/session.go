@@ -19,16 +19,19 @@ import (
 const (
 	// maxRemembered bounds the memory of last sequences. A forgotten one costs one refused publish.
 	maxRemembered = 100_000
-	// maxBlocked is the number of failing subjects from which on the failure counts as one of the server.
+	// maxBlocked is the number of failing subjects from which on the failure counts as one of the
+	// server.
 	maxBlocked = 1000
-	// collectInterval is the time between two checks for slow acknowledgements while the session is idle.
+	// collectInterval is the time between two checks for slow acknowledgements while the session is
+	// idle.
 	collectInterval = 10 * time.Millisecond
 	// drainTimeout bounds the removal of acknowledged rows after Run was asked to end.
 	drainTimeout = 5 * time.Second
 )
 
-// session publishes while this replica holds the lock. It runs in one goroutine. All its database work goes through the
-// connection that holds the lock, so a session that lost the lock cannot change anything in the database.
+// session publishes while this replica holds the lock. It runs in one goroutine. All its database
+// work goes through the connection that holds the lock, so a session that lost the lock cannot
+// change anything in the database.
 type session struct {
 	cfg   Config
 	hooks hooks
@@ -108,8 +111,8 @@ func (s *session) waitForRows(ctx context.Context) error {
 	return nil
 }
 
-// publishBatch publishes the oldest rows of healthy subjects and retries failed rows whose pause is over. It reports
-// whether more rows can be published now.
+// publishBatch publishes the oldest rows of healthy subjects and retries failed rows whose pause is
+// over. It reports whether more rows can be published now.
 func (s *session) publishBatch(ctx context.Context) (bool, error) {
 	s.held.ClearNotification()
 	rows, full, err := s.readRows(ctx)
@@ -120,8 +123,8 @@ func (s *session) publishBatch(ctx context.Context) (bool, error) {
 	return full || done > 0, err
 }
 
-// publishRows publishes rows, collects slow acknowledgements and records the result. It returns the number of rows that
-// are on their streams.
+// publishRows publishes rows, collects slow acknowledgements and records the result. It returns the
+// number of rows that are on their streams.
 func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
 	result := outcome{acknowledged: make(map[string]uint64)}
 	s.collect(ctx, &result)
@@ -145,8 +148,9 @@ func (s *session) publishRows(ctx context.Context, rows []row) (int, error) {
 	return len(result.done), ctx.Err()
 }
 
-// readRows reads the rows to publish now. Failing subjects are retried with the row that failed, separately from the
-// others, so they never fill the batch. full reports whether more rows may wait.
+// readRows reads the rows to publish now. Failing subjects are retried with the row that failed,
+// separately from the others, so they never fill the batch. full reports whether more rows may
+// wait.
 func (s *session) readRows(ctx context.Context) (rows []row, full bool, err error) {
 	excluded := make([]string, 0, len(s.blocked)+len(s.pending)) // never nil: NULL would exclude all
 	for subject := range s.blocked {
@@ -170,7 +174,8 @@ func (s *session) readRows(ctx context.Context) (rows []row, full bool, err erro
 	return append(retries, rows...), len(rows) == s.cfg.Batch, err
 }
 
-// readRetries reads the rows of failing subjects whose pause is over. A subject whose row is gone is healthy again.
+// readRetries reads the rows of failing subjects whose pause is over. A subject whose row is gone
+// is healthy again.
 func (s *session) readRetries(ctx context.Context) ([]row, error) {
 	due := make(map[string]int64)
 	now := time.Now()

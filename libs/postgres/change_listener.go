@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ChangeListener reports which rows changed, from the notifications of every replica's transactions. It reports ids
-// only, and the subscriber reads the rows: a burst of changes is one read, and no notification carries old data.
+// ChangeListener reports which rows changed, from the notifications of every replica's
+// transactions. It reports ids only, and the subscriber reads the rows: a burst of changes is one
+// read, and no notification carries old data.
 type ChangeListener[ID comparable] struct {
 	pool    *pgxpool.Pool
 	channel string
@@ -20,8 +21,8 @@ type ChangeListener[ID comparable] struct {
 	subscriptions map[*Subscription[ID]]struct{}
 }
 
-// NewChangeListener returns a listener on a notification channel. parse converts a notification's payload into an id;
-// the listener ignores payloads that parse rejects.
+// NewChangeListener returns a listener on a notification channel. parse converts a notification's
+// payload into an id; the listener ignores payloads that parse rejects.
 func NewChangeListener[ID comparable](
 	pool *pgxpool.Pool, channel string, parse func(payload string) (ID, error),
 ) *ChangeListener[ID] {
@@ -30,7 +31,8 @@ func NewChangeListener[ID comparable](
 	}
 }
 
-// Run listens until ctx ends or the connection is lost; it may then be called again. It calls ready once it listens.
+// Run listens until ctx ends or the connection is lost; it may then be called again. It calls ready
+// once it listens.
 func (c *ChangeListener[ID]) Run(ctx context.Context, ready func()) error {
 	conn, err := pgx.ConnectConfig(ctx, c.pool.Config().ConnConfig.Copy())
 	if err != nil {

@@ -21,15 +21,15 @@ type Lock struct {
 	Interval time.Duration
 }
 
-// HeldLock is a lock that this process holds, with the connection that holds it. It must not be used by several
-// goroutines at once.
+// HeldLock is a lock that this process holds, with the connection that holds it. It must not be
+// used by several goroutines at once.
 type HeldLock struct {
 	conn     *pgx.Conn
 	notified bool // a notification arrived after ClearNotification
 }
 
-// Acquire waits until it holds the lock, on a connection of its own outside the pool. It returns an error when the
-// database fails or ctx ends. The caller releases the lock.
+// Acquire waits until it holds the lock, on a connection of its own outside the pool. It returns an
+// error when the database fails or ctx ends. The caller releases the lock.
 func (l Lock) Acquire(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error) {
 	interval := l.Interval
 	if interval == 0 {
@@ -80,7 +80,8 @@ func (l Lock) connect(ctx context.Context, pool *pgxpool.Pool) (*HeldLock, error
 
 func (l Lock) tryOn(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var acquired bool
-	// Polls instead of waiting in one statement: its snapshot would keep VACUUM from removing dead rows.
+	// Polls instead of waiting in one statement: its snapshot would keep VACUUM from removing dead
+	// rows.
 	err := conn.QueryRow(ctx, `
 		SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '/' || $1::text, 0))`, l.Name).Scan(&acquired)
 	if err != nil {
@@ -100,11 +101,13 @@ func (h *HeldLock) Listen(ctx context.Context, channel string) error {
 	return nil
 }
 
-// ClearNotification forgets earlier notifications. Call it before reading the rows that they are about.
+// ClearNotification forgets earlier notifications. Call it before reading the rows that they are
+// about.
 func (h *HeldLock) ClearNotification() { h.notified = false }
 
-// WaitForNotification waits for a notification since ClearNotification, at most for the timeout. It returns nil in both
-// cases, because notifications are hints. It returns an error when the connection is lost or ctx ends.
+// WaitForNotification waits for a notification since ClearNotification, at most for the timeout. It
+// returns nil in both cases, because notifications are hints. It returns an error when the
+// connection is lost or ctx ends.
 func (h *HeldLock) WaitForNotification(ctx context.Context, timeout time.Duration) error {
 	if h.notified {
 		return nil

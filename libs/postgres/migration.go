@@ -15,21 +15,22 @@ import (
 	"lockstep.internal/libs/retry"
 )
 
-// Migrations is a numbered series of SQL files, 001_<what>.sql upwards, in the root of FS. A service has its own series
-// and adds those of the libraries that keep tables in its schema (outbox, cursor). Each series has its own version, in
-// the table <name>_migrations.
+// Migrations is a numbered series of SQL files, 001_<what>.sql upwards, in the root of FS. A
+// service has its own series and adds those of the libraries that keep tables in its schema
+// (outbox, cursor). Each series has its own version, in the table <name>_migrations.
 //
-// A released file never changes. The previous version of the service runs beside the new one during an upgrade, so a
-// file only adds; a later release removes what is unused.
+// A released file never changes. The previous version of the service runs beside the new one during
+// an upgrade, so a file only adds; a later release removes what is unused.
 type Migrations struct {
 	// Name of the series: lower-case letters, digits and underscores.
 	Name string
 	FS   fs.FS
 }
 
-// Migrate creates the schema of the pool's connections and brings each series to its newest version, in the given order.
-// Replicas may call it at the same time. It waits for a database that is down. An error of a migration is returned, and
-// that file is rolled back. A schema that is newer than the program stays as it is.
+// Migrate creates the schema of the pool's connections and brings each series to its newest
+// version, in the given order. Replicas may call it at the same time. It waits for a database that
+// is down. An error of a migration is returned, and that file is rolled back. A schema that is
+// newer than the program stays as it is.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, series ...Migrations) error {
 	for _, s := range series {
 		if !validName(s.Name) {
@@ -75,7 +76,8 @@ func migrateOn(ctx context.Context, conn *pgx.Conn, logger *slog.Logger, series 
 	return nil
 }
 
-// createSchema takes a lock of its own: without it, one of two sessions that create the same schema fails.
+// createSchema takes a lock of its own: without it, one of two sessions that create the same schema
+// fails.
 func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 	return InTx(ctx, conn, func(tx pgx.Tx) error {
 		const lock = "SELECT pg_advisory_xact_lock(hashtextextended('lockstep/schema/' || $1::text, 0))"

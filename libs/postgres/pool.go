@@ -35,17 +35,19 @@ type Config struct {
 	// URL is the connection string, as URL or keyword=value pairs. Required.
 	URL string
 
-	// Schema is the service's schema: the search path of every connection, created by Migrate. Lower-case
-	// letters, digits and underscores. Defaults to the server's setting, usually public.
+	// Schema is the service's schema: the search path of every connection, created by Migrate.
+	// Lower-case letters, digits and underscores. Defaults to the server's setting, usually public.
 	Schema string
 
 	// ApplicationName appears in pg_stat_activity. Defaults to "lockstep".
 	ApplicationName string
 
-	// MaxConnections bounds the pool of this process. Defaults to pool_max_conns of the URL, else 10.
+	// MaxConnections bounds the pool of this process. Defaults to pool_max_conns of the URL, else
+	// 10.
 	MaxConnections int32
 
-	// IdleInTransactionTimeout is the idle time after which the server ends a transaction. Defaults to 1 min.
+	// IdleInTransactionTimeout is the idle time after which the server ends a transaction. Defaults
+	// to 1 min.
 	IdleInTransactionTimeout time.Duration
 
 	// Retry bounds the pauses while the database is down. Defaults to 100 ms and 5 s.
@@ -141,7 +143,8 @@ func Connect(ctx context.Context, cfg Config, logger *slog.Logger) (*pgxpool.Poo
 	return pool, nil
 }
 
-// WaitUntilReady waits until the pool's database answers. It returns an error when ctx ends or the server is too old.
+// WaitUntilReady waits until the pool's database answers. It returns an error when ctx ends or the
+// server is too old.
 func WaitUntilReady(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger) error {
 	return waitUntilReady(ctx, pool, Config{}.retryPolicy(), logger)
 }
@@ -171,7 +174,8 @@ func logWait(ctx context.Context, logger *slog.Logger) func(error, time.Duration
 	}
 }
 
-// checkVersion checks the version that the server sends on connect, such as "15.18 (Debian 15.18-0+deb12u1)".
+// checkVersion checks the version that the server sends on connect, such as "15.18 (Debian
+// 15.18-0+deb12u1)".
 func checkVersion(conn *pgx.Conn) error {
 	sent := conn.PgConn().ParameterStatus("server_version")
 	end := strings.IndexFunc(sent, func(r rune) bool { return r < '0' || r > '9' })

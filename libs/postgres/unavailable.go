@@ -15,8 +15,9 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// IsUnavailable reports whether err means that the database was or became unreachable, so that the caller may try
-// again. A statement sent before may have been executed. It is false for errors that the database itself returned.
+// IsUnavailable reports whether err means that the database was or became unreachable, so that the
+// caller may try again. A statement sent before may have been executed. It is false for errors that
+// the database itself returned.
 func IsUnavailable(err error) bool {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return isTemporaryCode(refusal.Code)
@@ -36,7 +37,8 @@ func IsUnavailable(err error) bool {
 	return false
 }
 
-// isTemporary is IsUnavailable for errors of connecting and pinging: each that the server did not send counts.
+// isTemporary is IsUnavailable for errors of connecting and pinging: each that the server did not
+// send counts.
 func isTemporary(err error) bool {
 	var refusal *pgconn.PgError
 	return !errors.As(err, &refusal) || isTemporaryCode(refusal.Code)
@@ -49,8 +51,8 @@ func isTemporaryCode(code string) bool {
 		code == "53300" // too many connections
 }
 
-// UnavailableInterceptor returns an interceptor that maps an unreachable database to the fault unavailable. Install it
-// inside the interceptor that maps unknown errors to internal.
+// UnavailableInterceptor returns an interceptor that maps an unreachable database to the fault
+// unavailable. Install it inside the interceptor that maps unknown errors to internal.
 func UnavailableInterceptor() connect.Interceptor { return unavailableInterceptor{} }
 
 type unavailableInterceptor struct{}

@@ -10,24 +10,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TableComparison is how a table compares with its shadow.
+// TableComparison is the result of comparing a table with its shadow table.
 type TableComparison struct {
 	Name string
-	// Rows that were rebuilt.
+	// Rows is the number of rebuilt rows.
 	Rows int64
-	// Different rows: other ones, missing ones, and such as there should not be.
+	// Different is the number of rows that differ, are missing or are superfluous.
 	Different int64
 }
 
-// maxShown bounds the text of a value in a difference, in characters.
+// maxShown bounds the text of a value, in characters.
 const maxShown = 120
 
-// Compare compares every real table with its shadow. Of the differences it returns the first as sentences, at most so many. Rows of a fixed table that have no shadow, or
-// no longer a real row, are none: people made or removed them meanwhile.
-func (t *ShadowTables) Compare(ctx context.Context, tx pgx.Tx, most int) ([]TableComparison, []string, error) {
+// Compare compares every live table with its shadow table. It also returns the first differences as
+// sentences, at most limit. Missing and superfluous rows of a table with UserRows are no
+// differences: users have added or removed them.
+func (t *ShadowTables) Compare(ctx context.Context, tx pgx.Tx, limit int) ([]TableComparison, []string, error) {
 	tables, differences := []TableComparison{}, []string{}
 	for _, table := range t.tables {
-		compared, found, err := t.compare(ctx, tx, table, most-len(differences))
+		compared, found, err := t.compare(ctx, tx, table, limit-len(differences))
 		if err != nil {
 			return nil, nil, fmt.Errorf("compare %s: %w", table.Name, err)
 		}
@@ -36,10 +37,12 @@ func (t *ShadowTables) Compare(ctx context.Context, tx pgx.Tx, most int) ([]Tabl
 	return tables, differences, nil
 }
 
-func (t *ShadowTables) compare(ctx context.Context, tx pgx.Tx, table Table, most int) (TableComparison, []string, error) {
+func (t *ShadowTables) compare(
+	ctx context.Context, tx pgx.Tx, table Table, limit int,
+) (TableComparison, []string, error) {
 	out := TableComparison{Name: table.Name}
 	if err := tx.QueryRow(ctx, `select count(*) from `+ShadowName(table.Name)).Scan(&out.Rows); err != nil {
-		return out, nil, err //nolint:wrapcheck // Compare says of what
+		return out, nil, err //nolint:wrapcheck // wrapped by Compare
 	}
 	names := t.names(table)
 	names["join"], names["missing"] = "full join", "l."+table.Key[0]+" is null or s."+table.Key[0]+" is null or "
@@ -48,38 +51,39 @@ func (t *ShadowTables) compare(ctx context.Context, tx pgx.Tx, table Table, most
 	}
 	names["order"] = each(table.Key, ", ", func(c string) string { return "coalesce(l." + c + ", s." + c + ")" })
 	from := Render(`from {real} l {join} {shadow} s on {same} where {missing}{distinct}`, names)
-	if err := tx.QueryRow(ctx, `select count(*) `+from).Scan(&out.Different); err != nil || out.Different == 0 || most == 0 {
-		return out, nil, err //nolint:wrapcheck // Compare says of what
+	if err := tx.QueryRow(ctx, `select count(*) `+from).Scan(&out.Different); err != nil || out.Different == 0 || limit == 0 {
+		return out, nil, err //nolint:wrapcheck // wrapped by Compare
 	}
-	rows, err := tx.Query(ctx, `select to_jsonb(l), to_jsonb(s) `+from+Render(` order by {order} limit $1`, names), most)
+	rows, err := tx.Query(ctx, `select to_jsonb(l), to_jsonb(s) `+from+Render(` order by {order} limit $1`, names), limit)
 	if err != nil {
-		return out, nil, err //nolint:wrapcheck // Compare says of what
+		return out, nil, err //nolint:wrapcheck // wrapped by Compare
 	}
 	differences, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
-		var is, should map[string]any
-		err := row.Scan(&is, &should)
-		return table.difference(is, should), err
+		var live, rebuilt map[string]any
+		err := row.Scan(&live, &rebuilt)
+		return table.difference(live, rebuilt), err
 	})
-	return out, differences, err //nolint:wrapcheck // Compare says of what
+	return out, differences, err //nolint:wrapcheck // wrapped by Compare
 }
 
-// difference says how a row differs from what it should be; either may be nil.
-func (t Table) difference(is, should map[string]any) string {
-	named := is
-	if is == nil {
-		named = should
+// difference describes how a live row differs from the rebuilt one. Either may be nil.
+func (t Table) difference(live, rebuilt map[string]any) string {
+	named := live
+	if live == nil {
+		named = rebuilt
 	}
 	what := t.Name + " " + each(t.Key, "/", func(c string) string { return strings.Trim(shown(named[c]), `"`) })
 	switch {
-	case is == nil:
+	case live == nil:
 		return what + ": is missing"
-	case should == nil:
+	case rebuilt == nil:
 		return what + ": is there, but not by the streams"
 	}
 	var parts []string
 	for _, column := range t.Derived {
-		if !reflect.DeepEqual(is[column], should[column]) {
-			parts = append(parts, fmt.Sprintf("%s is %s, by the streams %s", column, shown(is[column]), shown(should[column])))
+		if !reflect.DeepEqual(live[column], rebuilt[column]) {
+			parts = append(parts, fmt.Sprintf("%s is %s, by the streams %s",
+				column, shown(live[column]), shown(rebuilt[column])))
 		}
 	}
 	return what + ": " + strings.Join(parts, "; ")

@@ -1,9 +1,13 @@
-// Package shadow makes a second, temporary set of a service's tables, in one session of PostgreSQL: there, their names mean the shadows, so that the code that keeps
-// the real ones fills these. So what is derived from streams can be made anew beside what is there, compared with it, and put in its place.
+// Package readmodel rebuilds a read model in shadow tables: temporary tables of one PostgreSQL
+// session with the names of the live ones. In that session the code that writes the live tables
+// fills the shadow tables. They are then compared with the live tables and can replace their
+// content.
 //
-// It promises: transactions of [ShadowTables.Begin] and [ShadowTables.Within] are read only, which lets temporary tables be written and nothing else: whatever is read into a
-// shadow, and by whichever code, the real tables stay as they are until [ShadowTables.Replace]. [ShadowTables.Compare] and Replace are of the same columns and rows. Shadows end with
+// Transactions of [ShadowTables.Begin] and [ShadowTables.Savepoints] are read only, which lets
+// PostgreSQL write temporary tables only. So no code can change the live tables before
+// [ShadowTables.Replace]. Compare and Replace use the same columns and rows. Shadow tables end with
 // their session.
 //
-// ShadowTables belongs to one goroutine. A table of the service that is not declared keeps its name's meaning, the real one, which can then be read and not written.
+// ShadowTables must not be used by several goroutines at once. Other tables of the service can be
+// read but not written.
 package readmodel

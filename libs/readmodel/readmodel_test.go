@@ -58,7 +58,7 @@ func rebuilt(t *testing.T, tables *readmodel.ShadowTables) {
 	require.NoError(t, tables.Vacuum(t.Context()))
 }
 
-func TestTheRealTablesAreComparedAndReplaced(t *testing.T) {
+func TestLiveTablesAreComparedAndReplaced(t *testing.T) {
 	t.Parallel()
 	conn, tables := setup(t)
 	rebuilt(t, tables)
@@ -84,7 +84,7 @@ func TestTheRealTablesAreComparedAndReplaced(t *testing.T) {
 	require.Equal(t, []string{"1 1 same 7", "1 2 should 7", "3 1 missing 0"}, read(`select concat_ws(' ', a, b, text, told) from `+tables.LiveName("facts")+` order by a, b`))
 }
 
-func TestTheRealTablesCannotBeWrittenMeanwhile(t *testing.T) {
+func TestLiveTablesAreReadOnlyDuringARebuild(t *testing.T) {
 	t.Parallel()
 	conn, tables := setup(t)
 	for name, begin := range map[string]func() (pgx.Tx, error){
@@ -103,7 +103,7 @@ func TestTheRealTablesCannotBeWrittenMeanwhile(t *testing.T) {
 	}
 }
 
-func TestNamesAreFilledIn(t *testing.T) {
+func TestRender(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, `a b '{1,2}' `, readmodel.Render(`{one} {two} '{1,2}' {none}`, map[string]string{"one": "a", "two": "b"}))
 	require.Equal(t, "l.a = s.a and l.b = s.b", readmodel.SameKey([]string{"a", "b"}))

@@ -5,24 +5,25 @@ import (
 	"strings"
 )
 
-// Render puts names into the places of a statement, which are words in braces. A place without a name becomes empty.
+// Render replaces the placeholders of a statement, words in braces, by names. An unknown
+// placeholder becomes empty.
 func Render(statement string, names map[string]string) string {
-	return places.ReplaceAllStringFunc(statement, func(place string) string { return names[strings.Trim(place, "{}")] })
+	return placeholder.ReplaceAllStringFunc(statement, func(p string) string { return names[strings.Trim(p, "{}")] })
 }
 
-var places = regexp.MustCompile(`\{[a-z]+\}`)
+var placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 
-// SameKey is that a real row l and a row s of its shadow have the same key.
+// SameKey is the condition that a live row l and a shadow row s have the same key.
 func SameKey(key []string) string {
 	return each(key, " and ", func(c string) string { return "l." + c + " = s." + c })
 }
 
-// Assignments gives the columns the values of a row: l or s.
+// Assignments sets the columns to the values of a row, l or s.
 func Assignments(columns []string, row string) string {
 	return each(columns, ", ", func(c string) string { return c + " = " + row + "." + c })
 }
 
-// Distinct is that any of the columns of l and s differ. Of no columns none does.
+// Distinct is the condition that any of the columns of l and s differ, false without columns.
 func Distinct(columns []string) string {
 	if len(columns) == 0 {
 		return "false"

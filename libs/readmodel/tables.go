@@ -9,38 +9,42 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// Table says what of a table is derived from streams.
+// Table describes which part of a table is derived from streams.
 type Table struct {
 	Name string
 	Key  []string
-	// Derived columns. Without any, all are but the key and Own.
+	// Derived columns. Defaults to all but Key and Excluded.
 	Derived []string
-	// Excluded are columns that are neither compared nor replaced. They mean nothing beside Derived.
+	// Excluded columns are neither compared nor replaced. Unused with Derived.
 	Excluded []string
-	// UserRows is that its rows are not derived: people make them.
+	// UserRows means that users create and delete the rows; only columns are derived.
 	UserRows bool
 }
 
-// ShadowTables are the shadows of one session.
+// ShadowTables are the shadow tables of one session.
 type ShadowTables struct {
 	conn *pgx.Conn
-	// schema has the real tables.
+	// schema of the live tables.
 	schema string
 	tables []Table
 }
 
-// NewShadowTables makes the shadows on a connection, empty. With are the storage parameters of their tables, such as "fillfactor = 60"; it may be empty.
-func NewShadowTables(ctx context.Context, conn *pgx.Conn, tables []Table, with string) (*ShadowTables, error) {
+// NewShadowTables creates empty shadow tables on a connection. storage holds storage parameters of
+// the tables, such as "fillfactor = 60"; it may be empty.
+func NewShadowTables(
+	ctx context.Context, conn *pgx.Conn, tables []Table, storage string,
+) (*ShadowTables, error) {
 	t := &ShadowTables{conn: conn}
 	if err := conn.QueryRow(ctx, `select current_schema()`).Scan(&t.schema); err != nil {
-		return nil, fmt.Errorf("make shadow tables: %w", err)
+		return nil, fmt.Errorf("create shadow tables: %w", err)
 	}
-	// The buffers of temporary tables are the session's own, small by default, and can be set until the first is used.
+	// The session's buffers for temporary tables are small by default and can be set before their
+	// first use.
 	if _, err := conn.Exec(ctx, `set temp_buffers = '64MB'`); err != nil {
-		return nil, fmt.Errorf("make shadow tables: %w", err)
+		return nil, fmt.Errorf("create shadow tables: %w", err)
 	}
 	for _, table := range tables {
-		if err := t.AddTable(ctx, table.Name, with); err != nil {
+		if err := t.AddTable(ctx, table.Name, storage); err != nil {
 			return nil, err
 		}
 		if len(table.Derived) == 0 {
@@ -54,23 +58,24 @@ func NewShadowTables(ctx context.Context, conn *pgx.Conn, tables []Table, with s
 	return t, nil
 }
 
-// AddTable makes one more shadow, which is neither compared nor replaced.
-func (t *ShadowTables) AddTable(ctx context.Context, table, with string) error {
+// AddTable creates one more shadow table, which is neither compared nor replaced.
+func (t *ShadowTables) AddTable(ctx context.Context, table, storage string) error {
 	statement := fmt.Sprintf(`create temporary table %s (like %s including all)`, pgx.Identifier{table}.Sanitize(), t.LiveName(table))
-	if with != "" {
-		statement += ` with (` + with + `)`
+	if storage != "" {
+		statement += ` with (` + storage + `)`
 	}
 	if _, err := t.conn.Exec(ctx, statement); err != nil {
-		return fmt.Errorf("make the shadow of %s: %w", table, err)
+		return fmt.Errorf("create the shadow table of %s: %w", table, err)
 	}
 	return nil
 }
 
-// ColumnsExcept are the columns of a real table besides some, in their order.
-func (t *ShadowTables) ColumnsExcept(ctx context.Context, table string, besides []string) ([]string, error) {
+// ColumnsExcept returns the columns of a live table except some, in their order.
+func (t *ShadowTables) ColumnsExcept(ctx context.Context, table string, except []string) ([]string, error) {
 	rows, err := t.conn.Query(ctx, `
-		select column_name from information_schema.columns where table_schema = $1 and table_name = $2 and column_name <> all($3) order by ordinal_position`,
-		t.schema, table, besides)
+		select column_name from information_schema.columns
+		where table_schema = $1 and table_name = $2 and column_name <> all($3) order by ordinal_position`,
+		t.schema, table, except)
 	if err != nil {
 		return nil, fmt.Errorf("read the columns of %s: %w", table, err)
 	}
@@ -81,30 +86,31 @@ func (t *ShadowTables) ColumnsExcept(ctx context.Context, table string, besides 
 	return columns, nil
 }
 
-// LiveName is the name of a real table, for statements.
+// LiveName returns the quoted name of a live table.
 func (t *ShadowTables) LiveName(table string) string {
 	return pgx.Identifier{t.schema, table}.Sanitize()
 }
 
-// ShadowName is the name of a table's shadow, for statements.
+// ShadowName returns the quoted name of a shadow table.
 func ShadowName(table string) string { return pgx.Identifier{"pg_temp", table}.Sanitize() }
 
-// names are those that statements about a table have places for.
+// names are the placeholders of statements about a table.
 func (t *ShadowTables) names(table Table) map[string]string {
 	return map[string]string{
-		"shadow": ShadowName(table.Name), "real": t.LiveName(table.Name), "same": SameKey(table.Key), "distinct": Distinct(table.Derived), "derived": Assignments(table.Derived, "s"),
+		"shadow": ShadowName(table.Name), "real": t.LiveName(table.Name), "same": SameKey(table.Key),
+		"distinct": Distinct(table.Derived), "derived": Assignments(table.Derived, "s"),
 	}
 }
 
-// Begin begins a transaction that can write the shadows alone.
+// Begin starts a transaction that can write shadow tables only.
 func (t *ShadowTables) Begin(ctx context.Context) (pgx.Tx, error) { return beginReadOnly(ctx, t.conn) }
 
-// Savepoints gives savepoints of a transaction of the session, in which the shadows alone can be written.
-func (t *ShadowTables) Savepoints(tx pgx.Tx) postgres.Beginner { return within{tx} }
+// Savepoints starts savepoints of a transaction that can write shadow tables only.
+func (t *ShadowTables) Savepoints(tx pgx.Tx) postgres.Beginner { return savepoints{tx} }
 
-type within struct{ tx pgx.Tx }
+type savepoints struct{ tx pgx.Tx }
 
-func (w within) Begin(ctx context.Context) (pgx.Tx, error) { return beginReadOnly(ctx, w.tx) }
+func (s savepoints) Begin(ctx context.Context) (pgx.Tx, error) { return beginReadOnly(ctx, s.tx) }
 
 func beginReadOnly(ctx context.Context, db postgres.Beginner) (pgx.Tx, error) {
 	tx, err := db.Begin(ctx)
@@ -113,22 +119,24 @@ func beginReadOnly(ctx context.Context, db postgres.Beginner) (pgx.Tx, error) {
 	}
 	if _, err := tx.Exec(ctx, `set transaction read only`); err != nil {
 		_ = tx.Rollback(ctx)
-		return nil, fmt.Errorf("protect the real tables: %w", err)
+		return nil, fmt.Errorf("protect the live tables: %w", err)
 	}
 	return tx, nil
 }
 
-// Vacuum does what autovacuum does not for temporary tables. It is called outside of a transaction.
+// Vacuum vacuums and analyzes the shadow tables, which autovacuum cannot. Call it outside of a
+// transaction.
 func (t *ShadowTables) Vacuum(ctx context.Context) error {
 	for _, table := range t.tables {
 		if _, err := t.conn.Exec(ctx, `vacuum analyze `+ShadowName(table.Name)); err != nil {
-			return fmt.Errorf("tidy the shadow of %s: %w", table.Name, err)
+			return fmt.Errorf("vacuum the shadow table of %s: %w", table.Name, err)
 		}
 	}
 	return nil
 }
 
-// Replace makes the real tables what their shadows are, row by row where they differ, in the order in which they were declared.
+// Replace makes the live tables equal to their shadow tables, row by row where they differ, in the
+// declared order.
 func (t *ShadowTables) Replace(ctx context.Context, tx pgx.Tx) error {
 	for _, table := range t.tables {
 		var statements []string
@@ -139,14 +147,14 @@ func (t *ShadowTables) Replace(ctx context.Context, tx pgx.Tx) error {
 			statements = append(
 				statements,
 				`delete from {real} l where not exists (select from {shadow} s where {same})`,
-				//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
+				//nolint:unqueryvet // both tables have the same columns
 				`insert into {real} select s.* from {shadow} s where not exists (select from {real} l where {same})`,
 			)
 		}
 		names := t.names(table)
 		for _, statement := range statements {
 			if _, err := tx.Exec(ctx, Render(statement, names)); err != nil {
-				return fmt.Errorf("put the rebuilt %s in place: %w", table.Name, err)
+				return fmt.Errorf("replace the rows of %s: %w", table.Name, err)
 			}
 		}
 	}

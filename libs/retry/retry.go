@@ -1,12 +1,15 @@
-// Package retry repeats what failed, with exponential back-off and jitter. It is the only retry policy in Lockstep.
+// Package retry repeats what failed, with exponential back-off and jitter. It is the only retry
+// policy in Lockstep.
 //
-// The first pause of a series is about [Policy.Min]. Each further pause is about twice the one before, up to
-// [Policy.Max]. Jitter of half a pause keeps replicas from retrying at the same moment.
+// The first pause of a series is about [Policy.Min]. Each further pause is about twice the one
+// before, up to [Policy.Max]. Jitter of half a pause keeps replicas from retrying at the same
+// moment.
 package retry
 
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -23,7 +26,19 @@ func (p Policy) OrDefault(fallback Policy) Policy {
 	return p
 }
 
-// Backoff yields the pauses of one series of attempts. It must not be used by several goroutines at once.
+// Delay returns the pause after a number of consecutive failures, from 1, for callers that keep the
+// number themselves.
+func (p Policy) Delay(failures int) time.Duration {
+	delay := p.Min
+	for i := 1; i < failures && delay < p.Max; i++ {
+		delay *= 2
+	}
+	delay = min(delay, p.Max)
+	return delay - rand.N(delay/2+1) //nolint:gosec // jitter is not a secret
+}
+
+// Backoff yields the pauses of one series of attempts. It must not be used by several goroutines at
+// once.
 type Backoff struct{ policy *backoff.ExponentialBackOff }
 
 // Backoff starts a series of attempts.
@@ -46,8 +61,9 @@ func (b *Backoff) Reset() { b.policy.Reset() }
 // Wait sleeps for the next pause. It returns the context's error when ctx ends first.
 func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
-// Do calls attempt until it returns nil, a [Permanent] error, or ctx ends. Before each pause it calls failed, which may
-// be nil. It returns the last error of attempt; a Permanent error is returned without its mark.
+// Do calls attempt until it returns nil, a [Permanent] error, or ctx ends. Before each pause it
+// calls failed, which may be nil. It returns the last error of attempt; a Permanent error is
+// returned without its mark.
 func (p Policy) Do(ctx context.Context, attempt func() error, failed func(err error, pause time.Duration)) error {
 	for b := p.Backoff(); ; {
 		err := attempt()

@@ -63,3 +63,13 @@ func TestDoEndsWithAPermanentErrorAndWithTheContext(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+func TestDelayDoublesWithEachFailureUpToMax(t *testing.T) {
+	t.Parallel()
+	policy := retry.Policy{Min: time.Second, Max: 5 * time.Second}
+	for failures, longest := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 100: 5 * time.Second} {
+		delay := policy.Delay(failures)
+		require.LessOrEqual(t, delay, longest)
+		require.GreaterOrEqual(t, delay, longest/2)
+	}
+}

@@ -8,9 +8,11 @@ import (
 )
 
 var (
-	// ErrInvalidKey is wrapped by errors about keys of another kind or form. They never quote the key.
+	// ErrInvalidKey is wrapped by errors about keys of another kind or form. They never quote the
+	// key.
 	ErrInvalidKey = errors.New("invalid X25519 nkey")
-	// ErrNotOpened is wrapped when a box was changed, is for somebody else or is not from the sender expected.
+	// ErrNotOpened is wrapped when a box was changed, is for somebody else or is not from the
+	// sender expected.
 	ErrNotOpened = errors.New("sealed box cannot be opened")
 )
 
@@ -72,8 +74,8 @@ func (k Key) String() string { return k.public }
 // GoString keeps %#v from printing the private key.
 func (k Key) GoString() string { return k.public }
 
-// Seal encrypts the plaintext so that only the recipient can open it and knows that the sender sealed it.
-// Two seals of the same differ. A box is 44 bytes longer than the plaintext.
+// Seal encrypts the plaintext so that only the recipient can open it and knows that the sender
+// sealed it. Two seals of the same differ. A box is 44 bytes longer than the plaintext.
 func Seal(plaintext []byte, recipientPublic string, sender Key) ([]byte, error) {
 	if err := checkParties(recipientPublic, sender); err != nil {
 		return nil, fmt.Errorf("seal: %w", err)

@@ -107,7 +107,7 @@ func TestKeys(t *testing.T) {
 	require.ErrorIs(t, err, seal.ErrInvalidKey)
 }
 
-func TestValuesAreTiedToTheirPlace(t *testing.T) {
+func TestValuesAreBoundToTheirLabel(t *testing.T) {
 	t.Parallel()
 
 	state, agent := key(t), key(t)
@@ -175,8 +175,9 @@ func TestDigest(t *testing.T) {
 	require.Panics(t, func() { seal.Digest(seal.DigestKey{}, nil) })
 }
 
-// TestDigestStays pins the digest of one key and map: manifests carry it, so it may not change between releases.
-func TestDigestStays(t *testing.T) {
+// TestDigestIsStable pins the digest of one key and map: manifests carry it, so it may not change
+// between releases.
+func TestDigestIsStable(t *testing.T) {
 	t.Parallel()
 
 	k, err := seal.ParseDigestKey("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f")
@@ -184,7 +185,7 @@ func TestDigestStays(t *testing.T) {
 	require.Equal(t, "d9b894e305c356a9bc65b5e18c62aad8ae905e0706bfe3d5a31591a1bd1e35bd", seal.Digest(k, seal.Values{"user": seal.NewValue("u"), "password": seal.NewValue("hunter2")}))
 }
 
-func TestValuesAreNotShown(t *testing.T) {
+func TestValuesAreNotPrinted(t *testing.T) {
 	t.Parallel()
 
 	const secret = "hunter2"
@@ -238,7 +239,8 @@ func FuzzSealValues(f *testing.F) {
 	})
 }
 
-// FuzzOpenValues opens boxes with any plaintext: what opens as values seals to the same plaintext again.
+// FuzzOpenValues opens boxes with any plaintext: what opens as values seals to the same plaintext
+// again.
 func FuzzOpenValues(f *testing.F) {
 	state, agent := key(f), key(f)
 

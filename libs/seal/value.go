@@ -7,7 +7,8 @@ import (
 
 const placeholder = "[secret]"
 
-// Value is one secret value. Printed, logged or encoded it is "[secret]"; comparing with == is not constant-time.
+// Value is one secret value. Printed, logged or encoded it is "[secret]"; comparing with == is not
+// constant-time.
 type Value struct {
 	text string
 }

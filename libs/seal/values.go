@@ -8,10 +8,12 @@ import (
 	"slices"
 )
 
-// ErrWrongLabel is returned when a box was opened but was sealed for another place; see [Values.Seal].
+// ErrWrongLabel is returned when a box was opened but was sealed for another place; see
+// [Values.Seal].
 var ErrWrongLabel = errors.New("sealed values belong elsewhere")
 
-// Seal seals the values together with a label that says what they belong to, such as workspace and revision.
+// Seal seals the values together with a label that says what they belong to, such as workspace and
+// revision.
 func (v Values) Seal(label, recipientPublic string, sender Key) ([]byte, error) {
 	plaintext := appendString(nil, label)
 	plaintext = appendValues(plaintext, v)
@@ -21,7 +23,8 @@ func (v Values) Seal(label, recipientPublic string, sender Key) ([]byte, error) 
 	return Seal(plaintext, recipientPublic, sender)
 }
 
-// OpenValues opens what [Values.Seal] sealed with the same label. Errors wrap [ErrNotOpened] or [ErrWrongLabel].
+// OpenValues opens what [Values.Seal] sealed with the same label. Errors wrap [ErrNotOpened] or
+// [ErrWrongLabel].
 func OpenValues(box []byte, label, senderPublic string, recipient Key) (Values, error) {
 	plaintext, err := Open(box, senderPublic, recipient)
 	if err != nil {
@@ -46,8 +49,8 @@ func OpenValues(box []byte, label, senderPublic string, recipient Key) (Values, 
 	return values, nil
 }
 
-// appendValues writes the one encoding of values: names in byte order, each name and value with its length before it,
-// so that no two different maps give the same bytes.
+// appendValues writes the one encoding of values: names in byte order, each name and value with its
+// length before it, so that no two different maps give the same bytes.
 func appendValues(to []byte, values Values) []byte {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		to = appendString(to, name)

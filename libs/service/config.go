@@ -7,16 +7,16 @@ import (
 	"lockstep.internal/libs/config"
 )
 
-// Config is what every service's configuration begins with; it is meant to be inline.
+// Config is the common section of every service's configuration; embed it inline.
 type Config struct {
 	Ops          Listener      `yaml:"ops" help:"the listener for operators: /livez, /readyz and /metrics"`
-	DrainTimeout time.Duration `yaml:"drain_timeout" help:"how long work in hand may take to finish after SIGTERM; give the process a little longer before it is killed"`
+	DrainTimeout time.Duration `yaml:"drain_timeout" help:"time to finish running work after SIGTERM; let the process manager wait a little longer before it kills the process"`
 
-	// OnListen is called once all listeners are open, with their addresses by part name and that of the
-	// ops listener under "ops": of use with port 0. It must not block. Optional.
+	// OnListen is called once all listeners are open, with their addresses by part name and the ops
+	// listener under "ops". It is useful with port 0. It must not block. Optional.
 	OnListen func(addrs map[string]string) `yaml:"-"`
-	// OnReady is called when all parts are ready for the first time, with the same addresses. It must
-	// not block. Optional.
+	// OnReady is called when all parts are ready for the first time, with the same addresses. It
+	// must not block. Optional.
 	OnReady func(addrs map[string]string) `yaml:"-"`
 }
 
@@ -27,7 +27,7 @@ func DefaultConfig(opsListen string) Config {
 	return Config{Ops: ops, DrainTimeout: 25 * time.Second}
 }
 
-// Validate checks the time-out.
+// Validate checks the timeout.
 func (c Config) Validate() []error {
 	if c.DrainTimeout <= 0 {
 		return []error{config.Invalid("drain_timeout", "%s is not a positive duration", c.DrainTimeout)}
@@ -38,22 +38,22 @@ func (c Config) Validate() []error {
 // Listener configures one listening HTTP server.
 type Listener struct {
 	Listen               string        `yaml:"listen" help:"host:port to listen on; port 0 picks a free one, an empty host means all addresses"`
-	TLS                  TLS           `yaml:"tls" help:"without a certificate the listener speaks plain HTTP"`
-	ReadHeaderTimeout    time.Duration `yaml:"read_header_timeout" help:"how long a client may take to send the header of a request"`
-	IdleTimeout          time.Duration `yaml:"idle_timeout" help:"how long a connection without requests is kept"`
+	TLS                  TLS           `yaml:"tls" help:"without a certificate the listener serves plain HTTP"`
+	ReadHeaderTimeout    time.Duration `yaml:"read_header_timeout" help:"time that a client has to send the header of a request"`
+	IdleTimeout          time.Duration `yaml:"idle_timeout" help:"time after which an idle connection is closed"`
 	MaxHeader            config.Bytes  `yaml:"max_header" help:"largest request header"`
-	MaxBody              config.Bytes  `yaml:"max_body" help:"largest request body, over the whole of a stream too; 0 = unlimited"`
-	MaxConcurrentStreams int           `yaml:"max_concurrent_streams" help:"requests that one HTTP/2 connection may have open at a time"`
+	MaxBody              config.Bytes  `yaml:"max_body" help:"largest request body, also for a whole stream; 0 = unlimited"`
+	MaxConcurrentStreams int           `yaml:"max_concurrent_streams" help:"largest number of concurrent requests on one HTTP/2 connection"`
 }
 
 // TLS names the certificate of a listener. The files are read again when they change.
 type TLS struct {
 	CertFile     string `yaml:"cert_file" help:"PEM file with the certificate and its chain"`
 	KeyFile      string `yaml:"key_file" help:"PEM file with the private key of the certificate"`
-	ClientCAFile string `yaml:"client_ca_file" help:"PEM file with the authorities of client certificates; when set, clients must present one"`
+	ClientCAFile string `yaml:"client_ca_file" help:"PEM file with the CA certificates of clients; when set, clients must present a certificate"`
 }
 
-// DefaultListener listens on addr without TLS and with limits that suit an API.
+// DefaultListener listens on addr without TLS, with limits for an API.
 func DefaultListener(addr string) Listener {
 	return Listener{
 		Listen:               addr,
@@ -85,10 +85,10 @@ func (l Listener) Validate() []error {
 	return errs
 }
 
-// Enabled reports whether the listener speaks TLS.
+// Enabled reports whether the listener uses TLS.
 func (t TLS) Enabled() bool { return t.CertFile != "" || t.KeyFile != "" }
 
-// Validate checks that certificate and key come together and can be read.
+// Validate checks that both certificate and key are set and readable.
 func (t TLS) Validate() []error {
 	if (t.CertFile == "") != (t.KeyFile == "") {
 		return []error{config.Invalid("", "cert_file and key_file come together")}

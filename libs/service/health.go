@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"lockstep.internal/libs/logkey"
 )
 
 // Report is the readiness of a service as /readyz shows it.
@@ -24,10 +26,10 @@ type CheckReport struct {
 	Name   string    `json:"name"`
 	Ready  bool      `json:"ready"`
 	Reason string    `json:"reason,omitempty"` // why it is not ready, or ready but degraded
-	Since  time.Time `json:"since"`            // of the last change between ready and not ready
+	Since  time.Time `json:"since"`            // last change between ready and not ready
 }
 
-// Text is the report for people, one line a part.
+// Text returns the report as text, one line per part.
 func (r Report) Text() string {
 	var text strings.Builder
 	switch {
@@ -55,24 +57,24 @@ func (r Report) Text() string {
 	return text.String()
 }
 
-// status is what is known of one part: what it says of itself and what its check says.
+// status is the state of one part: readiness by its Run and by its Check.
 type status struct {
-	self, check     bool
-	reason, checked string // why each is not; checked also holds why it is degraded
-	since           time.Time
-	first           chan struct{} // closed when the part has been ready once
+	run, check             bool
+	runReason, checkReason string // why each is not ready; checkReason also why it is degraded
+	since                  time.Time
+	first                  chan struct{} // closed when the part was ready once
 }
 
-func (s *status) ready() bool { return s.self && s.check }
+func (s *status) ready() bool { return s.run && s.check }
 
 func (s *status) text() string {
-	if !s.self {
-		return s.reason
+	if !s.run {
+		return s.runReason
 	}
-	return s.checked
+	return s.checkReason
 }
 
-// health gathers the statuses of all parts and tells of changes.
+// health keeps the status of all parts, logs changes and sets the metric.
 type health struct {
 	logger *slog.Logger
 	ready  *prometheus.GaugeVec
@@ -96,30 +98,30 @@ func newHealth(logger *slog.Logger, metrics prometheus.Registerer, parts []Part,
 	for _, p := range parts {
 		h.names = append(h.names, p.Name)
 		h.parts[p.Name] = &status{
-			self: p.Run == nil, reason: "starting", check: p.Check == nil, checked: "not checked yet", since: now,
+			run: p.Run == nil, runReason: "starting", check: p.Check == nil, checkReason: "not checked yet", since: now,
 			first: make(chan struct{}),
 		}
 		if p.Check == nil {
-			h.parts[p.Name].checked = ""
+			h.parts[p.Name].checkReason = ""
 		}
 		h.ready.WithLabelValues(p.Name).Set(0)
 	}
-	return h, metrics.Register(h.ready) //nolint:wrapcheck // Run says what it is about
+	return h, metrics.Register(h.ready) //nolint:wrapcheck // wrapped by the caller
 }
 
-// first is closed when the part has been ready once.
+// first returns a channel that is closed when the part was ready once.
 func (h *health) first(name string) <-chan struct{} { return h.parts[name].first }
 
-func (h *health) setSelf(name string, ready bool, reason string) {
-	h.change(name, func(s *status) { s.self, s.reason = ready, reason })
+func (h *health) setRun(name string, ready bool, reason string) {
+	h.change(name, func(s *status) { s.run, s.runReason = ready, reason })
 }
 
 func (h *health) setCheck(name string, err error) {
 	var d *degraded
 	h.change(name, func(s *status) {
-		s.check, s.checked = err == nil || errors.As(err, &d), ""
+		s.check, s.checkReason = err == nil || errors.As(err, &d), ""
 		if err != nil {
-			s.checked = err.Error()
+			s.checkReason = err.Error()
 		}
 	})
 }
@@ -141,7 +143,8 @@ func (h *health) change(name string, apply func(*status)) {
 	}
 }
 
-// evaluate opens the gate of s and reports whether the whole service is ready for the first time.
+// evaluate closes s.first of a ready part and reports whether the whole service is ready for the
+// first time.
 func (h *health) evaluate(s *status) bool {
 	if s.ready() {
 		select {
@@ -165,12 +168,12 @@ func (h *health) evaluate(s *status) bool {
 func (h *health) log(name string, s *status) {
 	if s.ready() {
 		h.ready.WithLabelValues(name).Set(1)
-		h.logger.Info("ready", slog.String("part", name))
+		h.logger.Info("part is ready", slog.String(logkey.Part, name))
 		return
 	}
 	h.ready.WithLabelValues(name).Set(0)
 	if !h.draining {
-		h.logger.Warn("not ready", slog.String("part", name), slog.String("reason", s.text()))
+		h.logger.Warn("part is not ready", slog.String(logkey.Part, name), slog.String(logkey.Reason, s.text()))
 	}
 }
 
@@ -189,7 +192,7 @@ func (h *health) report() Report {
 		r.Ready = r.Ready && s.ready()
 		r.Checks = append(r.Checks, CheckReport{Name: name, Ready: s.ready(), Reason: s.text(), Since: s.since})
 	}
-	// What is wrong comes first.
+	// Parts that are not ready come first.
 	slices.SortStableFunc(r.Checks, func(a, b CheckReport) int { return rank(a) - rank(b) })
 	return r
 }
@@ -201,7 +204,7 @@ func rank(c CheckReport) int {
 	return 0
 }
 
-// watch runs the check of a part until ctx is done.
+// watch runs the check of a part until ctx ends.
 func (h *health) watch(ctx context.Context, p Part, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

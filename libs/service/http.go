@@ -12,20 +12,22 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"lockstep.internal/libs/logkey"
 )
 
-// HTTPOptions of HTTPServer.
+// HTTPOptions are the options of HTTPServer.
 type HTTPOptions struct {
 	Logger     *slog.Logger
 	Metrics    prometheus.Registerer // counts and times requests; optional
-	StopBefore []string              // parts that the handler works with: they are stopped after it
-	// WrapConn puts something between a connection and the TLS on it. Optional.
+	StopBefore []string              // parts that the handler uses: they stop after it
+	// WrapConn wraps each connection below TLS. Optional.
 	WrapConn func(net.Conn) net.Conn
 }
 
-// HTTPServer is the part that serves handler on a listener: HTTP/1.1 and HTTP/2, in clear (h2c) or over
-// TLS, with the limits of cfg. A drain lets requests finish; handlers of long streams watch Draining.
-// What is still open when the drain time-out is over is cut.
+// HTTPServer is the part that serves handler on a listener: HTTP/1.1 and HTTP/2, with TLS or
+// without (h2c), with the limits of cfg. A drain lets requests finish; handlers of long streams
+// watch [Draining]. Requests that are still open at drain_timeout are cut.
 func HTTPServer(name string, cfg Listener, handler http.Handler, options HTTPOptions) Part {
 	s := &httpServer{name: name, cfg: cfg, handler: handler, options: options}
 	return Part{Name: name, StopBefore: options.StopBefore, Listen: s.listen, Run: s.run}
@@ -33,8 +35,8 @@ func HTTPServer(name string, cfg Listener, handler http.Handler, options HTTPOpt
 
 type drainingKey struct{}
 
-// Draining is closed when the server that serves the request of ctx is told to stop: a stream is to end
-// soon then. It is nil, and so never closed, outside of a server.
+// Draining returns a channel that is closed when the server of the request drains; streams should
+// end then. It is nil outside of an HTTPServer.
 func Draining(ctx context.Context) <-chan struct{} {
 	draining, ok := ctx.Value(drainingKey{}).(<-chan struct{})
 	if !ok {
@@ -73,7 +75,7 @@ func (s *httpServer) listen(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// wrapped is a listener with something around each connection.
+// wrapped is a listener that wraps each connection.
 type wrapped struct {
 	net.Listener
 
@@ -88,7 +90,7 @@ func (w *wrapped) Accept() (net.Conn, error) {
 	return w.wrap(conn), nil
 }
 
-func (s *httpServer) run(ctx context.Context, self *Handle) error {
+func (s *httpServer) run(ctx context.Context, part *Handle) error {
 	handler, err := s.instrumented()
 	if err != nil {
 		return Permanent(err)
@@ -96,7 +98,7 @@ func (s *httpServer) run(ctx context.Context, self *Handle) error {
 	if limit := int64(s.cfg.MaxBody); limit > 0 {
 		handler = http.MaxBytesHandler(handler, limit)
 	}
-	handler = s.patient(handler)
+	handler = s.limitUnreadBody(handler)
 	draining := ctx.Done()
 	base := context.WithValue(context.WithoutCancel(ctx), drainingKey{}, draining)
 	protocols := new(http.Protocols)
@@ -111,23 +113,24 @@ func (s *httpServer) run(ctx context.Context, self *Handle) error {
 		MaxHeaderBytes:    int(s.cfg.MaxHeader),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
-			// A client that is gone without a word, or reads nothing, does not hold its streams for ever.
+			// A vanished client, or one that reads nothing, does not keep its streams open for
+			// ever.
 			SendPingTimeout:  30 * time.Second,
 			PingTimeout:      15 * time.Second,
 			WriteByteTimeout: time.Minute,
 		},
 		BaseContext: func(net.Listener) context.Context { return base },
-		ErrorLog:    slog.NewLogLogger(s.options.Logger.With(slog.String("part", s.name)).Handler(), slog.LevelWarn),
+		ErrorLog:    slog.NewLogLogger(s.options.Logger.With(slog.String(logkey.Part, s.name)).Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(self.Listener()) }()
-	self.Ready()
+	go func() { served <- server.Serve(part.Listener()) }()
+	part.Ready()
 	select {
 	case err := <-served:
 		return Permanent(errors.Join(fmt.Errorf("cannot serve: %w", err), server.Close()))
 	case <-draining:
 	}
-	err = server.Shutdown(self.DrainContext())
+	err = server.Shutdown(part.DrainContext())
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were cut: %w", err), server.Close())
 	}
@@ -137,13 +140,15 @@ func (s *httpServer) run(ctx context.Context, self *Handle) error {
 	return err
 }
 
-// patient bounds how long the rest of a body may take that the handler did not want. HTTP/1 reads it after the handler, before it answers: a client that is refused, and then sends
-// nothing, would keep its connection for ever, and the server from being drained.
-func (s *httpServer) patient(handler http.Handler) http.Handler {
+// limitUnreadBody bounds the time for the part of a body that the handler did not read. An HTTP/1
+// server reads it before it answers. Without a bound, a client that stops sending would block its
+// connection and the drain.
+func (s *httpServer) limitUnreadBody(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler.ServeHTTP(w, r)
 		if r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.ReadHeaderTimeout)) // it fails when the connection is gone
+			// Fails when the connection is closed.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.ReadHeaderTimeout))
 		}
 	})
 }
@@ -154,10 +159,10 @@ func (s *httpServer) instrumented() (http.Handler, error) {
 	}
 	labels := prometheus.Labels{"listener": s.name}
 	inFlight := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "lockstep_http_requests_in_flight", Help: "Requests being served.", ConstLabels: labels,
+		Name: "lockstep_http_requests_in_flight", Help: "Requests in progress.", ConstLabels: labels,
 	})
 	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "lockstep_http_request_duration_seconds", Help: "How long requests took, by method and status.", ConstLabels: labels,
+		Name: "lockstep_http_request_duration_seconds", Help: "Duration of requests, by method and status.", ConstLabels: labels,
 		Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60},
 	}, []string{"method", "code"})
 	for _, collector := range []prometheus.Collector{inFlight, duration} {

@@ -33,7 +33,7 @@ func clientFor(t *testing.T, secure *tls.Config, set func(*http.Protocols)) *htt
 	return &http.Client{Transport: transport}
 }
 
-func TestAListenerSpeaksHTTP1AndHTTP2InClear(t *testing.T) {
+func TestListenerServesHTTP1AndHTTP2WithoutTLS(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil, api(service.DefaultListener("127.0.0.1:0"), func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Proto)
@@ -48,7 +48,7 @@ func TestAListenerSpeaksHTTP1AndHTTP2InClear(t *testing.T) {
 	}
 }
 
-func TestAListenerSpeaksTLSAndTakesANewCertificate(t *testing.T) {
+func TestListenerServesTLSAndReloadsItsCertificate(t *testing.T) {
 	t.Parallel()
 	authority, folder := testcert.New(t), t.TempDir()
 	cfg := service.DefaultListener("127.0.0.1:0")
@@ -91,7 +91,7 @@ func TestAListenerSpeaksTLSAndTakesANewCertificate(t *testing.T) {
 	require.Error(t, err, "a client without a certificate is refused")
 }
 
-func TestAListenerHasLimits(t *testing.T) {
+func TestListenerLimits(t *testing.T) {
 	t.Parallel()
 	cfg := service.DefaultListener("127.0.0.1:0")
 	cfg.MaxBody, cfg.MaxHeader = 10, config.KiB
@@ -116,8 +116,9 @@ func TestAListenerHasLimits(t *testing.T) {
 	}
 }
 
-// A client that is refused, and never sends the body that it announced, does not keep its connection.
-func TestABodyThatNobodyWantsIsNotWaitedFor(t *testing.T) {
+// A client that is refused, and never sends the body that it announced, does not keep its
+// connection.
+func TestUnreadBodyDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	cfg := service.DefaultListener("127.0.0.1:0")
 	cfg.ReadHeaderTimeout = 2 * time.Second // in which a busy machine has sent the header
@@ -135,7 +136,7 @@ func TestABodyThatNobodyWantsIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestADrainEndsStreamsThatListenAndCutsThoseThatDoNot(t *testing.T) {
+func TestDrainEndsStreams(t *testing.T) {
 	t.Parallel()
 	entered, deaf := make(chan struct{}), make(chan struct{})
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -230,7 +231,7 @@ func TestValidateConfig(t *testing.T) {
 	}
 }
 
-func TestTwoListenersShareOneRegistry(t *testing.T) {
+func TestListenersShareOneMetricsRegistry(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	options := service.HTTPOptions{Logger: slog.New(slog.DiscardHandler), Metrics: registry}

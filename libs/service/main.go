@@ -17,9 +17,9 @@ import (
 	"lockstep.internal/libs/fault"
 )
 
-// Main is all of a cmd/x: it fills defaults from file, environment and flags, answers --help and the
-// like, runs main until it returns, and ends the process with the exit status of its error. SIGTERM or
-// SIGINT cancels the context of main; a second one ends the process at once.
+// Main is the whole of a cmd/x. It loads the configuration from file, environment and flags,
+// answers --help and similar flags, runs main, and exits with the status of its error. SIGTERM or
+// SIGINT cancels the context of main; a second signal ends the process at once.
 //
 //	func main() { service.Main(state.Program(), state.DefaultConfig(), state.Main) }
 func Main[C any](program config.Program, defaults C, main func(context.Context, C) error) {
@@ -30,9 +30,9 @@ func Main[C any](program config.Program, defaults C, main func(context.Context, 
 	}, program, defaults, main))
 }
 
-// Process is what Execute knows of the process around it.
+// Process is the environment of Execute.
 type Process struct {
-	Args    []string // without the program
+	Args    []string // without the program name
 	Environ []string
 	Stdout  io.Writer
 	Stderr  io.Writer
@@ -41,8 +41,9 @@ type Process struct {
 }
 
 // Execute is Main for a process that is given, and returns the exit status: 0 for success and for a
-// question answered, 2 for a configuration that is refused, else what package fault says. --check-ready asks the
-// instance that runs with the same configuration whether it is ready: 0 when it is, 1 when not.
+// question answered, 2 for a configuration that is refused, else what package fault says.
+// --check-ready asks the instance that runs with the same configuration whether it is ready: 0 when
+// it is, 1 when not.
 func Execute[C any](process Process, program config.Program, defaults C, main func(context.Context, C) error) int {
 	if program.Version == "" {
 		program.Version = Version()

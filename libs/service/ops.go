@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// opsHandler serves what operators and orchestrators ask.
+// opsHandler serves /livez, /readyz and /metrics.
 func opsHandler(h *health, metrics *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -41,5 +41,5 @@ func write(w http.ResponseWriter, contentType string, status int, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // fails when the caller has left
+	_, _ = w.Write(body) // fails when the client has disconnected
 }

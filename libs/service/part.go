@@ -9,62 +9,64 @@ import (
 	"lockstep.internal/libs/retry"
 )
 
-// Part is one long-lived piece of a service. All fields but Name are optional.
+// Part is one component of a service: a server, a background loop or a health check. All fields but
+// Name are optional.
 type Part struct {
-	// Name is unique in the service: metrics and /readyz use it.
+	// Name is unique in the service. Metrics and /readyz show it.
 	Name string
-	// StopBefore names the parts that this one works with: they are stopped after it.
+	// StopBefore names parts that this one uses. They stop after it.
 	StopBefore []string
-	// StartAfter is Uses for a part that cannot begin without: it is started once those have been ready.
+	// StartAfter names parts that must be ready before this one starts. They also stop after it.
 	StartAfter []string
-	// Listen opens a listener. All are opened before any part runs, and the service closes them; an
-	// error ends the service.
+	// Listen opens a listener. The service opens all listeners before any part runs and closes them
+	// at the end. An error ends the service.
 	Listen func(ctx context.Context) (net.Listener, error)
-	// Run works until its context is done, then finishes within Self.Finish and returns. It says when
-	// it is ready. Nil returned earlier means the job is done: the part stays ready. An error makes it
-	// not ready and is retried with back-off, from 0.1 s to 30 s; one marked Permanent ends the service.
-	Run func(ctx context.Context, self *Handle) error
-	// Check says why the part is not ready, nil when it is. It is called about once a second and must
-	// return when its context ends. With Run, both must agree. An error marked Degraded is shown and
-	// leaves the part ready.
+	// Run does the work until ctx ends, then finishes within [Handle.DrainContext] and returns. It
+	// calls [Handle.Ready] once it is ready. When it returns nil earlier, its work is complete and
+	// the part stays ready. An error makes the part not ready and restarts it after 0.1 s to 30 s;
+	// a [Permanent] error ends the service.
+	Run func(ctx context.Context, part *Handle) error
+	// Check returns why the part is not ready, nil when it is. It is called about once a second and
+	// must return when ctx ends. A part with Run and Check is ready when both say so. A [Degraded]
+	// error is shown and leaves the part ready.
 	Check func(ctx context.Context) error
 }
 
-// needs are the parts that are stopped after p.
-func (p Part) needs() []string { return append(slices.Clone(p.StopBefore), p.StartAfter...) }
+// dependencies are the parts that stop after p.
+func (p Part) dependencies() []string { return append(slices.Clone(p.StopBefore), p.StartAfter...) }
 
-// Func is a part that counts as ready as soon as it runs.
+// Func is a part that is ready as soon as it runs.
 func Func(name string, run func(ctx context.Context) error) Part {
-	return Part{Name: name, Run: func(ctx context.Context, self *Handle) error {
-		self.Ready()
+	return Part{Name: name, Run: func(ctx context.Context, part *Handle) error {
+		part.Ready()
 		return run(ctx)
 	}}
 }
 
-// Handle is what a part knows of itself while it runs. It is safe for concurrent use.
+// Handle is what a running part uses to report its readiness. It is safe for concurrent use.
 type Handle struct {
 	listener net.Listener
-	finish   context.Context //nolint:containedctx // handed out as it is
+	drain    context.Context //nolint:containedctx // returned by DrainContext
 	set      func(ready bool, reason string)
 }
 
-// Ready says that the part does its work.
-func (s *Handle) Ready() { s.set(true, "") }
+// Ready reports that the part works.
+func (h *Handle) Ready() { h.set(true, "") }
 
-// NotReady says that it does not, and why; the part goes on running.
-func (s *Handle) NotReady(reason string) { s.set(false, reason) }
+// NotReady reports that the part does not work, and why. The part continues to run.
+func (h *Handle) NotReady(reason string) { h.set(false, reason) }
 
-// DrainContext is the context for what is in hand when the part is told to stop: it ends when the drain
-// time-out is over.
-func (s *Handle) DrainContext() context.Context { return s.finish }
+// DrainContext returns the context for work that the part finishes after its own context has ended.
+// It ends at drain_timeout.
+func (h *Handle) DrainContext() context.Context { return h.drain }
 
-// Listener is what Listen of the part opened, nil without Listen.
-func (s *Handle) Listener() net.Listener { return s.listener }
+// Listener returns the listener that Listen opened, nil without Listen.
+func (h *Handle) Listener() net.Listener { return h.listener }
 
-// Permanent marks an error that retrying cannot mend: the service ends with it.
+// Permanent marks an error that a restart cannot mend: the service ends with it.
 func Permanent(err error) error { return retry.Permanent(err) }
 
-// Degraded marks what a Check found as worth showing but no reason to be not ready.
+// Degraded marks an error of Check that is shown but leaves the part ready.
 func Degraded(err error) error {
 	if err == nil {
 		return nil
@@ -76,7 +78,7 @@ type degraded struct{ error }
 
 func (d *degraded) Unwrap() error { return d.error }
 
-// onceListener lets the service close a listener that its server may have closed already.
+// onceListener is a listener that both the service and its server close.
 type onceListener struct {
 	net.Listener
 

@@ -13,17 +13,17 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// readyTimeout is how long a running instance may take to say whether it is ready.
+// readyTimeout bounds the request to /readyz.
 const readyTimeout = 5 * time.Second
 
-// operated is a configuration that embeds [Config].
-type operated interface{ opsListener() Listener }
+// hasOps is a configuration that embeds [Config].
+type hasOps interface{ opsListener() Listener }
 
 func (c Config) opsListener() Listener { return c.Ops }
 
 // answerReady answers --check-ready and returns the exit status.
 func answerReady(process Process, cfg any) int {
-	report, err := askReady(context.Background(), cfg)
+	report, err := requestReady(context.Background(), cfg)
 	_, _ = io.WriteString(process.Stdout, report)
 	if err != nil {
 		_, _ = fmt.Fprintln(process.Stderr, err)
@@ -32,14 +32,15 @@ func answerReady(process Process, cfg any) int {
 	return 0
 }
 
-// askReady returns what /readyz of the instance that runs with cfg says, and an error unless it is ready.
-func askReady(ctx context.Context, cfg any) (string, error) {
-	described, ok := cfg.(operated)
+// requestReady returns the /readyz report of the running instance with this configuration, and an
+// error unless it is ready.
+func requestReady(ctx context.Context, cfg any) (string, error) {
+	described, ok := cfg.(hasOps)
 	if !ok {
-		return "", fault.New(errcode.Internal, "%T does not embed service.Config: it says nothing of an ops listener", cfg)
+		return "", fault.New(errcode.Internal, "%T does not embed service.Config, so it has no ops listener", cfg)
 	}
 	ops := described.opsListener()
-	transport, url, err := reach(ops)
+	transport, url, err := localURL(ops)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +49,7 @@ func askReady(ctx context.Context, cfg any) (string, error) {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", url, err)
+		return "", fmt.Errorf("request %s: %w", url, err)
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
@@ -57,7 +58,7 @@ func askReady(ctx context.Context, cfg any) (string, error) {
 	defer response.Body.Close() //nolint:errcheck // only read
 	report, err := io.ReadAll(io.LimitReader(response.Body, int64(ops.MaxHeader)))
 	if err != nil {
-		return "", fmt.Errorf("read what %s says: %w", url, err)
+		return "", fmt.Errorf("read the response of %s: %w", url, err)
 	}
 	if response.StatusCode != http.StatusOK {
 		return string(report), fault.New(errcode.Unavailable, "%s answers %s", url, response.Status)
@@ -65,11 +66,11 @@ func askReady(ctx context.Context, cfg any) (string, error) {
 	return string(report), nil
 }
 
-// reach returns how to ask the ops listener from the machine that it is on.
-func reach(ops Listener) (*http.Transport, string, error) {
+// localURL returns a transport and the /readyz URL for the ops listener on this machine.
+func localURL(ops Listener) (*http.Transport, string, error) {
 	host, port, err := net.SplitHostPort(ops.Listen)
 	if err != nil || port == "0" || port == "" {
-		return nil, "", fault.New(errcode.InvalidArgument, "ops.listen is %q: a port that is known beforehand is needed to ask whether the service is ready", ops.Listen)
+		return nil, "", fault.New(errcode.InvalidArgument, "ops.listen is %q: --check-ready needs a fixed port", ops.Listen)
 	}
 	if address := net.ParseIP(host); host == "" || address.IsUnspecified() {
 		host = "127.0.0.1"
@@ -85,9 +86,9 @@ func reach(ops Listener) (*http.Transport, string, error) {
 			return nil, "", fmt.Errorf("read the certificate of the ops listener: %w", err)
 		}
 		transport.TLSClientConfig = &tls.Config{
-			// Its certificate need not name this address; nothing is told to it, and all that is believed is a status.
+			// The certificate need not name the loopback address. The request carries no secret.
 			InsecureSkipVerify: true, //nolint:gosec // see above
-			// Where the listener wants one of clients, its own may serve as that.
+			// The listener may require a client certificate; its own one serves as that.
 			Certificates: []tls.Certificate{pair},
 		}
 	}

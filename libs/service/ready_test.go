@@ -29,14 +29,14 @@ func checkReady(t *testing.T, args ...string) (int, string, string) {
 	return status, stdout.String(), stderr.String()
 }
 
-func TestARunningInstanceIsAskedWhetherItIsReady(t *testing.T) {
+func TestCheckReadyAsksTheRunningInstance(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	p := start(t, nil, service.Part{Name: "gate", Run: func(ctx context.Context, self *service.Handle) error {
-		self.NotReady("closed")
+	p := start(t, nil, service.Part{Name: "gate", Run: func(ctx context.Context, part *service.Handle) error {
+		part.NotReady("closed")
 		select {
 		case <-open:
-			self.Ready()
+			part.Ready()
 		case <-ctx.Done():
 		}
 		<-ctx.Done()
@@ -61,7 +61,7 @@ func TestARunningInstanceIsAskedWhetherItIsReady(t *testing.T) {
 	}
 }
 
-func TestAnInstanceIsAskedOverTLS(t *testing.T) {
+func TestCheckReadyOverTLS(t *testing.T) {
 	t.Parallel()
 	authority := testcert.New(t)
 	certFile, keyFile := authority.Issue(t, t.TempDir(), "ops")
@@ -74,7 +74,7 @@ func TestAnInstanceIsAskedOverTLS(t *testing.T) {
 	require.Equal(t, 0, status, stderr)
 }
 
-func TestWhoCannotBeAskedIsNotReady(t *testing.T) {
+func TestCheckReadyFailsWithoutAnInstance(t *testing.T) {
 	t.Parallel()
 	held, err := port.Hold()
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestWhoCannotBeAskedIsNotReady(t *testing.T) {
 
 	status, _, stderr = checkReady(t) // its default takes a free port
 	require.Equal(t, 1, status)
-	require.Contains(t, stderr, "a port that is known beforehand")
+	require.Contains(t, stderr, "needs a fixed port")
 
 	type bare struct {
 		Greeting string `yaml:"greeting" help:"how to greet"`
@@ -97,7 +97,7 @@ func TestWhoCannotBeAskedIsNotReady(t *testing.T) {
 	require.Contains(t, log.String(), "does not embed service.Config")
 }
 
-func TestTheConfigurationIsThatOfTheService(t *testing.T) {
+func TestCheckReadyUsesTheServicesConfiguration(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil)
 	<-p.ready

@@ -9,9 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An image from scratch has no certificate authorities: without the ones that are linked in, no TLS connection of a service
-// to a public name would be trusted. The system's are read once in a process, so a child of its own looks at them.
-func TestASystemWithoutAuthoritiesHasThoseThatAreLinkedIn(t *testing.T) {
+// An image from scratch has no certificate authorities: without the ones that are linked in, no TLS
+// connection of a service to a public name would be trusted. The system's are read once in a
+// process, so a child of its own looks at them.
+func TestLinkedRootCertificatesAreUsed(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SSL_CERT_FILE") == os.DevNull {
 		pool, err := x509.SystemCertPool()

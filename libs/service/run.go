@@ -15,25 +15,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/errcode"
 )
 
 const (
 	checkInterval = time.Second
-	// straggle is what parts get to return in after the drain time-out has cancelled everything.
-	straggle = time.Second
-	// steady is how long a part must have run for its next failure to count as a first one.
-	steady = time.Minute
-	// opsName is the ops listener among the addresses.
+	// lateTimeout is the time that parts have to return after drain_timeout has cancelled
+	// everything.
+	lateTimeout = time.Second
+	// stableAfter is the running time after which the next failure of a part restarts its back-off.
+	stableAfter = time.Minute
+	// opsName is the name of the ops listener among the addresses.
 	opsName = "ops"
 )
 
-// ReadyMessage is that of the log entry by which a service says that all its parts are ready for the first time, with the attribute "addresses": what
-// [Config.OnReady] is to a program that runs it within, the entry is to one that starts it.
+// ReadyMessage is the message of the log entry when all parts are ready for the first time, with
+// the attribute "addresses". It tells a program that started the service what [Config.OnReady]
+// tells one that contains it.
 const ReadyMessage = "the service is ready"
 
-// Options of Run. All fields are needed.
+// Options of Run. All fields are required.
 type Options struct {
 	Name    string // of the service, for the log
 	Config  Config
@@ -41,9 +44,9 @@ type Options struct {
 	Metrics *prometheus.Registry // served on /metrics; Run adds the state of the parts
 }
 
-// Run runs the parts until ctx is done or one fails for good, and drains. It returns nil after a drain
-// in time; the error of the part that failed for good; or an error (deadline_exceeded) that names the
-// parts that did not end within the drain time-out and are left behind.
+// Run runs the parts until ctx ends or one returns a [Permanent] error, then drains. It returns nil
+// when all parts stopped in time, the permanent error, or the fault deadline_exceeded, which names
+// the parts that did not stop.
 func Run(ctx context.Context, options Options, parts ...Part) error {
 	if err := checkParts(parts); err != nil {
 		return fmt.Errorf("service %s: %w", options.Name, err)
@@ -55,12 +58,12 @@ func Run(ctx context.Context, options Options, parts ...Part) error {
 	return r.run(ctx)
 }
 
-// running is one part at work.
+// running is a running part.
 type running struct {
 	Part
 
-	self    *Handle
-	ctx     context.Context //nolint:containedctx // lives as long as the part
+	handle  *Handle
+	ctx     context.Context //nolint:containedctx // ends with the part
 	cancel  context.CancelFunc
 	stopped chan struct{} // closed when Run of the part has returned for the last time
 }
@@ -75,36 +78,37 @@ type run struct {
 	addrs    map[string]string
 	failed   chan error // buffered for every part: the first ends the service
 
-	finish       context.Context //nolint:containedctx // Self.Finish of all parts
-	cancelFinish context.CancelFunc
+	drainCtx    context.Context //nolint:containedctx // Handle.DrainContext of all parts
+	cancelDrain context.CancelFunc
 }
 
 func checkParts(parts []Part) error {
 	byName := map[string]Part{}
 	for _, p := range parts {
 		if _, twice := byName[p.Name]; twice || p.Name == "" || p.Name == opsName {
-			return fmt.Errorf("part name %q is empty, taken or %q", p.Name, opsName)
+			return fmt.Errorf("part name %q is empty, used twice or reserved (%q)", p.Name, opsName)
 		}
 		byName[p.Name] = p
 	}
 	for _, p := range parts {
-		for _, name := range p.needs() {
+		for _, name := range p.dependencies() {
 			if _, exists := byName[name]; !exists {
-				return fmt.Errorf("part %s needs %q, which is none of the parts", p.Name, name)
+				return fmt.Errorf("part %s depends on unknown part %q", p.Name, name)
 			}
 		}
 	}
-	// A part that needs none but placed ones can be placed; what is left needs itself.
-	placed := map[string]bool{}
+	// A part whose dependencies are all ordered can be ordered. The remaining parts depend on
+	// themselves.
+	ordered := map[string]bool{}
 	for range parts {
 		for _, p := range parts {
-			missing := func(name string) bool { return !placed[name] }
-			placed[p.Name] = placed[p.Name] || !slices.ContainsFunc(p.needs(), missing)
+			missing := func(name string) bool { return !ordered[name] }
+			ordered[p.Name] = ordered[p.Name] || !slices.ContainsFunc(p.dependencies(), missing)
 		}
 	}
 	for _, p := range parts {
-		if !placed[p.Name] {
-			return fmt.Errorf("part %s needs itself, by way of its Uses and After", p.Name)
+		if !ordered[p.Name] {
+			return fmt.Errorf("part %s depends on itself through StopBefore and StartAfter", p.Name)
 		}
 	}
 	return nil
@@ -116,12 +120,12 @@ func (r *run) prepare(ctx context.Context, parts []Part) error {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	r.restarts = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "lockstep_part_restarts_total", Help: "How often a part failed and was started again.",
+		Name: "lockstep_part_restarts_total", Help: "Restarts of a part after a failure.",
 	}, []string{"part"})
 	if err := r.options.Metrics.Register(r.restarts); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	r.finish, r.cancelFinish = context.WithCancel(context.WithoutCancel(ctx))
+	r.drainCtx, r.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	r.ops = r.add(ctx, HTTPServer(opsName, r.options.Config.Ops, opsHandler(r.health, r.options.Metrics), HTTPOptions{Logger: r.logger}))
 	for _, p := range parts {
 		r.parts = append(r.parts, r.add(ctx, p))
@@ -135,7 +139,7 @@ func (r *run) prepare(ctx context.Context, parts []Part) error {
 			r.close()
 			return fmt.Errorf("%s: %w", p.Name, err)
 		}
-		p.self.listener = &onceListener{Listener: listener}
+		p.handle.listener = &onceListener{Listener: listener}
 		r.addrs[p.Name] = listener.Addr().String()
 	}
 	return nil
@@ -144,22 +148,22 @@ func (r *run) prepare(ctx context.Context, parts []Part) error {
 func (r *run) add(ctx context.Context, p Part) *running {
 	started := &running{Part: p, stopped: make(chan struct{})}
 	started.ctx, started.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	started.self = &Handle{finish: r.finish, set: func(ready bool, reason string) {
+	started.handle = &Handle{drain: r.drainCtx, set: func(ready bool, reason string) {
 		if p.Name != opsName {
-			r.health.setSelf(p.Name, ready, reason)
+			r.health.setRun(p.Name, ready, reason)
 		}
 	}}
 	return started
 }
 
-// close releases what prepare made; it is harmless after a drain.
+// close releases what prepare created. It may be called after a drain.
 func (r *run) close() {
-	r.cancelFinish()
+	r.cancelDrain()
 	for _, p := range append([]*running{r.ops}, r.parts...) {
 		p.cancel()
-		if p.self.listener != nil {
-			if err := p.self.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-				r.logger.Warn("cannot close the listener", slog.String("part", p.Name), slog.String("error", err.Error()))
+		if p.handle.listener != nil {
+			if err := p.handle.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+				r.logger.Warn("listener not closed", slog.String(logkey.Part, p.Name), logkey.Error(err))
 			}
 		}
 	}
@@ -192,7 +196,7 @@ func (r *run) run(ctx context.Context) error {
 			watchers.Go(func() { r.health.watch(checks, p.Part, checkInterval) })
 		}
 		if p.Run == nil {
-			r.health.setSelf(p.Name, true, "")
+			r.health.setRun(p.Name, true, "")
 			close(p.stopped)
 			continue
 		}
@@ -202,10 +206,10 @@ func (r *run) run(ctx context.Context) error {
 	var failure error
 	select {
 	case <-ctx.Done():
-		r.logger.InfoContext(ctx, "draining", slog.String("cause", context.Cause(ctx).Error()),
+		r.logger.InfoContext(ctx, "draining", slog.String(logkey.Reason, context.Cause(ctx).Error()),
 			slog.Duration("timeout", r.options.Config.DrainTimeout))
 	case failure = <-r.failed:
-		r.logger.ErrorContext(ctx, "ending after a failure that cannot be mended", slog.String("error", failure.Error()))
+		r.logger.ErrorContext(ctx, "stopping after a permanent error", logkey.Error(failure))
 	}
 	r.health.drain()
 	late := r.drain()
@@ -216,51 +220,52 @@ func (r *run) run(ctx context.Context) error {
 	return failure
 }
 
-// supervise runs one part, again and again, until it is told to stop.
+// supervise runs one part and restarts it until it is stopped.
 func (r *run) supervise(p *running) {
 	defer close(p.stopped)
 	for _, name := range p.StartAfter {
-		p.self.NotReady("waits for " + name)
+		p.handle.NotReady("waits for " + name)
 		select {
 		case <-r.health.first(name):
-			p.self.NotReady("starting")
+			p.handle.NotReady("starting")
 		case <-p.ctx.Done():
 			return
 		}
 	}
-	delays := retry.Policy{Min: 100 * time.Millisecond, Max: 30 * time.Second}.Backoff()
+	backoff := retry.Policy{Min: 100 * time.Millisecond, Max: 30 * time.Second}.Backoff()
 	for {
 		started := time.Now()
-		err := p.Run(p.ctx, p.self)
+		err := p.Run(p.ctx, p.handle)
 		switch {
 		case p.ctx.Err() != nil:
 			if err != nil && !errors.Is(err, context.Canceled) {
-				r.logger.Error("ended with an error while draining", slog.String("part", p.Name), slog.String("error", err.Error()))
+				r.logger.Error("part failed while draining", slog.String(logkey.Part, p.Name), logkey.Error(err))
 			}
 			return
 		case err == nil:
-			p.self.Ready()
+			p.handle.Ready()
 			return
 		case retry.IsPermanent(err):
-			p.self.NotReady(err.Error())
+			p.handle.NotReady(err.Error())
 			r.failed <- fmt.Errorf("service %s: %s: %w", r.options.Name, p.Name, err)
 			return
 		}
-		if time.Since(started) >= steady {
-			delays.Reset()
+		if time.Since(started) >= stableAfter {
+			backoff.Reset()
 		}
-		pause := delays.Next()
-		p.self.NotReady(err.Error())
+		pause := backoff.Next()
+		p.handle.NotReady(err.Error())
 		r.restarts.WithLabelValues(p.Name).Inc()
-		r.logger.Warn("failed, is started again", slog.String("part", p.Name), slog.String("error", err.Error()), slog.Duration("delay", pause))
+		r.logger.Warn("part failed, restarting", slog.String(logkey.Part, p.Name),
+			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		if err := retry.Sleep(p.ctx, pause); err != nil {
 			return
 		}
 	}
 }
 
-// drain stops the parts, those that come after others first, and returns the names of those that did
-// not end in time. The ops listener is the last to go.
+// drain stops each part before its dependencies and returns the names of those that did not stop in
+// time. The ops listener stops last.
 func (r *run) drain() []string {
 	timeout := time.NewTimer(r.options.Config.DrainTimeout)
 	defer timeout.Stop()
@@ -278,24 +283,24 @@ func (r *run) drain() []string {
 	case <-allStopped:
 	case <-timeout.C:
 		late = r.late()
-		r.cancelFinish()
+		r.cancelDrain()
 		for _, p := range r.parts {
 			p.cancel()
 		}
-		within(straggle, allStopped)
+		within(lateTimeout, allStopped)
 	}
 	r.ops.cancel()
-	if !within(straggle, r.ops.stopped) {
-		r.cancelFinish()
-		within(straggle, r.ops.stopped)
+	if !within(lateTimeout, r.ops.stopped) {
+		r.cancelDrain()
+		within(lateTimeout, r.ops.stopped)
 	}
 	return late
 }
 
-// stop ends a part once nothing needs it any more.
+// stop stops a part after the parts that depend on it.
 func (r *run) stop(p *running) {
 	for _, other := range r.parts {
-		if slices.Contains(other.needs(), p.Name) {
+		if slices.Contains(other.dependencies(), p.Name) {
 			<-other.stopped
 		}
 	}

@@ -95,20 +95,20 @@ func (r *record) add(name string) {
 	r.names = append(r.names, name)
 }
 
-func TestAPartThatFailsSaysWhyAndIsStartedAgain(t *testing.T) {
+func TestFailedPartReportsTheReasonAndRestarts(t *testing.T) {
 	t.Parallel()
 	heal := make(chan struct{})
-	p := start(t, nil, service.Part{Name: "flaky", Run: func(ctx context.Context, self *service.Handle) error {
+	p := start(t, nil, service.Part{Name: "flaky", Run: func(ctx context.Context, part *service.Handle) error {
 		select {
 		case <-heal:
 		default:
 			return errors.New("the database is away")
 		}
-		self.Ready()
+		part.Ready()
 		<-ctx.Done()
 		return ctx.Err()
-	}}, service.Part{Name: "late", StartAfter: []string{"flaky"}, Run: func(ctx context.Context, self *service.Handle) error {
-		self.Ready()
+	}}, service.Part{Name: "late", StartAfter: []string{"flaky"}, Run: func(ctx context.Context, part *service.Handle) error {
+		part.Ready()
 		<-ctx.Done()
 		return nil
 	}})
@@ -138,7 +138,7 @@ func count(t *testing.T, metrics *prometheus.Registry, name, part string) float6
 	return 0
 }
 
-func TestAPermanentErrorEndsTheService(t *testing.T) {
+func TestPermanentErrorEndsTheService(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
 	p := start(t, nil, until("other", ended), service.Part{Name: "broken", StartAfter: []string{"other"}, Run: func(context.Context, *service.Handle) error {
@@ -150,11 +150,11 @@ func TestAPermanentErrorEndsTheService(t *testing.T) {
 	require.Equal(t, []string{"other"}, ended.names, "the others are drained")
 }
 
-func TestAJobThatIsDoneStaysReady(t *testing.T) {
+func TestCompletedPartStaysReady(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil, service.Part{Name: "migration", Run: func(context.Context, *service.Handle) error { return nil }},
-		service.Part{Name: "reader", StartAfter: []string{"migration"}, Run: func(ctx context.Context, self *service.Handle) error {
-			self.Ready()
+		service.Part{Name: "reader", StartAfter: []string{"migration"}, Run: func(ctx context.Context, part *service.Handle) error {
+			part.Ready()
 			<-ctx.Done()
 			return nil
 		}})
@@ -163,7 +163,7 @@ func TestAJobThatIsDoneStaysReady(t *testing.T) {
 	require.NoError(t, <-p.ended)
 }
 
-func TestPartsEndInTheOrderOfTheirUses(t *testing.T) {
+func TestPartsStopInOrder(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
 	p := start(t, nil, until("database", ended), until("nats", ended), until("outbox", ended, "database", "nats"), until("api", ended, "outbox", "database"))
@@ -174,17 +174,17 @@ func TestPartsEndInTheOrderOfTheirUses(t *testing.T) {
 	require.ElementsMatch(t, []string{"database", "nats"}, ended.names[2:])
 }
 
-func TestADrainThatTakesTooLongNamesItsParts(t *testing.T) {
+func TestDrainTimeoutNamesTheParts(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
 	cut := make(chan struct{})
 	p := start(t, func(cfg *service.Config) { cfg.DrainTimeout = 20 * time.Millisecond }, until("quick", ended),
-		service.Part{Name: "slow", StopBefore: []string{"quick"}, Run: func(ctx context.Context, self *service.Handle) error {
-			self.Ready()
+		service.Part{Name: "slow", StopBefore: []string{"quick"}, Run: func(ctx context.Context, part *service.Handle) error {
+			part.Ready()
 			<-ctx.Done()
-			<-self.DrainContext().Done()
+			<-part.DrainContext().Done()
 			close(cut)
-			return self.DrainContext().Err()
+			return part.DrainContext().Err()
 		}})
 	<-p.ready
 	p.cancel()
@@ -194,7 +194,7 @@ func TestADrainThatTakesTooLongNamesItsParts(t *testing.T) {
 	require.ErrorContains(t, err, "not drained within 20ms: quick, slow", "quick was kept for slow")
 }
 
-func TestChecksDecideAndDegrade(t *testing.T) {
+func TestChecksSetReadiness(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	reply := errors.New("no route to host")
@@ -216,7 +216,7 @@ lockstep_part_ready{part="postgres"} 0
 	require.NoError(t, service.Degraded(nil))
 }
 
-func TestAServiceWithoutPartsIsReady(t *testing.T) {
+func TestServiceWithoutPartsIsReady(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil)
 	<-p.ready
@@ -228,7 +228,7 @@ func TestAServiceWithoutPartsIsReady(t *testing.T) {
 	require.Equal(t, 404, code)
 }
 
-func TestAnAddressInUseEndsTheServiceAndFreesTheOthers(t *testing.T) {
+func TestAddressInUseEndsTheService(t *testing.T) {
 	t.Parallel()
 	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestAnAddressInUseEndsTheServiceAndFreesTheOthers(t *testing.T) {
 	require.ErrorIs(t, opened.Close(), net.ErrClosed)
 }
 
-func TestRunRefusesPartsThatCannotWork(t *testing.T) {
+func TestRunRejectsInvalidParts(t *testing.T) {
 	t.Parallel()
 	run := func(context.Context) error { return nil }
 	with := func(name string, uses, after []string) service.Part {
@@ -254,12 +254,12 @@ func TestRunRefusesPartsThatCannotWork(t *testing.T) {
 		return part
 	}
 	for want, parts := range map[string][]service.Part{
-		`part name ""`:            {service.Func("", run)},
-		`part name "ops"`:         {service.Func("ops", run)},
-		`part name "a"`:           {service.Func("a", run), service.Func("a", run)},
-		`part a needs "b", which`: {with("a", []string{"b"}, nil)},
-		"part a needs itself":     {with("a", nil, []string{"b"}), with("b", []string{"a"}, nil)},
-		"part b needs itself":     {service.Func("a", run), with("b", nil, []string{"b"})},
+		`part name ""`:                       {service.Func("", run)},
+		`part name "ops"`:                    {service.Func("ops", run)},
+		`part name "a"`:                      {service.Func("a", run), service.Func("a", run)},
+		`part a depends on unknown part "b"`: {with("a", []string{"b"}, nil)},
+		"part a depends on itself":           {with("a", nil, []string{"b"}), with("b", []string{"a"}, nil)},
+		"part b depends on itself":           {service.Func("a", run), with("b", nil, []string{"b"})},
 	} {
 		p := start(t, nil, parts...)
 		require.ErrorContains(t, <-p.ended, want)

@@ -79,7 +79,7 @@ func greeterMain(out io.Writer, entered chan<- struct{}, release <-chan struct{}
 	}
 }
 
-func TestAWholeServiceIsConfiguredServesAndDrains(t *testing.T) {
+func TestServiceIsConfiguredServesAndDrains(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "greeter.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("greeting: good day\ntelemetry: {log_level: debug}\n"), 0o600))
@@ -180,7 +180,7 @@ func TestExecuteStatus(t *testing.T) {
 	}
 }
 
-func TestASecondSignalEndsAtOnce(t *testing.T) {
+func TestSecondSignalExitsAtOnce(t *testing.T) {
 	t.Parallel()
 	signals, exits, release := make(chan os.Signal, 2), make(chan int, 1), make(chan struct{})
 	done := make(chan int, 1)

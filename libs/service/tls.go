@@ -30,8 +30,8 @@ func (t TLS) config(logger *slog.Logger) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// certificate is a key pair that is read again when a file's time changes, so that rotation needs no
-// restart. A pair that cannot be read (half written) leaves the old one in use.
+// certificate is a key pair that is read again when a file's time changes, so that rotation needs
+// no restart. A pair that cannot be read (half written) leaves the old one in use.
 type certificate struct {
 	files  TLS
 	logger *slog.Logger

@@ -18,8 +18,8 @@ func Inject(ctx context.Context, header nats.Header) {
 	newPropagator().Inject(ctx, headerCarrier(header))
 }
 
-// Extract returns ctx with the trace that the headers of a message carry; ctx itself when they carry
-// none or it is malformed.
+// Extract returns ctx with the trace that the headers of a message carry; ctx itself when they
+// carry none or it is malformed.
 func Extract(ctx context.Context, header nats.Header) context.Context {
 	return newPropagator().Extract(ctx, headerCarrier(header))
 }

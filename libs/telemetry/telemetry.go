@@ -31,7 +31,8 @@ type Options struct {
 	Exporter sdktrace.SpanExporter
 }
 
-// Telemetry is what a service hands to its parts. The fields are never nil and safe for concurrent use.
+// Telemetry is what a service hands to its parts. The fields are never nil and safe for concurrent
+// use.
 type Telemetry struct {
 	Logger     *slog.Logger
 	Traces     trace.TracerProvider
@@ -104,8 +105,8 @@ func (t *Telemetry) Transport(base http.RoundTripper) http.RoundTripper {
 		otelhttp.WithPropagators(t.Propagator))
 }
 
-// Connect traces calls, on handlers and clients. Handlers take over the caller's trace, so serve them
-// only to callers that are trusted to name one.
+// Connect traces calls, on handlers and clients. Handlers take over the caller's trace, so serve
+// them only to callers that are trusted to name one.
 func (t *Telemetry) Connect() (connect.Interceptor, error) {
 	interceptor, err := otelconnect.NewInterceptor(
 		otelconnect.WithTracerProvider(t.Traces),

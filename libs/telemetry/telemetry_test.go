@@ -57,7 +57,7 @@ func lines(t *testing.T, log []byte) []map[string]any {
 	return all
 }
 
-func TestLogEntriesCarryTheirTrace(t *testing.T) {
+func TestLogEntriesCarryTheTrace(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	tel := open(t, telemetry.DefaultConfig(), telemetry.Options{Out: &log})
@@ -104,7 +104,7 @@ func TestLogLevelAndFormat(t *testing.T) {
 	}
 }
 
-func TestTheTraceCrossesNATSHeaders(t *testing.T) {
+func TestTraceCrossesNATSHeaders(t *testing.T) {
 	t.Parallel()
 	tel := open(t, telemetry.DefaultConfig(), telemetry.Options{})
 	ctx, span := tel.Tracer.Start(t.Context(), "send")
@@ -141,7 +141,7 @@ func FuzzExtract(f *testing.F) {
 	})
 }
 
-func TestTheRegistrySaysWhatRuns(t *testing.T) {
+func TestRegistryContainsBuildInfo(t *testing.T) {
 	t.Parallel()
 	one := open(t, telemetry.DefaultConfig(), telemetry.Options{})
 	two := open(t, telemetry.DefaultConfig(), telemetry.Options{})
@@ -227,7 +227,7 @@ func TestSpansReachACollectorOfEitherProtocol(t *testing.T) {
 	}
 }
 
-func TestACollectorThatFailsCostsSpansOnly(t *testing.T) {
+func TestFailingCollectorLosesSpansOnly(t *testing.T) {
 	t.Parallel()
 	o := startCollector(t)
 	o.broken = true
@@ -242,7 +242,7 @@ func TestACollectorThatFailsCostsSpansOnly(t *testing.T) {
 	require.Contains(t, log.String(), `"lost":1`)
 }
 
-func TestTheStandardVariablesTurnTracesOn(t *testing.T) {
+func TestStandardVariablesEnableTraces(t *testing.T) {
 	t.Parallel()
 	env := func(pairs ...string) telemetry.Options {
 		return telemetry.Options{Out: io.Discard, Service: "x", Getenv: func(name string) string {

@@ -9,19 +9,22 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// AgentConsumer is a durable pull consumer made for an agent in advance, since agents may not make any.
+// AgentConsumer is a durable pull consumer made for an agent in advance, since agents may not make
+// any.
 type AgentConsumer struct {
 	Stream string
 	Config jetstream.ConsumerConfig
 }
 
-// DispatcherConsumer is the name of the consumers an agent's dispatcher reads DESIRED and CONTROL with.
+// DispatcherConsumer is the name of the consumers an agent's dispatcher reads DESIRED and CONTROL
+// with.
 func DispatcherConsumer(agent int64) string { return "dispatcher-" + strconv.FormatInt(agent, 10) }
 
 // WatcherConsumer is the name of the consumer an agent's watcher reads CONTROL with.
 func WatcherConsumer(agent int64) string { return "watcher-" + strconv.FormatInt(agent, 10) }
 
-// AgentConsumers returns every consumer an agent needs: each delivers all and is acknowledged explicitly.
+// AgentConsumers returns every consumer an agent needs: each delivers all and is acknowledged
+// explicitly.
 func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 	config := func(name, filter string) jetstream.ConsumerConfig {
 		return jetstream.ConsumerConfig{
@@ -29,7 +32,8 @@ func AgentConsumers(cell Cell, agent int64) []AgentConsumer {
 			FilterSubject: filter,
 			DeliverPolicy: jetstream.DeliverAllPolicy,
 			AckPolicy:     jetstream.AckExplicitPolicy,
-			// Agents acknowledge when they have taken a message, so this is how late one comes that a broken connection lost.
+			// Agents acknowledge when they have taken a message, so this is how late one comes that
+			// a broken connection lost.
 			AckWait:       10 * time.Second,
 			MaxAckPending: 1000,
 			Replicas:      1,

@@ -25,7 +25,8 @@ const (
 
 func options() topology.Options { return topology.Options{StorageBytes: 100 << 20} }
 
-// TestStreamsOfAnEarlierVersionAreUpdated begins with what version 1 made: streams whose messages stay for ever.
+// TestStreamsOfAnEarlierVersionAreUpdated begins with what version 1 made: streams whose messages
+// stay for ever.
 func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
@@ -74,7 +75,7 @@ func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 	require.Equal(t, uint64(1), log.CachedInfo().State.Msgs, "what was said before")
 }
 
-func TestTheBucketOfRelaysIsMadeWhereItIsMissing(t *testing.T) {
+func TestEnsureRelaysCreatesTheBucket(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	js := natstest.JetStream(t, server)
@@ -82,7 +83,8 @@ func TestTheBucketOfRelaysIsMadeWhereItIsMissing(t *testing.T) {
 		require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, options()))
 		kv, err := js.KeyValue(t.Context(), topology.BucketRelays)
 		require.NoError(t, err)
-		// It is all that a relay asks of a bucket: what it says expires, what is removed leaves nothing behind.
+		// It is all that a relay asks of a bucket: what it says expires, what is removed leaves
+		// nothing behind.
 		watcher, err := kv.WatchAll(t.Context())
 		require.NoError(t, err)
 		_, err = js.Publish(t.Context(), "$KV.RELAYS.relay.a", nil, jetstream.WithMsgTTL(time.Second))
@@ -104,7 +106,7 @@ func TestTheBucketOfRelaysIsMadeWhereItIsMissing(t *testing.T) {
 	}
 }
 
-func TestAnOldReplicaDoesNotRevertANewOne(t *testing.T) {
+func TestOldReplicaDoesNotRevertStreams(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
 	ctx := t.Context()

@@ -9,10 +9,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// BucketRelays is the key-value bucket in which relays tell each other what they hold, and StreamRelays the stream that it is. It is in the memory of the servers: what is in it is
-// said again whenever it is made anew.
+// BucketRelays is the key-value bucket in which relays tell each other what they hold, and
+// StreamRelays the stream that it is. It is in the memory of the servers: what is in it is said
+// again whenever it is made anew.
 //
-// Whoever may make or change a stream may have it copy every other stream, and write below every subject. Relays talk to strangers and may not: the state service makes it.
+// Whoever may make or change a stream may have it copy every other stream, and write below every
+// subject. Relays talk to strangers and may not: the state service makes it.
 const (
 	BucketRelays = "RELAYS"
 	StreamRelays = "KV_" + BucketRelays
@@ -25,7 +27,8 @@ const (
 	relaysEntry = 8 << 10
 )
 
-// EnsureRelays makes [BucketRelays] where it is missing, or of a lower [Version]. A server that was started again has lost it.
+// EnsureRelays makes [BucketRelays] where it is missing, or of a lower [Version]. A server that was
+// started again has lost it.
 func EnsureRelays(ctx context.Context, js jetstream.JetStream, opts Options) error {
 	err := ensure(ctx, js, jetstream.StreamConfig{
 		Name: StreamRelays, Description: "Which relay holds a connection to which replica of which agent.",

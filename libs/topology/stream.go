@@ -7,7 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only a higher one.
+// Version of the declarations below. Raise it with every change of [Streams]; [Ensure] applies only
+// a higher one.
 const Version = 5
 
 // MaxMessageSize is the largest message of any stream, headers included, in bytes (1 MiB).
@@ -30,7 +31,8 @@ const (
 
 const (
 	day = 24 * time.Hour
-	// The server's own default is 1,000, which agent 1,001 would hit; per-agent consumers are cheap.
+	// The server's own default is 1,000, which agent 1,001 would hit; per-agent consumers are
+	// cheap.
 	maxConsumers = 100_000
 )
 
@@ -44,24 +46,32 @@ type Stream struct {
 	Writer string
 	// MaxAge of a message; 0 keeps it for ever.
 	MaxAge time.Duration
-	// Share of the cell's storage that the stream may fill, in percent; the server reserves it. All shares together are 100. At the limit
-	// the oldest messages go first, except where DiscardNew refuses the newest.
+	// Share of the cell's storage that the stream may fill, in percent; the server reserves it. All
+	// shares together are 100. At the limit the oldest messages go first, except where DiscardNew
+	// refuses the newest.
 	Share int
 	// LastPerSubject keeps only the last message of each subject.
 	LastPerSubject bool
-	// DiscardNew refuses new messages at its share instead of dropping old ones: for streams that are a truth, not a history.
+	// DiscardNew refuses new messages at its share instead of dropping old ones: for streams that
+	// are a truth, not a history.
 	DiscardNew bool
 	// Sealed against deletion and purge for ever: a public record.
 	Record bool
-	// Duplicates is the window in which a repeated Nats-Msg-Id is dropped. Streams that agents write get the shortest: they carry no message ids.
+	// Duplicates is the window in which a repeated Nats-Msg-Id is dropped. Streams that agents
+	// write get the shortest: they carry no message ids.
 	Duplicates time.Duration
-	// Fading lets a message name how long it stays (header Nats-TTL): what is over goes away by itself.
+	// Fading lets a message name how long it stays (header Nats-TTL): what is over goes away by
+	// itself.
 	Fading bool
-	// Echo is the family on which the server says each message again once it is stored, to whoever listens at that moment: what the stream has refused is not
-	// heard there. With the message goes its place on the stream (Nats-Sequence, Nats-Last-Sequence of its subject). No stream captures it.
+	// Echo is the family on which the server says each message again once it is stored, to whoever
+	// listens at that moment: what the stream has refused is not heard there. With the message goes
+	// its place on the stream (Nats-Sequence, Nats-Last-Sequence of its subject). No stream
+	// captures it.
 	Echo string
-	// CopyOf is the family whose messages are copied here by their writer, but those that say nothing new. The server's own copying would not do: it leaves
-	// the sequence that the original expected in the copy, which then is refused as soon as the two streams have counted differently.
+	// CopyOf is the family whose messages are copied here by their writer, but those that say
+	// nothing new. The server's own copying would not do: it leaves the sequence that the original
+	// expected in the copy, which then is refused as soon as the two streams have counted
+	// differently.
 	CopyOf string
 }
 
@@ -124,7 +134,8 @@ const versionKey = "lockstep.dev/topology"
 type Options struct {
 	// Replicas of each stream: 1 for development, 3 for production. Defaults to 1.
 	Replicas int
-	// StorageBytes that all streams together may fill on one server. Defaults to 8 GiB. The server must have as much.
+	// StorageBytes that all streams together may fill on one server. Defaults to 8 GiB. The server
+	// must have as much.
 	StorageBytes int64
 }
 

@@ -10,8 +10,9 @@ import (
 // Root is the first token of every subject.
 const Root = "lockstep"
 
-// RevisionHeader is the header of what a service tells of things it owns: a decimal number that grows with each message of a subject, whatever becomes of the
-// stream or of the service's database.
+// RevisionHeader is the header of what a service tells of things it owns: a decimal number that
+// grows with each message of a subject, whatever becomes of the stream or of the service's
+// database.
 const RevisionHeader = "Lockstep-Revision"
 
 // Families of subjects: the token after the cell.
@@ -31,14 +32,16 @@ const (
 	FamilySecret     = "secret"
 )
 
-// TokenWorkload follows the agent in the subjects of workloads whose rollouts are followed: other than those of workspaces, so that nobody need
-// read both.
+// TokenWorkload follows the agent in the subjects of workloads whose rollouts are followed: other
+// than those of workspaces, so that nobody need read both.
 const TokenWorkload = "workload"
 
-// TokenCluster stands where other subjects of observations have their agent, in those of what is decided about a whole cluster: no agent can write there.
+// TokenCluster stands where other subjects of observations have their agent, in those of what is
+// decided about a whole cluster: no agent can write there.
 const TokenCluster = "cluster"
 
-// Cell builds the subjects of one cell: one NATS system and one PostgreSQL. It is a DNS label, see [ValidateCell].
+// Cell builds the subjects of one cell: one NATS system and one PostgreSQL. It is a DNS label, see
+// [ValidateCell].
 type Cell string
 
 // ValidateCell says what is wrong with a cell's name, or nil.
@@ -60,12 +63,14 @@ func (c Cell) Prefix(family string) string { return Root + "." + string(c) + "."
 // All matches every subject of a family.
 func (c Cell) All(family string) string { return c.Prefix(family) + ".>" }
 
-// Observed is the subject of observations of one object. Pods and ReplicaSets travel under their owner's subject. A cluster-scoped object has namespace "".
+// Observed is the subject of observations of one object. Pods and ReplicaSets travel under their
+// owner's subject. A cluster-scoped object has namespace "".
 func (c Cell) Observed(agent int64, kind, namespace, name string) string {
 	return c.agent(FamilyObserved, agent) + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
 }
 
-// ObservedWorkload is the subject of observations of one workload whose rollouts are followed, and of what keeps its revisions.
+// ObservedWorkload is the subject of observations of one workload whose rollouts are followed, and
+// of what keeps its revisions.
 func (c Cell) ObservedWorkload(agent int64, kind, namespace, name string) string {
 	return c.agent(FamilyObserved, agent) + "." + TokenWorkload + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
 }
@@ -81,7 +86,8 @@ func (c Cell) ObservedRejected(agent int64) string {
 	return c.agent(FamilyObserved, agent) + ".rejected"
 }
 
-// ObservedClusterReleased is the subject of releases of a cluster, which the service deploys writes.
+// ObservedClusterReleased is the subject of releases of a cluster, which the service deploys
+// writes.
 func (c Cell) ObservedClusterReleased(cluster string) string {
 	return c.Prefix(FamilyObserved) + "." + TokenCluster + "." + Escape(cluster) + ".released"
 }
@@ -147,7 +153,8 @@ func (c Cell) DeployAll(cluster, namespace, kind, name string) string {
 	return c.deploy(cluster, namespace, kind, name) + ".*"
 }
 
-// Sink is where a fact about a deploy is put that one sink shall deliver again: the subject of the fact below sink.<name>.
+// Sink is where a fact about a deploy is put that one sink shall deliver again: the subject of the
+// fact below sink.<name>.
 func (c Cell) Sink(name, subject string) string {
 	return c.Prefix(FamilySink) + "." + Escape(name) + "." + strings.TrimPrefix(subject, Root+"."+string(c)+".")
 }
@@ -178,7 +185,8 @@ func (c Cell) Directory(kind, id string) string {
 	return c.Prefix(FamilyDirectory) + "." + Escape(kind) + "." + Escape(id)
 }
 
-// Dead is where a service puts a message that it cannot process: the original subject below dead.<service>.
+// Dead is where a service puts a message that it cannot process: the original subject below
+// dead.<service>.
 func (c Cell) Dead(service, subject string) string {
 	return c.Prefix(FamilyDead) + "." + Escape(service) + "." + strings.TrimPrefix(subject, Root+"."+string(c)+".")
 }
@@ -221,8 +229,9 @@ func Parse(subject string) (Subject, error) {
 	return Subject{Cell: Cell(parts[1]), Family: parts[2], Tokens: tokens}, nil
 }
 
-// Agent is the agent whose subject it is: the first key token of observed, desired, applied, control, secret and agent subjects. This token,
-// and nothing a message says, is an agent's identity, since the server lets each agent publish below its own only.
+// Agent is the agent whose subject it is: the first key token of observed, desired, applied,
+// control, secret and agent subjects. This token, and nothing a message says, is an agent's
+// identity, since the server lets each agent publish below its own only.
 func (s Subject) Agent() (int64, error) {
 	switch s.Family {
 	case FamilyObserved, FamilyDesired, FamilyDesiredLog, FamilyApplied, FamilyControl, FamilySecret, FamilyAgent:
@@ -238,8 +247,9 @@ func (s Subject) Agent() (int64, error) {
 
 const upperHex = "0123456789ABCDEF"
 
-// Escape makes any string one subject token: dots, wildcards, percent signs, spaces, control characters and bytes that are no
-// valid UTF-8 become %XX. Ordinary Kubernetes names without dots are unchanged. An empty string becomes "%".
+// Escape makes any string one subject token: dots, wildcards, percent signs, spaces, control
+// characters and bytes that are no valid UTF-8 become %XX. Ordinary Kubernetes names without dots
+// are unchanged. An empty string becomes "%".
 func Escape(token string) string {
 	if token == "" {
 		return "%"
@@ -270,7 +280,8 @@ func Escape(token string) string {
 
 func special(c byte) bool { return c == '.' || c == '*' || c == '>' || c == '%' }
 
-// Unescape undoes [Escape]. It refuses what Escape cannot have made, so that every string has one spelling.
+// Unescape undoes [Escape]. It refuses what Escape cannot have made, so that every string has one
+// spelling.
 func Unescape(token string) (string, error) {
 	if token == "%" {
 		return "", nil

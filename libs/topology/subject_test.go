@@ -30,7 +30,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-func TestParseUndoesTheBuilders(t *testing.T) {
+func TestParseInvertsTheBuilders(t *testing.T) {
 	t.Parallel()
 	s, err := topology.Parse(topology.Cell("local").Observed(7, "deployment", "", "a.b*c>d%e f"))
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestParseUndoesTheBuilders(t *testing.T) {
 	require.Equal(t, int64(7), agent)
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseRejectsInvalidSubjects(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{"", "lockstep", "lockstep.local.observed", "other.local.observed.7", "lockstep.Local.observed.7", "lockstep.local.observed.*", "lockstep.local.observed.>", "lockstep.local.observed.%2", "lockstep.local.observed.%41", "lockstep.local.observed..x"} {
 		_, err := topology.Parse(subject)
@@ -71,7 +71,7 @@ func FuzzEscape(f *testing.F) {
 	})
 }
 
-func TestStreamsShareTheStorageWhole(t *testing.T) {
+func TestStreamsShareTheStorage(t *testing.T) {
 	t.Parallel()
 	total := 0
 	for _, s := range topology.Streams() {

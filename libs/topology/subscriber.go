@@ -10,7 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Subscriber is a reader of DEPLOYS outside of Lockstep, with a durable pull consumer of its own that is made for it in advance, since it may not make any.
+// Subscriber is a reader of DEPLOYS outside of Lockstep, with a durable pull consumer of its own
+// that is made for it in advance, since it may not make any.
 type Subscriber struct {
 	// Name is a DNS label.
 	Name string
@@ -21,10 +22,12 @@ type Subscriber struct {
 }
 
 const (
-	// deployTokens follow the family in the subject of a fact: cluster, namespace, kind, name, fact.
+	// deployTokens follow the family in the subject of a fact: cluster, namespace, kind, name,
+	// fact.
 	deployTokens = 5
 	maxFilter    = 512
-	// subscriberAckWait is how late a fact comes again that a subscriber has taken and not acknowledged.
+	// subscriberAckWait is how late a fact comes again that a subscriber has taken and not
+	// acknowledged.
 	subscriberAckWait = 30 * time.Second
 	subscriberPrefix  = "subscriber-"
 )
@@ -32,8 +35,9 @@ const (
 // SubscriberConsumer is the name of a subscriber's consumer on DEPLOYS.
 func SubscriberConsumer(name string) string { return subscriberPrefix + name }
 
-// Consumer is the configuration of the subscriber's consumer. It is the same whenever it is made, so that a consumer that was lost begins where the first began: what it
-// has acknowledged may come again, and nothing is missing.
+// Consumer is the configuration of the subscriber's consumer. It is the same whenever it is made,
+// so that a consumer that was lost begins where the first began: what it has acknowledged may come
+// again, and nothing is missing.
 func (s Subscriber) Consumer() jetstream.ConsumerConfig {
 	cfg := jetstream.ConsumerConfig{
 		Durable:       SubscriberConsumer(s.Name),
@@ -67,13 +71,15 @@ func RemoveSubscriber(ctx context.Context, js jetstream.JetStream, name string) 
 	return nil
 }
 
-// SubscriberOf is the name of the subscriber whose consumer on DEPLOYS is called so, and false where it is nobody's.
+// SubscriberOf is the name of the subscriber whose consumer on DEPLOYS is called so, and false
+// where it is nobody's.
 func SubscriberOf(consumer string) (string, bool) {
 	return strings.CutPrefix(consumer, subscriberPrefix)
 }
 
-// DeployFilter reads which facts somebody wants: subjects of facts with or without lockstep.<cell> in front, with wildcards; empty for all. It returns the whole
-// subject, and an error that says what is wrong with one that is no filter, or could match no fact.
+// DeployFilter reads which facts somebody wants: subjects of facts with or without lockstep.<cell>
+// in front, with wildcards; empty for all. It returns the whole subject, and an error that says
+// what is wrong with one that is no filter, or could match no fact.
 func (c Cell) DeployFilter(filter string) (string, error) {
 	if filter == "" {
 		return c.All(FamilyDeploy), nil

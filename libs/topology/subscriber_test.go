@@ -53,7 +53,7 @@ func FuzzDeployFilter(f *testing.F) {
 	})
 }
 
-func TestWhatIsStoredIsHeardOnceAndWhatIsRefusedIsNot(t *testing.T) {
+func TestStoredMessagesAreHeardOnce(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
 	require.NoError(t, topology.Ensure(natstest.Context(t), js, cell, options()))
@@ -75,7 +75,7 @@ func TestWhatIsStoredIsHeardOnceAndWhatIsRefusedIsNot(t *testing.T) {
 	require.Equal(t, "lockstep.local.deploy_live.c1.shop.deployment.web.completed", second.Subject)
 }
 
-func TestASubscribersConsumerIsMadeAgainAsItWas(t *testing.T) {
+func TestSubscriberConsumerIsRecreatedUnchanged(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t, natstest.Server(t))
 	ctx := t.Context()

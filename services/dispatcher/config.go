@@ -8,37 +8,31 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/leader"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/services/dispatcher/desired"
 )
 
-// Config of the dispatcher.
+// Config is the configuration of the dispatcher.
 type Config struct {
 	service.Config `yaml:",inline"`
 
 	Telemetry       telemetry.Config `yaml:"telemetry" help:"logs, traces and metrics"`
-	CredentialsFile string           `yaml:"credentials_file" help:"the agent's credentials file, as made when the agent was registered; required"`
+	CredentialsFile string           `yaml:"credentials_file" help:"the agent's credentials file, written when the agent was registered; required"`
 	Kubeconfig      string           `yaml:"kubeconfig" help:"kubeconfig of the cluster; empty = the cluster that the program runs in"`
-	NamespacePrefix string           `yaml:"namespace_prefix" help:"what the name of every workspace's namespace begins with; others are never touched"`
-	PodSecurity     string           `yaml:"pod_security" oneof:"restricted|baseline|privileged" help:"the weakest pod security that a workspace's namespace may enforce"`
-	AllowedKinds    []string         `yaml:"allowed_kinds" help:"kinds of objects that are applied; a workspace with another one is refused as a whole"`
-	Workers         int              `yaml:"workers" help:"how many workspaces are worked on at a time"`
-	ApplyTimeout    time.Duration    `yaml:"apply_timeout" help:"how long one attempt at a workspace may take"`
+	NamespacePrefix string           `yaml:"namespace_prefix" help:"prefix of the names of all workspace namespaces; other namespaces are never changed"`
+	PodSecurity     string           `yaml:"pod_security" oneof:"restricted|baseline|privileged" help:"the weakest pod security level that a workspace's namespace may enforce"`
+	AllowedKinds    []string         `yaml:"allowed_kinds" help:"kinds of objects that are applied; a workspace with another kind is refused"`
+	Workers         int              `yaml:"workers" help:"number of workspaces that are applied at the same time"`
+	ApplyTimeout    time.Duration    `yaml:"apply_timeout" help:"timeout of one attempt to apply a workspace"`
 	RetryMin        time.Duration    `yaml:"retry_min" help:"pause after a workspace's first failure; it doubles with each"`
-	RetryMax        time.Duration    `yaml:"retry_max" help:"longest pause between attempts at a workspace"`
-	Lease           Lease            `yaml:"lease" help:"the lease that lets one dispatcher of an agent work at a time"`
+	RetryMax        time.Duration    `yaml:"retry_max" help:"longest pause between two attempts for a workspace"`
+	Lease           leader.Config    `yaml:"lease" help:"the lease by which one dispatcher of an agent leads"`
 }
 
-// Lease is the timing of the leader election.
-type Lease struct {
-	Duration      time.Duration `yaml:"duration" help:"how long others wait before they take over from a dispatcher that is gone without a word"`
-	RenewDeadline time.Duration `yaml:"renew_deadline" help:"after how long without renewing the lease a dispatcher stops; less than duration"`
-	RetryPeriod   time.Duration `yaml:"retry_period" help:"pause between attempts to take or renew the lease"`
-}
-
-// DefaultConfig listens for operators on 127.0.0.1:8083 and works on 8 workspaces at a time.
+// DefaultConfig listens for operators on 127.0.0.1:8083 and applies 8 workspaces at the same time.
 func DefaultConfig() Config {
 	return Config{
 		Config:          service.DefaultConfig("127.0.0.1:8083"),
@@ -50,28 +44,28 @@ func DefaultConfig() Config {
 		ApplyTimeout:    time.Minute,
 		RetryMin:        time.Second,
 		RetryMax:        5 * time.Minute,
-		Lease:           Lease{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+		Lease:           leader.DefaultConfig(),
 	}
 }
 
-// Validate returns everything that is wrong.
+// Validate returns all faults.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.CredentialsFile == "" {
-		faults = append(faults, config.Invalid("credentials_file", "is required: the file that was made when the agent was registered"))
+		faults = append(faults, config.Invalid("credentials_file", "is required: the file that was written when the agent was registered"))
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		faults = append(faults, config.Invalid("credentials_file", "%v", err))
 	}
 	if c.NamespacePrefix == "" || len(validation.IsDNS1123Label(strings.TrimSuffix(c.NamespacePrefix, "-"))) > 0 {
-		faults = append(faults, config.Invalid("namespace_prefix", "%q does not begin a namespace's name; write a-z, 0-9 and -, such as ws-", c.NamespacePrefix))
+		faults = append(faults, config.Invalid("namespace_prefix", "%q is not a prefix of a namespace name: use a-z, 0-9 and -, such as ws-", c.NamespacePrefix))
 	}
 	for _, kind := range c.AllowedKinds {
 		if !slices.Contains(desired.KindNames(), kind) {
-			faults = append(faults, config.Invalid("allowed_kinds", "%q is none of %s", kind, strings.Join(desired.KindNames(), ", ")))
+			faults = append(faults, config.Invalid("allowed_kinds", "%q is not one of %s", kind, strings.Join(desired.KindNames(), ", ")))
 		}
 	}
 	if !slices.Contains(c.AllowedKinds, desired.KindNamespace) {
-		faults = append(faults, config.Invalid("allowed_kinds", "%s is missing: every workspace has one of its own", desired.KindNamespace))
+		faults = append(faults, config.Invalid("allowed_kinds", "%s is missing: every workspace has its own namespace", desired.KindNamespace))
 	}
 	if c.Workers < 1 {
 		faults = append(faults, config.Invalid("workers", "%d is less than 1", c.Workers))
@@ -87,26 +81,10 @@ func (c Config) Validate() []error {
 	return faults
 }
 
-// Validate checks that a leader stops before others take over.
-func (l Lease) Validate() []error {
-	switch {
-	case l.RetryPeriod <= 0:
-		return []error{config.Invalid("retry_period", "%s is not a positive duration", l.RetryPeriod)}
-	case l.RenewDeadline <= l.RetryPeriod*3/2:
-		return []error{config.Invalid("renew_deadline", "%s must be more than one and a half times retry_period, %s", l.RenewDeadline, l.RetryPeriod)}
-	case l.Duration <= l.RenewDeadline:
-		return []error{config.Invalid("duration", "%s must be more than renew_deadline, %s", l.Duration, l.RenewDeadline)}
-	case l.Duration < time.Second:
-		return []error{config.Invalid("duration", "%s is less than 1s", l.Duration)}
-	default:
-		return nil
-	}
-}
-
-// Program names the binary.
+// Program describes the binary.
 func Program() config.Program {
 	return config.Program{
 		Name:  "lockstep-dispatcher",
-		About: "The dispatcher runs in a cluster, applies what the control plane desires of the agent's workspaces, and tells what became of it. It needs the agent's credentials file.",
+		About: "The dispatcher runs in a cluster, applies the desired states of the agent's workspaces, and reports the results. It needs the agent's credentials file.",
 	}
 }

@@ -5,15 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/kubeclient"
+	"lockstep.internal/libs/leader"
+	"lockstep.internal/libs/logkey"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/seal"
@@ -25,10 +26,10 @@ import (
 	"lockstep.internal/services/dispatcher/nats"
 )
 
-// secretExpiry is how long the control plane may take to answer one request for a Secret.
-const secretExpiry = 5 * time.Second
+// secretTimeout bounds one request for a Secret.
+const secretTimeout = 5 * time.Second
 
-// dispatcher is one process: it leads, or stands by.
+// dispatcher is one process: the leader or a standby.
 type dispatcher struct {
 	cfg       Config
 	agent     int64
@@ -41,14 +42,14 @@ type dispatcher struct {
 	js        jetstream.JetStream
 	client    *kube.Client
 	secrets   *nats.Secrets
+	elector   *leader.Elector
 
-	mu     sync.Mutex
-	leader string // identity of who leads, as far as known
-	self   string
-	wait   error // why desired states are not read
+	mu      sync.Mutex
+	readErr error // why desired states are not read
 }
 
-// Main runs the dispatcher until ctx is done, and drains. An error before that is one of the configuration.
+// Main runs the dispatcher until ctx ends, then drains. It returns an error for an invalid
+// configuration.
 func Main(ctx context.Context, cfg Config) (err error) {
 	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: "dispatcher", Version: service.Version()})
 	if err != nil {
@@ -64,7 +65,7 @@ func Main(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer d.client.Close()
-	defer d.conn.Close() // the part drains it; this is for a service that does not get to run its parts
+	defer d.conn.Close() // the part drains it; this is for a service that fails before it runs its parts
 	return service.Run(ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics},
 		d.conn.Part(),
 		service.Part{Name: "cluster", Check: d.client.Check},
@@ -88,13 +89,13 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	if err != nil {
 		return nil, err
 	}
-	logger := tel.Logger.With(slog.Int64("agent", credentials.AgentID))
+	logger := tel.Logger.With(slog.Int64(logkey.AgentID, credentials.AgentID))
 	m, err := newMetrics(tel.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	level, _ := desired.ParsePodSecurity(cfg.PodSecurity)
-	rest, err := kube.LoadConfig(cfg.Kubeconfig)
+	rest, err := kubeclient.Load(cfg.Kubeconfig, "")
 	if err != nil {
 		return nil, err
 	}
@@ -119,16 +120,23 @@ func newDispatcher(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*
 	}
 	return &dispatcher{
 		cfg: cfg, agent: credentials.AgentID, cell: credentials.Cell,
-		policy: desired.Policy{Agent: credentials.AgentID, NamespacePrefix: cfg.NamespacePrefix, PodSecurity: level, Kinds: cfg.AllowedKinds},
+		policy: desired.Policy{
+			Agent: credentials.AgentID, NamespacePrefix: cfg.NamespacePrefix, PodSecurity: level, Kinds: cfg.AllowedKinds,
+		},
 		logger: logger, telemetry: tel, metrics: m, conn: conn, js: js, client: client,
 		secrets: &nats.Secrets{
-			Conn: conn.Conn, Cell: credentials.Cell, Agent: credentials.AgentID, Key: key, Sealer: credentials.SealerKey, Expiry: secretExpiry,
+			Conn: conn.Conn, Cell: credentials.Cell, AgentID: credentials.AgentID, Key: key,
+			SealerKey: credentials.SealerKey, Timeout: secretTimeout,
 		},
-		self: identity(),
+		elector: leader.New(leader.Options{
+			Config: cfg.Lease, Leases: client.Leases(), Namespace: kube.AgentNamespace(credentials.AgentID), Name: LeaseName,
+			Identity: leader.NewIdentity(), Logger: logger,
+			EnsureNamespace: func(ctx context.Context) error { return client.EnsureAgentNamespace(ctx, credentials.AgentID) },
+		}),
 	}, nil
 }
 
-// validate is for programs that fill the configuration themselves.
+// validate checks the configuration of programs that do not load it from a file.
 func validate(cfg Config) error {
 	binding, err := config.Bind(&cfg, "")
 	if err != nil {
@@ -137,72 +145,47 @@ func validate(cfg Config) error {
 	return binding.Validate()
 }
 
-// identity tells dispatchers apart: by machine for people, and for certain.
-func identity() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return host + "_" + uuid.NewString()
+// LeaseName is the name of the leader's Lease in the agent's namespace.
+const LeaseName = "dispatcher"
+
+// run takes part in the election until ctx ends.
+func (d *dispatcher) run(ctx context.Context, part *service.Handle) error {
+	part.Ready() // a standby is ready
+	return d.elector.Run(ctx, part.DrainContext(), func(ctx, drain context.Context, _ bool) error {
+		d.logger.InfoContext(ctx, "started leading")
+		session := d.newLeaderSession()
+		d.metrics.setLeading(session)
+		defer d.metrics.setLeading(nil)
+		return session.run(ctx, drain)
+	})
 }
 
-// run waits for the lease and leads, again and again.
-func (d *dispatcher) run(ctx context.Context, self *service.Handle) error {
-	election := kube.Election{
-		Client: d.client, Agent: d.agent, Identity: d.self, Logger: d.logger, Follow: d.follow,
-		Timing: kube.Timing{Duration: d.cfg.Lease.Duration, RenewDeadline: d.cfg.Lease.RenewDeadline, RetryPeriod: d.cfg.Lease.RetryPeriod},
-	}
-	for ctx.Err() == nil {
-		self.Ready() // standing by is all that is asked of one that does not lead
-		err := election.Run(ctx, self.DrainContext(), d.lead)
-		if err != nil && !errors.Is(err, kube.ErrLost) {
-			return err
-		}
-		if err != nil {
-			d.logger.WarnContext(ctx, "no longer leading", slog.String("error", err.Error()))
-		}
-	}
-	return nil
-}
-
-func (d *dispatcher) lead(ctx, work context.Context) error {
-	d.logger.InfoContext(ctx, "leading")
-	current := d.newLeadership()
-	d.metrics.leads(current)
-	defer d.metrics.leads(nil)
-	return current.run(ctx, work)
-}
-
-func (d *dispatcher) follow(leader string) {
+func (d *dispatcher) setReadError(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.leader = leader
+	d.readErr = err
 }
 
-func (d *dispatcher) waiting(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.wait = err
-}
-
-// maxWaiting is how many results may wait for NATS before it is worth a word.
+// maxWaiting is the number of unacknowledged results from which on the service is degraded.
 const maxWaiting = 100
 
-// check says why nothing is dispatched. Standing by is shown, and no reason to be not ready.
+// check reports why desired states are not applied. A standby is ready, and shown as degraded.
 func (d *dispatcher) check(context.Context) error {
 	d.mu.Lock()
-	leader, wait := d.leader, d.wait
+	readErr := d.readErr
 	d.mu.Unlock()
 	current := d.metrics.current.Load()
 	switch {
-	case current == nil && leader == "":
+	case current == nil && d.elector.Err() != nil:
+		return d.elector.Err()
+	case current == nil && d.elector.Holder() == "":
 		return service.Degraded(errors.New("waiting for the lease"))
 	case current == nil:
-		return service.Degraded(fmt.Errorf("standing by: %s holds the lease", leader))
-	case wait != nil:
-		return wait
+		return service.Degraded(fmt.Errorf("standby: %s holds the lease", d.elector.Holder()))
+	case readErr != nil:
+		return readErr
 	case current.publisher.Waiting() > maxWaiting:
-		return service.Degraded(fmt.Errorf("%d results wait to be told", current.publisher.Waiting()))
+		return service.Degraded(fmt.Errorf("%d results are not published yet", current.publisher.Waiting()))
 	default:
 		return nil
 	}

@@ -13,9 +13,9 @@ import (
 	"lockstep.internal/services/dispatcher"
 )
 
-func TestAWorkspacesWholeLife(t *testing.T) {
+func TestWorkspaceLifecycle(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	p.start(p.config())
 	ctx := p.context()
 
@@ -51,9 +51,9 @@ func TestAWorkspacesWholeLife(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "really gone when it is told")
 }
 
-func TestWhatIsRefusedIsToldOnceAndHealsWithTheNextRevision(t *testing.T) {
+func TestRefusalIsReportedOnceAndEndsWithTheNextRevision(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	p.start(p.config())
 	w := p.workspace()
 	manifest := p.configMap(w, "files", "1")
@@ -67,9 +67,9 @@ func TestWhatIsRefusedIsToldOnceAndHealsWithTheNextRevision(t *testing.T) {
 	require.Equal(t, 2, next[events.Applied](p, "applied").DesiredRevision)
 }
 
-func TestFailuresAreToldAndTriedAgain(t *testing.T) {
+func TestFailuresAreReportedAndRetried(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	p.start(p.config())
 	w := p.workspace()
 	w.Manifests = []map[string]any{p.configMap(w, "files", "1")}
@@ -86,9 +86,9 @@ func TestFailuresAreToldAndTriedAgain(t *testing.T) {
 	require.Greater(t, until[events.Applied](p, "applied").Attempt, 3)
 }
 
-func TestANewLeaderIsToldEverythingAnew(t *testing.T) {
+func TestNewLeaderReadsEverythingAgain(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	_, stop := p.start(p.config())
 	w := p.workspace()
 	w.Manifests = []map[string]any{p.configMap(w, "files", "1")}
@@ -118,7 +118,7 @@ func TestANewLeaderIsToldEverythingAnew(t *testing.T) {
 
 func TestResultsWaitForNATS(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	addrs, _ := p.start(p.config())
 	w := p.workspace()
 	w.Manifests = []map[string]any{p.configMap(w, "files", "1")}
@@ -145,9 +145,9 @@ func status(t *testing.T, addr string) int {
 	return response.StatusCode
 }
 
-func TestTheTraceGoesThrough(t *testing.T) {
+func TestTraceContinuesToTheResult(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	p.start(p.config())
 	w := p.workspace()
 	w.Manifests = []map[string]any{p.configMap(w, "files", "1")}
@@ -157,7 +157,7 @@ func TestTheTraceGoesThrough(t *testing.T) {
 	require.NotContains(t, result.Extensions()["traceparent"], "b7ad6b7169203331")
 }
 
-func TestMainRefusesAConfigurationThatCannotWork(t *testing.T) {
+func TestMainRejectsInvalidConfig(t *testing.T) {
 	t.Parallel()
 	cfg := dispatcher.DefaultConfig()
 	cfg.Workers = 0
@@ -168,9 +168,9 @@ func TestMainRefusesAConfigurationThatCannotWork(t *testing.T) {
 	require.ErrorContains(t, err, "lease.duration")
 }
 
-func TestWhatIsAppliedIsTold(t *testing.T) {
+func TestAppliedObjectsAreReported(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	p.start(p.config())
 	w := p.workspace()
 	w.Manifests = []map[string]any{p.deployment(w)}
@@ -183,9 +183,9 @@ func TestWhatIsAppliedIsTold(t *testing.T) {
 	require.Empty(t, applied.Repaired)
 }
 
-func TestEverythingIsRepairedWhenAFullResyncIsAskedFor(t *testing.T) {
+func TestResyncRequestStartsARepair(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "before", Cause: events.ResyncRequestCauseOperator})
 	addrs, _ := p.start(p.config())
 	var all []events.DesiredWorkspace
@@ -229,9 +229,9 @@ func TestEverythingIsRepairedWhenAFullResyncIsAskedFor(t *testing.T) {
 	require.Equal(t, "mine", p.value(all[4]))
 }
 
-func TestARefusedRevisionKeepsNoLowerOneOut(t *testing.T) {
+func TestRefusedRevisionDoesNotBlockALowerOne(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	p.start(p.config())
 	w := p.workspace()
 	good := []map[string]any{p.configMap(w, "files", "1")}
@@ -248,7 +248,7 @@ func TestARefusedRevisionKeepsNoLowerOneOut(t *testing.T) {
 
 func TestOnlyAllowedKindsAreApplied(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	cfg := p.config()
 	cfg.AllowedKinds = []string{"Namespace", "ConfigMap"}
 	p.start(cfg)
@@ -270,9 +270,9 @@ func TestOnlyAllowedKindsAreApplied(t *testing.T) {
 	require.Equal(t, "1", p.value(w), "nothing of it is touched")
 }
 
-func TestASupersededRevisionTellsTheClustersOwn(t *testing.T) {
+func TestSupersededRevisionReportsTheClustersRevision(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	_, stop := p.start(p.config())
 	w := p.workspace()
 	w.DesiredRevision, w.Manifests = 9, []map[string]any{p.configMap(w, "files", "1")}
@@ -292,6 +292,6 @@ func TestAllowedKindsMustBeKnown(t *testing.T) {
 	cfg := dispatcher.DefaultConfig()
 	cfg.AllowedKinds = []string{"Deployment", "Pod"}
 	err := dispatcher.Main(t.Context(), cfg)
-	require.ErrorContains(t, err, `"Pod" is none of Namespace, ServiceAccount`)
+	require.ErrorContains(t, err, `"Pod" is not one of Namespace, ServiceAccount`)
 	require.ErrorContains(t, err, "Namespace is missing")
 }

@@ -11,9 +11,9 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-func TestWhatCannotBeReadIsToldWhereItCanBe(t *testing.T) {
+func TestInvalidDesiredStateIsReported(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	addrs, _ := p.start(p.config())
 	w := p.workspace()
 	w.Manifests = []map[string]any{{"no": "metadata"}}

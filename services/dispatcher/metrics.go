@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of the dispatcher.
+// metrics are the metrics of the dispatcher.
 type metrics struct {
 	applied    prometheus.Counter
 	terminated prometheus.Counter
@@ -19,7 +19,7 @@ type metrics struct {
 	duration   prometheus.Histogram
 	latency    prometheus.Histogram
 	leading    prometheus.Gauge
-	current    atomic.Pointer[leadership] // nil while somebody else leads
+	current    atomic.Pointer[leaderSession] // nil in a standby
 
 	mu           sync.Mutex
 	terminations map[string]bool
@@ -27,7 +27,9 @@ type metrics struct {
 
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "lockstep", Subsystem: "dispatcher", Name: name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "lockstep", Subsystem: "dispatcher", Name: name, Help: help,
+		})
 	}
 	histogram := func(name, help string) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -36,32 +38,35 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		})
 	}
 	m := &metrics{
-		applied:    counter("applied_total", "Revisions applied completely."),
-		terminated: counter("terminated_total", "Workspaces found to be gone completely."),
+		applied:    counter("applied_total", "Completely applied revisions."),
+		terminated: counter("terminated_total", "Completely terminated workspaces."),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "lockstep", Subsystem: "dispatcher", Name: "failed_total", Help: "Attempts that failed or were refused, by reason.",
+			Namespace: "lockstep", Subsystem: "dispatcher", Name: "failed_total", Help: "Failed and refused attempts, by reason.",
 		}, []string{"reason"}),
-		dropped:  counter("dropped_total", "Desired states that could not be read and name no workspace or revision to complain about."),
-		repairs:  counter("repairs_total", "Times that everything was gone through once more."),
-		repaired: counter("repaired_total", "Objects that somebody else had changed or deleted and that were applied again."),
-		duration: histogram("apply_duration_seconds", "How long applying a revision took."),
-		latency:  histogram("latency_seconds", "From the arrival of a desired state to its being applied, at the first attempt."),
+		dropped:  counter("dropped_total", "Dropped desired states without a readable workspace or revision."),
+		repairs:  counter("repairs_total", "Repairs of all workspaces."),
+		repaired: counter("repaired_total", "Objects that a repair applied again because another program had changed or deleted them."),
+		duration: histogram("apply_duration_seconds", "Duration of applying a revision."),
+		latency:  histogram("latency_seconds", "Time from the arrival of a desired state to its application at the first attempt."),
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "lockstep", Subsystem: "dispatcher", Name: "leading", Help: "Whether this dispatcher holds the lease.",
+			Namespace: "lockstep", Subsystem: "dispatcher", Name: "leading", Help: "1 in the dispatcher that holds the lease, else 0.",
 		}),
 		terminations: map[string]bool{},
 	}
-	collectors := []prometheus.Collector{m.applied, m.terminated, m.failed, m.dropped, m.repairs, m.repaired, m.duration, m.latency, m.leading}
+	collectors := []prometheus.Collector{
+		m.applied, m.terminated, m.failed, m.dropped, m.repairs, m.repaired, m.duration, m.latency, m.leading,
+	}
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) {
 		collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "lockstep", Subsystem: "dispatcher", Name: name, Help: help, ConstLabels: labels,
 		}, value))
 	}
-	const depth = "Workspaces that wait for a worker (fresh), for their next attempt (later), for their repair (repair) or are being worked on (running)."
+	const depth = "Workspaces that wait for a worker (fresh), the next attempt (later) or a repair (repair), " +
+		"or are being applied (running)."
 	for _, state := range []string{"fresh", "later", "repair", "running"} {
 		gauge("queue_depth", depth, prometheus.Labels{"state": state}, func() float64 { return m.depth(state) })
 	}
-	gauge("results_waiting", "Results that NATS has not acknowledged yet.", nil, func() float64 {
+	gauge("results_waiting", "Results without an acknowledgement of NATS.", nil, func() float64 {
 		if current := m.current.Load(); current != nil {
 			return float64(current.publisher.Waiting())
 		}
@@ -98,7 +103,7 @@ func (m *metrics) depth(state string) float64 {
 	}
 }
 
-func (m *metrics) leads(current *leadership) {
+func (m *metrics) setLeading(current *leaderSession) {
 	m.mu.Lock()
 	m.terminations = map[string]bool{}
 	m.mu.Unlock()
@@ -109,13 +114,13 @@ func (m *metrics) leads(current *leadership) {
 	}
 }
 
-func (m *metrics) terminates(workspace string) {
+func (m *metrics) terminationStarted(workspace string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.terminations[workspace] = true
 }
 
-func (m *metrics) ended(workspace string) {
+func (m *metrics) terminationEnded(workspace string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.terminations, workspace)

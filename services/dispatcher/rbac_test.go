@@ -24,8 +24,9 @@ import (
 	"lockstep.internal/services/dispatcher"
 )
 
-// install makes the objects of deploy/rbac/dispatcher.yaml for an agent, after each was looked at, and returns the account's name.
-func (p *plane) install(look func(object any)) string {
+// install makes the objects of deploy/rbac/dispatcher.yaml for an agent, after each was looked at,
+// and returns the account's name.
+func (p *fixture) install(look func(object any)) string {
 	p.t.Helper()
 	text, err := os.ReadFile("../../deploy/rbac/dispatcher.yaml")
 	require.NoError(p.t, err)
@@ -68,7 +69,7 @@ func accountGroups() []string {
 }
 
 // confined is the configuration of a dispatcher that has only the account's rights.
-func (p *plane) confined(account string) dispatcher.Config {
+func (p *fixture) confined(account string) dispatcher.Config {
 	p.t.Helper()
 	raw, err := clientcmd.LoadFromFile(kubeconfig)
 	require.NoError(p.t, err)
@@ -81,10 +82,11 @@ func (p *plane) confined(account string) dispatcher.Config {
 	return cfg
 }
 
-// TestFewerKindsNeedFewerPermissions takes the rights to all kinds that are not allowed out of the manifest.
+// TestFewerKindsNeedFewerPermissions takes the rights to all kinds that are not allowed out of the
+// manifest.
 func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	few := "lockstep-dispatcher-few-" + strconv.FormatInt(p.agent, 10)
 	account := p.install(func(object any) {
 		switch o := object.(type) {
@@ -120,9 +122,9 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	require.Equal(t, 2, until[events.Terminated](p, "terminated").DesiredRevision)
 }
 
-func TestThePermissionsOfTheManifestSuffice(t *testing.T) {
+func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := newFixture(t)
 	account := p.install(func(any) {})
 
 	// The policy confines what the account may write.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
@@ -24,58 +25,59 @@ import (
 	"lockstep.internal/services/dispatcher/queue"
 )
 
-// cluster is where workspaces are brought about.
+// cluster applies workspaces.
 type cluster interface {
 	Apply(ctx context.Context, w desired.Workspace, secrets kube.Secrets) (kube.Applied, error)
 	Repair(ctx context.Context, w desired.Workspace, secrets kube.Secrets) (kube.Applied, error)
 	Terminate(ctx context.Context, w desired.Workspace) (remaining []desired.Reference, err error)
 }
 
-// publisher tells results.
+// publisher publishes results.
 type publisher interface {
 	Publish(workspace string, result event.Event)
 }
 
-// job is what is desired of one workspace, and what has been told of it.
+// job is the desired state of one workspace and what was reported about it.
 type job struct {
 	workspace desired.Workspace
 	trace     trace.SpanContext
 
-	// Touched by the one worker that has the task.
-	packed    []byte              // the workspace while it is settled, which takes less room
-	settled   bool                // the last word told of it is that it is applied
-	round     int                 // how often it was repaired
-	remaining []desired.Reference // as told last
-	told      int                 // how often it was told what remains
+	// Used by the one worker that has the task.
+	packed    []byte              // the compressed workspace while it is settled
+	settled   bool                // the last published result is applied
+	repairs   int                 // number of repairs
+	remaining []desired.Reference // of the last published terminating result
+	reports   int                 // number of published terminating results
 }
 
-// reconciler brings about what is desired, workspace by workspace, for one leadership.
+// reconciler applies desired states and publishes the results, for one leader session.
 type reconciler struct {
 	cell      topology.Cell
 	policy    desired.Policy
 	queue     *queue.Queue[*job]
-	clock     queue.Clock
 	cluster   cluster
 	secrets   kube.Secrets
 	publisher publisher
-	origin    origin
-	retry     queue.Backoff // after a failure
-	poll      queue.Backoff // while something is being deleted
+	results   results
+	retry     retry.Policy // after a failure
+	poll      retry.Policy // while objects are being deleted
 	workers   int
 	timeout   time.Duration // of one attempt
-	slowAfter time.Duration // an attempt this long gives its worker back
+	slowAfter time.Duration // an attempt this long frees its worker
 	logger    *slog.Logger
 	tracer    trace.Tracer
 	metrics   *metrics
 }
 
-// take reads a message and queues it. What cannot be told of, for want of a workspace or a revision, is logged and counted.
-func (r *reconciler) take(ctx context.Context, subject string, header nats.Header, data []byte) {
+// receive decodes a message and queues it. It logs and counts a message without a readable
+// workspace or revision.
+func (r *reconciler) receive(ctx context.Context, subject string, header nats.Header, data []byte) {
 	w, err := desired.Decode(r.cell, r.policy.Agent, subject, header, data)
 	var refusal *failure.Failure
 	if err != nil && (!errors.As(err, &refusal) || w.Revision < 1) {
 		r.metrics.dropped.Inc()
-		r.logger.ErrorContext(ctx, "dropped a desired state that cannot be read", slog.String("subject", subject), slog.String("error", err.Error()))
+		r.logger.ErrorContext(ctx, "dropped an invalid desired state",
+			slog.String(logkey.Subject, subject), logkey.Error(err))
 		return
 	}
 	if refusal == nil {
@@ -92,30 +94,32 @@ func (r *reconciler) take(ctx context.Context, subject string, header nats.Heade
 	r.queue.Put(w.ID, w.Revision, &job{workspace: w, trace: span})
 }
 
-// refuse tells what is not to be worked on. Its revision counts for nothing: of an event that cannot be trusted it may be any number, and must not keep out
-// those that come after it.
+// refuse reports a desired state that is not applied. The queue does not store its revision: in an
+// event that cannot be trusted it may be any number, and must not keep out later events.
 func (r *reconciler) refuse(ctx context.Context, w desired.Workspace, refusal *failure.Failure) {
 	r.queue.Void(w.ID, w.Revision)
 	r.metrics.failed.WithLabelValues(string(refusal.Reason)).Inc()
-	r.logger.WarnContext(ctx, "refused", slog.String("workspace", w.ID), slog.Int64("desired_revision", w.Revision),
-		slog.String("reason", string(refusal.Reason)), slog.String("message", refusal.Message))
-	result, err := r.origin.failed(ctx, occasion{workspace: w.ID, revision: w.Revision, count: 1, at: r.clock.Now()}, refusal, 0)
+	r.logger.WarnContext(ctx, "refused a desired state", slog.String(logkey.WorkspaceID, w.ID),
+		slog.Int64(logkey.Revision, w.Revision), slog.String(logkey.Reason, string(refusal.Reason)),
+		slog.String("message", refusal.Message))
+	about := attempt{workspace: w.ID, revision: w.Revision, count: 1, at: time.Now()}
+	result, err := r.results.failed(ctx, about, refusal, 0)
 	if err != nil {
-		r.logger.ErrorContext(ctx, "cannot tell a failure", slog.String("error", err.Error()))
+		r.logger.ErrorContext(ctx, "failure not reported", logkey.Error(err))
 		return
 	}
 	r.publisher.Publish(w.ID, result)
 }
 
-// repair has everything that is settled gone through once more.
+// repair queues every settled workspace for a repair.
 func (r *reconciler) repair(ctx context.Context, cause string) {
-	r.logger.InfoContext(ctx, "everything is gone through once more", slog.String("cause", cause))
+	r.logger.InfoContext(ctx, "started a repair of all workspaces", slog.String(logkey.Reason, cause))
 	r.metrics.repairs.Inc()
 	r.queue.Repair()
 }
 
-// run works until ctx is done, then lets what is under way finish as long as work allows.
-func (r *reconciler) run(ctx, work context.Context) {
+// run processes tasks until ctx ends, then lets running tasks finish until drain ends.
+func (r *reconciler) run(ctx, drain context.Context) {
 	slots := make(chan struct{}, r.workers)
 	spare := make(chan struct{}, spareWorkers*r.workers)
 	var group sync.WaitGroup
@@ -131,70 +135,73 @@ func (r *reconciler) run(ctx, work context.Context) {
 			return
 		}
 		group.Go(func() {
-			place := newPlace(slots, spare, r.slowAfter)
-			defer place.leave()
-			r.work(work, task)
+			slot := newWorkerSlot(slots, spare, r.slowAfter)
+			defer slot.release()
+			r.process(drain, task)
 		})
 	}
 }
 
-func (r *reconciler) work(ctx context.Context, task queue.Task[*job]) {
+func (r *reconciler) process(ctx context.Context, task queue.Task[*job]) {
 	job := task.Item
-	ctx, span := r.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, job.trace), "bring about workspace",
+	ctx, span := r.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, job.trace), "apply desired state",
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-			attribute.String("lockstep.workspace", task.Key), attribute.Int64("lockstep.desired_revision", task.Version),
-			attribute.String("lockstep.target", string(job.workspace.Target)), attribute.Int("lockstep.attempt", task.Attempt)))
+			attribute.String("lockstep.workspace", task.Key),
+			attribute.Int64("lockstep.desired_revision", task.Version),
+			attribute.String("lockstep.target", string(job.workspace.Target)),
+			attribute.Int("lockstep.attempt", task.Attempt)))
 	defer span.End()
-	attempt, cancel := context.WithTimeout(ctx, r.timeout)
+	attemptCtx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	var err error
 	if task.Repair && task.Attempt == 1 {
-		job.round++
+		job.repairs++
 	}
 	if job.workspace.Target == events.DesiredTargetTerminated {
-		err = r.terminate(ctx, attempt, task)
+		err = r.terminate(ctx, attemptCtx, task)
 	} else {
-		err = r.apply(ctx, attempt, task)
+		err = r.apply(ctx, attemptCtx, task)
 	}
 	if err == nil {
 		return
 	}
 	if ctx.Err() != nil {
-		r.queue.Retry(task, r.retry.Min) // the process or the leadership ends: the failure is not the workspace's
+		r.queue.Retry(task, r.retry.Min) // the session ends: this is not a failure of the workspace
 		return
 	}
 	span.SetStatus(codes.Error, err.Error())
 	r.fail(ctx, task, failure.Explain(err, desired.Reference{}))
 }
 
-func (r *reconciler) apply(ctx, attempt context.Context, task queue.Task[*job]) error {
+func (r *reconciler) apply(ctx, attemptCtx context.Context, task queue.Task[*job]) error {
 	job := task.Item
 	if err := job.unpack(); err != nil {
 		return err
 	}
-	started := r.clock.Now()
+	start := time.Now()
 	apply := r.cluster.Apply
 	if task.Repair {
 		apply = r.cluster.Repair
 	}
-	applied, err := apply(attempt, job.workspace, r.secrets)
+	applied, err := apply(attemptCtx, job.workspace, r.secrets)
 	if err != nil {
 		return err
 	}
-	now := r.clock.Now()
-	took := now.Sub(started)
+	now := time.Now()
+	duration := now.Sub(start)
 	if !job.settled || len(applied.Repaired) > 0 || len(applied.Pruned) > 0 {
-		result, err := r.origin.applied(ctx, r.occasion(task, now), applied, took)
+		result, err := r.results.applied(ctx, r.attempt(task, now), applied, duration)
 		if err != nil {
 			return err
 		}
 		r.publisher.Publish(task.Key, result)
 		r.metrics.repaired.Add(float64(len(applied.Repaired)))
-		r.logger.InfoContext(ctx, "applied", r.attributes(task, slog.Duration("took", took), slog.Int("pruned", len(applied.Pruned)), slog.Int("repaired", len(applied.Repaired)))...)
+		r.logger.InfoContext(ctx, "applied the desired state", r.attributes(task, slog.Duration(logkey.Duration, duration),
+			slog.Int("pruned", len(applied.Pruned)), slog.Int("repaired", len(applied.Repaired)))...)
 	}
 	if !task.Repair {
 		r.metrics.applied.Inc()
-		r.metrics.duration.Observe(took.Seconds())
+		r.metrics.duration.Observe(duration.Seconds())
 		if task.Attempt == 1 {
 			r.metrics.latency.Observe(now.Sub(task.Since).Seconds())
 		}
@@ -207,7 +214,7 @@ func (r *reconciler) apply(ctx, attempt context.Context, task queue.Task[*job]) 
 	return nil
 }
 
-// pack keeps the workspace small until it is repaired.
+// pack compresses the workspace until its next repair.
 func (j *job) pack() error {
 	packed, err := desired.Pack(j.workspace)
 	if err != nil {
@@ -217,7 +224,7 @@ func (j *job) pack() error {
 	return nil
 }
 
-// unpack undoes pack.
+// unpack reverses pack.
 func (j *job) unpack() error {
 	if j.packed == nil {
 		return nil
@@ -230,64 +237,68 @@ func (j *job) unpack() error {
 	return nil
 }
 
-func (r *reconciler) terminate(ctx, attempt context.Context, task queue.Task[*job]) error {
+func (r *reconciler) terminate(ctx, attemptCtx context.Context, task queue.Task[*job]) error {
 	job := task.Item
-	remaining, err := r.cluster.Terminate(attempt, job.workspace)
+	remaining, err := r.cluster.Terminate(attemptCtx, job.workspace)
 	if err != nil {
-		job.remaining = nil // what is told next clears the failure
+		job.remaining = nil // the next result replaces the failure
 		return err
 	}
-	about := r.occasion(task, r.clock.Now())
+	about := r.attempt(task, time.Now())
 	if len(remaining) == 0 {
-		result, err := r.origin.terminated(ctx, about)
+		result, err := r.results.terminated(ctx, about)
 		if err != nil {
 			return err
 		}
 		r.publisher.Publish(task.Key, result)
 		r.queue.Done(task)
 		r.metrics.terminated.Inc()
-		r.metrics.ended(task.Key)
-		r.logger.InfoContext(ctx, "terminated", r.attributes(task)...)
+		r.metrics.terminationEnded(task.Key)
+		r.logger.InfoContext(ctx, "terminated the workspace", r.attributes(task)...)
 		return nil
 	}
-	r.metrics.terminates(task.Key)
+	r.metrics.terminationStarted(task.Key)
 	if !slices.Equal(remaining, job.remaining) {
-		job.told++
-		about.count = job.told
-		result, err := r.origin.terminating(ctx, about, remaining)
+		job.reports++
+		about.count = job.reports
+		result, err := r.results.terminating(ctx, about, remaining)
 		if err != nil {
 			return err
 		}
 		r.publisher.Publish(task.Key, result)
 		job.remaining = remaining
-		r.logger.InfoContext(ctx, "terminating", r.attributes(task, slog.Int("remaining", len(remaining)))...)
+		r.logger.InfoContext(ctx, "terminating the workspace", r.attributes(task, slog.Int("remaining", len(remaining)))...)
 	}
-	r.queue.Wait(task, r.poll.Delay(task.Waits+1, rand.Float64())) //nolint:gosec // jitter is no secret
+	r.queue.Wait(task, r.poll.Delay(task.Waits+1))
 	return nil
 }
 
-// quietAttempts is from which attempt on a repair tells a failure that usually passes: after half a minute or so.
+// quietAttempts is the attempt from which on a repair reports a temporary failure, after about half
+// a minute.
 const quietAttempts = 6
 
-// fail tells a failure and sees to its retry, in this order: the next attempt's result must come after it.
+// fail reports a failure, then queues the retry, whose result must come later.
 func (r *reconciler) fail(ctx context.Context, task queue.Task[*job], f *failure.Failure) {
 	var delay time.Duration
 	if !f.Final {
-		delay = r.retry.Delay(task.Attempt, rand.Float64()) //nolint:gosec // jitter is no secret
+		delay = r.retry.Delay(task.Attempt)
 	}
 	if task.Repair && task.Item.settled && f.Reason.Passes() && task.Attempt < quietAttempts {
-		// Nobody asked for anything, and as far as known all is well.
-		r.logger.InfoContext(ctx, "cannot look at a workspace, trying on", r.attributes(task, slog.String("reason", string(f.Reason)), slog.String("message", f.Message))...)
+		// The workspace is applied as far as known, so users need not learn of it.
+		r.logger.InfoContext(ctx, "repair failed, retrying", r.attributes(task,
+			slog.String(logkey.Reason, string(f.Reason)), slog.String("message", f.Message),
+			slog.Duration(logkey.RetryIn, delay))...)
 		r.queue.Retry(task, delay)
 		return
 	}
 	task.Item.settled = false
 	r.metrics.failed.WithLabelValues(string(f.Reason)).Inc()
-	r.logger.WarnContext(ctx, "failed", r.attributes(task, slog.String("reason", string(f.Reason)), slog.String("message", f.Message),
-		slog.Any("cause", f.Unwrap()), slog.Duration("retry_after", delay))...)
-	result, err := r.origin.failed(ctx, r.occasion(task, r.clock.Now()), f, delay)
+	r.logger.WarnContext(ctx, "desired state not applied", r.attributes(task,
+		slog.String(logkey.Reason, string(f.Reason)), slog.String("message", f.Message),
+		slog.Duration(logkey.RetryIn, delay), logkey.Error(f.Unwrap()))...)
+	result, err := r.results.failed(ctx, r.attempt(task, time.Now()), f, delay)
 	if err != nil {
-		r.logger.ErrorContext(ctx, "cannot tell a failure", slog.String("error", err.Error()))
+		r.logger.ErrorContext(ctx, "failure not reported", logkey.Error(err))
 	} else {
 		r.publisher.Publish(task.Key, result)
 	}
@@ -298,13 +309,15 @@ func (r *reconciler) fail(ctx context.Context, task queue.Task[*job], f *failure
 	r.queue.Retry(task, delay)
 }
 
-func (r *reconciler) occasion(task queue.Task[*job], at time.Time) occasion {
-	return occasion{workspace: task.Key, revision: task.Version, count: task.Attempt, round: task.Item.round, at: at}
+func (r *reconciler) attempt(task queue.Task[*job], at time.Time) attempt {
+	return attempt{
+		workspace: task.Key, revision: task.Version, count: task.Attempt, repair: task.Item.repairs, at: at,
+	}
 }
 
 func (r *reconciler) attributes(task queue.Task[*job], more ...any) []any {
 	return append([]any{
-		slog.String("workspace", task.Key), slog.Int64("desired_revision", task.Version),
-		slog.String("target", string(task.Item.workspace.Target)), slog.Int("attempt", task.Attempt),
+		slog.String(logkey.WorkspaceID, task.Key), slog.Int64(logkey.Revision, task.Version),
+		slog.String("target", string(task.Item.workspace.Target)), slog.Int(logkey.Attempt, task.Attempt),
 	}, more...)
 }

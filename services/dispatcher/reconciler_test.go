@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher/desired"
 	"lockstep.internal/services/dispatcher/failure"
@@ -137,13 +138,13 @@ func running(t *testing.T) (*reconciler, *played, *told, context.CancelFunc) {
 	t.Helper()
 	m, err := newMetrics(prometheus.NewRegistry())
 	require.NoError(t, err)
-	cluster, results := &played{
+	cluster, published := &played{
 		attempts: map[string]int{}, remaining: map[string][]desired.Reference{}, repairs: map[string]int{}, drifted: map[string][]desired.Reference{},
 	}, &told{}
 	r := &reconciler{
-		cell: "local", queue: queue.New[*job](queue.SystemClock(), queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}), clock: queue.SystemClock(), cluster: cluster, publisher: results,
-		origin: origin{source: "/lockstep/local/agents/7/dispatcher", run: "r"},
-		retry:  queue.Backoff{Min: time.Second, Max: 5 * time.Minute}, poll: queue.Backoff{Min: time.Second, Max: time.Minute},
+		cell: "local", queue: queue.New[*job](queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}), cluster: cluster, publisher: published,
+		results: results{source: "/lockstep/local/agents/7/dispatcher", run: "r"},
+		retry:   retry.Policy{Min: time.Second, Max: 5 * time.Minute}, poll: retry.Policy{Min: time.Second, Max: time.Minute},
 		workers: 8, timeout: time.Minute, slowAfter: 2 * time.Second,
 		logger: slog.New(slog.DiscardHandler), tracer: noop.NewTracerProvider().Tracer(""), metrics: m,
 	}
@@ -157,7 +158,7 @@ func running(t *testing.T) (*reconciler, *played, *told, context.CancelFunc) {
 		cancel()
 		<-ended
 	})
-	return r, cluster, results, cancel
+	return r, cluster, published, cancel
 }
 
 func (r *reconciler) put(id, name string, target events.DesiredTarget) {
@@ -207,7 +208,7 @@ func TestFailuresAreRetriedWithGrowingPauses(t *testing.T) {
 	})
 }
 
-func TestTerminationIsToldWhenSomethingChanges(t *testing.T) {
+func TestTerminationIsReportedOnChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, _ := running(t)
@@ -229,7 +230,7 @@ func TestTerminationIsToldWhenSomethingChanges(t *testing.T) {
 	})
 }
 
-func TestWhatEndsWithTheLeadershipIsNoFailure(t *testing.T) {
+func TestEndOfTheSessionIsNoFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, stop := running(t)

@@ -5,33 +5,39 @@ import (
 	"time"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/dispatcher/queue"
 )
 
-// defaultRepairInterval holds until the agent's configuration is heard.
+// defaultRepairInterval applies until the agent's configuration arrives.
 const defaultRepairInterval = time.Hour
 
-// repairs decides when everything is gone through once more: when the control plane asks for a full resync, and as often as the agent is configured
-// to do one by itself. Asking never blocks, and what is asked while it is begun counts once.
+// repairs decides when every workspace is applied again: on a resync request of the control plane
+// and at the configured interval. Requests never block, and requests that arrive during a start
+// count once. It is the handler of the control channel.
 type repairs struct {
-	clock    queue.Clock
-	begin    func(ctx context.Context, cause string)
-	asked    chan string        // the last cause
-	interval chan time.Duration // the last one
+	start     func(ctx context.Context, cause string)
+	requested chan string        // the last cause
+	interval  chan time.Duration // the last interval
 }
 
-func newRepairs(clock queue.Clock, begin func(ctx context.Context, cause string)) *repairs {
-	return &repairs{clock: clock, begin: begin, asked: make(chan string, 1), interval: make(chan time.Duration, 1)}
+func newRepairs(start func(ctx context.Context, cause string)) *repairs {
+	return &repairs{start: start, requested: make(chan string, 1), interval: make(chan time.Duration, 1)}
 }
 
-func (r *repairs) configure(cfg events.AgentConfig) {
-	last(r.interval, time.Duration(cfg.FullResyncIntervalMs)*time.Millisecond)
+// Configure implements agentcontrol.Handler.
+func (r *repairs) Configure(_ context.Context, cfg events.AgentConfig) <-chan struct{} {
+	replace(r.interval, time.Duration(cfg.FullResyncIntervalMs)*time.Millisecond)
+	return nil
 }
 
-func (r *repairs) ask(request events.ResyncRequested) { last(r.asked, string(request.Cause)) }
+// Resync implements agentcontrol.Handler.
+func (r *repairs) Resync(_ context.Context, request events.ResyncRequested) <-chan struct{} {
+	replace(r.requested, string(request.Cause))
+	return nil
+}
 
-// last leaves only the newest value in a channel that has one writer and room for one.
-func last[T any](channel chan T, value T) {
+// replace stores the value in a channel of capacity one with a single writer, and drops an older
+// one.
+func replace[T any](channel chan T, value T) {
 	select {
 	case <-channel:
 	default:
@@ -39,23 +45,24 @@ func last[T any](channel chan T, value T) {
 	channel <- value
 }
 
-// run begins repairs until ctx is done. The time counts from the last one, and from the start, when everything is applied anyway.
+// run starts repairs until ctx ends. The interval counts from the last repair, and from the start,
+// which applies everything.
 func (r *repairs) run(ctx context.Context) error {
-	interval, since := defaultRepairInterval, r.clock.Now()
+	interval, last := defaultRepairInterval, time.Now()
 	for {
-		timer, stop := r.clock.After(max(0, since.Add(interval).Sub(r.clock.Now())))
+		timer := time.NewTimer(time.Until(last.Add(interval)))
 		select {
 		case <-ctx.Done():
-			stop()
+			timer.Stop()
 			return nil
 		case interval = <-r.interval:
-		case cause := <-r.asked:
-			since = r.clock.Now()
-			r.begin(ctx, cause)
-		case <-timer:
-			since = r.clock.Now()
-			r.begin(ctx, "interval")
+		case cause := <-r.requested:
+			last = time.Now()
+			r.start(ctx, cause)
+		case <-timer.C:
+			last = time.Now()
+			r.start(ctx, "interval")
 		}
-		stop()
+		timer.Stop()
 	}
 }

@@ -12,10 +12,9 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher/desired"
 	"lockstep.internal/services/dispatcher/failure"
-	"lockstep.internal/services/dispatcher/queue"
 )
 
-func TestARepairIsToldWhenItHasChangedSomething(t *testing.T) {
+func TestRepairIsReportedWhenItChangedSomething(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, _ := running(t)
@@ -43,7 +42,7 @@ func TestARepairIsToldWhenItHasChangedSomething(t *testing.T) {
 	})
 }
 
-func TestARepairThatFailsIsToldWhenItDoesNotPass(t *testing.T) {
+func TestFailedRepairIsReportedWhenItLasts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, _ := running(t)
@@ -74,7 +73,7 @@ func TestARepairThatFailsIsToldWhenItDoesNotPass(t *testing.T) {
 	})
 }
 
-func TestWhatIsRefusedKeepsNothingOut(t *testing.T) {
+func TestRefusedRevisionBlocksNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, _ := running(t)
@@ -92,7 +91,7 @@ func TestWhatIsRefusedKeepsNothingOut(t *testing.T) {
 	})
 }
 
-func TestWhenRepairsBegin(t *testing.T) {
+func TestRepairsStartOnRequestAndAtIntervals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type begun struct {
@@ -101,14 +100,14 @@ func TestWhenRepairsBegin(t *testing.T) {
 		}
 		start := time.Now()
 		var got []begun
-		r := newRepairs(queue.SystemClock(), func(_ context.Context, cause string) { got = append(got, begun{cause, time.Since(start)}) })
+		r := newRepairs(func(_ context.Context, cause string) { got = append(got, begun{cause, time.Since(start)}) })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- r.run(ctx) }()
 		time.Sleep(90 * time.Minute)
-		r.ask(events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator})
+		r.Resync(t.Context(), events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator})
 		time.Sleep(80 * time.Minute)
-		r.configure(events.AgentConfig{FullResyncIntervalMs: int(10 * time.Minute / time.Millisecond)})
+		r.Configure(t.Context(), events.AgentConfig{FullResyncIntervalMs: int(10 * time.Minute / time.Millisecond)})
 		time.Sleep(25 * time.Minute)
 		cancel()
 		require.NoError(t, <-ended)

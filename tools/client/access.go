@@ -17,7 +17,8 @@ import (
 // renewal is how much of its life an access token has left when it is exchanged anew.
 const renewal = time.Minute
 
-// accessTokens are those of one user, by service. They are exchanged when they are needed, and kept while they are good.
+// accessTokens are those of one user, by service. They are exchanged when they are needed, and kept
+// while they are good.
 type accessTokens struct {
 	source statev1connect.TokenServiceClient
 	now    func() time.Time
@@ -48,7 +49,8 @@ func (a *accessTokens) of(service string) *keptToken {
 	return k
 }
 
-// token returns a token for the service, but not the one that it has refused. One call exchanges, others wait for it.
+// token returns a token for the service, but not the one that it has refused. One call exchanges,
+// others wait for it.
 func (a *accessTokens) token(ctx context.Context, service, refused string) (string, error) {
 	k := a.of(service)
 	select {
@@ -82,14 +84,16 @@ type AccessToken struct {
 	ExpiresAt time.Time
 }
 
-// AccessToken exchanges the personal access token for one that the service accepts. Errors are faults.
+// AccessToken exchanges the personal access token for one that the service accepts. Errors are
+// faults.
 func (a *API) AccessToken(ctx context.Context, service string) (AccessToken, error) {
 	return a.access.exchange(ctx, service)
 }
 
-// For are the options of a client of another service, such as deploys: it presents access tokens of the same user, which are exchanged and renewed as
-// needed, and its errors are faults. A token that the service refuses is exchanged once more before the call fails; a stream is begun with a good one, and is the
-// caller's to begin again where the service ends it with the code unavailable.
+// For are the options of a client of another service, such as deploys: it presents access tokens of
+// the same user, which are exchanged and renewed as needed, and its errors are faults. A token that
+// the service refuses is exchanged once more before the call fails; a stream is begun with a good
+// one, and is the caller's to begin again where the service ends it with the code unavailable.
 func (a *API) For(service string) connect.ClientOption {
 	return connect.WithInterceptors(faults(), &presenter{tokens: a.access, service: service})
 }

@@ -44,7 +44,8 @@ func (e *exchange) ExchangeToken(_ context.Context, r *connect.Request[statev1.E
 	}), nil
 }
 
-// bundle is a client of another service, which says what it was called with and accepts only what it is told to.
+// bundle is a client of another service, which says what it was called with and accepts only what
+// it is told to.
 type bundle struct {
 	state  *exchange
 	api    *API

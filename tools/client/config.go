@@ -1,4 +1,5 @@
-// Package client is how programs of this machine reach a Lockstep system: the client configuration, and the API with a personal access token.
+// Package client is how programs of this machine reach a Lockstep system: the client configuration,
+// and the API with a personal access token.
 package client
 
 import (
@@ -19,7 +20,8 @@ type Config struct {
 	Server string `json:"server,omitempty"`
 	// DeploysServer is the URL of the deploys service's API.
 	DeploysServer string `json:"deploys_server,omitempty"`
-	// RelayServer is the URL of a relay's listener for callers, and RelayCAFile a PEM file with the authorities to trust there. Defaults to those of the system.
+	// RelayServer is the URL of a relay's listener for callers, and RelayCAFile a PEM file with the
+	// authorities to trust there. Defaults to those of the system.
 	RelayServer string `json:"relay_server,omitempty"`
 	RelayCAFile string `json:"relay_ca_file,omitempty"`
 	// TokenFile holds the personal access token.
@@ -37,7 +39,8 @@ const Variable = "LOCKSTEP_CLIENT"
 
 const fileMode = 0o600
 
-// DefaultFile is where the configuration is looked for: LOCKSTEP_CLIENT, else lockstep/client.yaml in the user's configuration folder.
+// DefaultFile is where the configuration is looked for: LOCKSTEP_CLIENT, else lockstep/client.yaml
+// in the user's configuration folder.
 func DefaultFile() string {
 	if path := os.Getenv(Variable); path != "" {
 		return path

@@ -28,7 +28,8 @@ func (a *API) Projects(ctx context.Context) ([]*statev1.Project, error) {
 	}
 }
 
-// EnsureProject makes the project of a path organization/group[/group…]/project, with what is missing above it, and returns it; or the one that is there.
+// EnsureProject makes the project of a path organization/group[/group…]/project, with what is
+// missing above it, and returns it; or the one that is there.
 func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project, error) {
 	names := strings.Split(path, "/")
 	if len(names) < 3 {

@@ -34,8 +34,8 @@ type Stream interface {
 	CloseWrite() error
 }
 
-// Relay makes a client of the relay at its URL, for the same user. It trusts the authorities in a PEM file, those of the system where that is empty. Fault invalid_argument: the file
-// holds none.
+// Relay makes a client of the relay at its URL, for the same user. It trusts the authorities in a
+// PEM file, those of the system where that is empty. Fault invalid_argument: the file holds none.
 func (a *API) Relay(server, caFile string) (*Relay, error) {
 	transport, _ := http.DefaultTransport.(*http.Transport)
 	transport = transport.Clone()
@@ -53,7 +53,8 @@ func (a *API) Relay(server, caFile string) (*Relay, error) {
 	return r, nil
 }
 
-// ReadAuthorities reads the file with the authorities of a relay's certificate. Fault invalid_argument: it holds none.
+// ReadAuthorities reads the file with the authorities of a relay's certificate. Fault
+// invalid_argument: it holds none.
 func ReadAuthorities(file string) ([]byte, error) {
 	pem, err := certpool.ReadPEM(file)
 	if err != nil {
@@ -65,7 +66,8 @@ func ReadAuthorities(file string) ([]byte, error) {
 // Close lets go of connections that nothing uses.
 func (r *Relay) Close() { r.http.CloseIdleConnections() }
 
-// Open a TCP stream to a target of an agent. It waits for an agent that is not connected, until ctx is done or the relay's patience ends; what is open does not end with ctx.
+// Open a TCP stream to a target of an agent. It waits for an agent that is not connected, until ctx
+// is done or the relay's patience ends; what is open does not end with ctx.
 func (r *Relay) Open(ctx context.Context, agent int64, target string) (Stream, error) {
 	token, err := r.access.token(ctx, RelayAudience, "")
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// echoing is a relay whose only target sends back what it is sent, for those who have a token that is not refused.
+// echoing is a relay whose only target sends back what it is sent, for those who have a token that
+// is not refused.
 func echoing(t *testing.T, refused ...string) (url string, calls *atomic.Int32) {
 	t.Helper()
 	calls = &atomic.Int32{}

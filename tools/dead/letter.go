@@ -17,7 +17,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
@@ -55,14 +55,12 @@ func Read(
 	l := Letter{
 		Sequence: sequence,
 		Stored:   stored,
-		Consumer: header.Get(cursor.DeadConsumerHeader),
-		Reason:   header.Get(cursor.DeadReasonHeader),
-		Subject: header.Get(
-			cursor.DeadSubjectHeader,
-		),
-		Stream: header.Get(cursor.DeadStreamHeader),
-		Header: nats.Header{},
-		Data:   data,
+		Consumer: header.Get(deadletter.ConsumerHeader),
+		Reason:   header.Get(deadletter.ReasonHeader),
+		Subject:  header.Get(deadletter.SubjectHeader),
+		Stream:   header.Get(deadletter.StreamHeader),
+		Header:   nats.Header{},
+		Data:     data,
 	}
 	below := strings.TrimPrefix(subject, cell.Prefix(topology.FamilyDead)+".")
 	service, rest, _ := strings.Cut(below, ".")
@@ -70,8 +68,8 @@ func Read(
 	if l.Subject == "" {
 		l.Subject = topology.Root + "." + string(cell) + "." + rest
 	}
-	l.StreamSequence, _ = strconv.ParseUint(header.Get(cursor.DeadSequenceHeader), 10, 64)
-	l.Omitted, _ = strconv.Atoi(header.Get(cursor.DeadOmittedHeader))
+	l.StreamSequence, _ = strconv.ParseUint(header.Get(deadletter.SequenceHeader), 10, 64)
+	l.Omitted, _ = strconv.Atoi(header.Get(deadletter.OmittedHeader))
 	for name, values := range header {
 		// Nats-* headers concern the storage of the letter.
 		if !strings.HasPrefix(name, deadPrefix) && !strings.HasPrefix(name, "Nats-") {

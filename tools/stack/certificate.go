@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// RelayKeys are the files that relays share: their secret, and a certificate that is its own authority, with its key.
+// RelayKeys are the files that relays share: their secret, and a certificate that is its own
+// authority, with its key.
 type RelayKeys struct {
 	SecretFile, CertFile, KeyFile string
 }
@@ -25,8 +26,9 @@ type RelayKeys struct {
 // lifetime of the certificate.
 const lifetime = 10 * 365 * 24 * time.Hour
 
-// InitRelay makes the files of relays that are missing in a folder, each readable by its owner only, and never replaces one. The certificate is for localhost and the hosts given.
-// The report says of each file whether it was made now.
+// InitRelay makes the files of relays that are missing in a folder, each readable by its owner
+// only, and never replaces one. The certificate is for localhost and the hosts given. The report
+// says of each file whether it was made now.
 func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) {
 	keys := RelayKeys{SecretFile: filepath.Join(dir, "relay.secret"), CertFile: filepath.Join(dir, "relay.crt"), KeyFile: filepath.Join(dir, "relay.key")}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -53,7 +55,8 @@ func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) 
 	return keys, made, nil
 }
 
-// PublishCA writes the certificate, which is no secret, to a file in another folder, for those who are to trust it, and says whether there was none.
+// PublishCA writes the certificate, which is no secret, to a file in another folder, for those who
+// are to trust it, and says whether there was none.
 func (k RelayKeys) PublishCA(file string) (bool, error) {
 	made, err := writeOnce(file, func() (string, error) {
 		raw, err := os.ReadFile(k.CertFile)

@@ -56,7 +56,8 @@ func (s *Stack) register(ctx context.Context, project int64, agent Agent) (natsa
 	return credentials, nil
 }
 
-// RegisterAgent makes a key for an agent, registers it, and returns its credentials, which nobody else has.
+// RegisterAgent makes a key for an agent, registers it, and returns its credentials, which nobody
+// else has.
 func RegisterAgent(ctx context.Context, api *client.API, project int64, name string) (natsauth.AgentCredentials, *statev1.Agent, error) {
 	key, err := seal.GenerateKey()
 	if err != nil {

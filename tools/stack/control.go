@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// AddReplica starts another replica of a service, with the same configuration but for its addresses, and returns its name when it is ready.
+// AddReplica starts another replica of a service, with the same configuration but for its
+// addresses, and returns its name when it is ready.
 func (s *Stack) AddReplica(ctx context.Context, of string) (string, error) {
 	original, err := s.service(of)
 	if err != nil {
@@ -48,7 +49,8 @@ func (s *Stack) StopService(name string) error {
 	return found.stop()
 }
 
-// StartService starts a service that was stopped or killed and returns when it is ready. It listens where it did before.
+// StartService starts a service that was stopped or killed and returns when it is ready. It listens
+// where it did before.
 func (s *Stack) StartService(ctx context.Context, name string) error {
 	found, err := s.service(name)
 	if err != nil {
@@ -57,8 +59,8 @@ func (s *Stack) StartService(ctx context.Context, name string) error {
 	return found.start(ctx)
 }
 
-// Kill ends a service as a crash does (SIGKILL): it finishes, tells and gives back nothing. It is [ErrInside] unless the stack has Programs, and
-// [ErrEnded] when the service had ended by itself.
+// Kill ends a service as a crash does (SIGKILL): it finishes, tells and gives back nothing. It is
+// [ErrInside] unless the stack has Programs, and [ErrEnded] when the service had ended by itself.
 func (s *Stack) Kill(name string) error {
 	found, err := s.service(name)
 	if err != nil {
@@ -67,7 +69,8 @@ func (s *Stack) Kill(name string) error {
 	return found.kill()
 }
 
-// Address is where a service listened when it was last ready, as host:port; empty for a listener that it has not.
+// Address is where a service listened when it was last ready, as host:port; empty for a listener
+// that it has not.
 func (s *Stack) Address(name, listener string) string {
 	found, err := s.service(name)
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"lockstep.internal/libs/seal"
 )
 
-// Keys are the files that the state service keeps secrets with, and the first administrator's token.
+// Keys are the files that the state service keeps secrets with, and the first administrator's
+// token.
 type Keys struct {
 	SealSeedFile, DigestKeyFile, AdminTokenFile string
 }
 
-// InitKeys makes the keys of a state service that are missing in a folder, each readable by its owner only. It never replaces one.
-// The report says of each file whether it was made now.
+// InitKeys makes the keys of a state service that are missing in a folder, each readable by its
+// owner only. It never replaces one. The report says of each file whether it was made now.
 func InitKeys(dir string) (Keys, map[string]bool, error) {
 	keys := Keys{
 		SealSeedFile:   filepath.Join(dir, "seal.seed"),

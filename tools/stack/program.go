@@ -33,7 +33,8 @@ func (p program) begin(name string, cfg configuration) (*life, error) {
 		return nil, err
 	}
 	cmd := exec.Command(p.path, "--config", file) //nolint:gosec,noctx // our own program; its life ends by drain or kill
-	// Nothing of what this process was told is for the service; and a data race ends it, so that it is noticed.
+	// Nothing of what this process was told is for the service; and a data race ends it, so that it
+	// is noticed.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "LOCKSTEP_") })
 	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
 	// A Ctrl-C at the terminal is for this process, which stops its services in order.
@@ -86,7 +87,8 @@ func tell(cmd *exec.Cmd, signal syscall.Signal) error {
 	return nil
 }
 
-// writeSettings writes what the service would print of its configuration: secrets are in files of their own.
+// writeSettings writes what the service would print of its configuration: secrets are in files of
+// their own.
 func writeSettings(file string, settings any) error {
 	binding, err := config.Bind(settings, "")
 	if err != nil {
@@ -102,7 +104,8 @@ func writeSettings(file string, settings any) error {
 	return nil
 }
 
-// output passes on to the log what a program says, in whole lines, and listens for the entry that says that it is ready.
+// output passes on to the log what a program says, in whole lines, and listens for the entry that
+// says that it is ready.
 type output struct {
 	log   io.Writer
 	ready chan<- map[string]string

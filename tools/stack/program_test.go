@@ -25,7 +25,8 @@ func shell(t *testing.T, log *bytes.Buffer, script string) *service {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "program")
-	// Whatever another test starts meanwhile would have the file open for writing for a moment, and a program that is being written cannot be started.
+	// Whatever another test starts meanwhile would have the file open for writing for a moment, and
+	// a program that is being written cannot be started.
 	syscall.ForkLock.RLock()
 	err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700)
 	syscall.ForkLock.RUnlock()

@@ -105,7 +105,8 @@ func (s *Stack) relay(name, listen string) *service {
 	}
 }
 
-// startRelayAgents of an agent: each replica keeps a connection with every relay that there is when it starts.
+// startRelayAgents of an agent: each replica keeps a connection with every relay that there is when
+// it starts.
 func (s *Stack) startRelayAgents(ctx context.Context, agent Agent, kubeconfig string) error {
 	if s.opts.Relays == 0 {
 		return nil
@@ -151,7 +152,8 @@ func (s *Stack) relayAgentsURLs() []string {
 	}
 }
 
-// bindRoles lets callers of the relay do in a cluster what their role in the agent's project is for: readers look, developers change.
+// bindRoles lets callers of the relay do in a cluster what their role in the agent's project is
+// for: readers look, developers change.
 func bindRoles(ctx context.Context, kubeconfig string) error {
 	described, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

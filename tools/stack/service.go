@@ -9,10 +9,12 @@ import (
 	libservice "lockstep.internal/libs/service"
 )
 
-// service is one of the stack's services. It may be started and stopped again and again, each time with its configuration made anew.
+// service is one of the stack's services. It may be started and stopped again and again, each time
+// with its configuration made anew.
 type service struct {
 	name string
-	// configure makes its configuration. It is given the addresses of the life before, by listener: a restarted service is found where it was.
+	// configure makes its configuration. It is given the addresses of the life before, by listener:
+	// a restarted service is found where it was.
 	configure func(before map[string]string) configuration
 	// begin begins a life.
 	begin func(name string, cfg configuration) (*life, error)
@@ -43,7 +45,8 @@ type life struct {
 }
 
 var (
-	// ErrStopped is the cause of a start that was given up since the service ended before it was ready.
+	// ErrStopped is the cause of a start that was given up since the service ended before it was
+	// ready.
 	ErrStopped = errors.New("ended before it was ready")
 	// ErrEnded is that a service was not there any more.
 	ErrEnded = errors.New("ended by itself")
@@ -79,7 +82,8 @@ func (s *service) start(ctx context.Context) error {
 // stop drains the service and waits for its end.
 func (s *service) stop() error { return s.end(func(l *life) error { return l.drain() }) }
 
-// kill ends the service without a word. One that has ended by itself before was not killed, which is an error.
+// kill ends the service without a word. One that has ended by itself before was not killed, which
+// is an error.
 func (s *service) kill() error {
 	return s.end(func(l *life) error {
 		select {

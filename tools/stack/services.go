@@ -25,7 +25,8 @@ const (
 // anyPort is where a listener listens that nobody has to know beforehand.
 const anyPort = "127.0.0.1:0"
 
-// telemetry of a service: in this process it writes the log itself, a program's output is passed on.
+// telemetry of a service: in this process it writes the log itself, a program's output is passed
+// on.
 func (s *Stack) telemetry() telemetry.Config {
 	cfg := telemetry.DefaultConfig()
 	if s.opts.Programs == "" {
@@ -138,7 +139,8 @@ func WatcherOf(agent string) string { return Watcher + "-" + agent }
 // DispatcherOf is the name of an agent's dispatcher.
 func DispatcherOf(agent string) string { return Dispatcher + "-" + agent }
 
-// AddAgent registers an agent in a project, or takes the one that is there, and starts its watcher and dispatcher and, where there are relays, its relay agent.
+// AddAgent registers an agent in a project, or takes the one that is there, and starts its watcher
+// and dispatcher and, where there are relays, its relay agent.
 func (s *Stack) AddAgent(ctx context.Context, project int64, name, kubeconfig string) (Agent, error) {
 	done := s.progress.step("agent")
 	agent := Agent{Name: name, CredentialsFile: filepath.Join(s.dir, "agents", name+".json")}

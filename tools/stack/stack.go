@@ -57,7 +57,8 @@ type Stack struct {
 	agents   []Agent
 }
 
-// Start starts everything and returns when a first agent is connected and ready. What was started is stopped when it fails.
+// Start starts everything and returns when a first agent is connected and ready. What was started
+// is stopped when it fails.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	opts = opts.withDefaults()
 	s := &Stack{opts: opts, dir: opts.Dir, progress: &progress{out: opts.Progress}}
@@ -110,7 +111,8 @@ func (s *Stack) openDir() error {
 		if err != nil {
 			return fmt.Errorf("make a folder: %w", err)
 		}
-		// PostgreSQL runs as another user where this process is root, and has to reach its own folder in here.
+		// PostgreSQL runs as another user where this process is root, and has to reach its own
+		// folder in here.
 		if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // it lists nothing to others
 			return fmt.Errorf("make a folder: %w", err)
 		}
@@ -202,7 +204,8 @@ func (s *Stack) startCluster(ctx context.Context) error {
 	return nil
 }
 
-// Stop stops everything in the reverse order of its start and, for a temporary stack, removes what it wrote.
+// Stop stops everything in the reverse order of its start and, for a temporary stack, removes what
+// it wrote.
 func (s *Stack) Stop() error {
 	s.mu.Lock()
 	services := slices.Clone(s.services)

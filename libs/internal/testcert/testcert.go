@@ -1,5 +1,5 @@
-// Package testcert makes certificates for tests of TLS: an authority that lives as long as the test and
-// key pairs signed by it for 127.0.0.1, as PEM files.
+// Package testcert makes certificates for tests of TLS: an authority that lives as long as the test
+// and key pairs signed by it for 127.0.0.1, as PEM files.
 package testcert
 
 import (

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 )
@@ -104,7 +104,7 @@ func (w *world) dead() []string {
 		m, err := stream.GetMsg(w.t.Context(), n, jetstream.WithGetMsgSubject(cell.All(topology.FamilyDead)))
 		require.NoError(w.t, err)
 		require.True(w.t, strings.HasPrefix(m.Subject, cell.Prefix(topology.FamilyDead)+".deploys.observed."), m.Subject)
-		all = append(all, m.Header.Get(cursor.DeadReasonHeader))
+		all = append(all, m.Header.Get(deadletter.ReasonHeader))
 	}
 	return all
 }

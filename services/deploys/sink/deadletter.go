@@ -3,20 +3,16 @@ package sink
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/topology"
 )
 
 const (
-	maxReason         = 1024 // bytes
 	deadLetterTimeout = 10 * time.Second
 	service           = "deploys"
 )
@@ -28,39 +24,10 @@ func newDeadLetter(cell topology.Cell, sink string, f *queued, reason error) *na
 	if !f.requested {
 		subject = cell.Sink(sink, subject)
 	}
-	header := make(nats.Header, len(f.stored.Header)+6)
-	for name, values := range f.stored.Header {
-		if !strings.HasPrefix(name, "Nats-") {
-			header[name] = values
-		}
-	}
-	header.Set(cursor.DeadReasonHeader, headerText(reason.Error()))
-	header.Set(cursor.DeadConsumerHeader, consumerName(sink))
-	header.Set(cursor.DeadSubjectHeader, subject)
-	header.Set(cursor.DeadStreamHeader, f.position.stream)
-	header.Set(cursor.DeadSequenceHeader, strconv.FormatUint(f.position.sequence, 10))
-	l := &nats.Msg{Subject: cell.Dead(service, subject), Header: header, Data: f.stored.Data}
-	const idAllowance = 512
-	if l.Size()+idAllowance > topology.MaxMessageSize {
-		header.Set(cursor.DeadOmittedHeader, strconv.Itoa(len(l.Data)))
-		l.Data = nil
-	}
-	return l
-}
-
-// headerText replaces the characters that neither a header nor a column can hold, and truncates the
-// text.
-func headerText(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == utf8.RuneError {
-			return ' '
-		}
-		return r
-	}, text)
-	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "")
-	}
-	return text
+	return deadletter.New(cell, deadletter.Origin{
+		Service: service, Consumer: consumerName(sink),
+		Stream: f.position.stream, Subject: subject, Sequence: f.position.sequence,
+	}, f.stored.Header, f.stored.Data, reason)
 }
 
 // deadLetter publishes the fact on DEAD.

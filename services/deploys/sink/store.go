@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/postgres"
 )
 
@@ -93,7 +94,7 @@ func (s *store) savePosition(ctx context.Context, sink string, next uint64, last
 		_, err := conn.Exec(ctx, `
 			UPDATE sinks SET next_sequence = $2, trouble = $3,
 				trouble_since = CASE WHEN $3 = '' THEN NULL ELSE coalesce(trouble_since, now()) END
-			WHERE name = $1`, sink, int64(next), headerText(lastError))
+			WHERE name = $1`, sink, int64(next), deadletter.HeaderText(lastError))
 		return err //nolint:wrapcheck // Wrapped by do.
 	})
 }

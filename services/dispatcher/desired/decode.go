@@ -17,7 +17,8 @@ import (
 // EventType of a desired event.
 const EventType = event.TypePrefix + "desired.workspace.v1"
 
-// ErrUnknownWorkspace says that a message does not even tell which of this agent's workspaces it is about.
+// ErrUnknownWorkspace says that a message does not even tell which of this agent's workspaces it is
+// about.
 var ErrUnknownWorkspace = errors.New("the subject names no workspace of this agent")
 
 // maxRevision is what JSON's numbers hold exactly.
@@ -34,8 +35,9 @@ type payload struct {
 	Secrets         []events.SecretReference `json:"secrets"`
 }
 
-// Decode reads the message of a desired event. The error is [ErrUnknownWorkspace], or a Malformed [failure.Failure]; with
-// the latter the workspace's ID is set, and its Revision where that could be read.
+// Decode reads the message of a desired event. The error is [ErrUnknownWorkspace], or a Malformed
+// [failure.Failure]; with the latter the workspace's ID is set, and its Revision where that could
+// be read.
 func Decode(cell topology.Cell, agent int64, subject string, header nats.Header, data []byte) (Workspace, error) {
 	id, err := workspaceOf(cell, agent, subject)
 	if err != nil {

@@ -69,7 +69,7 @@ func decode(t *testing.T, content any) (desired.Workspace, error) {
 	return desired.Decode(cell, agent, message.Subject, message.Header, message.Data)
 }
 
-func TestDecodeKeepsEverything(t *testing.T) {
+func TestDecodeKeepsAllFields(t *testing.T) {
 	t.Parallel()
 	w, err := decode(t, data(func(w *events.DesiredWorkspace) {
 		w.Manifests[0]["large"] = json.Number("9007199254740993")
@@ -83,7 +83,7 @@ func TestDecodeKeepsEverything(t *testing.T) {
 	}, w.References())
 }
 
-func TestDecodeRefusesWhatIsMalformed(t *testing.T) {
+func TestDecodeRejectsMalformedEvents(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]any{
 		"no object":                   []int{1},
@@ -188,7 +188,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-func TestTheNamespaceIsSecuredWhereNothingIsSaid(t *testing.T) {
+func TestNamespaceHasPodSecurityByDefault(t *testing.T) {
 	t.Parallel()
 	w, err := decode(t, data(func(w *events.DesiredWorkspace) {
 		w.Manifests = append(w.Manifests, manifest("v1", "Namespace", "ws-7-a", "", `{"annotations":{"a":"b"}}`))
@@ -219,7 +219,8 @@ func TestPrune(t *testing.T) {
 	require.Equal(t, []desired.Reference{a, b, c}, desired.Union([]desired.Reference{a, b, a}, []desired.Reference{b, c}))
 }
 
-// FuzzAllowed throws anything at the policy: what it lets through stays in its namespace and carries its labels.
+// FuzzAllowed throws anything at the policy: what it lets through stays in its namespace and
+// carries its labels.
 func FuzzAllowed(f *testing.F) {
 	seed, err := json.Marshal(data(nil))
 	if err != nil {

@@ -18,8 +18,9 @@ type Kind struct {
 	Namespaced bool
 }
 
-// Kinds of what the dispatcher touches in workspaces' namespaces. The list is closed: nothing is discovered, so no kind that
-// somebody adds to the cluster can be reached, and no broken API extension can keep workspaces from being applied.
+// Kinds of what the dispatcher touches in workspaces' namespaces. The list is closed: nothing is
+// discovered, so no kind that somebody adds to the cluster can be reached, and no broken API
+// extension can keep workspaces from being applied.
 func Kinds() []Kind {
 	core := func(name, resource string) Kind {
 		return Kind{APIVersion: "v1", Name: name, Resource: schema.GroupVersionResource{Version: "v1", Resource: resource}, Namespaced: true}

@@ -10,7 +10,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// packed is a workspace as it is kept: an object that waits to be looked at again for hours should not take the memory of one that is being applied.
+// packed is a workspace as it is kept: an object that waits to be looked at again for hours should
+// not take the memory of one that is being applied.
 type packed struct {
 	ID        string                   `json:"id"`
 	Name      string                   `json:"name"`

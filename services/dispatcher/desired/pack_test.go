@@ -11,7 +11,7 @@ import (
 	"lockstep.internal/services/dispatcher/desired"
 )
 
-func TestUnpackUndoesPack(t *testing.T) {
+func TestUnpackReversesPack(t *testing.T) {
 	t.Parallel()
 	w := desired.Workspace{
 		ID: "w", Name: "n", Namespace: "ws-7-n", Revision: 9, Target: events.DesiredTargetStopped, Size: 1234,

@@ -59,7 +59,8 @@ type Policy struct {
 	Kinds []string
 }
 
-// Check says why the workspace must not be applied, nil when it may. A refusal is final for its revision.
+// Check says why the workspace must not be applied, nil when it may. A refusal is final for its
+// revision.
 func (p Policy) Check(w Workspace) *failure.Failure {
 	if w.Size > MaxSize {
 		return failure.Refusal(failure.TooLarge, nil, "the workspace's manifests are %d bytes; at most %d are applied. Make the template smaller", w.Size, MaxSize)
@@ -103,7 +104,8 @@ func (p Policy) Check(w Workspace) *failure.Failure {
 	return nil
 }
 
-// checkStubs looks at what an orphan that is to be deleted consists of: it is only named. Kinds that this agent does not apply may be among them, see [Policy.Stubs].
+// checkStubs looks at what an orphan that is to be deleted consists of: it is only named. Kinds
+// that this agent does not apply may be among them, see [Policy.Stubs].
 func (p Policy) checkStubs(w Workspace) *failure.Failure {
 	var refused *failure.Failure
 	allowed := 0
@@ -127,7 +129,8 @@ func (p Policy) checkStubs(w Workspace) *failure.Failure {
 	return refused
 }
 
-// Stubs are the objects of an orphan that this agent may delete. Kinds that it does not apply are left out: none of these can be its own.
+// Stubs are the objects of an orphan that this agent may delete. Kinds that it does not apply are
+// left out: none of these can be its own.
 func (p Policy) Stubs(w Workspace) []Object {
 	return slices.DeleteFunc(slices.Clone(w.Objects), func(object Object) bool {
 		_, refusal := p.checkKind(object.Reference)
@@ -208,8 +211,8 @@ func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
 	return nil
 }
 
-// Namespace is the manifest of the workspace's namespace: the one among its objects, with the agent's level of pod security
-// where it names none, else a plain one.
+// Namespace is the manifest of the workspace's namespace: the one among its objects, with the
+// agent's level of pod security where it names none, else a plain one.
 func (p Policy) Namespace(w Workspace) Object {
 	object := Object{Reference: NamespaceReference(w.Namespace), Manifest: map[string]any{
 		"apiVersion": "v1", "kind": KindNamespace, "metadata": map[string]any{"name": w.Namespace},

@@ -2,8 +2,9 @@ package desired
 
 import "slices"
 
-// Prune is the part of the inventory that is no longer desired, in the order of the inventory reversed: what was applied last goes
-// first. A namespace is never pruned, since everything in it would go too; only termination deletes it.
+// Prune is the part of the inventory that is no longer desired, in the order of the inventory
+// reversed: what was applied last goes first. A namespace is never pruned, since everything in it
+// would go too; only termination deletes it.
 func Prune(inventory, desired []Reference) []Reference {
 	wanted := make(map[Reference]bool, len(desired))
 	for _, reference := range desired {

@@ -39,7 +39,8 @@ type Object struct {
 	Manifest map[string]any
 }
 
-// References are all objects of the workspace: its namespace, its Secrets and its manifests, each once, in this order.
+// References are all objects of the workspace: its namespace, its Secrets and its manifests, each
+// once, in this order.
 func (w Workspace) References() []Reference {
 	references := make([]Reference, 0, 1+len(w.Secrets)+len(w.Objects))
 	references = append(references, NamespaceReference(w.Namespace))

@@ -15,7 +15,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Explain says what an error of the API server, on the way to the object, means to the user. A [Failure] in the chain is returned as it is.
+// Explain says what an error of the API server, on the way to the object, means to the user. A
+// [Failure] in the chain is returned as it is.
 func Explain(err error, object events.ObjectReference) *Failure {
 	var known *Failure
 	if errors.As(err, &known) && known != nil {
@@ -36,7 +37,8 @@ func Explain(err error, object events.ObjectReference) *Failure {
 	return Wrap(err, reason, about, "%s", message)
 }
 
-// withheld is the cause of a failure about a Secret. What refuses it may quote what is in it, so its words stay out of logs and traces.
+// withheld is the cause of a failure about a Secret. What refuses it may quote what is in it, so
+// its words stay out of logs and traces.
 type withheld struct{ cause error }
 
 // Error says what kind of error it is.
@@ -83,7 +85,8 @@ var (
 	securePattern  = regexp.MustCompile(`violates PodSecurity "([^"]+)": ?(.*)`)
 )
 
-// explainStatus reads an answer of the API server. The details of a confidential object are left out.
+// explainStatus reads an answer of the API server. The details of a confidential object are left
+// out.
 func explainStatus(status metav1.Status, what string, confidential bool) (Reason, string) {
 	what = orWorkspace(what)
 	said := ": " + status.Message

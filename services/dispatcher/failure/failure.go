@@ -31,7 +31,8 @@ const (
 	AdmissionRefused Reason = "AdmissionRefused"
 	// UnknownKind: the cluster does not serve the kind.
 	UnknownKind Reason = "UnknownKind"
-	// SecretRefused: the control plane does not give the values of a Secret, or they cannot be opened.
+	// SecretRefused: the control plane does not give the values of a Secret, or they cannot be
+	// opened.
 	SecretRefused Reason = "SecretRefused"
 )
 
@@ -49,7 +50,8 @@ const (
 	Internal             Reason = "Internal"
 )
 
-// Passes tells a reason that usually passes by itself, and of which the user's workspace may not suffer.
+// Passes tells a reason that usually passes by itself, and of which the user's workspace may not
+// suffer.
 func (r Reason) Passes() bool {
 	switch r {
 	case NamespaceTerminating, NamespaceMissing, ObjectTerminating, AdmissionUnavailable, SecretUnavailable, Unauthorized, Throttled, Timeout, Unreachable, Internal:
@@ -70,7 +72,8 @@ type Failure struct { //nolint:errname // the word that everything else says: ap
 	Object *events.ObjectReference
 	// Final failures are not retried before a new revision comes.
 	Final bool
-	// ClusterRevision is the newer revision that the cluster has, where that is the failure; 0 otherwise.
+	// ClusterRevision is the newer revision that the cluster has, where that is the failure; 0
+	// otherwise.
 	ClusterRevision int64
 
 	cause error

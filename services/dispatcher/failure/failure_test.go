@@ -99,7 +99,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfASecretIsNotRepeated(t *testing.T) {
+func TestSecretsAreNotQuoted(t *testing.T) {
 	t.Parallel()
 	secret := events.ObjectReference{ApiVersion: "v1", Kind: "Secret", Namespace: "ws-7-blog", Name: "variables"}
 	secrets := schema.GroupResource{Resource: "secrets"}

@@ -23,7 +23,8 @@ type Applied struct {
 	Objects []desired.Reference
 	// Pruned objects, whose deletion this call has asked for.
 	Pruned []desired.Reference
-	// DeploymentUID and DeploymentGeneration are those of the workspace's Deployment as it was left; empty when there is none.
+	// DeploymentUID and DeploymentGeneration are those of the workspace's Deployment as it was
+	// left; empty when there is none.
 	DeploymentUID        types.UID
 	DeploymentGeneration int64
 	// Repaired is what Repair found changed or missing.
@@ -35,8 +36,8 @@ func (c *Cluster) Apply(ctx context.Context, w desired.Workspace, secrets Secret
 	return c.explained(ctx, w, secrets, pass{})
 }
 
-// Repair is Apply of a revision that was applied before. It looks at every object, whatever is remembered of it, and tells which ones somebody
-// else has changed.
+// Repair is Apply of a revision that was applied before. It looks at every object, whatever is
+// remembered of it, and tells which ones somebody else has changed.
 func (c *Cluster) Repair(ctx context.Context, w desired.Workspace, secrets Secrets) (Applied, error) {
 	return c.explained(ctx, w, secrets, pass{repair: true})
 }
@@ -122,7 +123,8 @@ func (c *Cluster) apply(ctx context.Context, w desired.Workspace, secrets Secret
 	return out, desired.Reference{}, nil
 }
 
-// stays refuses to call applied what is in a namespace that is on its way out: its objects can still be written to, until each is deleted in turn.
+// stays refuses to call applied what is in a namespace that is on its way out: its objects can
+// still be written to, until each is deleted in turn.
 func (c *Cluster) stays(ctx context.Context, w desired.Workspace, namespace desired.Reference) error {
 	live, err := c.look(ctx, namespace)
 	if err != nil {
@@ -139,7 +141,8 @@ func (c *Cluster) stays(ctx context.Context, w desired.Workspace, namespace desi
 	return err
 }
 
-// madeNamespace is a namespace after its application; not looked at when it is known to be as it should.
+// madeNamespace is a namespace after its application; not looked at when it is known to be as it
+// should.
 type madeNamespace struct {
 	touched
 
@@ -192,7 +195,8 @@ func (c *Cluster) own(w desired.Workspace, reference desired.Reference, live *me
 	}
 }
 
-// applyObject applies one object. In a fresh namespace it need not look first, nor where it has seen the object before.
+// applyObject applies one object. In a fresh namespace it need not look first, nor where it has
+// seen the object before.
 func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object desired.Object, p pass) (touched, error) {
 	for range maxClaims {
 		uid := c.uid(object.Reference)
@@ -219,7 +223,8 @@ func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object d
 	return touched{}, failure.New(failure.Conflict, &object.Reference, "%s keeps changing hands; it is tried again", failure.Describe(object.Reference))
 }
 
-// inspect returns an object and its UID, empty when it is not there. One that is known by its UID is the workspace's own even if somebody took its labels.
+// inspect returns an object and its UID, empty when it is not there. One that is known by its UID
+// is the workspace's own even if somebody took its labels.
 func (c *Cluster) inspect(ctx context.Context, w desired.Workspace, reference desired.Reference, known types.UID) (*metav1.PartialObjectMetadata, types.UID, error) {
 	live, err := c.look(ctx, reference)
 	if err != nil || live == nil {
@@ -233,8 +238,8 @@ func (c *Cluster) inspect(ctx context.Context, w desired.Workspace, reference de
 	return live, live.UID, nil
 }
 
-// isAnother tells that there is no object of the UID that was insisted on: a conflict when there is none of its name at all, an invalid
-// metadata.uid when it is another one's.
+// isAnother tells that there is no object of the UID that was insisted on: a conflict when there is
+// none of its name at all, an invalid metadata.uid when it is another one's.
 func isAnother(err error) bool {
 	if apierrors.IsConflict(err) {
 		return true
@@ -251,7 +256,8 @@ func isAnother(err error) bool {
 	return false
 }
 
-// applySecret makes the Secret unless there is one of the same digest whose data nobody else has touched.
+// applySecret makes the Secret unless there is one of the same digest whose data nobody else has
+// touched.
 func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret events.SecretReference, secrets Secrets, p pass) (touched, error) {
 	reference := desired.SecretReference(w.Namespace, secret.Name)
 	if !p.fresh {
@@ -292,7 +298,8 @@ func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret e
 	}}, p)
 }
 
-// gone takes note of a namespace that turns out to be missing or on its way out, whatever was remembered of it.
+// gone takes note of a namespace that turns out to be missing or on its way out, whatever was
+// remembered of it.
 func (c *Cluster) gone(w desired.Workspace, err error) error {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
@@ -301,8 +308,8 @@ func (c *Cluster) gone(w desired.Workspace, err error) error {
 	return err
 }
 
-// prune deletes objects that belong to the workspace. It returns those whose deletion it has asked for, those that are not gone yet, and
-// the one that it failed at.
+// prune deletes objects that belong to the workspace. It returns those whose deletion it has asked
+// for, those that are not gone yet, and the one that it failed at.
 func (c *Cluster) prune(ctx context.Context, w desired.Workspace, objects []desired.Reference) ([]desired.Reference, []desired.Reference, desired.Reference, error) {
 	var pruned, left []desired.Reference
 	for _, reference := range objects {

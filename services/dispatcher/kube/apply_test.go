@@ -13,9 +13,9 @@ import (
 	"lockstep.internal/services/dispatcher/kube"
 )
 
-func TestApplyMakesEverythingAndRecordsIt(t *testing.T) {
+func TestApplyCreatesAndRecordsEverything(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "1Gi"), service("w"), deployment(1))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
@@ -45,7 +45,7 @@ func TestApplyMakesEverythingAndRecordsIt(t *testing.T) {
 
 func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("old", "1"), configMap("kept", "1"), volume("data", "1Gi"), deployment(1))
 	_, err := leader.Apply(testContext(t), w, b.secrets)
@@ -68,9 +68,9 @@ func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 	require.Eventually(t, func() bool { return len(b.there(t, w)) == 2 }, patience, tick)
 }
 
-func TestApplyDoesNotTouchWhatIsNotItsOwn(t *testing.T) {
+func TestApplyDoesNotChangeForeignObjects(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 
@@ -114,9 +114,9 @@ func TestApplyDoesNotTouchWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-func TestApplyMakesAnewWhatSomebodyHasDeleted(t *testing.T) {
+func TestApplyRecreatesDeletedObjects(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"), configMap("more", "1"))
@@ -136,10 +136,10 @@ func TestApplyMakesAnewWhatSomebodyHasDeleted(t *testing.T) {
 
 func TestApplyWaitsForANamespaceThatIsBeingDeleted(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	client := newClient(t, admin)
-	require.NoError(t, client.EnsureHome(ctx, b.agent))
+	require.NoError(t, client.EnsureAgentNamespace(ctx, b.agent))
 	gone := make(chan string, 10)
 	namespaces := kube.NewNamespaces(client, b.agent, func(workspace string) { gone <- workspace })
 	following(t, namespaces)
@@ -171,9 +171,9 @@ func TestApplyWaitsForANamespaceThatIsBeingDeleted(t *testing.T) {
 	require.Equal(t, []string{"files"}, b.there(t, w))
 }
 
-func TestApplyRefusesALowerRevision(t *testing.T) {
+func TestApplyRejectsALowerRevision(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	older, newer := b.leader(t, admin), b.leader(t, admin)
@@ -194,9 +194,9 @@ func TestApplyRefusesALowerRevision(t *testing.T) {
 	require.Equal(t, "5", object.Data["key"])
 }
 
-func TestSecretsAreAskedForWhenTheirDigestDiffers(t *testing.T) {
+func TestSecretsAreRequestedWhenTheirDigestDiffers(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))

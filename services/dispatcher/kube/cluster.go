@@ -41,7 +41,7 @@ type Cluster struct {
 func NewCluster(client *Client, policy desired.Policy, namespaces *Namespaces) *Cluster {
 	return &Cluster{
 		policy: policy, client: client, namespaces: namespaces,
-		inventories: &inventories{agent: policy.Agent, client: client.core.ConfigMaps(Home(policy.Agent)), known: map[string]inventory{}},
+		inventories: &inventories{agent: policy.Agent, client: client.core.ConfigMaps(AgentNamespace(policy.Agent)), known: map[string]inventory{}},
 		uids:        map[desired.Reference]types.UID{},
 	}
 }
@@ -53,10 +53,12 @@ func (c *Cluster) owner(w desired.Workspace) desired.Owner {
 	return desired.Owner{Agent: c.policy.Agent, Workspace: w.ID}
 }
 
-// maxClaims bounds the attempts to win a compare-and-set; only somebody who edits inventories by hand makes more than two.
+// maxClaims bounds the attempts to win a compare-and-set; only somebody who edits inventories by
+// hand makes more than two.
 const maxClaims = 5
 
-// claim writes the revision and the objects into the inventory. It fails with Superseded when the inventory has a higher revision.
+// claim writes the revision and the objects into the inventory. It fails with Superseded when the
+// inventory has a higher revision.
 func (c *Cluster) claim(ctx context.Context, w desired.Workspace, objects []desired.Reference) (inventory, error) {
 	var err error
 	for range maxClaims {
@@ -142,7 +144,8 @@ func (c *Cluster) patch(ctx context.Context, object desired.Object, uid types.UI
 	return applied, nil
 }
 
-// withUID is the manifest with a UID, which the API server then insists on. The manifest itself stays as it is.
+// withUID is the manifest with a UID, which the API server then insists on. The manifest itself
+// stays as it is.
 func withUID(manifest map[string]any, uid types.UID) map[string]any {
 	if uid == "" {
 		return manifest

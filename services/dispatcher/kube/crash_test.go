@@ -20,8 +20,8 @@ import (
 
 var errCrashed = errors.New("crashed")
 
-// crash lets a number of writes through and fails everything after them, as the end of the process does. The last write is
-// either not sent, or done and its answer lost.
+// crash lets a number of writes through and fails everything after them, as the end of the process
+// does. The last write is either not sent, or done and its answer lost.
 type crash struct {
 	next http.RoundTripper
 
@@ -62,7 +62,7 @@ func (c *crash) happened() bool {
 }
 
 // doomed is a leader that crashes at a write.
-func (b *bed) doomed(t *testing.T, writes int, lost bool) (*kube.Cluster, *crash) {
+func (b *fixture) doomed(t *testing.T, writes int, lost bool) (*kube.Cluster, *crash) {
 	t.Helper()
 	c := &crash{left: writes, lost: lost}
 	cfg := rest.CopyConfig(admin)
@@ -75,7 +75,7 @@ func (b *bed) doomed(t *testing.T, writes int, lost bool) (*kube.Cluster, *crash
 }
 
 // requireKnown checks that no object exists that the inventory does not hold.
-func (b *bed) requireKnown(t *testing.T, w desired.Workspace) {
+func (b *fixture) requireKnown(t *testing.T, w desired.Workspace) {
 	t.Helper()
 	var known []desired.Reference
 	if _, text, found := strings.Cut(b.inventory(t, w), " "); found {
@@ -90,7 +90,8 @@ func (b *bed) requireKnown(t *testing.T, w desired.Workspace) {
 	}
 }
 
-// TestEveryCrashConverges ends the process before and after each write of a workspace's life, and lets another go on.
+// TestEveryCrashConverges ends the process before and after each write of a workspace's life, and
+// lets another go on.
 func TestEveryCrashConverges(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} {
@@ -103,7 +104,7 @@ func TestEveryCrashConverges(t *testing.T) {
 			for writes := range mostWrites + 1 {
 				t.Run(strconv.Itoa(writes), func(t *testing.T) {
 					t.Parallel()
-					b := newBed(t)
+					b := newFixture(t)
 					b.leader(t, admin)
 					crashes := b.live(t, writes, lost)
 					switch {
@@ -124,8 +125,9 @@ const (
 	mostWrites  = 8
 )
 
-// live leads one workspace through its life with a crash at the given write of each stage. It returns how many crashes there were.
-func (b *bed) live(t *testing.T, writes int, lost bool) int {
+// live leads one workspace through its life with a crash at the given write of each stage. It
+// returns how many crashes there were.
+func (b *fixture) live(t *testing.T, writes int, lost bool) int {
 	t.Helper()
 	crashes := 0
 	ctx := testContext(t)

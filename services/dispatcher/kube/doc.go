@@ -1,17 +1,21 @@
-// Package kube is the dispatcher's hand in the cluster.
+// Package kube applies workspaces to the cluster.
 //
-// [Cluster.Apply] and [Cluster.Terminate] bring a workspace to what is desired. Each is a series of steps that may end after any of them, by
-// an error or by the end of the process; calling it again converges:
+// [Cluster.Apply] and [Cluster.Terminate] consist of steps that may end after any of them, by an
+// error or by the end of the process. A repeated call converges:
 //
-//  1. The inventory, a ConfigMap per workspace in the agent's own namespace, receives the desired revision and every object about to be
-//     made, by compare-and-set. A lower revision ends here, so an old leader cannot undo what a new one does, and no object
-//     is ever made that the inventory does not know.
-//  2. The namespace, the Secrets and the manifests are applied in order, by server-side apply with force.
-//  3. What the inventory knows and nobody desires any more is deleted, and then the inventory forgets it.
+//  1. The inventory, a ConfigMap per workspace in the agent's own namespace, receives the desired
+//     revision and every object to be created, by compare-and-set. A lower revision ends here, so
+//     an old leader cannot undo the work of a new one, and no object is created that the inventory
+//     does not list.
+//  2. The namespace, the Secrets and the manifests are applied in order, by server-side apply with
+//     force.
+//  3. Objects of the inventory that are no longer desired are deleted, then removed from the
+//     inventory.
 //
-// [Cluster.Repair] applies again what was applied before and tells what it has found changed, from the fields that the dispatcher owns.
+// [Cluster.Repair] applies a revision again and reports what others have changed, by the fields
+// that the dispatcher owns.
 //
-// Nothing is touched that does not carry the labels of agent and workspace: an object is looked at before it is changed for the first time, and
-// changed and deleted by its UID from then on. Errors are explained by package failure. [Election] sees to it that one
-// dispatcher works at a time; [Namespaces] knows what has become of the namespaces.
+// An object without the labels of agent and workspace is never changed: it is read before the first
+// change, and changed or deleted by its UID afterwards. Errors are a [failure.Failure].
+// [Namespaces] watches the workspaces' namespaces.
 package kube

@@ -17,11 +17,12 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// What the API server really says is what the sentences must be made from, so each refusal is provoked.
+// What the API server really says is what the sentences must be made from, so each refusal is
+// provoked.
 
-func TestRefusalsOfTheClusterAreExplained(t *testing.T) {
+func TestAPIErrorsAreExplained(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "2Gi"), deployment(1), service("w"))
@@ -76,9 +77,9 @@ func TestRefusalsOfTheClusterAreExplained(t *testing.T) {
 	require.Equal(t, "more", f.Object.Name)
 }
 
-func TestRefusalsByPermissionAndWebhookAreExplained(t *testing.T) {
+func TestPermissionAndWebhookErrorsAreExplained(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := b.leader(t, admin).Apply(ctx, w, b.secrets)
@@ -88,7 +89,7 @@ func TestRefusalsByPermissionAndWebhookAreExplained(t *testing.T) {
 	nobody := rest.CopyConfig(admin)
 	nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody"}
 	client := newClient(t, nobody)
-	require.Equal(t, failure.Forbidden, failure.Explain(client.EnsureHome(ctx, b.agent), desired.Reference{}).Reason)
+	require.Equal(t, failure.Forbidden, failure.Explain(client.EnsureAgentNamespace(ctx, b.agent), desired.Reference{}).Reason)
 
 	fail := admissionv1.Fail
 	none := admissionv1.SideEffectClassNone
@@ -121,15 +122,15 @@ func TestRefusalsByPermissionAndWebhookAreExplained(t *testing.T) {
 	require.ErrorContains(t, err, "broken.example.test")
 }
 
-func TestAnUnreachableClusterIsExplained(t *testing.T) {
+func TestUnreachableClusterIsExplained(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	b.leader(t, admin)
 	cfg := rest.CopyConfig(admin)
 	cfg.Host = "https://127.0.0.1:1"
 	away := newClient(t, cfg)
 	require.Error(t, away.Check(testContext(t)))
-	require.Equal(t, failure.Unreachable, failure.Explain(away.EnsureHome(testContext(t), b.agent), desired.Reference{}).Reason)
+	require.Equal(t, failure.Unreachable, failure.Explain(away.EnsureAgentNamespace(testContext(t), b.agent), desired.Reference{}).Reason)
 
 	require.NoError(t, newClient(t, admin).Check(testContext(t)))
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
@@ -140,9 +141,9 @@ func TestAnUnreachableClusterIsExplained(t *testing.T) {
 }
 
 // What a Secret was refused for is told without the API server's words.
-func TestARefusedSecretIsNotQuoted(t *testing.T) {
+func TestRejectedSecretIsNotQuoted(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	w.Secrets = []events.SecretReference{{Name: "variables", Digest: "d1"}}
 	_, err := b.leader(t, admin).Apply(testContext(t), w, garbled{})

@@ -28,7 +28,8 @@ const (
 
 const inventoryPrefix = "workspace-"
 
-// inventoryName is the name of a workspace's inventory. An orphan may be labelled with what is no name: then it is the label's hash.
+// inventoryName is the name of a workspace's inventory. An orphan may be labelled with what is no
+// name: then it is the label's hash.
 func inventoryName(workspace string) string {
 	if name := inventoryPrefix + workspace; len(validation.IsDNS1123Subdomain(name)) == 0 {
 		return name
@@ -37,7 +38,8 @@ func inventoryName(workspace string) string {
 	return inventoryPrefix + "label-" + hex.EncodeToString(sum[:])
 }
 
-// inventory is what the cluster knows of one workspace: the revision worked on last, and every object that may have been made for it.
+// inventory is what the cluster knows of one workspace: the revision worked on last, and every
+// object that may have been made for it.
 type inventory struct {
 	revision int64
 	objects  []desired.Reference
@@ -48,8 +50,8 @@ type inventory struct {
 
 func (i inventory) exists() bool { return i.uid != "" }
 
-// inventories keeps them in ConfigMaps, and remembers what it last read or wrote. A memory that is out of date is found out by
-// the compare-and-set of put.
+// inventories keeps them in ConfigMaps, and remembers what it last read or wrote. A memory that is
+// out of date is found out by the compare-and-set of put.
 type inventories struct {
 	agent  int64
 	client coreclient.ConfigMapInterface
@@ -105,7 +107,8 @@ func (s *inventories) read(ctx context.Context, workspace string) (inventory, er
 	return i, nil
 }
 
-// put writes the inventory if it is still the version that was read. The error is a conflict, an already exists or a not found otherwise.
+// put writes the inventory if it is still the version that was read. The error is a conflict, an
+// already exists or a not found otherwise.
 func (s *inventories) put(ctx context.Context, workspace string, i inventory) (inventory, error) {
 	objects, err := json.Marshal(i.objects)
 	if err != nil {
@@ -163,7 +166,8 @@ func (s *inventories) forget(workspace string) {
 
 func readInventory(object *corev1.ConfigMap) inventory {
 	i := inventory{uid: object.UID, version: object.ResourceVersion}
-	// What somebody has garbled counts as empty: the objects are found again as those of the next revision.
+	// What somebody has garbled counts as empty: the objects are found again as those of the next
+	// revision.
 	i.revision, _ = strconv.ParseInt(object.Data[keyRevision], 10, 64)
 	if json.Unmarshal([]byte(object.Data[keyObjects]), &i.objects) != nil { // see above
 		i.objects = nil

@@ -24,7 +24,8 @@ const (
 	tick     = 20 * time.Millisecond
 )
 
-// admin reaches the lab that all tests share. Each test has an agent of its own, so that none sees the objects of another.
+// admin reaches the lab that all tests share. Each test has an agent of its own, so that none sees
+// the objects of another.
 var (
 	admin  *rest.Config
 	agents atomic.Int64
@@ -33,7 +34,8 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	// The tests wait for the cluster most of the time, so more of them than there are processors run at once.
+	// The tests wait for the cluster most of the time, so more of them than there are processors
+	// run at once.
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -12,8 +12,8 @@ import (
 	"lockstep.internal/services/dispatcher/desired"
 )
 
-// Namespaces follows the namespaces of an agent's workspaces by their metadata. What it knows may be late: it saves
-// requests, and nothing rests on it.
+// Namespaces follows the namespaces of an agent's workspaces by their metadata. What it knows may
+// be late: it saves requests, and nothing rests on it.
 type Namespaces struct {
 	agent  int64
 	client *Client
@@ -23,7 +23,8 @@ type Namespaces struct {
 	known map[string]*metav1.PartialObjectMetadata
 }
 
-// NewNamespaces calls gone whenever a workspace's namespace has been deleted for good. The function must not block.
+// NewNamespaces calls gone whenever a workspace's namespace has been deleted for good. The function
+// must not block.
 func NewNamespaces(client *Client, agent int64, gone func(workspace string)) *Namespaces {
 	return &Namespaces{agent: agent, client: client, gone: gone, known: map[string]*metav1.PartialObjectMetadata{}}
 }
@@ -69,7 +70,8 @@ func (n *Namespaces) deleted(object any) {
 	n.gone(namespace.Labels[desired.LabelWorkspace])
 }
 
-// current reports whether the namespace is known to be there, to stay, and to carry the labels and annotations of the manifest.
+// current reports whether the namespace is known to be there, to stay, and to carry the labels and
+// annotations of the manifest.
 func (n *Namespaces) current(manifest desired.Object) bool {
 	n.mu.Lock()
 	live := n.known[manifest.Name]

@@ -10,12 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// annotationSecretKeys are the keys of a Secret, sorted and joined by commas: what the dispatcher must own of its data if nobody has touched it.
+// annotationSecretKeys are the keys of a Secret, sorted and joined by commas: what the dispatcher
+// must own of its data if nobody has touched it.
 const annotationSecretKeys = "lockstep.dev/secret-keys"
 
-// changed tells whether an application has changed an object: because it was not there, was another one, or because the dispatcher did not own all that
-// it applies. Whoever changes or removes a field takes it away from its owner, so that this finds every edit, and no change of a status or of what
-// others have added.
+// changed tells whether an application has changed an object: because it was not there, was another
+// one, or because the dispatcher did not own all that it applies. Whoever changes or removes a
+// field takes it away from its owner, so that this finds every edit, and no change of a status or
+// of what others have added.
 func changed(before, after *metav1.PartialObjectMetadata) bool {
 	if before == nil || before.UID != after.UID {
 		return true
@@ -37,7 +39,8 @@ func applied(entries []metav1.ManagedFieldsEntry) []byte {
 	return nil
 }
 
-// intact tells from a Secret's owners, without its values, whether its data are those that were applied: the dispatcher owns every key, and nobody else any.
+// intact tells from a Secret's owners, without its values, whether its data are those that were
+// applied: the dispatcher owns every key, and nobody else any.
 func intact(live *metav1.PartialObjectMetadata) bool {
 	owned := dataOf(applied(live.ManagedFields))
 	if strings.Join(slices.Sorted(maps.Keys(owned)), ",") != live.Annotations[annotationSecretKeys] {

@@ -21,16 +21,16 @@ import (
 	"lockstep.internal/services/dispatcher/kube"
 )
 
-func (b *bed) deployment(t *testing.T, w desired.Workspace) *appsv1.Deployment {
+func (b *fixture) deployment(t *testing.T, w desired.Workspace) *appsv1.Deployment {
 	t.Helper()
 	found, err := b.admin.AppsV1().Deployments(w.Namespace).Get(testContext(t), "w", metav1.GetOptions{})
 	require.NoError(t, err)
 	return found
 }
 
-func TestApplyTellsWhatItHasLeft(t *testing.T) {
+func TestApplyReportsTheDeployment(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"), deployment(0))
 	applied, err := leader.Apply(testContext(t), w, b.secrets)
@@ -49,58 +49,59 @@ func TestApplyTellsWhatItHasLeft(t *testing.T) {
 	require.Empty(t, applied.Repaired, "a new revision is no repair")
 }
 
-// TestRepairFindsWhateverSomebodyElseHasChanged changes each kind of object in each way, and lets a leader with a memory and one without repair it.
-func TestRepairFindsWhateverSomebodyElseHasChanged(t *testing.T) {
+// TestRepairFindsChangesOfOthers changes each kind of object in each way, and lets a
+// leader with a memory and one without repair it.
+func TestRepairFindsChangesOfOthers(t *testing.T) {
 	t.Parallel()
 	const merge = types.MergePatchType
 	for name, change := range map[string]struct {
 		kind string
-		make func(ctx context.Context, b *bed, w desired.Workspace) error
+		make func(ctx context.Context, b *fixture, w desired.Workspace) error
 	}{
-		"nothing": {"", func(context.Context, *bed, desired.Workspace) error { return nil }},
-		"a status": {"", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"nothing": {"", func(context.Context, *fixture, desired.Workspace) error { return nil }},
+		"a status": {"", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.AppsV1().Deployments(w.Namespace).Patch(ctx, "w", merge, []byte(`{"status":{"conditions":null,"collisionCount":3}}`), metav1.PatchOptions{}, "status")
 			return err
 		}},
-		"something added": {"", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"something added": {"", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.CoreV1().Services(w.Namespace).Patch(ctx, "w", merge, []byte(`{"metadata":{"annotations":{"theirs":"1"}}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a ConfigMap's value": {"ConfigMap", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a ConfigMap's value": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "files", merge, []byte(`{"data":{"key":"theirs"}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a label": {"ConfigMap", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a label": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "files", merge, []byte(`{"metadata":{"labels":{"lockstep.dev/note":null}}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a ConfigMap deleted": {"ConfigMap", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a ConfigMap deleted": {"ConfigMap", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			return b.admin.CoreV1().ConfigMaps(w.Namespace).Delete(ctx, "files", metav1.DeleteOptions{})
 		}},
-		"a Service's port": {"Service", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a Service's port": {"Service", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.CoreV1().Services(w.Namespace).Patch(ctx, "w", merge, []byte(`{"spec":{"selector":{"app":"theirs"}}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a Deployment scaled": {"Deployment", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a Deployment scaled": {"Deployment", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.AppsV1().Deployments(w.Namespace).Patch(ctx, "w", merge, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}, "scale")
 			return err
 		}},
-		"a Secret's value": {"Secret", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a Secret's value": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.CoreV1().Secrets(w.Namespace).Patch(ctx, "variables", merge, []byte(`{"stringData":{"TOKEN":"theirs"}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a Secret's key removed": {"Secret", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a Secret's key removed": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			_, err := b.admin.CoreV1().Secrets(w.Namespace).Patch(ctx, "variables", merge, []byte(`{"data":{"TOKEN":null}}`), metav1.PatchOptions{})
 			return err
 		}},
-		"a Secret deleted": {"Secret", func(ctx context.Context, b *bed, w desired.Workspace) error {
+		"a Secret deleted": {"Secret", func(ctx context.Context, b *fixture, w desired.Workspace) error {
 			return b.admin.CoreV1().Secrets(w.Namespace).Delete(ctx, "variables", metav1.DeleteOptions{})
 		}},
 	} {
 		for _, memory := range []bool{true, false} {
 			t.Run(name+map[bool]string{true: ", by who applied it", false: ", by another"}[memory], func(t *testing.T) {
 				t.Parallel()
-				b := newBed(t)
+				b := newFixture(t)
 				ctx := testContext(t)
 				leader := b.leader(t, admin)
 				w := b.with(b.workspace(), 1, configMap("files", "mine"), service("w"), deployment(0))
@@ -136,7 +137,7 @@ func TestRepairFindsWhateverSomebodyElseHasChanged(t *testing.T) {
 	}
 }
 
-func (b *bed) requireAsDesired(t *testing.T, w desired.Workspace) {
+func (b *fixture) requireAsDesired(t *testing.T, w desired.Workspace) {
 	t.Helper()
 	ctx := testContext(t)
 	files, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Get(ctx, "files", metav1.GetOptions{})
@@ -152,9 +153,9 @@ func (b *bed) requireAsDesired(t *testing.T, w desired.Workspace) {
 	require.Zero(t, *b.deployment(t, w).Spec.Replicas)
 }
 
-func TestRepairGivesBackTheLabelsOfWhatItKnows(t *testing.T) {
+func TestRepairRestoresLabels(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
@@ -191,10 +192,11 @@ func (m *meddler) RoundTrip(request *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets idle connections be closed.
 func (m *meddler) WrappedRoundTripper() http.RoundTripper { return m.next }
 
-// TestWhatIsInANamespaceThatIsBeingDeletedIsNotApplied deletes the namespace when the last object has been applied: none of them has been deleted yet.
-func TestWhatIsInANamespaceThatIsBeingDeletedIsNotApplied(t *testing.T) {
+// TestApplyFailsInATerminatingNamespace deletes the namespace when the last object
+// has been applied: none of them has been deleted yet.
+func TestApplyFailsInATerminatingNamespace(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	m := &meddler{path: "/configmaps/files", do: func() {
@@ -209,7 +211,7 @@ func TestWhatIsInANamespaceThatIsBeingDeletedIsNotApplied(t *testing.T) {
 		return m
 	})
 	client := newClient(t, cfg)
-	require.NoError(t, client.EnsureHome(ctx, b.agent))
+	require.NoError(t, client.EnsureAgentNamespace(ctx, b.agent))
 	leader := kube.NewCluster(client, b.policy, kube.NewNamespaces(client, b.agent, func(string) {}))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.Contains(t, []failure.Reason{failure.NamespaceTerminating, failure.NamespaceMissing}, reason(t, err))
@@ -235,7 +237,7 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t)
+			b := newFixture(t)
 			ctx := testContext(t)
 			w := b.workspace()
 			if test.id != "" {
@@ -266,7 +268,7 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 				_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Get(ctx, "other", metav1.GetOptions{})
 				require.NoError(t, err, "it bears the agent's label only")
 			}
-			inventories, err := b.admin.CoreV1().ConfigMaps(kube.Home(b.agent)).List(ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent})
+			inventories, err := b.admin.CoreV1().ConfigMaps(kube.AgentNamespace(b.agent)).List(ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent})
 			require.NoError(t, err)
 			require.Empty(t, inventories.Items)
 			terminate(t, leader, stubs) // to be told again is no trouble
@@ -274,9 +276,9 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 	}
 }
 
-func TestALowerRevisionIsToldTheHigherOne(t *testing.T) {
+func TestLowerRevisionReportsTheHigherOne(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	w := b.with(b.workspace(), 7, configMap("files", "1"))
 	_, err := b.leader(t, admin).Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)

@@ -11,9 +11,9 @@ import (
 	"lockstep.internal/services/dispatcher/failure"
 )
 
-// Terminate deletes what there is of the workspace and returns what remains; nothing when all is gone and forgotten. It does not
-// wait: it is called again, when [Namespaces] tells that the namespace is gone or after a while. The error is always a
-// [failure.Failure].
+// Terminate deletes what there is of the workspace and returns what remains; nothing when all is
+// gone and forgotten. It does not wait: it is called again, when [Namespaces] tells that the
+// namespace is gone or after a while. The error is always a [failure.Failure].
 func (c *Cluster) Terminate(ctx context.Context, w desired.Workspace) ([]desired.Reference, error) {
 	remaining, at, err := c.terminate(ctx, w)
 	if err != nil {
@@ -39,7 +39,8 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 	}
 	mine := live != nil && c.owner(w).Owns(live.Labels)
 	if !have.exists() && !mine {
-		// It never was, or has been terminated before; or it is an orphan, of which only its labels tell.
+		// It never was, or has been terminated before; or it is an orphan, of which only its labels
+		// tell.
 		if there, at, err := c.anyOwn(ctx, w); err != nil || !there {
 			return nil, at, err
 		}
@@ -79,7 +80,8 @@ func (c *Cluster) terminate(ctx context.Context, w desired.Workspace) ([]desired
 	return nil, at, nil
 }
 
-// anyOwn tells whether any of the objects that the workspace names is there and its own; or the one that it failed at.
+// anyOwn tells whether any of the objects that the workspace names is there and its own; or the one
+// that it failed at.
 func (c *Cluster) anyOwn(ctx context.Context, w desired.Workspace) (bool, desired.Reference, error) {
 	for _, object := range w.Objects {
 		live, err := c.look(ctx, object.Reference)
@@ -93,7 +95,8 @@ func (c *Cluster) anyOwn(ctx context.Context, w desired.Workspace) (bool, desire
 	return false, desired.Reference{}, nil
 }
 
-// endAll deletes the objects, those applied last first, and returns those that are there still; or the one it failed at.
+// endAll deletes the objects, those applied last first, and returns those that are there still; or
+// the one it failed at.
 func (c *Cluster) endAll(ctx context.Context, w desired.Workspace, objects []desired.Reference) ([]desired.Reference, desired.Reference, error) {
 	var remaining []desired.Reference
 	for _, reference := range slices.Backward(objects) {

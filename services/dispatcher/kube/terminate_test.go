@@ -13,9 +13,9 @@ import (
 	"lockstep.internal/services/dispatcher/kube"
 )
 
-func TestTerminateEndsWhenAllIsReallyGone(t *testing.T) {
+func TestTerminateEndsWhenAllObjectsAreGone(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"), volume("data", "1Gi"), deployment(1))
@@ -56,13 +56,13 @@ func TestTerminateEndsWhenAllIsReallyGone(t *testing.T) {
 
 func TestTerminateFindsTheNamespaceWithoutAnInventory(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
-	require.NoError(t, b.admin.CoreV1().ConfigMaps(kube.Home(b.agent)).Delete(ctx, "workspace-"+w.ID, metav1.DeleteOptions{}))
+	require.NoError(t, b.admin.CoreV1().ConfigMaps(kube.AgentNamespace(b.agent)).Delete(ctx, "workspace-"+w.ID, metav1.DeleteOptions{}))
 	terminate(t, leader, b.terminated(w, 2))
 	_, err = b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
@@ -70,7 +70,7 @@ func TestTerminateFindsTheNamespaceWithoutAnInventory(t *testing.T) {
 
 func TestTerminateLeavesAForeignNamespaceAlone(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newFixture(t)
 	ctx := testContext(t)
 	leader := b.leader(t, admin)
 	w := b.with(b.workspace(), 1, configMap("files", "1"), configMap("taken", "1"))

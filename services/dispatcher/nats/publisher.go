@@ -8,19 +8,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/logkey"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
 )
 
 const (
-	senders       = 16
-	publishPause  = 100 * time.Millisecond
-	maxPause      = time.Second
-	publishExpiry = 5 * time.Second
+	senders        = 16
+	minPause       = 100 * time.Millisecond
+	maxPause       = time.Second
+	publishTimeout = 5 * time.Second
 )
 
 // Sender stores one message and waits for the acknowledgement.
@@ -28,7 +29,7 @@ type Sender interface {
 	PublishMsg(ctx context.Context, message *nats.Msg, options ...jetstream.PublishOpt) (*jetstream.PubAck, error)
 }
 
-// Publisher publishes results. Make it with [NewPublisher].
+// Publisher publishes results. It is safe for concurrent use. Create it with [NewPublisher].
 type Publisher struct {
 	sender Sender
 	cell   topology.Cell
@@ -36,31 +37,35 @@ type Publisher struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	lines   map[string]*line // of workspaces that have results
-	ready   []string         // workspaces whose first result can be sent
+	pending map[string]*pendingResults // by workspace
+	ready   []string                   // workspaces whose first result can be sent
 	waiting int
-	changed chan struct{} // closed and replaced when something has changed
+	changed chan struct{} // closed and replaced after each change
 }
 
-// line is what one workspace waits to tell, in order.
-type line struct {
+// pendingResults are the unacknowledged results of one workspace, in order.
+type pendingResults struct {
 	events  []event.Event
-	sending bool // the first
+	sending bool // whether the first one is in flight
 }
 
-// NewPublisher makes one that publishes when it runs.
+// NewPublisher returns a publisher that does nothing until Run.
 func NewPublisher(sender Sender, cell topology.Cell, agent int64, logger *slog.Logger) *Publisher {
-	return &Publisher{sender: sender, cell: cell, agent: agent, logger: logger, lines: map[string]*line{}, changed: make(chan struct{})}
+	return &Publisher{
+		sender: sender, cell: cell, agent: agent, logger: logger,
+		pending: map[string]*pendingResults{}, changed: make(chan struct{}),
+	}
 }
 
-// Publish adds a result of a workspace; its type is its kind. It never blocks.
+// Publish adds a result of a workspace. It replaces a waiting result of the same event type. It
+// never blocks.
 func (p *Publisher) Publish(workspace string, result event.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := p.lines[workspace]
+	l := p.pending[workspace]
 	if l == nil {
-		l = &line{}
-		p.lines[workspace] = l
+		l = &pendingResults{}
+		p.pending[workspace] = l
 		p.ready = append(p.ready, workspace)
 	}
 	first := 0
@@ -74,14 +79,14 @@ func (p *Publisher) Publish(workspace string, result event.Event) {
 	p.signal()
 }
 
-// Waiting is how many results are not acknowledged yet.
+// Waiting returns the number of unacknowledged results.
 func (p *Publisher) Waiting() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.waiting
 }
 
-// Flush waits until everything is acknowledged. The error is the context's.
+// Flush waits until every result is acknowledged. It returns the error of ctx when that ends first.
 func (p *Publisher) Flush(ctx context.Context) error {
 	for {
 		p.mu.Lock()
@@ -98,7 +103,8 @@ func (p *Publisher) Flush(ctx context.Context) error {
 	}
 }
 
-// Run publishes until the context is done. What is not acknowledged then is lost: the next leader works out all results anew.
+// Run publishes until ctx ends. Unacknowledged results are then lost; the next leader applies and
+// reports again.
 func (p *Publisher) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	for range senders {
@@ -109,29 +115,25 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 func (p *Publisher) send(ctx context.Context) {
-	pauses := backoff.NewExponentialBackOff()
-	pauses.InitialInterval, pauses.MaxInterval = publishPause, maxPause
+	backoff := retry.Policy{Min: minPause, Max: maxPause}.Backoff()
 	for {
-		workspace, result, ok := p.take(ctx)
+		workspace, result, ok := p.next(ctx)
 		if !ok {
 			return
 		}
 		err := p.publish(ctx, workspace, result)
 		if err == nil {
-			pauses.Reset()
-			p.end(workspace, true)
+			backoff.Reset()
+			p.finish(workspace, true)
 			continue
 		}
+		pause := backoff.Next()
 		if ctx.Err() == nil {
-			p.logger.WarnContext(ctx, "cannot publish a result, trying on", slog.String("workspace", workspace), slog.String("type", result.Type()), slog.String("error", err.Error()))
+			p.logger.WarnContext(ctx, "result not published, retrying", slog.String(logkey.WorkspaceID, workspace),
+				slog.String(logkey.EventType, result.Type()), slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		}
-		timer := time.NewTimer(pauses.NextBackOff())
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		p.end(workspace, false)
+		_ = retry.Sleep(ctx, pause)
+		p.finish(workspace, false)
 	}
 }
 
@@ -140,7 +142,7 @@ func (p *Publisher) publish(ctx context.Context, workspace string, result event.
 	if err != nil {
 		return fmt.Errorf("publish a result: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, publishExpiry)
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	if _, err := p.sender.PublishMsg(ctx, message); err != nil {
 		return fmt.Errorf("publish a result: %w", err)
@@ -148,14 +150,14 @@ func (p *Publisher) publish(ctx context.Context, workspace string, result event.
 	return nil
 }
 
-// take waits for a workspace whose next result can be sent.
-func (p *Publisher) take(ctx context.Context) (string, event.Event, bool) {
+// next waits for a workspace whose next result can be sent. It returns false when ctx ends.
+func (p *Publisher) next(ctx context.Context) (string, event.Event, bool) {
 	for ctx.Err() == nil {
 		p.mu.Lock()
 		if len(p.ready) > 0 {
 			workspace := p.ready[0]
 			p.ready = p.ready[1:]
-			l := p.lines[workspace]
+			l := p.pending[workspace]
 			l.sending = true
 			result := l.events[0]
 			p.mu.Unlock()
@@ -171,28 +173,28 @@ func (p *Publisher) take(ctx context.Context) (string, event.Event, bool) {
 	return "", event.Event{}, false
 }
 
-// end takes the first result off the line when it has been acknowledged.
-func (p *Publisher) end(workspace string, acknowledged bool) {
+// finish removes the first result of the workspace when it was acknowledged.
+func (p *Publisher) finish(workspace string, acknowledged bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := p.lines[workspace]
+	l := p.pending[workspace]
 	l.sending = false
 	if acknowledged {
 		l.events = l.events[1:]
 		p.waiting--
 	} else {
-		p.supersede(l)
+		p.dropReplaced(l)
 	}
 	if len(l.events) == 0 {
-		delete(p.lines, workspace)
+		delete(p.pending, workspace)
 	} else {
 		p.ready = append(p.ready, workspace)
 	}
 	p.signal()
 }
 
-// supersede drops a first result that could not be sent when a later one of its kind is there.
-func (p *Publisher) supersede(l *line) {
+// dropReplaced drops a first result that was not sent when a later one of its type waits.
+func (p *Publisher) dropReplaced(l *pendingResults) {
 	for _, later := range l.events[1:] {
 		if later.Type() == l.events[0].Type() {
 			l.events = l.events[1:]

@@ -22,7 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stream stores what is published, or is away. A lost acknowledgement is one of a message that was stored.
+// stream stores what is published, or is away. A lost acknowledgement is one of a message that was
+// stored.
 type stream struct {
 	mu     sync.Mutex
 	away   bool
@@ -114,7 +115,7 @@ func TestResultsAreInOrderPerWorkspaceAndBounded(t *testing.T) {
 	})
 }
 
-func TestALostAcknowledgementRepeatsTheResult(t *testing.T) {
+func TestLostAcknowledgementRepeatsTheResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{lose: 2}
@@ -125,7 +126,7 @@ func TestALostAcknowledgementRepeatsTheResult(t *testing.T) {
 	})
 }
 
-func TestWorkspacesDoNotWaitForEachOther(t *testing.T) {
+func TestWorkspacesArePublishedIndependently(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{pause: time.Second}
@@ -142,7 +143,7 @@ func TestWorkspacesDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestFlushGivesUpWithItsContext(t *testing.T) {
+func TestFlushEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{}

@@ -17,7 +17,7 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-func TestSecretsAreOpenedOrRefusedWithAReason(t *testing.T) {
+func TestSecretsAreOpenedOrRejectedWithAReason(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	agent, state, other := key(t), key(t), key(t)
@@ -30,7 +30,7 @@ func TestSecretsAreOpenedOrRefusedWithAReason(t *testing.T) {
 		return seal.Reply{Error: &seal.ReplyError{Code: code, Message: "because"}}
 	}
 	secrets := dispatchernats.Secrets{
-		Conn: natstest.Connect(t, server), Cell: topology.Cell("local"), Agent: 7, Key: agent, Sealer: state.Public(), Expiry: 10 * time.Second,
+		Conn: natstest.Connect(t, server), Cell: topology.Cell("local"), AgentID: 7, Key: agent, SealerKey: state.Public(), Timeout: 10 * time.Second,
 	}
 	replies := natstest.Connect(t, server)
 	for workspace, test := range map[string]struct {

@@ -1,13 +1,15 @@
-// Package queue holds what is to be done for each key, and nothing twice.
+// Package queue schedules work by key.
 //
-// Per key only the newest version is kept; a lower or equal one is dropped, whether it waits, is being worked on or is done. A key is
-// never taken twice at once: what comes while it is worked on is due as soon as that is over. A key's versions are taken in order.
+// It keeps only the newest version per key and drops lower or equal ones. A key has at most one
+// running task; a version that arrives meanwhile is due afterwards. So the versions of a key run in
+// order.
 //
-// Work that is new goes before work that is tried again, and work that is tried again occupies a bounded number of workers: a
-// thousand keys that fail never keep a healthy one waiting. Each key has its own pauses ([Backoff]); a new version ends them.
+// New work runs before retries, and retries use a bounded number of workers: a thousand failing
+// keys do not delay a healthy one. Each key has its own pauses, and a new version ends them.
 //
-// What is settled can be gone through again ([Queue.Repair]), each key once for all that ask meanwhile: behind fresh work and due retries, a bounded number
-// at once, and with a pause between two, so that nobody waits for it.
+// Settled tasks can be repeated ([Queue.Repair]), each key once per round. Repairs run after new
+// work and due retries, with a bounded concurrency and a pause between two starts.
 //
-// Nothing is persisted: after a restart the source of the work is read again. All methods are safe for concurrent use.
+// Nothing is persisted. After a restart the owner puts all work again. All methods are safe for
+// concurrent use.
 package queue

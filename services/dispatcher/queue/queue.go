@@ -6,118 +6,104 @@ import (
 	"time"
 )
 
-// Clock tells the time. Defaults are those of package time.
-type Clock interface {
-	Now() time.Time
-	// After sends on the channel once the duration is over. The function gives it up.
-	After(d time.Duration) (<-chan time.Time, func())
-}
-
-// SystemClock is the machine's clock.
-func SystemClock() Clock { return systemClock{} }
-
-type systemClock struct{}
-
-func (systemClock) Now() time.Time { return time.Now() }
-
-func (systemClock) After(d time.Duration) (<-chan time.Time, func()) {
-	timer := time.NewTimer(d)
-	return timer.C, func() { timer.Stop() }
-}
-
-// Queue is a queue of tasks by key. Make it with [New].
+// Queue is a queue of tasks by key. It is safe for concurrent use. Create it with [New].
 type Queue[T any] struct {
-	clock Clock
-
 	mu       sync.Mutex
 	schedule *schedule[T]
-	changed  chan struct{} // closed and replaced when a waiting Take should look again
+	changed  chan struct{} // closed and replaced after each change, for waiting calls of Take
 }
 
-// New makes an empty queue.
-func New[T any](clock Clock, limits Limits) *Queue[T] {
-	return &Queue[T]{clock: clock, schedule: newSchedule[T](limits), changed: make(chan struct{})}
+// New returns an empty queue.
+func New[T any](limits Limits) *Queue[T] {
+	return &Queue[T]{schedule: newSchedule[T](limits), changed: make(chan struct{})}
 }
 
-// Put adds work; false when this version, or a higher one, has been put before.
+// Put adds a version of a key. It returns false when this or a higher version was put before.
 func (q *Queue[T]) Put(key string, version int64, item T) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	taken := q.schedule.put(q.clock.Now(), key, version, item)
+	taken := q.schedule.put(time.Now(), key, version, item)
 	if taken {
 		q.signal()
 	}
 	return taken
 }
 
-// Void drops the work of versions below this one, for which there is nothing to do. It is not remembered: a version that is put later counts if it is higher
-// than those that were put before, so that one which nobody can trust keeps nobody out.
+// Void drops the work of versions below this one, because this version requires none. The version
+// itself is not stored: it is untrusted, so it must not keep out a lower version that is put later.
 func (q *Queue[T]) Void(key string, version int64) {
 	q.change(func(s *schedule[T]) { s.void(key, version) })
 }
 
-// Repair has everything that was settled gone through once more, behind all other work. What is under way is gone through again when it is settled.
+// Repair repeats every settled task once, after all other work. A running task is repeated after it
+// has settled.
 func (q *Queue[T]) Repair() {
-	q.change(func(s *schedule[T]) { s.repair(q.clock.Now()) })
+	q.change(func(s *schedule[T]) { s.repair(time.Now()) })
 }
 
-// Take waits for work that is due. The error is that of the context. Every task must be ended by one of Done, Settle, Retry and Wait.
+// Take waits for the next due task. It returns the error of ctx when that ends first. The caller
+// ends every task by one of Done, Settle, Retry and Wait.
 func (q *Queue[T]) Take(ctx context.Context) (Task[T], error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return Task[T]{}, err
 		}
 		q.mu.Lock()
-		now := q.clock.Now()
+		now := time.Now()
 		task, ok, due := q.schedule.next(now)
 		changed := q.changed
 		q.mu.Unlock()
 		if ok {
 			return task, nil
 		}
-		var timer <-chan time.Time
-		stop := func() {}
+		var timeout <-chan time.Time
+		var timer *time.Timer
 		if !due.IsZero() {
-			timer, stop = q.clock.After(due.Sub(now))
+			timer = time.NewTimer(due.Sub(now))
+			timeout = timer.C
 		}
 		select {
-		case <-timer:
+		case <-timeout:
 		case <-changed:
 		case <-ctx.Done():
 		}
-		stop()
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 }
 
-// Done ends a task whose version needs nothing more.
+// Done ends a task that needs no further work.
 func (q *Queue[T]) Done(task Task[T]) {
 	q.change(func(s *schedule[T]) { s.done(task) })
 }
 
-// Settle ends a task whose version is brought about, and keeps the item for its repairs.
+// Settle ends a successful task and keeps the item for repairs.
 func (q *Queue[T]) Settle(task Task[T], item T) {
-	q.change(func(s *schedule[T]) { s.settle(q.clock.Now(), task, item) })
+	q.change(func(s *schedule[T]) { s.settle(time.Now(), task, item) })
 }
 
-// Retry ends a task that failed; it is due again after the delay.
+// Retry ends a failed task. It is due again after the delay.
 func (q *Queue[T]) Retry(task Task[T], delay time.Duration) {
-	q.change(func(s *schedule[T]) { s.retry(q.clock.Now().Add(delay), task, 0) })
+	q.change(func(s *schedule[T]) { s.retry(time.Now().Add(delay), task, 0) })
 }
 
-// Wait ends a task that has to wait for something outside; it is due again after the delay, or when woken.
+// Wait ends a task that waits for an external change. It is due again after the delay, or after
+// Wake.
 func (q *Queue[T]) Wait(task Task[T], delay time.Duration) {
-	q.change(func(s *schedule[T]) { s.retry(q.clock.Now().Add(delay), task, task.Waits+1) })
+	q.change(func(s *schedule[T]) { s.retry(time.Now().Add(delay), task, task.Waits+1) })
 }
 
-// Wake makes what is tried again later due now.
+// Wake makes a waiting or failed task of the key due now.
 func (q *Queue[T]) Wake(key string) {
 	q.change(func(s *schedule[T]) { s.wake(key) })
 }
 
-// Depth is how many keys are due or new, how many are tried again later, how many wait to be repaired, and how many are worked on.
+// Depth counts keys: new or due ones, ones with a later attempt, ones waiting for a repair, and
+// running ones.
 type Depth struct{ Fresh, Later, Repair, Running int }
 
-// Depth counts.
+// Depth returns the current numbers.
 func (q *Queue[T]) Depth() Depth {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/services/dispatcher/queue"
 )
 
@@ -43,10 +44,10 @@ func none(t *testing.T, q *queue.Queue[string]) {
 	require.False(t, ok, "%s at version %d is due", task.Key, task.Version)
 }
 
-func TestTheNewestVersionWins(t *testing.T) {
+func TestNewestVersionWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: 1, Repairs: 1, RepairPause: pause})
+		q := queue.New[string](queue.Limits{Retries: 1, Repairs: 1, RepairPause: pause})
 		require.True(t, q.Put("a", 1, "one"))
 		require.True(t, q.Put("a", 3, "three"))
 		require.False(t, q.Put("a", 2, "two"))
@@ -64,7 +65,7 @@ func TestTheNewestVersionWins(t *testing.T) {
 	})
 }
 
-func TestAKeyIsNotTakenTwiceAtOnce(t *testing.T) {
+func TestKeyHasOneRunningTask(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*queue.Queue[string], queue.Task[string]){
 		"done":   func(q *queue.Queue[string], task queue.Task[string]) { q.Done(task) },
@@ -74,7 +75,7 @@ func TestAKeyIsNotTakenTwiceAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: 1, Repairs: 1, RepairPause: pause})
+				q := queue.New[string](queue.Limits{Retries: 1, Repairs: 1, RepairPause: pause})
 				q.Put("a", 1, "one")
 				task := take(t, q)
 				q.Put("a", 2, "two")
@@ -91,7 +92,7 @@ func TestAKeyIsNotTakenTwiceAtOnce(t *testing.T) {
 func TestRetriesAreDueAfterTheirDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: 2, Repairs: 1, RepairPause: pause})
+		q := queue.New[string](queue.Limits{Retries: 2, Repairs: 1, RepairPause: pause})
 		q.Put("a", 1, "")
 		q.Put("b", 1, "")
 		a, b := take(t, q), take(t, q)
@@ -131,12 +132,12 @@ func TestRetriesAreDueAfterTheirDelay(t *testing.T) {
 	})
 }
 
-func TestAThousandFailingKeysDoNotDelayAHealthyOne(t *testing.T) {
+func TestThousandFailingKeysDoNotDelayAHealthyOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const workers, retries = 8, 4
-		q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: retries, Repairs: 1, RepairPause: pause})
-		backoff := queue.Backoff{Min: time.Second, Max: 5 * time.Minute}
+		q := queue.New[string](queue.Limits{Retries: retries, Repairs: 1, RepairPause: pause})
+		backoff := retry.Policy{Min: time.Second, Max: 5 * time.Minute}
 		for i := range 1000 {
 			q.Put(fmt.Sprint(i), 1, "sick")
 		}
@@ -159,7 +160,7 @@ func TestAThousandFailingKeysDoNotDelayAHealthyOne(t *testing.T) {
 					if task.Attempt > 1 {
 						time.Sleep(10 * time.Second) // in the bubble: it hangs until its time-out
 					}
-					q.Retry(task, backoff.Delay(task.Attempt, 0.5))
+					q.Retry(task, backoff.Delay(task.Attempt))
 				}
 			})
 		}
@@ -174,24 +175,12 @@ func TestAThousandFailingKeysDoNotDelayAHealthyOne(t *testing.T) {
 	})
 }
 
-func TestBackoff(t *testing.T) {
-	t.Parallel()
-	b := queue.Backoff{Min: time.Second, Max: 5 * time.Minute}
-	for failures, want := range map[int]time.Duration{
-		1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 9: 256 * time.Second, 10: 5 * time.Minute, 1000: 5 * time.Minute,
-	} {
-		require.Equal(t, want, b.Delay(failures, 0))
-		require.Equal(t, want/2, b.Delay(failures, 1))
-	}
-}
-
-// FuzzQueue works a queue with any order of calls and checks what it promises.
 func FuzzQueue(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 2, 64, 65, 128, 129, 192})
 	f.Add([]byte{4, 64, 140, 192, 64, 132, 192, 8, 64, 64})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		synctest.Test(t, func(t *testing.T) {
-			q := queue.New[int64](queue.SystemClock(), queue.Limits{Retries: 2, Repairs: 1, RepairPause: pause})
+			q := queue.New[int64](queue.Limits{Retries: 2, Repairs: 1, RepairPause: pause})
 			put, done, settled := map[string]int64{}, map[string]int64{}, map[string]int64{}
 			running := map[string]queue.Task[int64]{}
 			step := func() {

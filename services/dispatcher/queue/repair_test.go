@@ -19,10 +19,10 @@ func settled(t *testing.T, q *queue.Queue[string], keys ...string) {
 	}
 }
 
-func TestARepairGoesThroughWhatIsSettledOnce(t *testing.T) {
+func TestRepairRepeatsSettledTasksOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New[string](queue.SystemClock(), queue.Limits{Repairs: 2, RepairPause: pause})
+		q := queue.New[string](queue.Limits{Repairs: 2, RepairPause: pause})
 		settled(t, q, "a", "b", "c")
 		q.Put("over", 1, "")
 		q.Done(take(t, q))
@@ -48,10 +48,10 @@ func TestARepairGoesThroughWhatIsSettledOnce(t *testing.T) {
 	})
 }
 
-func TestARepairIsNeverInFrontOfOtherWork(t *testing.T) {
+func TestRepairRunsAfterOtherWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New[string](queue.SystemClock(), queue.Limits{Retries: 1, Repairs: 1})
+		q := queue.New[string](queue.Limits{Retries: 1, Repairs: 1})
 		keys := make([]string, 0, 100)
 		for i := range 100 {
 			keys = append(keys, fmt.Sprintf("settled%02d", i))
@@ -82,10 +82,10 @@ func TestARepairIsNeverInFrontOfOtherWork(t *testing.T) {
 	})
 }
 
-func TestWhatIsWorkedOnWhenARepairIsAskedForIsRepairedAfterwards(t *testing.T) {
+func TestRunningTaskIsRepairedAfterwards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New[string](queue.SystemClock(), queue.Limits{})
+		q := queue.New[string](queue.Limits{})
 		q.Put("a", 1, "")
 		q.Put("b", 1, "")
 		a, b := take(t, q), take(t, q)
@@ -108,7 +108,7 @@ func TestWhatIsWorkedOnWhenARepairIsAskedForIsRepairedAfterwards(t *testing.T) {
 	})
 }
 
-func TestAVoidVersionEndsTheWorkBelowItAndKeepsNobodyOut(t *testing.T) {
+func TestVoidVersionDropsLowerWorkAndBlocksNothing(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(q *queue.Queue[string]) func(){
 		"waits": func(q *queue.Queue[string]) func() { q.Put("a", 5, "five"); return func() {} },
@@ -131,7 +131,7 @@ func TestAVoidVersionEndsTheWorkBelowItAndKeepsNobodyOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q := queue.New[string](queue.SystemClock(), queue.Limits{})
+				q := queue.New[string](queue.Limits{})
 				end := prepare(q)
 				q.Void("a", 4)
 				q.Void("a", 1_000_000_000_000)

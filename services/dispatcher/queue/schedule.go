@@ -12,59 +12,62 @@ type Task[T any] struct {
 	Key     string
 	Version int64
 	Item    T
-	// Attempt at this version, from 1; a repair counts anew. Waits do not count.
+	// Attempt is the number of this attempt, from 1. A repair starts again at 1. Waits do not
+	// count.
 	Attempt int
-	// Waits in a row before this one.
+	// Waits is the number of consecutive waits before this attempt.
 	Waits int
-	// Since is when this version was put, or its repair asked for.
+	// Since is the time at which this version was put or its repair requested.
 	Since time.Time
-	// Repair says that this version was brought about before and is gone through once more.
+	// Repair reports that this version was settled before.
 	Repair bool
 
-	place place
+	class class
 }
 
-// place is which of the bounded places a task occupies.
-type place int
+// class is the kind of a task, for the limits.
+type class int
 
 const (
-	placeFresh place = iota
-	placeRetry
-	placeRepair
+	classFresh class = iota
+	classRetry
+	classRepair
 )
 
-// Limits bound what may run beside fresh work.
+// Limits bound the tasks that run in addition to new work.
 type Limits struct {
-	// Retries that run at once, at least 1.
+	// Retries is the maximum number of concurrent retries, at least 1.
 	Retries int
-	// Repairs that run at once, at least 1, and the pause between the beginnings of two.
+	// Repairs is the maximum number of concurrent repairs, at least 1; RepairPause the pause
+	// between two starts.
 	Repairs     int
 	RepairPause time.Duration
 }
 
-// entry is what is known of one key.
+// entry is the state of one key.
 type entry[T any] struct {
 	task    Task[T] // of the newest version
 	running bool
 	waiting bool // in fresh or in later
-	settled bool // brought about, and its item kept for repairs
+	settled bool // done, with its item kept for repairs
 	repair  bool // in repairs
-	woken   bool // while running: due at once afterwards
-	again   bool // while running: a repair was asked for
-	void    bool // while running: it is not wanted any more
+	woken   bool // Wake was called while running
+	again   bool // Repair was called while running
+	void    bool // Void was called while running
 	due     time.Time
-	index   int // in later, -1 when not there
+	index   int // in later, -1 when absent
 }
 
-// schedule is the pure part: it knows no clock and never blocks. It belongs to one goroutine at a time.
+// schedule decides which task is next. It is pure: it has no clock and never blocks. It is not safe
+// for concurrent use.
 type schedule[T any] struct {
 	limits     Limits
 	running    int
-	taken      [placeRepair + 1]int // running by place
+	taken      [classRepair + 1]int // running by class
 	entries    map[string]*entry[T]
-	fresh      []*entry[T] // first in, first out; what does not wait is skipped
+	fresh      []*entry[T] // first in, first out; entries that no longer wait are skipped
 	later      dueHeap[T]
-	repairs    []*entry[T] // first in, first out; what is not to be repaired any more is skipped
+	repairs    []*entry[T] // first in, first out; entries without a pending repair are skipped
 	nextRepair time.Time
 }
 
@@ -89,7 +92,7 @@ func (s *schedule[T]) put(now time.Time, key string, version int64, item T) bool
 	return true
 }
 
-// void drops what is known of a key's versions below this one, without making it the newest: nothing is to be done for it.
+// void drops the work of the key's versions below this one, without storing this one.
 func (s *schedule[T]) void(key string, version int64) {
 	e, known := s.entries[key]
 	if !known || version <= e.task.Version {
@@ -106,13 +109,13 @@ func (s *schedule[T]) void(key string, version int64) {
 	s.forget(e)
 }
 
-// forget keeps of a version only its number.
+// forget keeps only the number of the version.
 func (s *schedule[T]) forget(e *entry[T]) {
 	var none T
 	e.task.Item, e.settled, e.repair, e.void = none, false, false, false
 }
 
-// makeFresh lets the entry wait among what is new, unless it does.
+// makeFresh queues the entry as new work, unless it is already.
 func (s *schedule[T]) makeFresh(e *entry[T]) {
 	if e.index >= 0 {
 		heap.Remove(&s.later, e.index)
@@ -124,7 +127,7 @@ func (s *schedule[T]) makeFresh(e *entry[T]) {
 	}
 }
 
-// repair asks for everything that was brought about to be gone through once more.
+// repair queues every settled entry for a repair.
 func (s *schedule[T]) repair(now time.Time) {
 	for _, key := range slices.Sorted(maps.Keys(s.entries)) {
 		switch e := s.entries[key]; {
@@ -142,25 +145,26 @@ func (s *schedule[T]) makeRepair(now time.Time, e *entry[T]) {
 	s.repairs = append(s.repairs, e)
 }
 
-// next takes what is due and says whether there was any. Otherwise it says when something will be; zero when only a call can change that.
+// next takes the next due task. Without one it returns the time at which one will be due, zero when
+// only a call of another method can make one due.
 func (s *schedule[T]) next(now time.Time) (Task[T], bool, time.Time) {
 	s.skip()
-	retry := len(s.later) > 0 && s.taken[placeRetry] < s.limits.Retries
-	repair := len(s.repairs) > 0 && s.taken[placeRepair] < s.limits.Repairs
+	retry := len(s.later) > 0 && s.taken[classRetry] < s.limits.Retries
+	repair := len(s.repairs) > 0 && s.taken[classRepair] < s.limits.Repairs
 	switch {
 	case len(s.fresh) > 0:
 		e := s.fresh[0]
 		s.fresh = s.fresh[1:]
-		return s.take(e, placeFresh), true, time.Time{}
+		return s.take(e, classFresh), true, time.Time{}
 	case retry && !s.later[0].due.After(now):
 		e, _ := heap.Pop(&s.later).(*entry[T])
-		return s.take(e, placeRetry), true, time.Time{}
+		return s.take(e, classRetry), true, time.Time{}
 	case repair && !s.nextRepair.After(now):
 		e := s.repairs[0]
 		s.repairs = s.repairs[1:]
 		s.nextRepair = now.Add(s.limits.RepairPause)
 		e.task.Repair = true
-		return s.take(e, placeRepair), true, time.Time{}
+		return s.take(e, classRepair), true, time.Time{}
 	case retry && (!repair || s.later[0].due.Before(s.nextRepair)):
 		return Task[T]{}, false, s.later[0].due
 	case repair:
@@ -170,7 +174,7 @@ func (s *schedule[T]) next(now time.Time) (Task[T], bool, time.Time) {
 	}
 }
 
-// skip drops from the heads of the lists what is there no more.
+// skip drops stale entries from the heads of the lists.
 func (s *schedule[T]) skip() {
 	for len(s.fresh) > 0 && !s.fresh[0].waiting {
 		s.fresh = s.fresh[1:]
@@ -180,21 +184,22 @@ func (s *schedule[T]) skip() {
 	}
 }
 
-func (s *schedule[T]) take(e *entry[T], from place) Task[T] {
+func (s *schedule[T]) take(e *entry[T], from class) Task[T] {
 	e.waiting, e.repair, e.settled, e.running, e.woken, e.again = false, false, false, true, false, false
-	e.task.place = from
+	e.task.class = from
 	e.task.Attempt++
 	s.running++
 	s.taken[from]++
 	return e.task
 }
 
-// end is called once for each task. It reports the entry when its version is still the newest and wanted; a newer one has been made due.
+// end is called once per task. It returns the entry and true when the task's version is still the
+// newest and not void. Otherwise it queues the newer version.
 func (s *schedule[T]) end(task Task[T]) (*entry[T], bool) {
 	e := s.entries[task.Key]
 	e.running = false
 	s.running--
-	s.taken[task.place]--
+	s.taken[task.class]--
 	switch {
 	case e.task.Version != task.Version:
 		s.makeFresh(e)
@@ -265,7 +270,7 @@ func (s *schedule[T]) depth() Depth {
 	return d
 }
 
-// dueHeap is a heap of entries by when they are due.
+// dueHeap is a heap of entries by due time.
 type dueHeap[T any] []*entry[T]
 
 func (h dueHeap[T]) Len() int           { return len(h) }

@@ -187,7 +187,7 @@ func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 	w.caughtUp()
 	stop()
 	require.Empty(t, w.logs.matching("deadlock"))
-	require.Empty(t, w.logs.matching("cannot be handled"))
+	require.Empty(t, w.logs.matching("consumer failed"))
 	for _, ws := range workspaces {
 		desired := w.told("desired.7." + ws.ID.String())
 		revisions := make([]int64, 0, len(desired))

@@ -111,7 +111,8 @@ func (b builder) ensure(ctx context.Context) (string, error) {
 	if err := (build{dir: b.dir, output: fresh, progress: b.progress}).run(ctx); err != nil {
 		return "", err
 	}
-	// Without its key the program counts as stale, so a crash between the steps costs a link, never a wrong program.
+	// Without its key the program counts as stale, so a crash between the steps costs a link, never
+	// a wrong program.
 	err = errors.Join(remove(b.keyPath()), os.Rename(fresh, b.path()), os.WriteFile(b.keyPath(), []byte(key), 0o600))
 	if err != nil {
 		return "", fmt.Errorf("put the kubelab program in place: %w", err)
@@ -199,7 +200,8 @@ func remove(path string) error {
 	return nil
 }
 
-// buildEnvironment keeps the repository's workspace, and flags meant for its modules, away from kubelab.
+// buildEnvironment keeps the repository's workspace, and flags meant for its modules, away from
+// kubelab.
 func buildEnvironment() []string {
 	return append(os.Environ(), "GOWORK=off")
 }

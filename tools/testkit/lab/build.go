@@ -115,7 +115,8 @@ func (b build) sayf(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.progress, format+"\n", args...)
 }
 
-// isPackage tells an import path, which go build -v prints for each package that it compiles, from an error or a download.
+// isPackage tells an import path, which go build -v prints for each package that it compiles, from
+// an error or a download.
 func isPackage(line string) bool {
 	return line != "" && !strings.ContainsAny(line, " \t:")
 }

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// stopPatience is how long a lab may take to stop before it is killed; it needs one to two seconds, and many more where the machine is busy.
+// stopPatience is how long a lab may take to stop before it is killed; it needs one to two seconds,
+// and many more where the machine is busy.
 const stopPatience = time.Minute
 
 // Lab is a running control plane.
@@ -36,7 +37,8 @@ type info struct {
 	Log        string `json:"log"`
 }
 
-// Start starts a lab and returns when it is ready. ctx bounds the build and the start, not the life of the lab.
+// Start starts a lab and returns when it is ready. ctx bounds the build and the start, not the life
+// of the lab.
 func Start(ctx context.Context, opts Options) (*Lab, error) {
 	opts = opts.withDefaults()
 	binary, err := Binary(ctx, opts)
@@ -44,7 +46,8 @@ func Start(ctx context.Context, opts Options) (*Lab, error) {
 		return nil, err
 	}
 	cmd := exec.Command(binary, opts.args()...) //nolint:gosec,noctx // our own program; ctx bounds its start, not its life
-	// A Ctrl-C at the terminal is for this process, which stops the lab when nothing needs it any more.
+	// A Ctrl-C at the terminal is for this process, which stops the lab when nothing needs it any
+	// more.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

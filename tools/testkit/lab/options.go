@@ -18,20 +18,24 @@ type Options struct {
 	// Nodes is the number of nodes. Defaults to 2.
 	Nodes int
 
-	// Data is the folder that keeps the lab between runs, with its certificates and its address. Defaults to a temporary folder
-	// that ends with the lab.
+	// Data is the folder that keeps the lab between runs, with its certificates and its address.
+	// Defaults to a temporary folder that ends with the lab.
 	Data string
 
-	// Kubeconfig is the file to write, removed at the end unless Data is kept. Defaults to a file in the data folder.
+	// Kubeconfig is the file to write, removed at the end unless Data is kept. Defaults to a file
+	// in the data folder.
 	Kubeconfig string
 
-	// NodeGrace is how long the control plane believes in a node that has fallen silent; 8 s at least. Defaults to 20 s.
+	// NodeGrace is how long the control plane believes in a node that has fallen silent; 8 s at
+	// least. Defaults to 20 s.
 	NodeGrace time.Duration
 
-	// Binary is the kubelab program. Defaults to the value of LOCKSTEP_KUBELAB, else to one built from the repository.
+	// Binary is the kubelab program. Defaults to the value of LOCKSTEP_KUBELAB, else to one built
+	// from the repository.
 	Binary string
 
-	// Root is the repository. Defaults to the nearest folder with a go.work, from the working directory upwards.
+	// Root is the repository. Defaults to the nearest folder with a go.work, from the working
+	// directory upwards.
 	Root string
 
 	// Progress receives what a person who waits should know, line by line. Defaults to nowhere.

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// serverLog passes the server's log on and remembers what it called fatal, instead of ending the process as the server's own
-// logger does.
+// serverLog passes the server's log on and remembers what it called fatal, instead of ending the
+// process as the server's own logger does.
 type serverLog struct {
 	logger *slog.Logger
 

@@ -10,10 +10,12 @@ import (
 
 const host = "127.0.0.1"
 
-// Options says which server to start. The zero value is a server without accounts, with a temporary store.
+// Options says which server to start. The zero value is a server without accounts, with a temporary
+// store.
 type Options struct {
-	// ConfigFile is a nats-server.conf. Its listeners, store folder, log and pid files are replaced by what stands here; all
-	// else holds. It is read again at each Restart. Defaults to none: no authentication, JetStream on.
+	// ConfigFile is a nats-server.conf. Its listeners, store folder, log and pid files are replaced
+	// by what stands here; all else holds. It is read again at each Restart. Defaults to none: no
+	// authentication, JetStream on.
 	ConfigFile string
 
 	// StoreDir keeps the streams. Defaults to a temporary folder that Stop removes.
@@ -22,22 +24,24 @@ type Options struct {
 	// Port for clients on 127.0.0.1. Defaults to a free one (so does -1).
 	Port int
 
-	// SyncAlways makes every acknowledged write survive a power loss, at a fraction of the speed. Defaults to false: the
-	// server flushes every SyncInterval.
+	// SyncAlways makes every acknowledged write survive a power loss, at a fraction of the speed.
+	// Defaults to false: the server flushes every SyncInterval.
 	SyncAlways bool
 
-	// SyncInterval is how often the store is flushed to disk. Defaults to the configuration file's, else to the server's own
-	// two minutes.
+	// SyncInterval is how often the store is flushed to disk. Defaults to the configuration file's,
+	// else to the server's own two minutes.
 	SyncInterval time.Duration
 
 	// ReadyTimeout bounds Start and Restart. Defaults to 30 s.
 	ReadyTimeout time.Duration
 
-	// Logger receives the server's log; its debug and trace lines are never asked for. Defaults to silence.
+	// Logger receives the server's log; its debug and trace lines are never asked for. Defaults to
+	// silence.
 	Logger *slog.Logger
 }
 
-// farewell is between closing the listener and closing the connections, which whoever came in last has to log in.
+// farewell is between closing the listener and closing the connections, which whoever came in last
+// has to log in.
 const farewell = 20 * time.Millisecond
 
 func (o Options) withDefaults() Options {

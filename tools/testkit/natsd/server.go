@@ -29,7 +29,8 @@ type Server struct {
 	closed  bool
 }
 
-// Start starts a server and returns when it accepts clients and JetStream is ready. The caller must call Stop.
+// Start starts a server and returns when it accepts clients and JetStream is ready. The caller must
+// call Stop.
 func Start(opts Options) (*Server, error) {
 	s := &Server{opts: opts.withDefaults(), store: opts.StoreDir, port: opts.Port}
 	if s.port == 0 || s.port == server.RANDOM_PORT {
@@ -101,7 +102,8 @@ func (s *Server) Port() int { return s.port }
 // StoreDir is the folder that keeps the streams.
 func (s *Server) StoreDir() string { return s.store }
 
-// Down stops serving and keeps the store, as an outage does; Restart ends it. While down, further calls do nothing.
+// Down stops serving and keeps the store, as an outage does; Restart ends it. While down, further
+// calls do nothing.
 func (s *Server) Down() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,14 +117,16 @@ func (s *Server) Restart() error {
 	return s.restart(func() error { return nil })
 }
 
-// Snapshot copies the store into the folder, which is created and must be empty, and serves on. Clients see a short outage.
+// Snapshot copies the store into the folder, which is created and must be empty, and serves on.
+// Clients see a short outage.
 func (s *Server) Snapshot(folder string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.restart(func() error { return copyStore(folder, s.store) })
 }
 
-// Restore puts a copy that Snapshot made in the place of the store, and serves on from it: what was stored since the copy is gone.
+// Restore puts a copy that Snapshot made in the place of the store, and serves on from it: what was
+// stored since the copy is gone.
 func (s *Server) Restore(folder string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +168,8 @@ func (s *Server) end() {
 	if s.running == nil {
 		return
 	}
-	// Nobody may be about to log in when the server ends: it would ask the auth callout by means that it has given up already, and panic.
+	// Nobody may be about to log in when the server ends: it would ask the auth callout by means
+	// that it has given up already, and panic.
 	s.running.LameDuckShutdown()
 	s.running.Shutdown()
 	s.running.WaitForShutdown()

@@ -1,6 +1,7 @@
 // Package natstest gives each test a NATS server of its own, stopped when the test ends.
 //
-// A server takes a few milliseconds to start, so none is shared: every test may stop, restart or restore its own.
+// A server takes a few milliseconds to start, so none is shared: every test may stop, restart or
+// restore its own.
 package natstest
 
 import (
@@ -17,8 +18,9 @@ import (
 const (
 	reconnectWait = 10 * time.Millisecond
 	patience      = time.Minute
-	// answer is how long JetStream may take to answer: long for a busy disk, and short within the patience of tests that ask again, since what is asked while the server goes away is
-	// never answered.
+	// answer is how long JetStream may take to answer: long for a busy disk, and short within the
+	// patience of tests that ask again, since what is asked while the server goes away is never
+	// answered.
 	answer = 20 * time.Second
 )
 
@@ -43,7 +45,8 @@ func Start(tb testing.TB, opts natsd.Options) *natsd.Server {
 	return server
 }
 
-// Connect connects to the server and closes the connection when the test ends. The connection comes back for ever after outages.
+// Connect connects to the server and closes the connection when the test ends. The connection comes
+// back for ever after outages.
 func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.Conn {
 	tb.Helper()
 	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.Timeout(patience)}, options...)
@@ -55,7 +58,8 @@ func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.
 	return conn
 }
 
-// JetStream connects as Connect does and returns the JetStream API of the connection. A request without a deadline of its own may take 20 s, and not only the client's usual 5 s.
+// JetStream connects as Connect does and returns the JetStream API of the connection. A request
+// without a deadline of its own may take 20 s, and not only the client's usual 5 s.
 func JetStream(tb testing.TB, server *natsd.Server, options ...nats.Option) jetstream.JetStream {
 	tb.Helper()
 	return Open(tb, Connect(tb, server, options...))
@@ -71,8 +75,9 @@ func Open(tb testing.TB, conn *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// Context is the test's, with a deadline: for requests through a JetStream API that is not made here, which without one fail after 5 s. A server takes that to make a stream
-// when the disk is busy.
+// Context is the test's, with a deadline: for requests through a JetStream API that is not made
+// here, which without one fail after 5 s. A server takes that to make a stream when the disk is
+// busy.
 func Context(tb testing.TB) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
@@ -80,8 +85,9 @@ func Context(tb testing.TB) context.Context {
 	return ctx
 }
 
-// Reconnected waits until the connection has noticed that its server was away, and is back: a request made before may be lost without an
-// answer. Call it after the server's Restart, Snapshot or Restore.
+// Reconnected waits until the connection has noticed that its server was away, and is back: a
+// request made before may be lost without an answer. Call it after the server's Restart, Snapshot
+// or Restore.
 func Reconnected(tb testing.TB, conn *nats.Conn) {
 	tb.Helper()
 	deadline := time.Now().Add(patience)
@@ -93,7 +99,8 @@ func Reconnected(tb testing.TB, conn *nats.Conn) {
 		if time.Now().After(deadline) {
 			tb.Fatalf("the connection to the test's NATS server is not back: %v", err)
 		}
-		// A failed round trip while disconnected returns at once: wait for the change rather than turn.
+		// A failed round trip while disconnected returns at once: wait for the change rather than
+		// turn.
 		status := conn.StatusChanged(nats.CONNECTED)
 		select {
 		case <-status:

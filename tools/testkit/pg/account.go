@@ -40,7 +40,8 @@ func chooseAccount() (account, error) {
 	return account{}, errors.New("PostgreSQL does not run as root and this machine has neither user postgres nor nobody: run as another user")
 }
 
-// apply makes the command run as the account, out of reach of the terminal's Ctrl-C, with a folder it may enter.
+// apply makes the command run as the account, out of reach of the terminal's Ctrl-C, with a folder
+// it may enter.
 func (a account) apply(cmd *exec.Cmd, folder string) {
 	cmd.Dir = folder
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential}
@@ -73,8 +74,8 @@ func (a account) own(folder string) error {
 	return nil
 }
 
-// reaches checks that the account can enter every parent of the folder, since PostgreSQL's own message does not say which one it
-// cannot.
+// reaches checks that the account can enter every parent of the folder, since PostgreSQL's own
+// message does not say which one it cannot.
 func (a account) reaches(folder string) error {
 	if a.credential == nil {
 		return nil

@@ -93,7 +93,8 @@ func (c *cluster) prepare(ctx context.Context, opts Options) error {
 	return c.account.own(c.home)
 }
 
-// initialize runs initdb beside the final place, so that an interrupted run is never mistaken for a cluster.
+// initialize runs initdb beside the final place, so that an interrupted run is never mistaken for a
+// cluster.
 func (c *cluster) initialize(ctx context.Context) error {
 	fresh := filepath.Join(c.home, "data.new")
 	if err := os.RemoveAll(fresh); err != nil {
@@ -124,7 +125,8 @@ func (c *cluster) initialize(ctx context.Context) error {
 	return nil
 }
 
-// arguments are the command line settings of one run: nothing is written into the cluster's own configuration files.
+// arguments are the command line settings of one run: nothing is written into the cluster's own
+// configuration files.
 func (c *cluster) arguments(opts Options, port int, socket string) []string {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
@@ -137,8 +139,9 @@ func (c *cluster) arguments(opts Options, port int, socket string) []string {
 		"jit":                     "off",
 	}
 	if c.temporary {
-		// Without fsync a power loss may corrupt the data, a killed server may not: synchronous_commit stays on, so that tests
-		// which kill the server see exactly what was committed.
+		// Without fsync a power loss may corrupt the data, a killed server may not:
+		// synchronous_commit stays on, so that tests which kill the server see exactly what was
+		// committed.
 		settings["fsync"] = "off"
 		settings["full_page_writes"] = "off"
 		settings["max_wal_size"] = "2GB"
@@ -163,8 +166,8 @@ func (c *cluster) close() error {
 	return err
 }
 
-// removeOrphans clears what processes that were killed left in the temporary folder. It is best effort: what it cannot judge or
-// remove stays.
+// removeOrphans clears what processes that were killed left in the temporary folder. It is best
+// effort: what it cannot judge or remove stays.
 func removeOrphans(ctx context.Context, inst installation, acc account) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

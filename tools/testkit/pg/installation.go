@@ -19,7 +19,8 @@ type installation struct {
 
 func (i installation) path(program string) string { return filepath.Join(i.dir, program) }
 
-// findInstallation returns the newest usable installation, or the one of major version want when want is not 0.
+// findInstallation returns the newest usable installation, or the one of major version want when
+// want is not 0.
 func findInstallation(ctx context.Context, binaries string, want int) (installation, error) {
 	candidates := []string{binaries}
 	if binaries == "" {
@@ -124,7 +125,8 @@ func parseMajor(printed string) (int, error) {
 	return major, nil
 }
 
-// dataVersion returns the major version that wrote the data folder, or 0 when the folder holds no cluster yet.
+// dataVersion returns the major version that wrote the data folder, or 0 when the folder holds no
+// cluster yet.
 func dataVersion(data string) (int, error) {
 	raw, err := os.ReadFile(filepath.Join(data, "PG_VERSION"))
 	if errors.Is(err, os.ErrNotExist) {

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// folderLock marks a folder as used by this process; the kernel drops it with the process, however that ends.
+// folderLock marks a folder as used by this process; the kernel drops it with the process, however
+// that ends.
 type folderLock struct{ file *os.File }
 
 func lockFolder(path string) (*folderLock, error) {

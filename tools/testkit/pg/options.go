@@ -21,9 +21,10 @@ var (
 
 // Options says which server to start. The zero value is a temporary server.
 type Options struct {
-	// Data is the folder that keeps the server's data between runs; it is created when missing. When this process is root, the
-	// folder is given to the unprivileged OS user that runs the server, which must be able to reach it: not below /root.
-	// Defaults to a temporary folder that Stop removes.
+	// Data is the folder that keeps the server's data between runs; it is created when missing.
+	// When this process is root, the folder is given to the unprivileged OS user that runs the
+	// server, which must be able to reach it: not below /root. Defaults to a temporary folder that
+	// Stop removes.
 	Data string
 
 	// Port is the TCP port on 127.0.0.1. Defaults to a free one.
@@ -32,11 +33,12 @@ type Options struct {
 	// MaxConnections is the server's max_connections. Defaults to 200.
 	MaxConnections int
 
-	// Settings are further lines of postgresql.conf, name → value; they win over this package's own.
+	// Settings are further lines of postgresql.conf, name → value; they win over this package's
+	// own.
 	Settings map[string]string
 
-	// Binaries is the folder of initdb and postgres. Defaults to the newest version found on this machine, or, with data kept
-	// from before, to the version that wrote it.
+	// Binaries is the folder of initdb and postgres. Defaults to the newest version found on this
+	// machine, or, with data kept from before, to the version that wrote it.
 	Binaries string
 
 	// Progress receives a short sentence before each step that takes time. Defaults to silence.

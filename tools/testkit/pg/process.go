@@ -19,7 +19,8 @@ type process struct {
 	done chan struct{} // closed when the program has ended
 }
 
-// startProcess starts the program and returns when it accepts connections. Its output goes to logFile.
+// startProcess starts the program and returns when it accepts connections. Its output goes to
+// logFile.
 func startProcess(ctx context.Context, inst installation, acc account, data, logFile string, args []string) (*process, error) {
 	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -46,8 +47,8 @@ func startProcess(ctx context.Context, inst installation, acc account, data, log
 	return p, nil
 }
 
-// run keeps its OS thread for as long as the program lives: the kernel sends the parent-death signal when the *thread* that forked
-// ends, not the process.
+// run keeps its OS thread for as long as the program lives: the kernel sends the parent-death
+// signal when the *thread* that forked ends, not the process.
 func (p *process) run(started chan<- error) {
 	defer close(p.done)
 	runtime.LockOSThread()
@@ -78,14 +79,15 @@ func (p *process) awaitReady(ctx context.Context, data, logFile string) error {
 	}
 }
 
-// pidFileReady says whether postmaster.pid was written by the process pid and reports that it accepts connections: its first line is
-// the process id, its eighth the status.
+// pidFileReady says whether postmaster.pid was written by the process pid and reports that it
+// accepts connections: its first line is the process id, its eighth the status.
 func pidFileReady(content string, pid int) bool {
 	lines := strings.Split(content, "\n")
 	return len(lines) >= 8 && strings.TrimSpace(lines[0]) == fmt.Sprint(pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
-// stop sends the signal and waits for the program's end; when ctx is done first, it goes on to harder signals.
+// stop sends the signal and waits for the program's end; when ctx is done first, it goes on to
+// harder signals.
 func (p *process) stop(ctx context.Context, sig syscall.Signal) {
 	_ = p.cmd.Process.Signal(sig)
 	select {
@@ -104,7 +106,8 @@ func (p *process) stop(ctx context.Context, sig syscall.Signal) {
 	}
 }
 
-// stopOrphan ends a server on the data folder whose parent is gone. The caller holds the folder's lock, so no live parent exists.
+// stopOrphan ends a server on the data folder whose parent is gone. The caller holds the folder's
+// lock, so no live parent exists.
 func stopOrphan(ctx context.Context, inst installation, acc account, data string) error {
 	if _, err := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -33,7 +33,8 @@ type Server struct {
 	closed  bool
 }
 
-// Start starts a server and returns when it accepts connections. The context bounds the start only. The caller must call Stop.
+// Start starts a server and returns when it accepts connections. The context bounds the start only.
+// The caller must call Stop.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	opts = opts.withDefaults()
 	c, err := openCluster(ctx, opts)
@@ -88,8 +89,8 @@ func (s *Server) launch(ctx context.Context) error {
 	}
 }
 
-// passing says whether a start failed for a reason that goes away: a port that was taken, or processes of a killed server that
-// are about to end.
+// passing says whether a start failed for a reason that goes away: a port that was taken, or
+// processes of a killed server that are about to end.
 func passing(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "Address already in use") ||
@@ -112,7 +113,8 @@ func socketFolder(c *cluster) (string, error) {
 	return socket, c.account.own(socket)
 }
 
-// URL is the connection string of the server's own database "postgres" over TCP, with the superuser's password.
+// URL is the connection string of the server's own database "postgres" over TCP, with the
+// superuser's password.
 func (s *Server) URL() string { return s.databaseURL("postgres") }
 
 // Port is the TCP port on 127.0.0.1; it stays the same across Restart.
@@ -132,7 +134,8 @@ func (s *Server) databaseURL(name string) string {
 	return u.String()
 }
 
-// CreateDatabase creates an empty database unless it is there already, and returns its connection string.
+// CreateDatabase creates an empty database unless it is there already, and returns its connection
+// string.
 func (s *Server) CreateDatabase(ctx context.Context, name string) (string, error) {
 	if err := CreateDatabase(ctx, s.URL(), name); err != nil {
 		return "", err
@@ -140,7 +143,8 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) (string, error
 	return s.databaseURL(name), nil
 }
 
-// CreateDatabase creates an empty database on the server behind the connection string, unless it is there already.
+// CreateDatabase creates an empty database on the server behind the connection string, unless it is
+// there already.
 func CreateDatabase(ctx context.Context, serverURL, name string) error {
 	conn, err := pgx.Connect(ctx, serverURL)
 	if err != nil {
@@ -185,8 +189,8 @@ func (s *Server) Done() <-chan struct{} {
 	return s.process.done
 }
 
-// Kill ends the server as a crash does: connections are cut in the middle of what they do, nothing is flushed, and the next Restart goes
-// through crash recovery. Committed transactions survive.
+// Kill ends the server as a crash does: connections are cut in the middle of what they do, nothing
+// is flushed, and the next Restart goes through crash recovery. Committed transactions survive.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,8 +211,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Stop shuts the server down, cutting open connections; when ctx is done first it goes on as Kill does. It removes a temporary
-// server's folder. Further calls do nothing.
+// Stop shuts the server down, cutting open connections; when ctx is done first it goes on as Kill
+// does. It removes a temporary server's folder. Further calls do nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

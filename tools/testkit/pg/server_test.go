@@ -60,7 +60,8 @@ func execute(t *testing.T, url, sql string) {
 	require.NoError(t, err)
 }
 
-// dataFolder is a folder that the server's OS user can reach; t.TempDir closes its parents to others.
+// dataFolder is a folder that the server's OS user can reach; t.TempDir closes its parents to
+// others.
 func dataFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "testkit-data-") //nolint:usetesting // see above

@@ -1,7 +1,8 @@
-// Package pgtest gives tests PostgreSQL: [Database] an empty database of the test's own on the one server of the test process,
-// [Server] a whole server of the test's own for tests that kill it.
+// Package pgtest gives tests PostgreSQL: [Database] an empty database of the test's own on the one
+// server of the test process, [Server] a whole server of the test's own for tests that kill it.
 //
-// The shared server starts with the first call of Database and is stopped by [Main], which a package calls from TestMain; Main also fails
-// the package when goroutines leak. With DATABASE_URL set, Database creates its databases there, as lockstep_test_<random>,
-// and no server is started. A test that cannot get its database fails: it is never skipped.
+// The shared server starts with the first call of Database and is stopped by [Main], which a
+// package calls from TestMain; Main also fails the package when goroutines leak. With DATABASE_URL
+// set, Database creates its databases there, as lockstep_test_<random>, and no server is started. A
+// test that cannot get its database fails: it is never skipped.
 package pgtest

@@ -15,13 +15,15 @@ import (
 	"lockstep.internal/tools/testkit/pg"
 )
 
-// Variable is the environment variable with the connection string of a server to use instead of a private one.
+// Variable is the environment variable with the connection string of a server to use instead of a
+// private one.
 const Variable = "DATABASE_URL"
 
 // startTimeout bounds the start of a server on a machine that is busy with other packages' tests.
 const startTimeout = 2 * time.Minute
 
-// shared is the server of this test process: Go gives the tests of a package no other place to meet than a variable.
+// shared is the server of this test process: Go gives the tests of a package no other place to meet
+// than a variable.
 var shared sharedServer //nolint:gochecknoglobals // see above
 
 type sharedServer struct {
@@ -63,8 +65,8 @@ func start(tb testing.TB) *pg.Server {
 	return server
 }
 
-// Main runs the package's tests, stops the shared server and fails when goroutines are left. Call it from TestMain; it exits
-// the process.
+// Main runs the package's tests, stops the shared server and fails when goroutines are left. Call
+// it from TestMain; it exits the process.
 func Main(m *testing.M, options ...goleak.Option) {
 	goleak.VerifyTestMain(run{m}, options...)
 }
@@ -81,7 +83,8 @@ func (r run) Run() int {
 	return code
 }
 
-// Database returns the connection string of an empty database that is this test's own and is dropped when the test ends.
+// Database returns the connection string of an empty database that is this test's own and is
+// dropped when the test ends.
 func Database(tb testing.TB) string {
 	tb.Helper()
 	server := shared.url(tb)
@@ -106,7 +109,8 @@ func Database(tb testing.TB) string {
 	return database.String()
 }
 
-// Server starts a server that is this test's own, to be killed and restarted at will; it is stopped when the test ends.
+// Server starts a server that is this test's own, to be killed and restarted at will; it is stopped
+// when the test ends.
 func Server(tb testing.TB) *pg.Server {
 	tb.Helper()
 	server := start(tb)

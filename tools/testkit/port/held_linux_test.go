@@ -9,7 +9,8 @@ import (
 	"lockstep.internal/tools/testkit/port"
 )
 
-// Of two that were found by listening and closing, one after another, the second may be the first again.
+// Of two that were found by listening and closing, one after another, the second may be the first
+// again.
 func TestAHeldPortIsGivenToNobodyElse(t *testing.T) {
 	t.Parallel()
 	const many = 500

@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// Hold takes a free port and holds it: bound, not listened on, and shared with who listens, by the option that Go's listeners have, and PostgreSQL's and NATS'.
+// Hold takes a free port and holds it: bound, not listened on, and shared with who listens, by the
+// option that Go's listeners have, and PostgreSQL's and NATS'.
 func Hold() (*Held, error) {
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

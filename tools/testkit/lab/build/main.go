@@ -1,7 +1,8 @@
-// Command build builds the Kubernetes control plane for tests, where it is missing or older than its sources, telling on standard
-// error how far it is, and prints the path of the program.
+// Command build builds the Kubernetes control plane for tests, where it is missing or older than
+// its sources, telling on standard error how far it is, and prints the path of the program.
 //
-// Tests build it themselves when they have to, but `go test` shows nothing of the minutes that this takes the first time.
+// Tests build it themselves when they have to, but `go test` shows nothing of the minutes that this
+// takes the first time.
 package main
 
 import (

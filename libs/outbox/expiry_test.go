@@ -16,15 +16,16 @@ import (
 )
 
 // insert has a message of its own published.
-func (b *bundle) insert(m *nats.Msg) {
+func (b *fixture) insert(m *nats.Msg) {
 	b.t.Helper()
 	require.NoError(b.t, postgres.InTx(b.t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(b.t.Context(), tx, m) }))
 }
 
-// TestASubjectWhoseLastMessageHasGoneIsPublishedTo has messages go away by themselves: the sequence that a publisher remembers, or finds, is no longer the subject's.
-func TestASubjectWhoseLastMessageHasGoneIsPublishedTo(t *testing.T) {
+// TestSubjectWithAnExpiredLastMessageIsPublishedTo has messages go away by themselves: the sequence
+// that a publisher remembers, or finds, is no longer the subject's.
+func TestSubjectWithAnExpiredLastMessageIsPublishedTo(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	_, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true, MaxMsgsPerSubject: 1, AllowMsgTTL: true})
 	require.NoError(t, err)
 	s, err := b.js.Stream(t.Context(), stream)

@@ -22,17 +22,17 @@ import (
 )
 
 // bed is an agent of a test's own in the shared cluster.
-type bed struct {
+type fixture struct {
 	agent   int64
 	policy  desired.Policy
 	admin   *kubernetes.Clientset
 	secrets *vault
 }
 
-func newBed(t *testing.T) *bed {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	agent := 1000 + agents.Add(1)
-	return &bed{
+	return &fixture{
 		agent: agent, admin: kubernetesClient(t, admin), secrets: &vault{digests: map[string]string{}},
 		policy: desired.Policy{Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames()},
 	}
@@ -47,10 +47,10 @@ func newClient(t *testing.T, cfg *rest.Config) *kube.Client {
 }
 
 // leader is what a new leader works with: an empty memory.
-func (b *bed) leader(t *testing.T, cfg *rest.Config) *kube.Cluster {
+func (b *fixture) leader(t *testing.T, cfg *rest.Config) *kube.Cluster {
 	t.Helper()
 	client := newClient(t, cfg)
-	require.NoError(t, client.EnsureHome(testContext(t), b.agent))
+	require.NoError(t, client.EnsureAgentNamespace(testContext(t), b.agent))
 	cluster := kube.NewCluster(client, b.policy, kube.NewNamespaces(client, b.agent, func(string) {}))
 	require.NoError(t, cluster.Load(testContext(t)))
 	return cluster
@@ -78,7 +78,7 @@ func (v *vault) count() int {
 }
 
 // workspace is one with a namespace of its own, without objects.
-func (b *bed) workspace() desired.Workspace {
+func (b *fixture) workspace() desired.Workspace {
 	id := uuid.NewString()
 	return desired.Workspace{
 		ID: id, Name: "w", Namespace: "ws-" + strconv.FormatInt(b.agent, 10) + "-" + id[:8], Revision: 1, Target: events.DesiredTargetRunning,
@@ -86,7 +86,7 @@ func (b *bed) workspace() desired.Workspace {
 }
 
 // with gives the workspace another revision and these objects.
-func (b *bed) with(w desired.Workspace, revision int64, objects ...desired.Object) desired.Workspace {
+func (b *fixture) with(w desired.Workspace, revision int64, objects ...desired.Object) desired.Workspace {
 	w.Revision = revision
 	w.Objects = nil
 	for _, object := range objects {
@@ -102,7 +102,7 @@ func (b *bed) with(w desired.Workspace, revision int64, objects ...desired.Objec
 	return w
 }
 
-func (b *bed) terminated(w desired.Workspace, revision int64) desired.Workspace {
+func (b *fixture) terminated(w desired.Workspace, revision int64) desired.Workspace {
 	w.Revision, w.Target, w.Objects, w.Secrets = revision, events.DesiredTargetTerminated, nil, nil
 	return w
 }
@@ -156,7 +156,7 @@ func reason(t *testing.T, err error) failure.Reason {
 }
 
 // there are the names of the workspace's ConfigMaps, volumes and Deployments that exist.
-func (b *bed) there(t *testing.T, w desired.Workspace) []string {
+func (b *fixture) there(t *testing.T, w desired.Workspace) []string {
 	t.Helper()
 	selector := metav1.ListOptions{LabelSelector: desired.LabelWorkspace + "=" + w.ID}
 	configMaps, err := b.admin.CoreV1().ConfigMaps(w.Namespace).List(testContext(t), selector)
@@ -179,9 +179,9 @@ func (b *bed) there(t *testing.T, w desired.Workspace) []string {
 }
 
 // inventory is the text of the workspace's inventory, empty when there is none.
-func (b *bed) inventory(t *testing.T, w desired.Workspace) string {
+func (b *fixture) inventory(t *testing.T, w desired.Workspace) string {
 	t.Helper()
-	list, err := b.admin.CoreV1().ConfigMaps(kube.Home(b.agent)).List(testContext(t), metav1.ListOptions{LabelSelector: desired.LabelWorkspace + "=" + w.ID})
+	list, err := b.admin.CoreV1().ConfigMaps(kube.AgentNamespace(b.agent)).List(testContext(t), metav1.ListOptions{LabelSelector: desired.LabelWorkspace + "=" + w.ID})
 	require.NoError(t, err)
 	if len(list.Items) == 0 {
 		return ""
@@ -202,7 +202,7 @@ func terminate(t *testing.T, cluster *kube.Cluster, w desired.Workspace) {
 }
 
 // finalizers sets those of the ConfigMap files, so that it stays when it is deleted.
-func (b *bed) finalizers(t *testing.T, w desired.Workspace, list string) {
+func (b *fixture) finalizers(t *testing.T, w desired.Workspace, list string) {
 	t.Helper()
 	patch := []byte(`{"metadata":{"finalizers":` + list + `}}`)
 	_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(testContext(t), "files", types.MergePatchType, patch, metav1.PatchOptions{})

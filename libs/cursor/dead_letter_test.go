@@ -14,12 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/cursor"
+	"lockstep.internal/libs/deadletter"
 	"lockstep.internal/libs/topology"
 )
 
 const deadSubject = "lockstep.local.dead.test.fact.x"
 
-func (b *bundle) dead(sequence uint64) *jetstream.RawStreamMsg {
+func (b *fixture) dead(sequence uint64) *jetstream.RawStreamMsg {
 	b.t.Helper()
 	dead, err := b.js.Stream(b.t.Context(), "DEAD")
 	require.NoError(b.t, err)
@@ -35,9 +36,9 @@ func refuseBad(m *cursor.Message[string]) error {
 	return decode(m)
 }
 
-func TestAMalformedMessageIsOnDeadBeforeTheCursorPassesIt(t *testing.T) {
+func TestMalformedMessageIsOnDeadBeforeTheCursorPassesIt(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Decode = refuseBad })
 	b.run(c)
 	b.publish(1)
@@ -46,7 +47,7 @@ func TestAMalformedMessageIsOnDeadBeforeTheCursorPassesIt(t *testing.T) {
 	b.publish(1)
 	require.Eventually(t, func() bool { // there is no DEAD yet: nothing passes
 		err := c.Check(t.Context())
-		return err != nil && strings.Contains(err.Error(), "message 2 cannot be put on DEAD")
+		return err != nil && strings.Contains(err.Error(), "publish message 2 to DEAD")
 	}, patience, patience/10000)
 	epoch, sequence := b.cursor()
 	require.Equal(t, [2]int64{1, 1}, [2]int64{epoch, sequence})
@@ -58,16 +59,16 @@ func TestAMalformedMessageIsOnDeadBeforeTheCursorPassesIt(t *testing.T) {
 	require.Equal(t, deadSubject, m.Subject)
 	require.Equal(t, "bad", string(m.Data))
 	require.Equal(t, "id-bad", m.Header.Get("ce-id"), "its own headers stay")
-	require.Equal(t, "malformed: not a number", m.Header.Get(cursor.DeadReasonHeader))
-	require.Equal(t, subject, m.Header.Get(cursor.DeadSubjectHeader))
-	require.Equal(t, stream, m.Header.Get(cursor.DeadStreamHeader))
-	require.Equal(t, "2", m.Header.Get(cursor.DeadSequenceHeader))
-	require.Equal(t, "model", m.Header.Get(cursor.DeadConsumerHeader))
+	require.Equal(t, "malformed: not a number", m.Header.Get(deadletter.ReasonHeader))
+	require.Equal(t, subject, m.Header.Get(deadletter.SubjectHeader))
+	require.Equal(t, stream, m.Header.Get(deadletter.StreamHeader))
+	require.Equal(t, "2", m.Header.Get(deadletter.SequenceHeader))
+	require.Equal(t, "model", m.Header.Get(deadletter.ConsumerHeader))
 }
 
-func TestACrashAfterBuryingBuriesOnce(t *testing.T) {
+func TestCrashAfterDeadLetterPublishesItOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
 	refusals := 3
 	b.publishText("bad")
@@ -90,9 +91,9 @@ func TestACrashAfterBuryingBuriesOnce(t *testing.T) {
 	require.Equal(t, uint64(1), dead.CachedInfo().State.Msgs)
 }
 
-func TestOnlyMalformedMessagesMoveTheCursorToo(t *testing.T) {
+func TestBatchOfMalformedMessagesMovesTheCursor(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
 	b.publishText("bad 1")
 	b.publishText("bad 2")
@@ -101,12 +102,12 @@ func TestOnlyMalformedMessagesMoveTheCursorToo(t *testing.T) {
 	require.Empty(t, b.handled())
 }
 
-func TestAPoisonGoesToDeadAndTheOthersAreHandled(t *testing.T) {
+func TestDeadLetterErrorMovesOneMessageToDeadAndHandlesTheOthers(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	createStream(t, b.js, "DEAD", "lockstep.local.dead.>")
 	b.publish(10)
-	poisonOf := func(m *cursor.Message[string]) error {
+	deadLetterError := func(m *cursor.Message[string]) error {
 		return &cursor.DeadLetterError{Sequence: m.Sequence, Err: errors.New("violates a rule")}
 	}
 	b.run(b.consumer(func(c *cursor.Config[string]) {
@@ -116,7 +117,7 @@ func TestAPoisonGoesToDeadAndTheOthersAreHandled(t *testing.T) {
 			}
 			for i := range batch {
 				if v := batch[i].Value; v == "3" || v == "4" || v == "10" {
-					return fmt.Errorf("wrapped: %w", poisonOf(&batch[i]))
+					return fmt.Errorf("wrapped: %w", deadLetterError(&batch[i]))
 				}
 			}
 			return nil
@@ -127,13 +128,13 @@ func TestAPoisonGoesToDeadAndTheOthersAreHandled(t *testing.T) {
 	for i, text := range []string{"3", "4", "10"} {
 		m := b.dead(uint64(i + 1))
 		require.Equal(t, text, string(m.Data))
-		require.Equal(t, "violates a rule", m.Header.Get(cursor.DeadReasonHeader))
+		require.Equal(t, "violates a rule", m.Header.Get(deadletter.ReasonHeader))
 	}
 }
 
-func TestAPoisonThatIsNotInTheBatchIsAnOrdinaryError(t *testing.T) {
+func TestDeadLetterErrorOutsideTheBatchIsRetried(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.publish(1)
 	failures := 2
 	b.run(b.consumer(func(c *cursor.Config[string]) {
@@ -147,9 +148,9 @@ func TestAPoisonThatIsNotInTheBatchIsAnOrdinaryError(t *testing.T) {
 	b.reaches(numbers(1))
 }
 
-func TestAMessageThatIsTooLargeWithItsReasonIsBuriedWithoutItsData(t *testing.T) {
+func TestTooLargeDeadLetterOmitsTheData(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	_, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: "DEAD", Subjects: []string{"lockstep.local.dead.>"}, MaxMsgSize: topology.MaxMessageSize, AllowDirect: true,
 	})
@@ -161,6 +162,6 @@ func TestAMessageThatIsTooLargeWithItsReasonIsBuriedWithoutItsData(t *testing.T)
 	b.cursorAt(1, 1)
 	m := b.dead(1)
 	require.Empty(t, m.Data)
-	require.Equal(t, fmt.Sprint(len(data)), m.Header.Get(cursor.DeadOmittedHeader))
+	require.Equal(t, fmt.Sprint(len(data)), m.Header.Get(deadletter.OmittedHeader))
 	require.Equal(t, "model/FACTS/1/1", m.Header.Get("Nats-Msg-Id"), "the original's own would suppress others")
 }

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/leader"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
@@ -55,7 +56,8 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	// The tests wait for the cluster most of the time, so more of them than there are processors run at once.
+	// The tests wait for the cluster most of the time, so more of them than there are processors
+	// run at once.
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -84,8 +86,9 @@ func run(m *testing.M) int {
 	return status
 }
 
-// plane is a control plane for one agent: NATS with its accounts, and who answers for the state service.
-type plane struct {
+// fixture is a control fixture for one agent: NATS with its accounts, and who answers for the state
+// service.
+type fixture struct {
 	t       *testing.T
 	agent   int64
 	server  *natsd.Server
@@ -101,9 +104,9 @@ type plane struct {
 	asked  int
 }
 
-func newPlane(t *testing.T) *plane {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	p := &plane{t: t, agent: 2000 + agents.Add(1), values: map[string]string{}, applied: make(chan event.Event, 10_000)}
+	p := &fixture{t: t, agent: 2000 + agents.Add(1), values: map[string]string{}, applied: make(chan event.Event, 10_000)}
 	dir := t.TempDir()
 	_, err := natsauth.Init(dir, natsauth.Options{Cell: cell, ListenPort: -1, StoreDir: t.TempDir()})
 	require.NoError(t, err)
@@ -127,7 +130,7 @@ func newPlane(t *testing.T) *plane {
 	return p
 }
 
-func (p *plane) context() context.Context {
+func (p *fixture) context() context.Context {
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	p.t.Cleanup(cancel)
 	return ctx
@@ -146,7 +149,7 @@ func (a authenticator) Authenticate(_ context.Context, c natsauth.Credentials) (
 	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: a.agent}, nil
 }
 
-func (p *plane) respond(dir, token string) {
+func (p *fixture) respond(dir, token string) {
 	keys, err := natsauth.LoadCalloutKeys(dir)
 	require.NoError(p.t, err)
 	responder := &natsauth.Responder{
@@ -163,7 +166,7 @@ func (p *plane) respond(dir, token string) {
 	<-responder.Started()
 }
 
-func (p *plane) static(dir, name string) *nats.Conn {
+func (p *fixture) static(dir, name string) *nats.Conn {
 	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, name))
 	require.NoError(p.t, err)
 	conn, err := nats.Connect(p.server.ClientURL(), seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
@@ -173,7 +176,7 @@ func (p *plane) static(dir, name string) *nats.Conn {
 	return conn
 }
 
-func (p *plane) credentials(token string) {
+func (p *fixture) credentials(token string) {
 	var err error
 	p.sealer, err = seal.GenerateKey()
 	require.NoError(p.t, err)
@@ -188,7 +191,7 @@ func (p *plane) credentials(token string) {
 	}))
 }
 
-func (p *plane) answerSecrets() {
+func (p *fixture) answerSecrets() {
 	credentials, err := natsauth.ReadAgentCredentials(p.file)
 	require.NoError(p.t, err)
 	agent, err := seal.ParseKey(credentials.CurveSeed)
@@ -222,14 +225,14 @@ func (p *plane) answerSecrets() {
 	require.NoError(p.t, err)
 }
 
-func (p *plane) secret(digest, value string) {
+func (p *fixture) secret(digest, value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.values[digest] = value
 }
 
 // follow hands on what the agent tells.
-func (p *plane) follow() {
+func (p *fixture) follow() {
 	consumer, err := p.js.OrderedConsumer(p.context(), topology.StreamApplied, jetstream.OrderedConsumerConfig{FilterSubjects: []string{cell.AppliedAgent(p.agent)}})
 	require.NoError(p.t, err)
 	consuming, err := consumer.Consume(func(m jetstream.Msg) {
@@ -251,7 +254,7 @@ func (p *plane) follow() {
 }
 
 // next is the next result, which must be of this kind.
-func next[T any](p *plane, kind string) T {
+func next[T any](p *fixture, kind string) T {
 	p.t.Helper()
 	var data T
 	select {
@@ -266,7 +269,7 @@ func next[T any](p *plane, kind string) T {
 }
 
 // until skips results until one of this kind comes.
-func until[T any](p *plane, kind string) T {
+func until[T any](p *fixture, kind string) T {
 	p.t.Helper()
 	for {
 		select {
@@ -284,14 +287,14 @@ func until[T any](p *plane, kind string) T {
 }
 
 // workspace is one as the state service desires it.
-func (p *plane) workspace() events.DesiredWorkspace {
+func (p *fixture) workspace() events.DesiredWorkspace {
 	id := uuid.NewString()
 	return events.DesiredWorkspace{
 		WorkspaceID: id, Name: "w", Namespace: "ws-" + strconv.FormatInt(p.agent, 10) + "-" + id[:8], DesiredRevision: 1, Target: events.DesiredTargetRunning,
 	}
 }
 
-func (p *plane) configMap(w events.DesiredWorkspace, name, value string) map[string]any {
+func (p *fixture) configMap(w events.DesiredWorkspace, name, value string) map[string]any {
 	labels := map[string]any{}
 	for key, value := range (desired.Owner{Agent: p.agent, Workspace: w.WorkspaceID}).Labels() {
 		labels[key] = value
@@ -303,7 +306,7 @@ func (p *plane) configMap(w events.DesiredWorkspace, name, value string) map[str
 }
 
 // deployment is one without pods.
-func (p *plane) deployment(w events.DesiredWorkspace) map[string]any {
+func (p *fixture) deployment(w events.DesiredWorkspace) map[string]any {
 	match := map[string]any{"app": "w"}
 	manifest := p.configMap(w, "w", "")
 	delete(manifest, "data")
@@ -319,7 +322,7 @@ func (p *plane) deployment(w events.DesiredWorkspace) map[string]any {
 }
 
 // control tells the agent something.
-func (p *plane) control(subject, kind string, data any) {
+func (p *fixture) control(subject, kind string, data any) {
 	p.t.Helper()
 	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: uuid.NewString(), Time: time.Now()}, data)
 	require.NoError(p.t, err)
@@ -330,7 +333,7 @@ func (p *plane) control(subject, kind string, data any) {
 }
 
 // desire publishes it.
-func (p *plane) desire(w events.DesiredWorkspace, extensions ...string) {
+func (p *fixture) desire(w events.DesiredWorkspace, extensions ...string) {
 	p.t.Helper()
 	e, err := event.New(event.Attributes{
 		Type: desired.EventType, Source: event.ServiceSource("local", "state"), Subject: w.WorkspaceID,
@@ -346,19 +349,21 @@ func (p *plane) desire(w events.DesiredWorkspace, extensions ...string) {
 	require.NoError(p.t, err)
 }
 
-// config is quick to retry. Who ends gives the Lease back, and a busy machine must take it from nobody.
-func (p *plane) config() dispatcher.Config {
+// config is quick to retry. Who ends gives the Lease back, and a busy machine must take it from
+// nobody.
+func (p *fixture) config() dispatcher.Config {
 	cfg := dispatcher.DefaultConfig()
 	cfg.Ops.Listen = "127.0.0.1:0"
 	cfg.CredentialsFile, cfg.Kubeconfig = p.file, kubeconfig
 	cfg.RetryMin, cfg.RetryMax = 10*time.Millisecond, 200*time.Millisecond
-	cfg.Lease = dispatcher.Lease{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 100 * time.Millisecond}
+	cfg.Lease = leader.Config{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 100 * time.Millisecond}
 	cfg.Telemetry.LogLevel = "error"
 	return cfg
 }
 
-// start runs a dispatcher until the function is called, which waits for its end. It returns the addresses it listens on.
-func (p *plane) start(cfg dispatcher.Config) (map[string]string, func()) {
+// start runs a dispatcher until the function is called, which waits for its end. It returns the
+// addresses it listens on.
+func (p *fixture) start(cfg dispatcher.Config) (map[string]string, func()) {
 	p.t.Helper()
 	ready := make(chan map[string]string, 1)
 	cfg.OnReady = func(addrs map[string]string) { ready <- addrs }
@@ -386,7 +391,7 @@ func (p *plane) start(cfg dispatcher.Config) (map[string]string, func()) {
 }
 
 // value is that of the ConfigMap files.
-func (p *plane) value(w events.DesiredWorkspace) string {
+func (p *fixture) value(w events.DesiredWorkspace) string {
 	object, err := p.kube.CoreV1().ConfigMaps(w.Namespace).Get(p.context(), "files", metav1.GetOptions{})
 	require.NoError(p.t, err)
 	return object.Data["key"]
