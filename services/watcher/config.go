@@ -12,6 +12,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
+	"lockstep.internal/services/watcher/filter"
 	"lockstep.internal/services/watcher/kube"
 )
 
@@ -20,41 +21,41 @@ type Config struct {
 	service.Config `yaml:",inline"`
 
 	Telemetry telemetry.Config `yaml:"telemetry" help:"log and traces"`
-	// CredentialsFile also says which cell and which agent this is, and where NATS is.
+	// CredentialsFile names the cell, the agent and the NATS servers.
 	CredentialsFile string           `yaml:"credentials_file" help:"the agent's credentials, as written when the agent was registered"`
 	Kubernetes      kube.Config      `yaml:"kubernetes" help:"the cluster to watch"`
-	Lease           kube.LeaseConfig `yaml:"lease" help:"election of the one watcher that reports"`
-	Publish         Publish          `yaml:"publish" help:"how facts are sent"`
-	// Workloads are told of besides workspaces, for who follows their rollouts.
-	Workloads Workloads `yaml:"workloads" help:"Deployments, StatefulSets and DaemonSets whose rollouts are followed"`
-	// FullResyncInterval holds until the agent's configuration is heard, which says its own.
-	FullResyncInterval time.Duration `yaml:"full_resync_interval" help:"time between full resyncs, until the control plane says another"`
-	TickInterval       time.Duration `yaml:"tick_interval" help:"how often the time is told"`
+	Lease           kube.LeaseConfig `yaml:"lease" help:"leader election between the watchers of an agent"`
+	Publish         Publish          `yaml:"publish" help:"how events are published"`
+	// Workloads are reported besides workspaces.
+	Workloads Workloads `yaml:"workloads" help:"Deployments, StatefulSets and DaemonSets to report for deploy events"`
+	// FullResyncInterval applies until the watcher receives the agent's configuration.
+	FullResyncInterval time.Duration `yaml:"full_resync_interval" help:"time between full resyncs until the control plane configures another"`
+	TickInterval       time.Duration `yaml:"tick_interval" help:"time between tick events"`
 
-	// Clock tells the time of observations, ticks and intervals. Defaults to the real one.
+	// Clock of observations, ticks and intervals. Defaults to the real one.
 	Clock clock.WithTicker `yaml:"-"`
 	// Log receives the log. Defaults to standard error.
 	Log io.Writer `yaml:"-"`
 }
 
-// Publish says how facts are sent.
+// Publish configures the publisher.
 type Publish struct {
-	Window        int           `yaml:"window" help:"messages that may be in flight at a time"`
-	AckTimeout    time.Duration `yaml:"ack_timeout" help:"how long a receipt may take before the message is sent again"`
-	MaxBacklogAge time.Duration `yaml:"max_backlog_age" help:"how long a fact may wait before the watcher says that it is not ready"`
-	MaxMessage    config.Bytes  `yaml:"max_message" help:"largest event; what is larger is reported as rejected"`
+	Window        int           `yaml:"window" help:"maximum of messages in flight"`
+	AckTimeout    time.Duration `yaml:"ack_timeout" help:"time after which a message without an acknowledgement is published again"`
+	MaxBacklogAge time.Duration `yaml:"max_backlog_age" help:"time an event may wait before the watcher is not ready"`
+	MaxMessage    config.Bytes  `yaml:"max_message" help:"largest event; a larger one is reported as rejected"`
 }
 
-// Workloads says which workloads are told of. The objects of workspaces never are among them.
+// Workloads selects the workloads to report. Objects of workspaces are never among them.
 type Workloads struct {
-	Enabled    bool     `yaml:"enabled" help:"tell of them; needs the permissions in deploy/rbac/workloads"`
+	Enabled    bool     `yaml:"enabled" help:"report workloads; needs the permissions in deploy/rbac/workloads"`
 	Namespaces []string `yaml:"namespaces" help:"namespaces to read; empty = all"`
-	Selector   string   `yaml:"selector" help:"label selector that they must match, such as team=shop,tier!=test; empty = all"`
+	Selector   string   `yaml:"selector" help:"label selector of the workloads, such as team=shop,tier!=test; empty = all"`
 	// Annotations besides those of Lockstep and of the Deployment controller.
-	Annotations []string `yaml:"annotations" help:"prefixes of the annotations to tell, besides lockstep.dev/ and deployment.kubernetes.io/"`
+	Annotations []string `yaml:"annotations" help:"prefixes of the annotations to report, besides lockstep.dev/ and deployment.kubernetes.io/"`
 }
 
-// DefaultConfig has every default; CredentialsFile is left to be given.
+// DefaultConfig returns the defaults. CredentialsFile has none.
 func DefaultConfig() Config {
 	return Config{
 		Config:     service.DefaultConfig(":9090"),
@@ -72,14 +73,14 @@ func DefaultConfig() Config {
 	}
 }
 
-// minMessage leaves room for the fact that something was too large.
+// minMessage leaves room for the event of a rejected object.
 const minMessage = 4 * config.KiB
 
-// Validate returns everything that is wrong.
+// Validate returns all errors.
 func (c Config) Validate() []error {
 	var errs []error
 	if c.CredentialsFile == "" {
-		errs = append(errs, config.Invalid("credentials_file", "is missing: register the agent and give the file that is written then"))
+		errs = append(errs, config.Invalid("credentials_file", "is missing: register the agent and pass the file that the registration writes"))
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		errs = append(errs, config.Invalid("credentials_file", "%v", err))
 	}
@@ -112,7 +113,7 @@ func (p Publish) Validate() []error {
 // Validate checks names and the selector.
 func (w Workloads) Validate() []error {
 	var errs []error
-	if _, err := NewSelection(w.Namespaces, w.Selector); err != nil {
+	if _, err := filter.NewSelection(w.Namespaces, w.Selector); err != nil {
 		errs = append(errs, config.Invalid("selector", "%v", err))
 	}
 	for _, namespace := range w.Namespaces {
@@ -122,7 +123,7 @@ func (w Workloads) Validate() []error {
 	}
 	for _, prefix := range w.Annotations {
 		if prefix == "" {
-			errs = append(errs, config.Invalid("annotations", "an empty prefix would tell all of them, of whatever size"))
+			errs = append(errs, config.Invalid("annotations", "an empty prefix would report all annotations of any size"))
 		}
 	}
 	return errs

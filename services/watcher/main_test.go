@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/tools/testkit/lab"
 )
 
-const patience = 60 * time.Second
+const timeout = 60 * time.Second
 
 // cluster is one control plane for all tests: each has an agent, and so labels and namespaces, of its own.
 var cluster struct { //nolint:gochecknoglobals // starting one takes seconds

@@ -21,6 +21,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/services/watcher/kube"
+	"lockstep.internal/services/watcher/object"
 )
 
 // process is a watcher in this process.
@@ -31,14 +32,14 @@ type process struct {
 	ops    string
 }
 
-func (c *cell) config(t *testing.T) watcher.Config {
+func (f *fixture) config(t *testing.T) watcher.Config {
 	t.Helper()
-	return c.configWith(kubeconfig(t))
+	return f.configWith(kubeconfig(t))
 }
 
-func (c *cell) configWith(kubeconfig string) watcher.Config {
+func (f *fixture) configWith(kubeconfig string) watcher.Config {
 	cfg := watcher.DefaultConfig()
-	cfg.CredentialsFile = c.credentials
+	cfg.CredentialsFile = f.credentials
 	cfg.Kubernetes.Kubeconfig = kubeconfig
 	cfg.Ops.Listen = "127.0.0.1:0"
 	// Who ends gives the Lease back, and a busy machine must take it from nobody.
@@ -115,7 +116,7 @@ func (p *process) awaitReason(t *testing.T, part string, ready bool, reason stri
 			}
 		}
 		return false
-	}, patience, 50*time.Millisecond, "%s", lazy(func() string { return last }))
+	}, timeout, 50*time.Millisecond, "%s", lazy(func() string { return last }))
 }
 
 type lazy func() string
@@ -139,9 +140,9 @@ type workspace struct {
 	namespace string
 }
 
-func (c *cell) workspace(t *testing.T) *workspace {
+func (f *fixture) workspace(t *testing.T) *workspace {
 	t.Helper()
-	w := &workspace{client: kubernetesClient(t), agent: c.agent, namespace: fmt.Sprintf("ws-%d-test", c.agent)}
+	w := &workspace{client: kubernetesClient(t), agent: f.agent, namespace: fmt.Sprintf("ws-%d-test", f.agent)}
 	_, err := w.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return w
@@ -149,7 +150,7 @@ func (c *cell) workspace(t *testing.T) *workspace {
 
 func (w *workspace) labels(name string) map[string]string {
 	return map[string]string{
-		watcher.LabelAgent: strconv.FormatInt(w.agent, 10), watcher.LabelWorkspace: "id-of-" + name, watcher.LabelWorkspaceName: name,
+		object.LabelAgent: strconv.FormatInt(w.agent, 10), object.LabelWorkspace: "id-of-" + name, object.LabelWorkspaceName: name,
 	}
 }
 
@@ -160,7 +161,7 @@ func (w *workspace) create(t *testing.T, name string, replicas int32, adjust ...
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{watcher.LabelWorkspaceName: name}},
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{object.LabelWorkspaceName: name}},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/ide:1"}}},
@@ -205,7 +206,7 @@ func (w *workspace) settled(t *testing.T, name string) string {
 			}
 		}
 		return false
-	}, patience, 50*time.Millisecond)
+	}, timeout, 50*time.Millisecond)
 	return version
 }
 

@@ -22,32 +22,32 @@ import (
 	"lockstep.internal/services/watcher"
 )
 
-func TestTheManifestPermitsWhatTheWatcherDoes(t *testing.T) {
+func TestManifestGrantsTheNeededPermissions(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w := c.workspace(t)
+	f := newFixture(t)
+	w := f.workspace(t)
 	manifest, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "watcher.yaml"))
 	require.NoError(t, err)
 	// As its first lines say.
-	apply(t, w.client, strings.NewReplacer("lockstep-agent-1", watcher.Namespace(c.agent), "agent-1", fmt.Sprintf("agent-%d", c.agent)).Replace(string(manifest)))
+	apply(t, w.client, strings.NewReplacer("lockstep-agent-1", watcher.Namespace(f.agent), "agent-1", fmt.Sprintf("agent-%d", f.agent)).Replace(string(manifest)))
 
-	cfg := c.config(t)
-	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(c.agent), "lockstep-watcher")
+	cfg := f.config(t)
+	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(f.agent), "lockstep-watcher")
 	p := start(t, cfg)
-	tape := c.tape(t)
-	tape.resynced(t)
+	recorder := f.record(t)
+	recorder.resynced(t)
 	w.create(t, "ide", 1)
-	tape.until(t, "a running pod", func(h heard) bool { return h.Phase == "Running" })
+	recorder.until(t, "a running pod", func(h recorded) bool { return h.Phase == "Running" })
 	for _, part := range []string{"leader", "kubernetes", "nats", "backlog"} {
 		p.awaitReason(t, part, true, "")
 	}
 }
 
-func TestTheManifestPermitsWhatFollowingWorkloadsTakes(t *testing.T) {
+func TestWorkloadsManifestGrantsTheNeededPermissions(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w, s := c.workspace(t), c.shop(t, "")
-	own := strings.NewReplacer("lockstep-agent-1", watcher.Namespace(c.agent), "agent-1", fmt.Sprintf("agent-%d", c.agent))
+	f := newFixture(t)
+	w, s := f.workspace(t), f.shop(t, "")
+	own := strings.NewReplacer("lockstep-agent-1", watcher.Namespace(f.agent), "agent-1", fmt.Sprintf("agent-%d", f.agent))
 	permit := func(name string) {
 		manifest, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", name))
 		require.NoError(t, err)
@@ -55,19 +55,21 @@ func TestTheManifestPermitsWhatFollowingWorkloadsTakes(t *testing.T) {
 		apply(t, w.client, own.Replace(string(manifest)))
 	}
 	permit("watcher.yaml")
-	cfg := c.following(t, "")
-	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(c.agent), "lockstep-watcher")
+	cfg := f.following(t, "")
+	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(f.agent), "lockstep-watcher")
 	p := start(t, cfg)
-	tape := c.tape(t)
-	tape.resyncedOf(t, "")
+	recorder := f.record(t)
+	recorder.resyncedOf(t, "")
 	p.awaitReason(t, "leader", false, "statefulsets")
 	w.create(t, "ide", 0)
-	tape.until(t, "the workspace, which is reported all the same", func(h heard) bool { return h.Object.Name == "ide" })
+	recorder.until(t, "the workspace, which is reported all the same", func(h recorded) bool { return h.Object.Name == "ide" })
 
 	permit(filepath.Join("workloads", "watcher.yaml"))
-	tape.resyncedOf(t, workloads)
+	recorder.resyncedOf(t, workloads)
 	s.deployment(t, "web", 0, nil)
-	tape.until(t, "a workload", func(h heard) bool { return h.Type == events.TypeObservedWorkload && h.Object.Namespace == s.namespace })
+	recorder.until(t, "a workload", func(h recorded) bool {
+		return h.Type == events.TypeObservedWorkload && h.Object.Namespace == s.namespace
+	})
 	p.awaitReason(t, "leader", true, "")
 }
 

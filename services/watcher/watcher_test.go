@@ -22,14 +22,14 @@ import (
 
 func contains(text, part string) bool { return strings.Contains(text, part) }
 
-func begun(h heard) bool { return h.Type == events.TypeObservedResyncBegun }
-func ended(h heard) bool { return h.Type == events.TypeObservedResyncEnded }
+func begun(h recorded) bool { return h.Type == events.TypeObservedResyncBegun }
+func ended(h recorded) bool { return h.Type == events.TypeObservedResyncEnded }
 
-func last(read []heard) heard { return read[len(read)-1] }
+func last(read []recorded) recorded { return read[len(read)-1] }
 
 // of picks the events of one object, by kind of event and name.
-func of(read []heard, kind, name string) []heard {
-	var found []heard
+func of(read []recorded, kind, name string) []recorded {
+	var found []recorded
 	for _, h := range read {
 		if h.Type == kind && h.Object.Name == name {
 			found = append(found, h)
@@ -39,7 +39,7 @@ func of(read []heard, kind, name string) []heard {
 }
 
 // resynced reads one whole resync and returns its begin and its members.
-func (p *tape) resynced(t *testing.T) (heard, []heard) {
+func (p *recorder) resynced(t *testing.T) (recorded, []recorded) {
 	t.Helper()
 	begin := last(p.until(t, "a resync's begin", begun))
 	read := p.until(t, "its end", ended)
@@ -47,7 +47,7 @@ func (p *tape) resynced(t *testing.T) (heard, []heard) {
 	require.Equal(t, begin.ResyncID, end.ResyncID)
 	require.Equal(t, begin.Count, end.Count)
 	require.Equal(t, begin.ClusterUID, end.ClusterUID)
-	var members []heard
+	var members []recorded
 	for _, h := range read {
 		if h.Object.ResyncID == begin.ResyncID {
 			require.Equal(t, events.UpdateTypeFull, h.Object.UpdateType)
@@ -57,24 +57,24 @@ func (p *tape) resynced(t *testing.T) (heard, []heard) {
 	return begin, members
 }
 
-func TestChangesArriveInOrder(t *testing.T) {
+func TestChangesArePublishedInOrder(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w := c.workspace(t)
-	start(t, c.config(t))
-	tape := c.tape(t)
-	begin, members := tape.resynced(t)
+	f := newFixture(t)
+	w := f.workspace(t)
+	start(t, f.config(t))
+	recorder := f.record(t)
+	begin, members := recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseStart, begin.Cause)
 	require.Empty(t, members)
 	require.Len(t, begin.ListVersions, 3)
 
 	w.create(t, "ide", 1)
-	running := tape.until(t, "a running pod", func(h heard) bool { return h.Type == events.TypeObservedPod && h.Phase == "Running" })
+	running := recorder.until(t, "a running pod", func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Phase == "Running" })
 	w.scale(t, "ide", 0)
-	stopped := tape.until(t, "the pod's end", func(h heard) bool { return h.Type == events.TypeObservedPod && h.Object.Verb == events.VerbDeleted })
+	stopped := recorder.until(t, "the pod's end", func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Object.Verb == events.VerbDeleted })
 	w.remove(t, "ide")
 	missing := map[string]bool{events.TypeObservedDeployment: true, events.TypeObservedReplicaSet: true}
-	removed := tape.until(t, "the end of Deployment and ReplicaSet", func(h heard) bool {
+	removed := recorder.until(t, "the end of Deployment and ReplicaSet", func(h recorded) bool {
 		if h.Object.Verb == events.VerbDeleted {
 			delete(missing, h.Type)
 		}
@@ -89,7 +89,7 @@ func TestChangesArriveInOrder(t *testing.T) {
 		if h.Object.UID == "" {
 			continue // a tick
 		}
-		require.Equal(t, cellName.Observed(c.agent, "deployment", w.namespace, "ide"), h.Subject, "%s", h.Type)
+		require.Equal(t, cellName.Observed(f.agent, "deployment", w.namespace, "ide"), h.Subject, "%s", h.Type)
 		require.Equal(t, "id-of-ide", h.Object.WorkspaceID)
 		require.False(t, h.Object.FirstSeen, "it was seen coming to be")
 		require.Equal(t, events.UpdateTypePartial, h.Object.UpdateType)
@@ -107,20 +107,20 @@ func TestChangesArriveInOrder(t *testing.T) {
 	require.True(t, strings.HasPrefix(first.ID, begin.ClusterUID+"/deployment/"+first.Object.UID+"/upserted/"+first.Object.ResourceVersion+"/"), first.ID)
 }
 
-func TestWhatChangesWhileNATSIsDownArrivesInItsLatestVersion(t *testing.T) {
+func TestLatestVersionsArePublishedAfterAnOutageOfNATS(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w := c.workspace(t)
+	f := newFixture(t)
+	w := f.workspace(t)
 	w.create(t, "kept", 0)
 	w.create(t, "gone", 0)
-	cfg := c.config(t)
+	cfg := f.config(t)
 	cfg.Publish.MaxBacklogAge = 100 * time.Millisecond
 	p := start(t, cfg)
-	tape := c.tape(t)
-	_, members := tape.resynced(t)
+	recorder := f.record(t)
+	_, members := recorder.resynced(t)
 	require.Len(t, of(members, events.TypeObservedDeployment, "kept"), 1)
 
-	c.server.Down()
+	f.server.Down()
 	p.awaitReason(t, "nats", false, "not connected")
 	for i := range 5 {
 		w.annotate(t, "kept", fmt.Sprint(i))
@@ -128,10 +128,10 @@ func TestWhatChangesWhileNATSIsDownArrivesInItsLatestVersion(t *testing.T) {
 	w.remove(t, "gone")
 	w.create(t, "new", 0)
 	p.awaitReason(t, "backlog", false, "not acknowledged")
-	require.NoError(t, c.server.Restart())
+	require.NoError(t, f.server.Restart())
 
 	missing := map[string]bool{"kept": true, "gone": true, "new": true}
-	read := tape.until(t, "what happened while NATS was down", func(h heard) bool {
+	read := recorder.until(t, "what happened while NATS was down", func(h recorded) bool {
 		switch {
 		case h.Type != events.TypeObservedDeployment:
 		case h.Object.Name == "kept" && h.Object.Annotations["lockstep.dev/note"] == "4",
@@ -150,24 +150,24 @@ func TestWhatChangesWhileNATSIsDownArrivesInItsLatestVersion(t *testing.T) {
 	p.awaitReason(t, "nats", true, "")
 }
 
-func TestWhatIsAcknowledgedIsNotSentAgain(t *testing.T) {
+func TestAcknowledgedVersionIsNotPublishedAgain(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w := c.workspace(t)
-	p := start(t, c.config(t))
-	tape := c.tape(t)
-	tape.resynced(t)
+	f := newFixture(t)
+	w := f.workspace(t)
+	p := start(t, f.config(t))
+	recorder := f.record(t)
+	recorder.resynced(t)
 	w.create(t, "quiet", 0)
 	// What is in flight when the server stops may be sent twice: let the controllers have their last word, and its receipt come, first.
 	final := w.settled(t, "quiet")
-	told := tape.until(t, "the controller's last word", func(h heard) bool {
+	told := recorder.until(t, "the controller's last word", func(h recorded) bool {
 		return h.Type == events.TypeObservedDeployment && h.Object.ResourceVersion == final
 	})
-	require.Eventually(t, func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 0\n") }, patience, time.Millisecond)
-	require.NoError(t, c.server.Restart())
+	require.Eventually(t, func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 0\n") }, timeout, time.Millisecond)
+	require.NoError(t, f.server.Restart())
 	p.awaitReason(t, "nats", true, "")
 	w.create(t, "marker", 0)
-	read := tape.until(t, "the marker", func(h heard) bool { return h.Object.Name == "marker" })
+	read := recorder.until(t, "the marker", func(h recorded) bool { return h.Object.Name == "marker" })
 	seen := map[string]bool{}
 	for _, h := range append(told, read...) {
 		if h.Object.UID != "" {
@@ -177,15 +177,15 @@ func TestWhatIsAcknowledgedIsNotSentAgain(t *testing.T) {
 	}
 }
 
-func TestARestartTellsEverything(t *testing.T) {
+func TestRestartPublishesEverything(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w := c.workspace(t)
+	f := newFixture(t)
+	w := f.workspace(t)
 	w.create(t, "kept", 0)
 	w.create(t, "gone", 0)
-	p := start(t, c.config(t))
-	tape := c.tape(t)
-	tape.resynced(t)
+	p := start(t, f.config(t))
+	recorder := f.record(t)
+	recorder.resynced(t)
 	p.stop(t)
 
 	w.remove(t, "gone")
@@ -193,10 +193,10 @@ func TestARestartTellsEverything(t *testing.T) {
 		list, err := w.client.AppsV1().ReplicaSets(w.namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		return len(list.Items) <= 1
-	}, patience, 20*time.Millisecond)
+	}, timeout, 20*time.Millisecond)
 	w.create(t, "new", 0)
-	start(t, c.config(t))
-	begin, members := tape.resynced(t)
+	start(t, f.config(t))
+	begin, members := recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseStart, begin.Cause, "the Lease was given back")
 	require.Len(t, members, begin.Count)
 	require.Len(t, of(members, events.TypeObservedDeployment, "kept"), 1)
@@ -210,113 +210,113 @@ func TestARestartTellsEverything(t *testing.T) {
 	require.True(t, of(members, events.TypeObservedDeployment, "kept")[0].Object.FirstSeen, "this process had not seen it before")
 }
 
-func TestOneOfTwoReportsAndTheOtherTakesOver(t *testing.T) {
+func TestStandbyTakesOver(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w := c.workspace(t)
-	first := start(t, c.config(t))
-	tape := c.tape(t)
-	tape.resynced(t)
-	second := start(t, c.config(t))
+	f := newFixture(t)
+	w := f.workspace(t)
+	first := start(t, f.config(t))
+	recorder := f.record(t)
+	recorder.resynced(t)
+	second := start(t, f.config(t))
 	second.awaitReason(t, "leader", true, "standby")
 	first.awaitReason(t, "leader", true, "")
 	w.create(t, "ide", 0)
-	tape.until(t, "the first one's report", func(h heard) bool { return h.Object.Name == "ide" })
+	recorder.until(t, "the first one's report", func(h recorded) bool { return h.Object.Name == "ide" })
 
 	first.stop(t)
-	begin, _ := tape.resynced(t)
+	begin, _ := recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause)
 	second.awaitReason(t, "leader", true, "")
 	w.annotate(t, "ide", "changed")
-	tape.until(t, "the second one's report", func(h heard) bool { return h.Object.Annotations["lockstep.dev/note"] == "changed" })
+	recorder.until(t, "the second one's report", func(h recorded) bool { return h.Object.Annotations["lockstep.dev/note"] == "changed" })
 }
 
-func TestARequestIsAnsweredWithItsNonce(t *testing.T) {
+func TestRequestedResyncHasTheNonce(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	c.workspace(t).create(t, "ide", 0)
-	p := start(t, c.config(t))
-	tape := c.tape(t)
-	tape.resynced(t)
-	c.request(t, "first")
-	begin, members := tape.resynced(t)
+	f := newFixture(t)
+	f.workspace(t).create(t, "ide", 0)
+	p := start(t, f.config(t))
+	recorder := f.record(t)
+	recorder.resynced(t)
+	f.request(t, "first")
+	begin, members := recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseRequested, begin.Cause)
 	require.Equal(t, "first", begin.Nonce)
 	require.NotEmpty(t, members)
 	require.False(t, members[0].Object.FirstSeen)
-	c.awaitAcknowledged(t)
+	f.awaitAcknowledged(t)
 
 	// Asked while nobody listens: the next one to start answers with its first resync.
 	p.stop(t)
-	c.request(t, "second")
-	c.configure(t, 1, time.Hour)
-	start(t, c.config(t))
-	begin, _ = tape.resynced(t)
+	f.request(t, "second")
+	f.configure(t, 1, time.Hour)
+	start(t, f.config(t))
+	begin, _ = recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseStart, begin.Cause)
 	require.Equal(t, "second", begin.Nonce)
-	c.awaitAcknowledged(t)
+	f.awaitAcknowledged(t)
 }
 
 // awaitAcknowledged waits until the agent's consumer has nothing left.
-func (c *cell) awaitAcknowledged(t *testing.T) {
+func (f *fixture) awaitAcknowledged(t *testing.T) {
 	t.Helper()
-	consumer, err := c.js.Consumer(t.Context(), topology.StreamControl, topology.WatcherConsumer(c.agent))
+	consumer, err := f.js.Consumer(t.Context(), topology.StreamControl, topology.WatcherConsumer(f.agent))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		info, err := consumer.Info(t.Context())
 		require.NoError(t, err)
 		return info.NumPending == 0 && info.NumAckPending == 0
-	}, patience, 20*time.Millisecond)
+	}, timeout, 20*time.Millisecond)
 }
 
-func TestIntervalAndConfigurationBringResyncs(t *testing.T) {
+func TestIntervalAndConfigurationCauseResyncs(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
+	f := newFixture(t)
 	clock := clocktesting.NewFakeClock(epoch())
-	cfg := c.config(t)
+	cfg := f.config(t)
 	cfg.Clock = clock
 	start(t, cfg)
-	tape := c.tape(t)
-	tick := last(tape.until(t, "the first tick", func(h heard) bool { return h.Type == events.TypeObservedTick }))
+	recorder := f.record(t)
+	tick := last(recorder.until(t, "the first tick", func(h recorded) bool { return h.Type == events.TypeObservedTick }))
 	require.Equal(t, epoch(), tick.ObservedAt)
-	tape.resynced(t)
+	recorder.resynced(t)
 
-	require.Eventually(t, clock.HasWaiters, patience, time.Millisecond)
+	require.Eventually(t, clock.HasWaiters, timeout, time.Millisecond)
 	clock.Step(cfg.TickInterval)
-	tick = last(tape.until(t, "the second tick", func(h heard) bool { return h.Type == events.TypeObservedTick }))
+	tick = last(recorder.until(t, "the second tick", func(h recorded) bool { return h.Type == events.TypeObservedTick }))
 	require.Equal(t, epoch().Add(15*time.Second), tick.ObservedAt)
 
 	clock.Step(time.Hour)
-	begin, _ := tape.resynced(t)
+	begin, _ := recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseInterval, begin.Cause)
 
-	c.configure(t, 2, 10*time.Minute)
-	begin, _ = tape.resynced(t)
+	f.configure(t, 2, 10*time.Minute)
+	begin, _ = recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseConfigChanged, begin.Cause)
-	c.configure(t, 1, time.Hour)
-	c.awaitAcknowledged(t)
+	f.configure(t, 1, time.Hour)
+	f.awaitAcknowledged(t)
 	clock.Step(10 * time.Minute)
-	begin, _ = tape.resynced(t)
+	begin, _ = recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseInterval, begin.Cause, "a lower revision changes nothing, and the interval is the configured one")
 }
 
-func TestAnObjectTooLargeIsReportedAsRejected(t *testing.T) {
+func TestTooLargeObjectIsReportedAsRejected(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w := c.workspace(t)
+	f := newFixture(t)
+	w := f.workspace(t)
 	w.create(t, "fat", 0, func(d *appsv1.Deployment) {
 		d.Annotations = map[string]string{"lockstep.dev/note": strings.Repeat("x", 8<<10)}
 	})
 	w.create(t, "slim", 0)
-	cfg := c.config(t)
+	cfg := f.config(t)
 	cfg.Publish.MaxMessage = 4 * config.KiB
 	start(t, cfg)
-	tape := c.tape(t)
-	begin, members := tape.resynced(t)
+	recorder := f.record(t)
+	begin, members := recorder.resynced(t)
 	require.Len(t, members, begin.Count, "it counts: it is there")
 	rejected := of(members, events.TypeObservedRejected, "fat")
 	require.Len(t, rejected, 1)
-	require.Equal(t, cellName.ObservedRejected(c.agent), rejected[0].Subject)
+	require.Equal(t, cellName.ObservedRejected(f.agent), rejected[0].Subject)
 	require.Equal(t, "too_large", rejected[0].Reason)
 	require.Equal(t, "deployment", rejected[0].Kind)
 	require.Equal(t, "id-of-fat", rejected[0].Object.WorkspaceID)
@@ -324,14 +324,14 @@ func TestAnObjectTooLargeIsReportedAsRejected(t *testing.T) {
 	require.Len(t, of(members, events.TypeObservedDeployment, "slim"), 1)
 
 	w.annotate(t, "fat", "not any more")
-	tape.until(t, "the one that fits again", func(h heard) bool {
+	recorder.until(t, "the one that fits again", func(h recorded) bool {
 		return h.Type == events.TypeObservedDeployment && h.Object.Annotations["lockstep.dev/note"] == "not any more"
 	})
 }
 
-func TestKubernetesAwayIsSaidAndWaitedFor(t *testing.T) {
+func TestWatcherRetriesWhileKubernetesIsUnavailable(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
+	f := newFixture(t)
 	whole, err := os.ReadFile(kubeconfig(t))
 	require.NoError(t, err)
 	proxy := newProxy(t, serverOf(t, string(whole)))
@@ -339,40 +339,40 @@ func TestKubernetesAwayIsSaidAndWaitedFor(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(whole), serverOf(t, string(whole)), proxy.address())), 0o600))
 
 	proxy.cut()
-	cfg := c.config(t)
+	cfg := f.config(t)
 	cfg.Kubernetes.Kubeconfig = path
 	cfg.Lease.Duration, cfg.Lease.RenewDeadline = 3*time.Second, 2*time.Second // it is to be lost
 	p := start(t, cfg)
 	p.awaitReason(t, "leader", false, "lockstep-agent-")
 	proxy.mend()
-	tape := c.tape(t)
-	tape.resynced(t)
+	recorder := f.record(t)
+	recorder.resynced(t)
 	p.awaitReason(t, "leader", true, "")
 
-	w := c.workspace(t)
+	w := f.workspace(t)
 	w.create(t, "before", 0)
-	tape.until(t, "the report", func(h heard) bool { return h.Object.Name == "before" })
+	recorder.until(t, "the report", func(h recorded) bool { return h.Object.Name == "before" })
 	proxy.cut()
-	p.awaitReason(t, "kubernetes", false, "does not answer")
+	p.awaitReason(t, "kubernetes", false, "has not answered")
 	p.awaitReason(t, "leader", true, "standby")
 	w.remove(t, "before")
 	w.create(t, "after", 0)
 	proxy.mend()
-	begin, members := tape.resynced(t)
+	begin, members := recorder.resynced(t)
 	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause, "the Lease was lost")
 	require.Empty(t, of(members, events.TypeObservedDeployment, "before"))
 	require.Len(t, of(members, events.TypeObservedDeployment, "after"), 1)
 	p.awaitReason(t, "kubernetes", true, "")
 }
 
-func TestMainRefusesCredentialsThatCannotBeRead(t *testing.T) {
+func TestMainRejectsUnreadableCredentials(t *testing.T) {
 	t.Parallel()
 	cfg := watcher.DefaultConfig()
 	cfg.CredentialsFile = filepath.Join(t.TempDir(), "none")
 	require.ErrorContains(t, watcher.Main(t.Context(), cfg), "credentials")
 }
 
-func TestConfigSaysAllThatIsWrong(t *testing.T) {
+func TestConfigReturnsAllErrors(t *testing.T) {
 	t.Parallel()
 	cfg := watcher.DefaultConfig()
 	require.Len(t, cfg.Validate(), 1, "only the credentials are to be given")

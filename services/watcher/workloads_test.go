@@ -12,7 +12,10 @@ import (
 
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
+	"lockstep.internal/services/watcher/filter"
 	"lockstep.internal/services/watcher/kube/kubetest"
+	"lockstep.internal/services/watcher/object"
+	"lockstep.internal/services/watcher/report"
 )
 
 // shop is a namespace of workloads that are nobody's workspace.
@@ -21,18 +24,18 @@ type shop struct {
 	namespace string
 }
 
-func (c *cell) shop(t *testing.T, suffix string) *shop {
+func (f *fixture) shop(t *testing.T, suffix string) *shop {
 	t.Helper()
-	s := &shop{client: kubernetesClient(t), namespace: fmt.Sprintf("shop-%d%s", c.agent, suffix)}
+	s := &shop{client: kubernetesClient(t), namespace: fmt.Sprintf("shop-%d%s", f.agent, suffix)}
 	_, err := s.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return s
 }
 
 // following is a configuration of a watcher that follows workloads in the namespaces of shops.
-func (c *cell) following(t *testing.T, selector string, shops ...*shop) watcher.Config {
+func (f *fixture) following(t *testing.T, selector string, shops ...*shop) watcher.Config {
 	t.Helper()
-	cfg := c.config(t)
+	cfg := f.config(t)
 	cfg.Workloads.Enabled, cfg.Workloads.Selector = true, selector
 	for _, s := range shops {
 		cfg.Workloads.Namespaces = append(cfg.Workloads.Namespaces, s.namespace)
@@ -75,12 +78,12 @@ func (s *shop) note(t *testing.T, name, note string) {
 }
 
 // resyncedOf reads one whole full resync of a scope and returns its begin and its members.
-func (p *tape) resyncedOf(t *testing.T, scope string) (heard, []heard) {
+func (p *recorder) resyncedOf(t *testing.T, scope string) (recorded, []recorded) {
 	t.Helper()
-	begin := last(p.until(t, "the begin of a resync of "+scope, func(h heard) bool { return begun(h) && h.Scope == scope }))
-	read := p.until(t, "its end", func(h heard) bool { return ended(h) && h.ResyncID == begin.ResyncID })
+	begin := last(p.until(t, "the begin of a resync of "+scope, func(h recorded) bool { return begun(h) && h.Scope == scope }))
+	read := p.until(t, "its end", func(h recorded) bool { return ended(h) && h.ResyncID == begin.ResyncID })
 	require.Equal(t, scope, last(read).Scope)
-	var members []heard
+	var members []recorded
 	for _, h := range read {
 		if h.Object.ResyncID == begin.ResyncID {
 			members = append(members, h)
@@ -91,24 +94,26 @@ func (p *tape) resyncedOf(t *testing.T, scope string) (heard, []heard) {
 	return begin, members
 }
 
-const workloads = watcher.ScopeWorkloads
+const workloads = report.ScopeWorkloads
 
-func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
+func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	s := c.shop(t, "")
-	start(t, c.following(t, "", s))
-	tape := c.tape(t)
-	begin, _ := tape.resyncedOf(t, workloads)
+	f := newFixture(t)
+	s := f.shop(t, "")
+	start(t, f.following(t, "", s))
+	recorder := f.record(t)
+	begin, _ := recorder.resyncedOf(t, workloads)
 	require.Equal(t, events.ResyncCauseStart, begin.Cause)
-	require.Equal(t, selection(t, "", s.namespace).Digest(), begin.Selection)
+	selection, err := filter.NewSelection([]string{s.namespace}, "")
+	require.NoError(t, err)
+	require.Equal(t, selection.Digest(), begin.Selection)
 	require.Len(t, begin.ListVersions, 5)
 	require.Zero(t, begin.Count)
 
 	s.deployment(t, "web", 1, map[string]string{"team": "shop"})
-	s.deployment(t, "workspace", 0, map[string]string{watcher.LabelAgent: "1"})
+	s.deployment(t, "workspace", 0, map[string]string{object.LabelAgent: "1"})
 	selector, template := podsOf("db")
-	_, err := s.client.AppsV1().StatefulSets(s.namespace).Create(t.Context(), &appsv1.StatefulSet{
+	_, err = s.client.AppsV1().StatefulSets(s.namespace).Create(t.Context(), &appsv1.StatefulSet{
 		ObjectMeta: s.meta("db", nil), Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template, ServiceName: "db"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -119,7 +124,7 @@ func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
 	require.NoError(t, err)
 
 	missing := map[string]bool{"deployment web": true, "statefulset db": true, "daemonset log": true, "replicaset web": true, "controllerrevision db": true, "controllerrevision log": true}
-	read := tape.until(t, "all of them available", func(h heard) bool {
+	read := recorder.until(t, "all of them available", func(h recorded) bool {
 		switch {
 		case h.Type == events.TypeObservedWorkload && h.Available > 0 && h.Available == *h.Replica:
 			delete(missing, h.Kind+" "+h.Object.Name)
@@ -132,7 +137,7 @@ func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
 	for _, h := range read {
 		switch h.Type {
 		case events.TypeObservedWorkload:
-			require.Equal(t, cellName.ObservedWorkload(c.agent, h.Kind, s.namespace, h.Object.Name), h.Subject)
+			require.Equal(t, cellName.ObservedWorkload(f.agent, h.Kind, s.namespace, h.Object.Name), h.Subject)
 			require.Equal(t, map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop"}, withoutRevision(h.Object.Annotations))
 			require.Equal(t, "registry.example/"+h.Object.Name+":1", h.Template.Images[0].Image)
 			require.NotNil(t, h.Template.ChangedAt)
@@ -143,7 +148,7 @@ func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
 			digests[h.Object.Name] = h.Template.Digest
 		case events.TypeObservedWorkloadRevision:
 			kind := map[string]string{"web": "deployment", "db": "statefulset", "log": "daemonset"}[h.Workload]
-			require.Equal(t, cellName.ObservedWorkload(c.agent, kind, s.namespace, h.Workload), h.Subject)
+			require.Equal(t, cellName.ObservedWorkload(f.agent, kind, s.namespace, h.Workload), h.Subject)
 		}
 		require.False(t, h.Object.FirstSeen)
 	}
@@ -154,8 +159,8 @@ func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
 	}
 
 	s.patch(t, "web", `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-01-02T03:04:05Z"}}}}}`)
-	var restarted, second *heard // in any order
-	tape.until(t, "the restart and its ReplicaSet", func(h heard) bool {
+	var restarted, second *recorded // in any order
+	recorder.until(t, "the restart and its ReplicaSet", func(h recorded) bool {
 		switch {
 		case h.Template != nil && h.Template.RestartedAt != "":
 			restarted = &h
@@ -170,12 +175,12 @@ func TestWorkloadsOfEveryKindAreFollowed(t *testing.T) {
 	}
 	require.Equal(t, "replicaset", second.Kind)
 	s.patch(t, "web", `{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}`)
-	tape.until(t, "another template", func(h heard) bool {
+	recorder.until(t, "another template", func(h recorded) bool {
 		return h.Template != nil && h.Template.Digest != digests["web"] && h.Object.Name == "web"
 	})
 
 	require.NoError(t, s.client.AppsV1().Deployments(s.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	deleted := last(tape.until(t, "the deletion", func(h heard) bool { return h.Kind == "deployment" && h.Object.Verb == events.VerbDeleted }))
+	deleted := last(recorder.until(t, "the deletion", func(h recorded) bool { return h.Kind == "deployment" && h.Object.Verb == events.VerbDeleted }))
 	require.Equal(t, "web", deleted.Object.Name)
 	require.False(t, deleted.Unselected)
 }
@@ -185,17 +190,17 @@ func withoutRevision(annotations map[string]string) map[string]string {
 	return annotations
 }
 
-func TestWhatLeavesAndEntersTheSelectionIsTold(t *testing.T) {
+func TestSelectionChangesAreReported(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	one, two, other := c.shop(t, "-one"), c.shop(t, "-two"), c.shop(t, "-other")
+	f := newFixture(t)
+	one, two, other := f.shop(t, "-one"), f.shop(t, "-two"), f.shop(t, "-other")
 	for _, s := range []*shop{one, two, other} {
 		s.deployment(t, "in", 0, map[string]string{"team": "shop"})
 		s.deployment(t, "out", 0, map[string]string{"team": "pay"})
 	}
-	p := start(t, c.following(t, "team=shop", one, two))
-	tape := c.tape(t)
-	begin, members := tape.resyncedOf(t, workloads)
+	p := start(t, f.following(t, "team=shop", one, two))
+	recorder := f.record(t)
+	begin, members := recorder.resyncedOf(t, workloads)
 	found := map[string]bool{}
 	for _, h := range members {
 		require.True(t, h.Object.FirstSeen)
@@ -207,12 +212,12 @@ func TestWhatLeavesAndEntersTheSelectionIsTold(t *testing.T) {
 	require.Equal(t, map[string]bool{one.namespace: true, two.namespace: true}, found)
 
 	one.patch(t, "in", `{"metadata":{"labels":{"team":null}}}`)
-	left := last(tape.until(t, "that it has left", func(h heard) bool { return h.Object.Verb == events.VerbDeleted }))
+	left := last(recorder.until(t, "that it has left", func(h recorded) bool { return h.Object.Verb == events.VerbDeleted }))
 	require.Equal(t, "in", left.Object.Name)
 	require.True(t, left.Unselected)
 	two.patch(t, "out", `{"metadata":{"labels":{"team":"shop"}}}`)
 	missing := map[string]bool{events.TypeObservedWorkload: true, events.TypeObservedWorkloadRevision: true}
-	read := tape.until(t, "that it has entered, and its ReplicaSet", func(h heard) bool {
+	read := recorder.until(t, "that it has entered, and its ReplicaSet", func(h recorded) bool {
 		if h.Object.Namespace == two.namespace {
 			require.True(t, h.Object.FirstSeen, "%+v", h)
 			delete(missing, h.Type)
@@ -224,8 +229,8 @@ func TestWhatLeavesAndEntersTheSelectionIsTold(t *testing.T) {
 	}
 	p.stop(t)
 
-	start(t, c.following(t, "", two))
-	again, members := tape.resyncedOf(t, workloads)
+	start(t, f.following(t, "", two))
+	again, members := recorder.resyncedOf(t, workloads)
 	require.NotEqual(t, begin.Selection, again.Selection)
 	require.Len(t, of(members, events.TypeObservedWorkload, "out"), 1)
 	for _, h := range members {
@@ -233,21 +238,21 @@ func TestWhatLeavesAndEntersTheSelectionIsTold(t *testing.T) {
 	}
 }
 
-func TestNoVersionOfAWorkloadIsLostWhileNATSIsDown(t *testing.T) {
+func TestNoVersionOfAWorkloadIsLostInAnOutageOfNATS(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	s := c.shop(t, "")
-	p := start(t, c.following(t, "", s))
-	tape := c.tape(t)
-	tape.resyncedOf(t, workloads)
-	c.server.Down()
+	f := newFixture(t)
+	s := f.shop(t, "")
+	p := start(t, f.following(t, "", s))
+	recorder := f.record(t)
+	recorder.resyncedOf(t, workloads)
+	f.server.Down()
 	p.awaitReason(t, "nats", false, "not connected")
 	s.deployment(t, "web", 0, nil)
 	for i := range 5 {
 		s.note(t, "web", fmt.Sprint(i))
 	}
-	require.NoError(t, c.server.Restart())
-	read := tape.until(t, "the last note", func(h heard) bool {
+	require.NoError(t, f.server.Restart())
+	read := recorder.until(t, "the last note", func(h recorded) bool {
 		return h.Type == events.TypeObservedWorkload && h.Object.Annotations["lockstep.dev/note"] == "4"
 	})
 	notes, version := []string{}, 0
@@ -262,19 +267,19 @@ func TestNoVersionOfAWorkloadIsLostWhileNATSIsDown(t *testing.T) {
 	require.Equal(t, []string{"", "0", "1", "2", "3", "4"}, notes)
 }
 
-func TestBothScopesAnswerAndNeitherCoversTheOther(t *testing.T) {
+func TestBothScopesAnswerARequest(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
-	w, s := c.workspace(t), c.shop(t, "")
+	f := newFixture(t)
+	w, s := f.workspace(t), f.shop(t, "")
 	w.create(t, "ide", 0)
 	s.deployment(t, "web", 0, nil)
-	start(t, c.following(t, "", s))
-	tape := c.tape(t)
-	c.configure(t, 1, 3600e9)
-	c.request(t, "n")
-	answered := map[string]heard{}
+	start(t, f.following(t, "", s))
+	recorder := f.record(t)
+	f.configure(t, 1, 3600e9)
+	f.request(t, "n")
+	answered := map[string]recorded{}
 	ends := 0
-	read := tape.until(t, "the answers of both", func(h heard) bool {
+	read := recorder.until(t, "the answers of both", func(h recorded) bool {
 		if begun(h) && h.Nonce == "n" {
 			answered[h.Scope] = h
 		}
@@ -298,24 +303,24 @@ func TestBothScopesAnswerAndNeitherCoversTheOther(t *testing.T) {
 	}
 	require.Len(t, answered[""].ListVersions, 3)
 	require.Empty(t, answered[""].Selection)
-	c.awaitAcknowledged(t)
+	f.awaitAcknowledged(t)
 }
 
-func TestARestoredClusterIsToldOfAnewInBothScopes(t *testing.T) {
+func TestRestoredClusterIsReportedInBothScopes(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
+	f := newFixture(t)
 	server := kubetest.Start(t)
 	server.Set(kubetest.StatefulSets, 100, statefulSet("old", 90))
-	cfg := c.configWith(server.Kubeconfig(t))
+	cfg := f.configWith(server.Kubeconfig(t))
 	cfg.Workloads.Enabled = true
 	start(t, cfg)
-	tape := c.tape(t)
-	_, members := tape.resyncedOf(t, workloads)
+	recorder := f.record(t)
+	_, members := recorder.resyncedOf(t, workloads)
 	require.Len(t, members, 1)
 	server.Set(kubetest.StatefulSets, 50, statefulSet("old", 40))
 	server.Expire(1 << 30)
 	begins, lower := map[string]bool{}, false
-	tape.until(t, "the term's end, which both scopes begin anew after", func(h heard) bool {
+	recorder.until(t, "the term's end, which both scopes begin anew after", func(h recorded) bool {
 		if begun(h) {
 			begins[h.Scope] = true
 		}
@@ -325,24 +330,24 @@ func TestARestoredClusterIsToldOfAnewInBothScopes(t *testing.T) {
 }
 
 // The listing of a full resync is ahead of the watch, which then tells what led there.
-func TestAFullResyncWaitsForEveryVersionBeforeIt(t *testing.T) {
+func TestResyncWaitsForEarlierVersions(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
+	f := newFixture(t)
 	server := kubetest.Start(t)
 	server.Set(kubetest.StatefulSets, 100, statefulSet("db", 90))
-	cfg := c.configWith(server.Kubeconfig(t))
+	cfg := f.configWith(server.Kubeconfig(t))
 	cfg.Workloads.Enabled = true
 	start(t, cfg)
-	tape := c.tape(t)
-	tape.resyncedOf(t, workloads)
+	recorder := f.record(t)
+	recorder.resyncedOf(t, workloads)
 	hold := server.Hold(kubetest.DaemonSets) // the last kind that is listed
 	server.Set(kubetest.StatefulSets, 120, statefulSet("db", 110))
-	c.request(t, "n")
+	f.request(t, "n")
 	receive(t, hold.Reached)
 	hold.Release()
 	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 105))
 	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 110))
-	read := tape.until(t, "the member", func(h heard) bool { return h.Object.ResourceVersion == "110" && h.Object.ResyncID != "" })
+	read := recorder.until(t, "the member", func(h recorded) bool { return h.Object.ResourceVersion == "110" && h.Object.ResyncID != "" })
 	begins, versions := false, []string{}
 	for _, h := range of(read, events.TypeObservedWorkload, "db") {
 		versions = append(versions, h.Object.ResourceVersion)

@@ -20,8 +20,9 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/domain"
-	"lockstep.internal/services/watcher"
-	"lockstep.internal/services/watcher/kube"
+	"lockstep.internal/services/watcher/delivery"
+	"lockstep.internal/services/watcher/object"
+	"lockstep.internal/services/watcher/report"
 )
 
 // The objects of one workspace as a kubelab's API server returned them: managed fields, status and all.
@@ -133,11 +134,11 @@ func (f *fleet) Pod(i, version int) *corev1.Pod {
 }
 
 // object is the object of a kind of workspace i, as JSON of the API server would give it to a watcher.
-func (f *fleet) object(kind kube.Kind, i, version int, ready bool) metav1.Object {
+func (f *fleet) object(kind object.Kind, i, version int, ready bool) metav1.Object {
 	switch kind {
-	case kube.Deployment:
+	case object.Deployment:
 		return f.Deployment(i, version, ready)
-	case kube.ReplicaSet:
+	case object.ReplicaSet:
 		return f.ReplicaSet(i, version)
 	default:
 		return f.Pod(i, version)
@@ -159,22 +160,22 @@ type row struct {
 }
 
 // observe makes the observation of an object, as the watcher does.
-func (f *fleet) observe(kind kube.Kind, object metav1.Object, seen time.Time) (observation, error) {
-	fact, err := watcher.Reporter{Cell: benchCell, Agent: f.agent, ClusterUID: clusterUID}.Observed(watcher.Delivery{Sighting: watcher.Sighting{
-		Key: watcher.KeyOf(kind, object), Version: object.GetResourceVersion(), Verb: events.VerbUpserted, Object: object, SeenAt: seen,
+func (f *fleet) observe(kind object.Kind, o metav1.Object, seen time.Time) (observation, error) {
+	report, err := report.Reporter{Cell: benchCell, Agent: f.agent, ClusterUID: clusterUID}.Observed(delivery.Delivery{Version: object.Version{
+		Key: object.KeyOf(kind, o), ResourceVersion: o.GetResourceVersion(), Verb: events.VerbUpserted, Object: o, ObservedAt: seen,
 	}})
 	if err != nil {
 		return observation{}, fmt.Errorf("make an observation: %w", err)
 	}
-	message, err := event.Encode(fact.Event, fact.Subject)
+	message, err := event.Encode(report.Event, report.Subject)
 	if err != nil {
 		return observation{}, fmt.Errorf("make an observation: %w", err)
 	}
 	r := row{
-		kind: string(kind), namespace: object.GetNamespace(), name: object.GetName(), uid: string(object.GetUID()),
-		version: object.GetResourceVersion(), data: strings.Clone(string(message.Data)),
+		kind: string(kind), namespace: o.GetNamespace(), name: o.GetName(), uid: string(o.GetUID()),
+		version: o.GetResourceVersion(), data: strings.Clone(string(message.Data)),
 	}
-	if id, err := uuid.Parse(object.GetLabels()[domain.LabelWorkspace]); err == nil {
+	if id, err := uuid.Parse(o.GetLabels()[domain.LabelWorkspace]); err == nil {
 		r.workspace = &id
 	}
 	return observation{message: message, row: r}, nil

@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/services/state/domain"
 	statenats "lockstep.internal/services/state/nats"
 	store "lockstep.internal/services/state/postgres"
-	"lockstep.internal/services/watcher/kube"
+	"lockstep.internal/services/watcher/object"
 )
 
 const (
@@ -89,7 +89,7 @@ func (i *ingestFixture) createWorkspaces(ctx context.Context, n int) {
 func (i *ingestFixture) observations(f *fleet, first, n int, ready bool) []observation {
 	var out []observation
 	for k := first; k < first+n; k++ {
-		for _, kind := range kube.WorkspaceKinds() {
+		for _, kind := range object.WorkspaceKinds() {
 			i.version++
 			out = append(out, must(f.observe(kind, f.object(kind, k, i.version, ready), time.Now())))
 		}
@@ -167,7 +167,7 @@ func (i *ingestFixture) consume(ctx context.Context) (stop func() error) {
 func (i *ingestFixture) measureCommits(ctx context.Context, f *fleet, size Size, measured Measured) {
 	stop := i.consume(ctx)
 	defer func() { check(stop()) }()
-	kinds := kube.WorkspaceKinds()
+	kinds := object.WorkspaceKinds()
 	var ours, bare []float64
 	next := 0
 	takeTurns(ctx, size.For,

@@ -19,15 +19,15 @@ import (
 	"lockstep.internal/libs/config"
 )
 
-// Config says how to reach the cluster.
+// Config of the connection to the cluster.
 type Config struct {
 	Kubeconfig string  `yaml:"kubeconfig" help:"kubeconfig file of the cluster; empty = the ServiceAccount of the pod we run in"`
 	Context    string  `yaml:"context" help:"context of the kubeconfig; empty = its current one"`
-	QPS        float64 `yaml:"qps" help:"requests a second that we allow ourselves to the API server"`
-	Burst      int     `yaml:"burst" help:"requests that may exceed qps for a moment"`
+	QPS        float64 `yaml:"qps" help:"requests per second to the API server"`
+	Burst      int     `yaml:"burst" help:"requests that may exceed qps at once"`
 }
 
-// DefaultConfig uses the ServiceAccount of the pod and at most 50 requests a second.
+// DefaultConfig uses the ServiceAccount of the pod and at most 50 requests per second.
 func DefaultConfig() Config { return Config{QPS: 50, Burst: 100} }
 
 // Validate checks the limits.
@@ -47,7 +47,7 @@ func (c Config) Validate() []error {
 
 const (
 	protobuf = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	// The namespace every cluster has and nobody deletes: its UID is the cluster's identity.
+	// Every cluster has this namespace. Its UID identifies the cluster.
 	systemNamespace = metav1.NamespaceSystem
 )
 
@@ -58,7 +58,7 @@ type Client struct {
 	logger *slog.Logger
 }
 
-// NewClient makes a client. It reaches for nothing: an error is a mistake in the configuration.
+// NewClient makes a client without connecting. An error is a mistake in the configuration.
 func NewClient(cfg Config, userAgent string, logger *slog.Logger) (*Client, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig}
 	rest, err := loadConfig(cfg, rules)
@@ -82,13 +82,13 @@ func NewClient(cfg Config, userAgent string, logger *slog.Logger) (*Client, erro
 
 func loadConfig(cfg Config, rules *clientcmd.ClientConfigLoadingRules) (*rest.Config, error) {
 	if cfg.Kubeconfig == "" {
-		return rest.InClusterConfig() //nolint:wrapcheck // NewClient says what it is about
+		return rest.InClusterConfig() //nolint:wrapcheck // NewClient wraps it
 	}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context}
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig() //nolint:wrapcheck // as above
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig() //nolint:wrapcheck // NewClient wraps it
 }
 
-// ClusterUID is the identity of the cluster: a recreated cluster has another one.
+// ClusterUID identifies the cluster. A recreated cluster has another one.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	namespace, err := c.typed.CoreV1().Namespaces().Get(ctx, systemNamespace, metav1.GetOptions{})
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	return string(namespace.UID), nil
 }
 
-// EnsureNamespace makes the namespace when it is missing. It changes none that is there.
+// EnsureNamespace creates the namespace if it is missing. It does not change an existing one.
 func (c *Client) EnsureNamespace(ctx context.Context, name string, labels map[string]string) error {
 	_, err := c.typed.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if err == nil {
@@ -114,12 +114,12 @@ func (c *Client) EnsureNamespace(ctx context.Context, name string, labels map[st
 	return nil
 }
 
-// logged has the client library write to our log instead of its own. What it calls information is detail here.
-func (c *Client) logged(ctx context.Context) context.Context {
+// withLogger makes the client library write to the service's log, information as debug messages.
+func (c *Client) withLogger(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(quiet{c.logger.Handler()}))
 }
 
-// quiet turns the client library's information into debugging.
+// quiet logs information at debug level.
 type quiet struct{ slog.Handler }
 
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
@@ -141,9 +141,9 @@ func quieter(level slog.Level) slog.Level {
 	return min(level, slog.LevelDebug)
 }
 
-// warnings of the API server go to our log.
+// warnings writes warnings of the API server to the log.
 type warnings struct{ logger *slog.Logger }
 
 func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, text string) {
-	w.logger.WarnContext(ctx, "the API server warns", slog.String("warning", text))
+	w.logger.WarnContext(ctx, "received a warning from the API server", slog.String("warning", text))
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -15,11 +16,11 @@ import (
 	"lockstep.internal/libs/config"
 )
 
-// LeaseConfig are the times of the election.
+// LeaseConfig is the timing of the leader election.
 type LeaseConfig struct {
-	Duration      time.Duration `yaml:"duration" help:"how long a leader that is silent is believed to lead"`
-	RenewDeadline time.Duration `yaml:"renew_deadline" help:"how long a leader tries to renew before it gives up"`
-	RetryPeriod   time.Duration `yaml:"retry_period" help:"how often the lease is renewed, and asked for by who is not the leader"`
+	Duration      time.Duration `yaml:"duration" help:"time after which a leader that does not renew the lease has lost it"`
+	RenewDeadline time.Duration `yaml:"renew_deadline" help:"time after which a leader stops leading if it cannot renew the lease"`
+	RetryPeriod   time.Duration `yaml:"retry_period" help:"time between renewals, and between attempts to acquire the lease"`
 }
 
 // DefaultLeaseConfig is 15 s, 10 s and 2 s.
@@ -27,7 +28,7 @@ func DefaultLeaseConfig() LeaseConfig {
 	return LeaseConfig{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 }
 
-// Validate checks that each time leaves room for the next.
+// Validate checks the times against each other.
 func (c LeaseConfig) Validate() []error {
 	var errs []error
 	if c.RetryPeriod <= 0 {
@@ -43,54 +44,56 @@ func (c LeaseConfig) Validate() []error {
 	return errs
 }
 
-// Elector takes part in the election of one leader by a Lease.
+// Elector takes part in a leader election by a Lease.
 type Elector struct {
 	client *Client
 	cfg    LeaseConfig
 	lock   *observedLock
 }
 
-// Candidacy says which Lease a process stands for.
-type Candidacy struct {
+// LeaseOptions select the Lease of an election.
+type LeaseOptions struct {
 	// Namespace and Name of the Lease.
 	Namespace, Name string
-	// Labels of the namespace, where it is missing and has to be made.
+	// Labels of the namespace, if it must be created.
 	Labels map[string]string
-	// Identity is unique to this process and shown in the Lease.
+	// Identity of this process, unique, stored in the Lease.
 	Identity string
-	// Rewound is called when the Lease's version went back, or another Lease has its name: the cluster was restored from a backup, or made anew. No
-	// watch tells that: the API server takes one from a version that is yet to come, and is silent until it has come. It must not block.
-	Rewound func()
+	// VersionDecreased is called when the version of the Lease decreased, or another Lease has its name:
+	// the cluster was restored from a backup or recreated. A watch does not report that: the API server
+	// accepts a future version and sends nothing until it is reached. It must not block.
+	VersionDecreased func()
 }
 
 // NewElector makes an elector.
-func (c *Client) NewElector(cfg LeaseConfig, candidacy Candidacy) *Elector {
+func (c *Client) NewElector(cfg LeaseConfig, options LeaseOptions) *Elector {
 	return &Elector{client: c, cfg: cfg, lock: &observedLock{
 		Interface: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: candidacy.Namespace, Name: candidacy.Name},
-			Client:     &versionedLeases{LeasesGetter: c.typed.CoordinationV1(), rewound: candidacy.Rewound},
-			LockConfig: resourcelock.ResourceLockConfig{Identity: candidacy.Identity},
+			LeaseMeta:  metav1.ObjectMeta{Namespace: options.Namespace, Name: options.Name},
+			Client:     &versionedLeases{LeasesGetter: c.typed.CoordinationV1(), versionDecreased: options.VersionDecreased},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: options.Identity},
 		},
-		ensure: func(ctx context.Context) error { return c.EnsureNamespace(ctx, candidacy.Namespace, candidacy.Labels) },
-		grace:  cfg.RenewDeadline,
-		asked:  time.Now(),
+		ensure:     func(ctx context.Context) error { return c.EnsureNamespace(ctx, options.Namespace, options.Labels) },
+		grace:      cfg.RenewDeadline,
+		answeredAt: time.Now(),
 	}}
 }
 
-// Run stands for election until ctx is done. Each time that it wins it calls lead, with a context that ends when the Lease is
-// lost or ctx is done, and tells whether another was seen to lead before. When lead returns the Lease is given back, and Run stands again.
+// Run takes part in the election until ctx is done. Each time this process wins, it calls lead with a
+// context that ends when the Lease is lost or ctx is done; tookOver reports whether another process was
+// seen to lead before. When lead returns, Run releases the Lease and takes part again.
 func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, tookOver bool)) error {
 	for ctx.Err() == nil {
-		if err := e.stand(ctx, lead); err != nil {
+		if err := e.runOnce(ctx, lead); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *Elector) stand(ctx context.Context, lead func(context.Context, bool)) error {
-	// The election outlives ctx while lead finishes: the Lease must not be given back before.
-	electing, resign := context.WithCancel(e.client.logged(context.WithoutCancel(ctx)))
+func (e *Elector) runOnce(ctx context.Context, lead func(context.Context, bool)) error {
+	// The election outlives ctx while lead finishes: the Lease must not be released before.
+	electing, resign := context.WithCancel(e.client.withLogger(context.WithoutCancel(ctx)))
 	defer resign()
 	var leading atomic.Bool
 	stop := context.AfterFunc(ctx, func() {
@@ -131,36 +134,36 @@ func (e *Elector) stand(ctx context.Context, lead func(context.Context, bool)) e
 	return nil
 }
 
-// Holder is who holds the Lease as far as known, empty when nobody does.
+// Holder returns the last known holder of the Lease, empty for none.
 func (e *Elector) Holder() string {
 	e.lock.mu.Lock()
 	defer e.lock.mu.Unlock()
 	return e.lock.holder
 }
 
-// Err says why Kubernetes has not answered about the Lease for longer than renew_deadline; nil while it does.
+// Err returns why Kubernetes has not answered requests for the Lease for longer than renew_deadline, or nil.
 func (e *Elector) Err() error {
 	e.lock.mu.Lock()
 	defer e.lock.mu.Unlock()
-	if silence := time.Since(e.lock.asked); e.lock.err != nil && silence > e.lock.grace {
-		return fmt.Errorf("kubernetes does not answer for %s: %w", silence.Round(time.Second), e.lock.err)
+	if silence := time.Since(e.lock.answeredAt); e.lock.err != nil && silence > e.lock.grace {
+		return fmt.Errorf("kubernetes has not answered for %s: %w", silence.Round(time.Second), e.lock.err)
 	}
 	return nil
 }
 
-// observedLock remembers what the election learns, for others to see.
+// observedLock records the results of the election's requests.
 type observedLock struct {
 	resourcelock.Interface
 
-	ensure func(context.Context) error // makes the Lease's namespace
+	ensure func(context.Context) error // creates the Lease's namespace
 	grace  time.Duration
 	won    atomic.Bool
 
-	mu     sync.Mutex
-	asked  time.Time // when Kubernetes last answered
-	err    error     // of the last request
-	holder string
-	other  bool // somebody else has been seen to hold it
+	mu         sync.Mutex
+	answeredAt time.Time // when Kubernetes last answered
+	err        error     // of the last request
+	holder     string
+	other      bool // another process was seen to hold it
 }
 
 func (l *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
@@ -171,7 +174,7 @@ func (l *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRec
 
 func (l *observedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	err := l.Interface.Create(ctx, record)
-	if apierrors.IsNotFound(err) { // so is the namespace
+	if apierrors.IsNotFound(err) { // the namespace is missing
 		if err = l.ensure(ctx); err == nil {
 			err = l.Interface.Create(ctx, record)
 		}
@@ -186,7 +189,7 @@ func (l *observedLock) Update(ctx context.Context, record resourcelock.LeaderEle
 	return err //nolint:wrapcheck // a pass-through
 }
 
-// RecordEvent is told of the victory before anything else is.
+// RecordEvent runs before lead is called.
 func (l *observedLock) RecordEvent(event string) {
 	if event == "became leader" {
 		l.won.Store(true)
@@ -199,7 +202,7 @@ func (l *observedLock) note(record *resourcelock.LeaderElectionRecord, err error
 	defer l.mu.Unlock()
 	l.err = err
 	if answered(err) {
-		l.asked = time.Now()
+		l.answeredAt = time.Now()
 	}
 	if err != nil || record == nil {
 		return
@@ -212,4 +215,14 @@ func (l *observedLock) sawOther() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.other
+}
+
+// answered reports whether a request reached a working API server: it succeeded, or was refused because
+// the Lease is missing or was written by another process.
+func answered(err error) bool {
+	if err == nil {
+		return true
+	}
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && (apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err))
 }

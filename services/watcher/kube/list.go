@@ -3,44 +3,57 @@ package kube
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"lockstep.internal/services/watcher/object"
 )
 
-// pageSize bounds what one answer of the API server takes in memory before it is trimmed.
+// pageSize bounds the memory of one response of the API server before it is trimmed.
 const pageSize = 500
 
-// Listing is one kind as it was at one version.
-type Listing struct {
-	Kind Kind
-	// Version of the listing; of several namespaces, which are listed one after the other, that of the first: what it does not have may be in a later one,
-	// and what is above it may not be in an earlier one.
-	Version string
-	Objects []metav1.Object
-}
-
-// List reads every object of a kind of the scope. All pages of a namespace are of one version, and that is not older than anything
-// that was watched before the call: no resourceVersion is asked for, so the API server reads the latest. intern may return an equal object that
-// is held already in place of the one read.
-func (c *Client) List(ctx context.Context, scope Scope, kind Kind, intern func(metav1.Object) metav1.Object) (Listing, error) {
-	listing := Listing{Kind: kind}
+// List reads all objects of one kind of the scope.
+//
+// All pages of a namespace have one version, which is not older than any version watched before the
+// call: the request has no resourceVersion, so the API server reads the latest. The version of a list of
+// several namespaces is that of the first: an object missing from it may be in a later namespace.
+//
+// Held may return the object that is already held in this version; it is used without a copy.
+func (c *Client) List(
+	ctx context.Context, scope Scope, kind object.Kind, held func(key object.Key, resourceVersion string) object.Object,
+) (object.List, error) {
+	list := object.List{Kind: kind, ListedAt: time.Now()}
 	for _, namespace := range scope.namespaces {
-		version, err := c.listNamespace(ctx, scope, kind, namespace, func(o metav1.Object) {
-			listing.Objects = append(listing.Objects, intern(o))
+		version, err := c.listNamespace(ctx, scope, kind, namespace, func(item runtime.Object) error {
+			m, err := meta.Accessor(item)
+			if err != nil {
+				return err //nolint:wrapcheck // wrapped below
+			}
+			o := held(object.KeyOf(kind, m), m.GetResourceVersion())
+			if o == nil {
+				if o, err = scope.trim(item); err != nil {
+					return err
+				}
+			}
+			list.Objects = append(list.Objects, o)
+			return nil
 		})
 		if err != nil {
-			return Listing{}, fmt.Errorf("list %ss%s: %w", kind, within(namespace), err)
+			return object.List{}, fmt.Errorf("list %ss%s: %w", kind, inNamespace(namespace), err)
 		}
-		if listing.Version == "" {
-			listing.Version = version
+		if list.ResourceVersion == "" {
+			list.ResourceVersion = version
 		}
 	}
-	return listing, nil
+	return list, nil
 }
 
-func (c *Client) listNamespace(ctx context.Context, scope Scope, kind Kind, namespace string, take func(metav1.Object)) (string, error) {
+func (c *Client) listNamespace(
+	ctx context.Context, scope Scope, kind object.Kind, namespace string, take func(runtime.Object) error,
+) (string, error) {
 	src, err := c.source(kind, namespace)
 	if err != nil {
 		return "", err
@@ -54,25 +67,13 @@ func (c *Client) listNamespace(ctx context.Context, scope Scope, kind Kind, name
 		}
 		head, err := meta.ListAccessor(page)
 		if err != nil {
-			return "", err //nolint:wrapcheck // List says what it is about
+			return "", err //nolint:wrapcheck // List wraps it
 		}
 		if version == "" {
 			version = head.GetResourceVersion()
 		}
-		err = meta.EachListItem(page, func(item runtime.Object) error {
-			trimmed, err := scope.trim(item)
-			if err != nil {
-				return err
-			}
-			object, err := meta.Accessor(trimmed)
-			if err != nil {
-				return err //nolint:wrapcheck // as above
-			}
-			take(object)
-			return nil
-		})
-		if err != nil {
-			return "", err //nolint:wrapcheck // as above
+		if err := meta.EachListItem(page, take); err != nil {
+			return "", err //nolint:wrapcheck // List wraps it
 		}
 		if head.GetContinue() == "" {
 			return version, nil
@@ -81,8 +82,8 @@ func (c *Client) listNamespace(ctx context.Context, scope Scope, kind Kind, name
 	}
 }
 
-// within names a namespace in a sentence; all of them need no word.
-func within(namespace string) string {
+// inNamespace names a namespace in a sentence, the empty string for all.
+func inNamespace(namespace string) string {
 	if namespace == metav1.NamespaceAll {
 		return ""
 	}

@@ -4,44 +4,51 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+
+	"lockstep.internal/services/watcher/object"
 )
 
-// Scope says which objects are watched and listed, and what is kept of each. Make one with [Workspaces] or [Workloads].
+// Scope selects the objects to watch and list, and what to keep of them. [Workspaces] and [Workloads]
+// make one.
 type Scope struct {
-	kinds      []Kind
+	kinds      []object.Kind
 	namespaces []string // [metav1.NamespaceAll] for all
-	labels     string   // selector, applied by the API server
-	trim       cache.TransformFunc
+	labels     string   // selector that the API server applies
+	trim       func(o any) (object.Object, error)
 }
 
-// Kinds of the scope, in the order in which a full resync is to list them.
-func (s Scope) Kinds() []Kind { return slices.Clone(s.kinds) }
+// Kinds returns the kinds of the scope, in the order in which a full resync must list them.
+func (s Scope) Kinds() []object.Kind { return slices.Clone(s.kinds) }
 
-// Workspaces are the Deployments, ReplicaSets and pods in every namespace that a label selector matches: *appsv1.Deployment,
-// *metav1.PartialObjectMetadata and *corev1.Pod, without what is not reported.
+// Workspaces selects the Deployments, ReplicaSets and pods of all namespaces that match a label
+// selector. Each is kept as [object.Encoded].
 func Workspaces(labels string) Scope {
-	return Scope{kinds: WorkspaceKinds(), namespaces: []string{metav1.NamespaceAll}, labels: labels, trim: trim}
+	return Scope{
+		kinds: object.WorkspaceKinds(), namespaces: []string{metav1.NamespaceAll}, labels: labels,
+		trim: func(o any) (object.Object, error) { return object.Encode(o) },
+	}
 }
 
-// Following says which workloads are followed, and what of them is kept.
-type Following struct {
-	// Namespaces that are read. Defaults to all.
+// WorkloadOptions select workloads and what to keep of them.
+type WorkloadOptions struct {
+	// Namespaces to read. Defaults to all.
 	Namespaces []string
-	// Selects tells by its labels whether a workload is followed. The API server could tell, but reports a label that goes away as a deletion.
+	// Selects reports by its labels whether a workload is selected. It is not a label selector of the
+	// API server, which reports a removed label as a deletion.
 	Selects func(labels map[string]string) bool
-	// Annotations are prefixes of the names of those that are kept, besides what is always kept.
+	// Annotations are prefixes of the annotations to keep, besides those that are always kept.
 	Annotations []string
 }
 
-// Workloads are the Deployments, StatefulSets and DaemonSets ([Workload]) and their ReplicaSets and ControllerRevisions ([Revision]). All that are in the
-// namespaces are told, of those that are not followed nothing but which they are.
-func Workloads(f Following) Scope {
-	namespaces := slices.Clone(f.Namespaces)
+// Workloads selects the Deployments, StatefulSets and DaemonSets of the namespaces, kept as
+// [object.Workload], and their ReplicaSets and ControllerRevisions, kept as [object.Revision]. It
+// includes unselected workloads, with their identity only.
+func Workloads(options WorkloadOptions) Scope {
+	namespaces := slices.Clone(options.Namespaces)
 	slices.Sort(namespaces)
 	if namespaces = slices.Compact(namespaces); len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
-	c := compactor{selects: f.Selects, annotations: append(annotationPrefixes(), f.Annotations...)}
-	return Scope{kinds: WorkloadKinds(), namespaces: namespaces, trim: c.compact}
+	compactor := object.NewCompactor(options.Selects, options.Annotations)
+	return Scope{kinds: object.WorkloadKinds(), namespaces: namespaces, trim: compactor.Compact}
 }

@@ -11,11 +11,12 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
-// versionedLeases reads and writes one Lease and compares its versions. All of them are read from the store, never from a cache, so they only grow.
+// versionedLeases compares the versions of one Lease. The API server reads a Lease from etcd, not from
+// a cache, so its versions increase.
 type versionedLeases struct {
 	coordinationclient.LeasesGetter
 
-	rewound func()
+	versionDecreased func()
 
 	mu      sync.Mutex
 	uid     types.UID
@@ -33,11 +34,11 @@ func (v *versionedLeases) note(lease *coordinationv1.Lease, err error) {
 	}
 	v.mu.Lock()
 	order, incomparable := resourceversion.CompareResourceVersion(lease.ResourceVersion, v.version)
-	rewound := v.version != "" && (lease.UID != v.uid || incomparable == nil && order < 0)
+	decreased := v.version != "" && (lease.UID != v.uid || incomparable == nil && order < 0)
 	v.uid, v.version = lease.UID, lease.ResourceVersion
 	v.mu.Unlock()
-	if rewound {
-		v.rewound()
+	if decreased {
+		v.versionDecreased()
 	}
 }
 

@@ -16,26 +16,27 @@ import (
 
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/kube/kubetest"
+	"lockstep.internal/services/watcher/object"
 )
 
 const patience = time.Minute
 
-// calls are what a handler was told, as text.
+// calls are the calls of a handler as text.
 type calls chan string
 
-func (c calls) Seen(kind kube.Kind, o metav1.Object, look kube.Look) {
-	c <- "seen " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion() + map[kube.Look]string{kube.Initially: " initially", kube.Again: " again"}[look]
+func (c calls) Upserted(kind object.Kind, o object.Object, origin kube.ListOrigin) {
+	c <- "upserted " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion() + map[kube.ListOrigin]string{kube.InitialList: " initial", kube.Relisted: " relisted"}[origin]
 }
 
-func (c calls) Gone(kind kube.Kind, o metav1.Object, missed bool) {
-	text := "gone " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion()
+func (c calls) Deleted(kind object.Kind, o object.Object, missed bool) {
+	text := "deleted " + string(kind) + " " + o.GetName() + "@" + o.GetResourceVersion()
 	if missed {
 		text += " missed"
 	}
 	c <- text
 }
 
-func (c calls) Rewound(kind kube.Kind) { c <- "rewound " + string(kind) }
+func (c calls) VersionDecreased(kind object.Kind) { c <- "version decreased " + string(kind) }
 
 func (c calls) next(t *testing.T) string {
 	t.Helper()
@@ -43,7 +44,7 @@ func (c calls) next(t *testing.T) string {
 	case call := <-c:
 		return call
 	case <-time.After(patience):
-		require.Fail(t, "the handler is told nothing")
+		require.Fail(t, "the handler was not called")
 		return ""
 	}
 }
@@ -70,7 +71,7 @@ func newClient(t *testing.T, server *kubetest.Server) *kube.Client {
 	return client
 }
 
-// startWatch watches, and returns when everything there is has been told.
+// startWatch watches, and returns when everything there is has been handled.
 func startWatch(t *testing.T, server *kubetest.Server) (*kube.Watch, calls) {
 	t.Helper()
 	return watchScope(t, server, kube.Workspaces("lockstep.dev/agent=1"))
@@ -78,9 +79,9 @@ func startWatch(t *testing.T, server *kubetest.Server) (*kube.Watch, calls) {
 
 func watchScope(t *testing.T, server *kubetest.Server, scope kube.Scope) (*kube.Watch, calls) {
 	t.Helper()
-	told := make(calls, 100)
+	handled := make(calls, 100)
 	ctx, cancel := context.WithCancel(t.Context())
-	watch, err := newClient(t, server).Watch(ctx, scope, told)
+	watch, err := newClient(t, server).Watch(ctx, scope, handled)
 	require.NoError(t, err)
 	t.Cleanup(watch.Wait)
 	t.Cleanup(cancel)
@@ -90,57 +91,57 @@ func watchScope(t *testing.T, server *kubetest.Server, scope kube.Scope) (*kube.
 	require.Eventually(t, func() bool {
 		return server.Watching(kubetest.Deployments) == 1 && server.Watching(kubetest.ReplicaSets) == 1
 	}, patience, time.Millisecond)
-	return watch, told
+	return watch, handled
 }
 
-func TestWatchTellsWhatIsThereAndWhatChanges(t *testing.T) {
+func TestWatchReportsObjectsAndChanges(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5))
-	_, told := startWatch(t, server)
-	require.Equal(t, "seen deployment a@5 initially", told.next(t))
+	_, handled := startWatch(t, server)
+	require.Equal(t, "upserted deployment a@5 initial", handled.next(t))
 	server.Send(kubetest.Deployments, "ADDED", deployment("b", "2", 11))
-	require.Equal(t, "seen deployment b@11", told.next(t))
+	require.Equal(t, "upserted deployment b@11", handled.next(t))
 	server.Send(kubetest.Deployments, "DELETED", deployment("a", "1", 12))
-	require.Equal(t, "gone deployment a@12", told.next(t), "the version of the deletion")
+	require.Equal(t, "deleted deployment a@12", handled.next(t), "the version of the deletion")
 }
 
-func TestAWatchThatIsTooOldIsBegunAnew(t *testing.T) {
+func TestExpiredWatchStartsAgain(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("gone", "1", 5), deployment("kept", "2", 6), deployment("again", "3", 7), deployment("changed", "6", 8))
-	_, told := startWatch(t, server)
+	_, handled := startWatch(t, server)
 	for range 4 {
-		require.Contains(t, told.next(t), "initially")
+		require.Contains(t, handled.next(t), "initial")
 	}
 	server.Set(kubetest.Deployments, 20, deployment("kept", "2", 6), deployment("again", "4", 15), deployment("new", "5", 16), deployment("changed", "6", 17))
 	server.Expire(20)
 	changes := map[string]bool{}
-	for range 6 {
-		changes[told.next(t)] = true
+	for range 5 {
+		changes[handled.next(t)] = true
 	}
 	require.Equal(t, map[string]bool{
-		"gone deployment gone@5 missed": true, "seen deployment kept@6": true, "gone deployment again@7 missed": true,
-		"seen deployment again@15 again": true, "seen deployment new@16 again": true, "seen deployment changed@17 again": true,
+		"deleted deployment gone@5 missed": true, "deleted deployment again@7 missed": true,
+		"upserted deployment again@15 relisted": true, "upserted deployment new@16 relisted": true, "upserted deployment changed@17 relisted": true,
 	}, changes)
 	require.Eventually(t, func() bool { return server.Watching(kubetest.Deployments) == 1 }, patience, time.Millisecond)
 	server.Send(kubetest.Deployments, "MODIFIED", deployment("changed", "6", 21))
-	require.Equal(t, "seen deployment changed@21", told.next(t))
+	require.Equal(t, "upserted deployment changed@21", handled.next(t))
 }
 
-func TestAClusterThatWentBackIsNoticed(t *testing.T) {
+func TestDecreasedVersionIsReported(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("a", "1", 9))
-	_, told := startWatch(t, server)
-	require.Equal(t, "seen deployment a@9 initially", told.next(t))
+	_, handled := startWatch(t, server)
+	require.Equal(t, "upserted deployment a@9 initial", handled.next(t))
 	server.Set(kubetest.Deployments, 7, deployment("a", "1", 4))
 	server.Expire(1 << 30)
-	require.Equal(t, "rewound deployment", told.next(t))
-	require.Equal(t, "seen deployment a@4 again", told.next(t))
+	require.Equal(t, "version decreased deployment", handled.next(t))
+	require.Equal(t, "upserted deployment a@4 relisted", handled.next(t))
 }
 
-func TestARefusedKindIsSaidUntilItIsNot(t *testing.T) {
+func TestRefusedKindIsReportedUntilItSucceeds(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	watch, _ := startWatch(t, server)
@@ -154,23 +155,26 @@ func TestARefusedKindIsSaidUntilItIsNot(t *testing.T) {
 	require.Eventually(t, func() bool { return watch.Err() == nil }, patience, time.Millisecond)
 }
 
-func TestListIsTrimmedAndTakesWhatIsHeld(t *testing.T) {
+func TestListTrimsObjectsAndUsesHeldOnes(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	server.Set(kubetest.Deployments, 10, deployment("a", "1", 5), deployment("b", "2", 6))
 	held := deployment("b", "2", 6)
-	listing, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), kube.Deployment, func(o metav1.Object) metav1.Object {
-		if o.GetName() == "b" {
+	list, err := newClient(t, server).List(t.Context(), kube.Workspaces(""), object.Deployment, func(key object.Key, version string) object.Object {
+		if key.Name == "b" && version == "6" {
 			return held
 		}
-		return o
+		return nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, "10", listing.Version)
-	require.Len(t, listing.Objects, 2)
-	require.Same(t, held, listing.Objects[1])
-	a, ok := listing.Objects[0].(*appsv1.Deployment)
+	require.Equal(t, "10", list.ResourceVersion)
+	require.Len(t, list.Objects, 2)
+	require.Same(t, held, list.Objects[1])
+	decoded, err := object.Decode(list.Objects[0])
+	require.NoError(t, err)
+	a, ok := decoded.(*appsv1.Deployment)
 	require.True(t, ok)
+	require.Equal(t, "ns/a 1 5", a.Namespace+"/"+a.Name+" "+string(a.UID)+" "+a.ResourceVersion)
 	require.Empty(t, a.ManagedFields)
 	require.Empty(t, a.Finalizers)
 	require.Equal(t, map[string]string{"lockstep.dev/note": "kept"}, a.Annotations)
@@ -178,12 +182,12 @@ func TestListIsTrimmedAndTakesWhatIsHeld(t *testing.T) {
 	require.True(t, a.Spec.Paused)
 }
 
-func TestTheLeaseIsGivenBackAfterTheWorkIsDone(t *testing.T) {
+func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	lease := kube.LeaseConfig{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 50 * time.Millisecond}
-	first := newClient(t, server).NewElector(lease, kube.Candidacy{Namespace: "ns", Name: "watcher", Identity: "first"})
-	second := newClient(t, server).NewElector(lease, kube.Candidacy{Namespace: "ns", Name: "watcher", Identity: "second"})
+	first := newClient(t, server).NewElector(lease, kube.LeaseOptions{Namespace: "ns", Name: "watcher", Identity: "first"})
+	second := newClient(t, server).NewElector(lease, kube.LeaseOptions{Namespace: "ns", Name: "watcher", Identity: "second"})
 
 	events := make(chan string, 10)
 	running, stopFirst := context.WithCancel(t.Context())
@@ -217,13 +221,13 @@ func TestTheLeaseIsGivenBackAfterTheWorkIsDone(t *testing.T) {
 	require.NoError(t, first.Err())
 }
 
-func TestTheLeaseAndItsNamespaceAreMadeAnewWhereTheyAreGone(t *testing.T) {
+func TestMissingLeaseAndNamespaceAreCreated(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	lease := kube.LeaseConfig{Duration: 2 * time.Second, RenewDeadline: time.Second, RetryPeriod: 50 * time.Millisecond}
 	rewound := make(chan struct{}, 10)
-	elector := newClient(t, server).NewElector(lease, kube.Candidacy{
-		Namespace: "ns", Name: "watcher", Identity: "one", Rewound: func() { rewound <- struct{}{} },
+	elector := newClient(t, server).NewElector(lease, kube.LeaseOptions{
+		Namespace: "ns", Name: "watcher", Identity: "one", VersionDecreased: func() { rewound <- struct{}{} },
 	})
 	leading := make(chan struct{}, 10)
 	ctx, stop := context.WithCancel(t.Context())

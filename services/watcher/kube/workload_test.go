@@ -13,20 +13,21 @@ import (
 
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/kube/kubetest"
+	"lockstep.internal/services/watcher/object"
 )
 
 func follow() kube.Scope {
-	return kube.Workloads(kube.Following{
+	return kube.Workloads(kube.WorkloadOptions{
 		Selects: func(labels map[string]string) bool { return labels["skip"] == "" }, Annotations: []string{"app.kubernetes.io/"},
 	})
 }
 
 // kept is what is kept of an object, as a listing returns it.
-func kept[T metav1.Object](t *testing.T, resource string, kind kube.Kind, o runtime.Object) T {
+func kept[T metav1.Object](t *testing.T, resource string, kind object.Kind, o runtime.Object) T {
 	t.Helper()
 	server := kubetest.Start(t)
 	server.Set(resource, 10, o)
-	listing, err := newClient(t, server).List(t.Context(), follow(), kind, func(o metav1.Object) metav1.Object { return o })
+	listing, err := newClient(t, server).List(t.Context(), follow(), kind, func(object.Key, string) object.Object { return nil })
 	require.NoError(t, err)
 	require.Len(t, listing.Objects, 1)
 	object, ok := listing.Objects[0].(T)
@@ -75,37 +76,37 @@ func followed() *appsv1.Deployment {
 	return d
 }
 
-func TestADeploymentIsKeptAsAWorkload(t *testing.T) {
+func TestDeploymentBecomesAWorkload(t *testing.T) {
 	t.Parallel()
-	w := kept[*kube.Workload](t, kubetest.Deployments, kube.Deployment, followed())
+	w := kept[*object.Workload](t, kubetest.Deployments, object.Deployment, followed())
 	require.NotEmpty(t, w.Template.Digest)
 	w.Template.Digest = "d"
 	w.CreationTimestamp = metav1.Time{Time: w.CreationTimestamp.UTC()}
 	w.Status.Conditions[0].LastUpdated, w.Status.Conditions[0].LastTransitioned = metav1.Time{Time: w.Status.Conditions[0].LastUpdated.UTC()}, metav1.Time{Time: w.Status.Conditions[0].LastTransitioned.UTC()}
-	require.Equal(t, &kube.Workload{
+	require.Equal(t, &object.Workload{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "7", Generation: 3, CreationTimestamp: at(1), Labels: map[string]string{"lockstep.dev/agent": "1"},
 			Annotations: map[string]string{"lockstep.dev/note": "kept", "app.kubernetes.io/part-of": "shop"},
 		},
-		Kind: kube.Deployment, Followed: true, Replicas: new(int32(2)), Strategy: "Recreate", ProgressDeadline: new(int32(600)), MinReadySeconds: 4,
-		Template: kube.Template{
-			Digest: "d", Images: []kube.Image{{Container: "init", Image: "i:1"}, {Container: "main", Image: "m:1"}}, RestartedAt: "then", Changed: at(20).Time, By: "kubectl-rollout",
+		Kind: object.Deployment, Selected: true, Replicas: new(int32(2)), Strategy: "Recreate", ProgressDeadline: new(int32(600)), MinReadySeconds: 4,
+		Template: object.Template{
+			Digest: "d", Images: []object.Image{{Container: "init", Image: "i:1"}, {Container: "main", Image: "m:1"}}, RestartedAt: "then", Changed: at(20).Time, By: "kubectl-rollout",
 			Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"lockstep.dev/commit": "abc"},
 		},
-		Status: kube.WorkloadStatus{
+		Status: object.WorkloadStatus{
 			Written: true, ObservedGeneration: 2, Replicas: 5, Updated: 6, Ready: 7, Available: 8, Unavailable: 9, Terminating: new(int32(1)),
-			Conditions: []kube.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdated: at(2), LastTransitioned: at(3)}},
+			Conditions: []object.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdated: at(2), LastTransitioned: at(3)}},
 		},
 	}, w)
 	require.NotContains(t, fmt.Sprintf("%+v", w), "hidden")
 }
 
-func TestADigestIsOfTheTemplateWithoutItsRestart(t *testing.T) {
+func TestTemplateDigestIgnoresRestarts(t *testing.T) {
 	t.Parallel()
 	digest := func(change func(*appsv1.Deployment)) string {
 		d := followed()
 		change(d)
-		return kept[*kube.Workload](t, kubetest.Deployments, kube.Deployment, d).Template.Digest
+		return kept[*object.Workload](t, kubetest.Deployments, object.Deployment, d).Template.Digest
 	}
 	base := digest(func(*appsv1.Deployment) {})
 	for name, change := range map[string]func(*appsv1.Deployment){
@@ -130,27 +131,27 @@ func TestADigestIsOfTheTemplateWithoutItsRestart(t *testing.T) {
 	require.Equal(t, bare, digest(func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil }))
 }
 
-func TestOfWhatIsNotFollowedOnlyItsIdentityIsKept(t *testing.T) {
+func TestUnselectedWorkloadKeepsItsIdentityOnly(t *testing.T) {
 	t.Parallel()
 	d := followed()
 	d.Labels["skip"] = "yes"
 	d.CreationTimestamp = metav1.Time{}
-	require.Equal(t, &kube.Workload{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "7"}, Kind: kube.Deployment,
-	}, kept[*kube.Workload](t, kubetest.Deployments, kube.Deployment, d))
+	require.Equal(t, &object.Workload{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "7"}, Kind: object.Deployment,
+	}, kept[*object.Workload](t, kubetest.Deployments, object.Deployment, d))
 }
 
-func TestOtherKindsAreKeptAsWorkloads(t *testing.T) {
+func TestOtherKindsBecomeWorkloads(t *testing.T) {
 	t.Parallel()
 	d := followed()
-	set := kept[*kube.Workload](t, kubetest.StatefulSets, kube.StatefulSet, &appsv1.StatefulSet{
+	set := kept[*object.Workload](t, kubetest.StatefulSets, object.StatefulSet, &appsv1.StatefulSet{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: d.ObjectMeta,
 		Spec: appsv1.StatefulSetSpec{Template: d.Spec.Template, Replicas: new(int32(3)), MinReadySeconds: 1, UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
 			Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))},
 		}},
 		Status: appsv1.StatefulSetStatus{ObservedGeneration: 4, Replicas: 5, ReadyReplicas: 6, UpdatedReplicas: 7, AvailableReplicas: 8, CurrentRevision: "c", UpdateRevision: "u"},
 	})
-	require.Equal(t, kube.WorkloadStatus{
+	require.Equal(t, object.WorkloadStatus{
 		Written: true, ObservedGeneration: 4, Replicas: 5, Ready: 6, Updated: 7, Available: 8, CurrentRevision: "c", UpdateRevision: "u",
 	}, set.Status)
 	require.EqualValues(t, 2, set.Partition)
@@ -158,14 +159,14 @@ func TestOtherKindsAreKeptAsWorkloads(t *testing.T) {
 	require.Equal(t, "RollingUpdate", set.Strategy)
 
 	d.Annotations["deprecated.daemonset.template.generation"] = "12"
-	daemons := kept[*kube.Workload](t, kubetest.DaemonSets, kube.DaemonSet, &appsv1.DaemonSet{
+	daemons := kept[*object.Workload](t, kubetest.DaemonSets, object.DaemonSet, &appsv1.DaemonSet{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: d.ObjectMeta,
 		Spec: appsv1.DaemonSetSpec{Template: d.Spec.Template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}},
 		Status: appsv1.DaemonSetStatus{
 			ObservedGeneration: 3, DesiredNumberScheduled: 4, CurrentNumberScheduled: 5, UpdatedNumberScheduled: 6, NumberReady: 7, NumberAvailable: 8, NumberUnavailable: 9,
 		},
 	})
-	require.Equal(t, kube.WorkloadStatus{
+	require.Equal(t, object.WorkloadStatus{
 		Written: true, ObservedGeneration: 3, Desired: 4, Replicas: 5, Updated: 6, Ready: 7, Available: 8, Unavailable: 9,
 	}, daemons.Status)
 	require.Equal(t, "12", daemons.TemplateGeneration)
@@ -173,7 +174,7 @@ func TestOtherKindsAreKeptAsWorkloads(t *testing.T) {
 	require.Equal(t, "OnDelete", daemons.Strategy)
 }
 
-func TestRevisionsAreKept(t *testing.T) {
+func TestReplicaSetsAndControllerRevisionsBecomeRevisions(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{
 		Namespace: "ns", Name: "web-1", UID: "r", ResourceVersion: "8",
@@ -181,31 +182,31 @@ func TestRevisionsAreKept(t *testing.T) {
 		Annotations:     map[string]string{"deployment.kubernetes.io/revision": "4", "deployment.kubernetes.io/revision-history": "1,3", "lockstep.dev/commit": "abc"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u", Controller: new(true)}},
 	}
-	set := kept[*kube.Revision](t, kubetest.ReplicaSets, kube.ReplicaSet, &metav1.PartialObjectMetadata{
+	set := kept[*object.Revision](t, kubetest.ReplicaSets, object.ReplicaSet, &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}, ObjectMeta: meta,
 	})
 	identity := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "r", ResourceVersion: "8", Annotations: map[string]string{"lockstep.dev/commit": "abc"}}
-	require.Equal(t, &kube.Revision{
-		ObjectMeta: identity, Kind: kube.ReplicaSet, Owner: kube.Owner{Kind: kube.Deployment, Name: "web", UID: "u"}, Number: 4, History: []int64{1, 3}, Hash: "h",
+	require.Equal(t, &object.Revision{
+		ObjectMeta: identity, Kind: object.ReplicaSet, Owner: object.Owner{Kind: object.Deployment, Name: "web", UID: "u"}, Number: 4, History: []int64{1, 3}, Hash: "h",
 	}, set)
 
 	meta.OwnerReferences[0].Kind = "DaemonSet"
-	revision := kept[*kube.Revision](t, kubetest.ControllerRevisions, kube.ControllerRevision, &appsv1.ControllerRevision{
+	revision := kept[*object.Revision](t, kubetest.ControllerRevisions, object.ControllerRevision, &appsv1.ControllerRevision{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ControllerRevision"}, ObjectMeta: meta, Revision: 5, Data: runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
 	})
-	require.Equal(t, &kube.Revision{
-		ObjectMeta: identity, Kind: kube.ControllerRevision, Owner: kube.Owner{Kind: kube.DaemonSet, Name: "web", UID: "u"}, Number: 5, Hash: "g",
+	require.Equal(t, &object.Revision{
+		ObjectMeta: identity, Kind: object.ControllerRevision, Owner: object.Owner{Kind: object.DaemonSet, Name: "web", UID: "u"}, Number: 5, Hash: "g",
 	}, revision)
 
 	meta.OwnerReferences[0].APIVersion, meta.OwnerReferences[0].Kind = "argoproj.io/v1alpha1", "Deployment"
-	foreign := kept[*kube.Revision](t, kubetest.ReplicaSets, kube.ReplicaSet, &metav1.PartialObjectMetadata{
+	foreign := kept[*object.Revision](t, kubetest.ReplicaSets, object.ReplicaSet, &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}, ObjectMeta: meta,
 	})
 	require.Zero(t, foreign.Owner, "of a kind that only has the name")
 }
 
-// Most versions of a ReplicaSet count its pods, which nobody is told.
-func TestARevisionIsToldWhenItSaysSomethingNew(t *testing.T) {
+// Most versions of a ReplicaSet count its pods, which nobody is handled.
+func TestRevisionIsReportedWhenItsContentChanges(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
 	set := func(version int, owner, revision string) *metav1.PartialObjectMetadata {
@@ -216,12 +217,12 @@ func TestARevisionIsToldWhenItSaysSomethingNew(t *testing.T) {
 		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: d.ObjectMeta}
 	}
 	server.Set(kubetest.ReplicaSets, 10, set(5, "web", "1"))
-	_, told := watchScope(t, server, follow())
-	require.Equal(t, "seen replicaset web-1@5 initially", told.next(t))
+	_, handled := watchScope(t, server, follow())
+	require.Equal(t, "upserted replicaset web-1@5 initial", handled.next(t))
 	server.Send(kubetest.ReplicaSets, "MODIFIED", set(11, "web", "1"))
 	server.Send(kubetest.ReplicaSets, "MODIFIED", set(12, "web", "2"))
-	require.Equal(t, "seen replicaset web-1@12", told.next(t))
+	require.Equal(t, "upserted replicaset web-1@12", handled.next(t))
 	server.Send(kubetest.ReplicaSets, "MODIFIED", set(13, "other", "2"))
-	require.Equal(t, "gone replicaset web-1@12 missed", told.next(t), "the gate is to know that it has changed hands")
-	require.Equal(t, "seen replicaset web-1@13", told.next(t))
+	require.Equal(t, "deleted replicaset web-1@12 missed", handled.next(t), "another workload controls it")
+	require.Equal(t, "upserted replicaset web-1@13", handled.next(t))
 }

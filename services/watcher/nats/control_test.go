@@ -39,7 +39,7 @@ func (d *directives) Resync(_ context.Context, request events.ResyncRequested) <
 }
 
 // run reads until the function that it returns is called.
-func run(t *testing.T, server *natsd.Server, to nats.Directives) (*nats.Control, func()) {
+func run(t *testing.T, server *natsd.Server, to nats.Handler) (*nats.Control, func()) {
 	t.Helper()
 	control, err := nats.NewControl(natstest.Connect(t, server), agent, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func owed(t *testing.T, js jetstream.JetStream) int {
 	return consumer.CachedInfo().NumAckPending + int(consumer.CachedInfo().NumPending)
 }
 
-func TestEachReaderHearsTheLastWord(t *testing.T) {
+func TestEachReaderReceivesTheLastMessages(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
 	configure(t, js, 1)
@@ -92,7 +92,7 @@ func TestEachReaderHearsTheLastWord(t *testing.T) {
 	first := newDirectives()
 	control, stop := run(t, server, first)
 	require.Equal(t, 2, receive(t, first.configs))
-	receive(t, control.Heard())
+	receive(t, control.Read())
 	require.Eventually(t, func() bool { return owed(t, js) == 0 }, patience, time.Millisecond)
 	stop()
 	require.Empty(t, first.configs)
@@ -100,17 +100,17 @@ func TestEachReaderHearsTheLastWord(t *testing.T) {
 	second := newDirectives()
 	control, _ = run(t, server, second)
 	require.Equal(t, 2, receive(t, second.configs), "acknowledged by another, and news to this one")
-	receive(t, control.Heard())
+	receive(t, control.Read())
 	configure(t, js, 3)
 	require.Equal(t, 3, receive(t, second.configs))
 }
 
-func TestARequestIsAcknowledgedOnceItHasHadItsEffect(t *testing.T) {
+func TestMessageIsAcknowledgedOnceItTookEffect(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
 	first := newDirectives()
 	control, stop := run(t, server, first)
-	receive(t, control.Heard())
+	receive(t, control.Read())
 	request(t, js, "n")
 	require.Equal(t, "n", receive(t, first.nonces))
 	configure(t, js, 1)
@@ -126,12 +126,12 @@ func TestARequestIsAcknowledgedOnceItHasHadItsEffect(t *testing.T) {
 	require.Eventually(t, func() bool { return owed(t, js) == 0 }, patience, time.Millisecond)
 }
 
-func TestWhatCannotBeUnderstoodIsDropped(t *testing.T) {
+func TestInvalidMessageIsDropped(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
 	to := newDirectives()
 	control, _ := run(t, server, to)
-	receive(t, control.Heard())
+	receive(t, control.Read())
 	for _, bad := range []func(){
 		func() { _, _ = js.Publish(t.Context(), cellName.ControlConfig(agent), []byte("no event")) },
 		func() { configure(t, js, 0) },
@@ -148,7 +148,7 @@ func TestWhatCannotBeUnderstoodIsDropped(t *testing.T) {
 	require.Empty(t, to.nonces)
 }
 
-func TestTheConsumerIsWaitedFor(t *testing.T) {
+func TestReaderWaitsForTheConsumer(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	js := natstest.JetStream(t, server)
@@ -156,7 +156,7 @@ func TestTheConsumerIsWaitedFor(t *testing.T) {
 	control, _ := run(t, server, to)
 	require.NoError(t, topology.Ensure(natstest.Context(t), js, cellName, topology.Options{StorageBytes: 200 << 20}))
 	require.NoError(t, topology.EnsureAgent(t.Context(), js, cellName, agent))
-	receive(t, control.Heard())
+	receive(t, control.Read())
 	require.NoError(t, server.Restart())
 	configure(t, natstest.JetStream(t, server), 1)
 	require.Equal(t, 1, receive(t, to.configs))

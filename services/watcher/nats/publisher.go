@@ -13,13 +13,13 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// ErrTooLarge says that no server will take this message, however often it is sent.
-var ErrTooLarge = errors.New("the message is larger than the stream takes")
+// ErrTooLarge means that the message exceeds the limit of the stream or server. A retry would fail, too.
+var ErrTooLarge = errors.New("the message exceeds the maximum size of the stream")
 
 // errTooLargeCode is the server's code for a message above the stream's limit.
 const errTooLargeCode jetstream.ErrorCode = 10054
 
-// Publisher sends to JetStream. It is safe for concurrent use; Close it.
+// Publisher publishes to JetStream. It is safe for concurrent use; Close it.
 type Publisher struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
@@ -28,7 +28,7 @@ type Publisher struct {
 	waiting map[*nats.Msg]func(error)
 }
 
-// NewPublisher makes a publisher on the connection. What is not acknowledged within ackTimeout has failed.
+// NewPublisher makes a publisher. A message without an acknowledgement within ackTimeout has failed.
 func NewPublisher(conn *nats.Conn, ackTimeout time.Duration) (*Publisher, error) {
 	p := &Publisher{conn: conn, waiting: make(map[*nats.Msg]func(error))}
 	js, err := jetstream.New(conn,
@@ -43,7 +43,8 @@ func NewPublisher(conn *nats.Conn, ackTimeout time.Duration) (*Publisher, error)
 	return p, nil
 }
 
-// Publish sends the message and calls done once, at once or later from another goroutine. Done must not block and must not publish.
+// Publish publishes the message and calls done once, from this or another goroutine. An error means that
+// the message may not be stored. Done must not block and must not publish.
 func (p *Publisher) Publish(msg *nats.Msg, done func(error)) {
 	p.mu.Lock()
 	p.waiting[msg] = done
@@ -53,7 +54,8 @@ func (p *Publisher) Publish(msg *nats.Msg, done func(error)) {
 	}
 }
 
-// PublishSync sends the message and waits for the receipt, or until ctx is done: then it is not known whether it is stored.
+// PublishSync publishes the message and waits for the acknowledgement. After an error the message may be
+// stored or not.
 func (p *Publisher) PublishSync(ctx context.Context, msg *nats.Msg) error {
 	settled := make(chan error, 1)
 	p.Publish(msg, func(err error) { settled <- err })
@@ -84,7 +86,7 @@ func (p *Publisher) settle(msg *nats.Msg, err error) {
 	done(err)
 }
 
-// Limit is the size of the largest message that can be stored, headers included.
+// Limit returns the size of the largest message that can be stored, headers included.
 func (p *Publisher) Limit() int {
 	// Unknown before the first connection.
 	if server := p.conn.MaxPayload(); server > 0 {
@@ -93,7 +95,7 @@ func (p *Publisher) Limit() int {
 	return topology.MaxMessageSize
 }
 
-// IsConnected tells whether there is a connection.
+// IsConnected reports whether there is a connection.
 func (p *Publisher) IsConnected() bool { return p.conn.IsConnected() }
 
 // Connected waits until there is a connection.
@@ -118,10 +120,10 @@ func (p *Publisher) Connected(ctx context.Context) error {
 	return nil
 }
 
-// Close gives up what is not acknowledged, whose callbacks are told so, and leaves the connection open.
+// Close fails all unacknowledged messages. It leaves the connection open.
 func (p *Publisher) Close() { p.js.CleanupPublisher() }
 
-// Size is what the message counts against [Publisher.Limit].
+// Size returns the size of a message that [Publisher.Limit] limits.
 func Size(msg *nats.Msg) int {
 	size := len(msg.Data)
 	if len(msg.Header) == 0 {

@@ -63,7 +63,7 @@ func stored(t *testing.T, js jetstream.JetStream) uint64 {
 	return stream.CachedInfo().State.Msgs
 }
 
-func TestAReceiptMeansStored(t *testing.T) {
+func TestAcknowledgedMessageIsStored(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
 	p, _ := newPublisher(t, server, patience)
@@ -79,7 +79,7 @@ func TestAReceiptMeansStored(t *testing.T) {
 	require.EqualValues(t, 101, stored(t, js))
 }
 
-func TestWithoutAnAnswerItIsNotKnownToBeStored(t *testing.T) {
+func TestMissingAcknowledgementFailsTheMessage(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	p, conn := newPublisher(t, server, 100*time.Millisecond)
@@ -92,7 +92,7 @@ func TestWithoutAnAnswerItIsNotKnownToBeStored(t *testing.T) {
 	require.ErrorIs(t, p.PublishSync(ctx, message("x")), context.Canceled)
 }
 
-func TestALostConnectionFailsWhatIsInFlight(t *testing.T) {
+func TestLostConnectionFailsMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	p, conn := newPublisher(t, server, patience)
@@ -115,7 +115,7 @@ func TestALostConnectionFailsWhatIsInFlight(t *testing.T) {
 	require.NoError(t, receive(t, connected))
 }
 
-func TestWhatNoServerTakesIsTooLarge(t *testing.T) {
+func TestMessageAboveTheLimitIsTooLarge(t *testing.T) {
 	t.Parallel()
 	server, js := newStreams(t)
 	p, conn := newPublisher(t, server, patience)
@@ -136,7 +136,7 @@ func TestWhatNoServerTakesIsTooLarge(t *testing.T) {
 	require.ErrorIs(t, p.PublishSync(t.Context(), fits), nats.ErrTooLarge)
 }
 
-func TestClosingSettlesWhatIsInFlight(t *testing.T) {
+func TestCloseFailsMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	server, _ := newStreams(t)
 	p, conn := newPublisher(t, server, patience)

@@ -1,0 +1,366 @@
+package delivery
+
+import (
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/object"
+)
+
+// Queue holds, for one leader session, the acknowledged version of each object, the one in flight and
+// those to publish. It is not safe for concurrent use.
+//
+// A baseline is an object that existed when the queue was made. It is published as a member of the first
+// full resync, or when it changes before. What an earlier session published is not known here.
+type Queue struct {
+	entries  map[object.Name]*entry
+	partials fifo
+	members  fifo
+	delayed  delays
+	highest  map[object.Kind]string
+	listed   map[object.Kind]string // version of the last list
+	bounds   Bounds
+	waiting  int // versions in all backlogs
+
+	paused      bool
+	resyncID    string
+	outstanding int
+}
+
+// entry is the state of one name.
+type entry struct {
+	latest    object.Version
+	backlog   backlog // versions to publish before the latest, of the same object or its predecessors
+	acked     string  // resourceVersion last acknowledged, empty for none
+	ackedVerb events.Verb
+	baseline  string // UID of the baseline until one of its versions is acknowledged
+	held      bool   // a baseline that waits for the first resync
+	left      bool   // to forget once its member is published and the version in flight is settled
+	member    bool   // to publish for the running resync
+	tooLarge  string // resourceVersion that the server refused
+
+	inFlight   bool
+	delayed    bool
+	inPartials bool
+	inMembers  bool
+	attempts   int
+	since      time.Time // the oldest version to publish was observed then, zero for none
+}
+
+// New makes an empty queue. With zero bounds only the latest version of each object waits.
+func New(bounds Bounds) *Queue {
+	return &Queue{
+		entries: make(map[object.Name]*entry), highest: make(map[object.Kind]string),
+		listed: make(map[object.Kind]string), bounds: bounds,
+	}
+}
+
+// Add adds a version as its origin demands:
+//
+//   - An initial one is a baseline.
+//   - A missed deletion is ordered after the last known version.
+//   - An object that left is forgotten. If it was announced as a member, it is published first.
+//   - A version that is not newer than the latest changes nothing. Neither does one that is not newer than
+//     the last list of its kind: the watch lags behind the list, which shows what exists.
+func (q *Queue) Add(v object.Version) {
+	e := q.entries[v.ObjectName()]
+	switch {
+	case v.Origin == object.Left:
+		q.drop(v.Key)
+		return
+	case v.Origin == object.Initial && e == nil:
+		q.raise(v)
+		q.entries[v.ObjectName()] = &entry{latest: v, baseline: v.UID, held: true}
+		return
+	case v.Origin == object.Missed && e != nil && e.latest.Key == v.Key:
+		v.ResourceVersion = object.Later(v.ResourceVersion, e.latest.ResourceVersion)
+	}
+	q.observe(v)
+}
+
+func (q *Queue) observe(v object.Version) {
+	q.raise(v)
+	e := q.entries[v.ObjectName()]
+	current := v.Origin == object.Found || v.NewerThan(q.listed[v.Kind], events.VerbDeleted)
+	if e != nil {
+		e.left = false
+	}
+	switch {
+	case e == nil && current:
+		e = &entry{latest: v}
+		if v.Origin == object.Found {
+			e.baseline = v.UID
+		}
+		q.entries[v.ObjectName()] = e
+	case e == nil:
+		return
+	case v.NewerThan(e.latest.ResourceVersion, e.latest.Verb) &&
+		(current || v.Verb == events.VerbDeleted && v.Key == e.latest.Key):
+		q.supersede(e, v)
+	case v.ResourceVersion == e.latest.ResourceVersion && v.Verb == e.latest.Verb:
+		e.latest.Object = v.Object // the copy that the watch holds
+	}
+	q.schedule(e, v.ObservedAt)
+}
+
+func (q *Queue) drop(key object.Key) {
+	e := q.entries[key.ObjectName()]
+	switch {
+	case e == nil || e.latest.Key != key:
+	case e.member || e.inFlight:
+		e.left = true
+	default:
+		q.forget(e)
+	}
+}
+
+// forget removes the latest object of a name. Unpublished versions of its predecessors stay.
+func (q *Queue) forget(e *entry) {
+	q.waiting -= e.backlog.remove(e.latest.Key)
+	n := len(e.backlog)
+	if n == 0 {
+		delete(q.entries, e.latest.ObjectName())
+		return
+	}
+	e.latest, e.left = e.backlog[n-1], false
+	e.backlog = e.backlog[:n-1]
+	q.waiting--
+}
+
+func (q *Queue) raise(v object.Version) {
+	q.highest[v.Kind] = object.Later(v.ResourceVersion, q.highest[v.Kind])
+}
+
+// supersede makes a version the latest of its name. The former latest version joins the backlog if it is
+// unpublished and may wait, or if it is the deletion of a predecessor.
+func (q *Queue) supersede(e *entry, v object.Version) {
+	replaced := v.Key != e.latest.Key
+	if replaced && e.latest.Verb != events.VerbDeleted {
+		q.supersede(e, e.latest.MissedDeletion(v.ObservedAt))
+	}
+	switch {
+	case !e.held && !e.changed():
+	case q.bounds.PerName > 0:
+		q.waiting += e.backlog.push(e.latest, &v, e.inFlight, q.bounds, q.bounds.Total-q.waiting)
+	case replaced:
+		e.backlog = append(e.backlog, e.latest)
+		q.waiting++
+	}
+	e.latest, e.held = v, false
+	if len(e.backlog) == 0 {
+		e.attempts = 0
+	}
+}
+
+// next returns the version of an entry to publish next.
+func (e *entry) next() *object.Version {
+	if len(e.backlog) > 0 {
+		return &e.backlog[0]
+	}
+	return &e.latest
+}
+
+// Highest returns the highest known resourceVersion of a kind.
+func (q *Queue) Highest(kind object.Kind) string { return q.highest[kind] }
+
+// Held returns the object if its latest known version is this one, else nil.
+func (q *Queue) Held(key object.Key, resourceVersion string) object.Object {
+	e := q.entries[key.ObjectName()]
+	if e != nil && e.latest.Key == key && e.latest.ResourceVersion == resourceVersion && e.latest.Verb == events.VerbUpserted {
+		return e.latest.Object
+	}
+	return nil
+}
+
+// Exists reports whether an object is known and not deleted.
+func (q *Queue) Exists(key object.Key) bool {
+	e := q.entries[key.ObjectName()]
+	return e != nil && e.latest.Key == key && e.latest.Verb == events.VerbUpserted
+}
+
+// Pause stops [Queue.Next]. Nothing may be published from before the first list of a resync until its
+// begin is stored: an event with a version above those of the begin would look like a restored cluster.
+func (q *Queue) Pause() { q.paused = true }
+
+// Resume ends a pause.
+func (q *Queue) Resume() { q.paused = false }
+
+// Next returns the version to publish now and marks it as in flight until [Queue.Acked], [Queue.Failed]
+// or [Queue.TooLarge]. If there is none, it returns when a delayed one is due, zero for never.
+func (q *Queue) Next(now time.Time) (Delivery, time.Time, bool) {
+	if q.paused {
+		return Delivery{}, time.Time{}, false
+	}
+	for q.delayed.due(now) {
+		q.release(q.delayed.pop(), now)
+	}
+	for {
+		e := q.pop()
+		if e == nil {
+			return Delivery{}, q.delayed.next(), false
+		}
+		if e.inFlight || e.delayed || !e.pending() {
+			continue
+		}
+		e.inFlight = true
+		e.attempts++
+		v := e.next()
+		firstSeen := v.Verb == events.VerbUpserted && (v.UID == e.baseline || v.Origin == object.Found)
+		d := Delivery{Version: *v, Attempt: e.attempts, TooLarge: e.tooLarge == v.ResourceVersion, FirstSeen: firstSeen}
+		if e.member && v == &e.latest {
+			d.ResyncID = q.resyncID
+		}
+		return d, time.Time{}, true
+	}
+}
+
+func (q *Queue) pop() *entry {
+	for {
+		name, ok := q.partials.pop()
+		if !ok {
+			break
+		}
+		if e := q.entries[name]; e != nil && e.inPartials {
+			e.inPartials = false
+			return e
+		}
+	}
+	for {
+		name, ok := q.members.pop()
+		if !ok {
+			return nil
+		}
+		if e := q.entries[name]; e != nil && e.inMembers {
+			e.inMembers = false
+			return e
+		}
+	}
+}
+
+// Acked records that the stream stored the delivery.
+func (q *Queue) Acked(d Delivery, now time.Time) {
+	e := q.entries[d.ObjectName()]
+	if e == nil {
+		return
+	}
+	e.inFlight = false
+	if e.baseline == d.UID {
+		e.baseline = ""
+	}
+	e.acked, e.ackedVerb = d.ResourceVersion, d.Verb
+	if e.backlog.startsWith(d.Version) {
+		e.backlog.shift()
+		q.waiting--
+	} else if e.latest.ResourceVersion == d.ResourceVersion {
+		e.latest.Origin, e.latest.Skipped = object.Changed, 0 // a full resync may publish it again
+	}
+	if e.member && d.ResyncID == q.resyncID && d.ResyncID != "" {
+		e.member = false
+		q.outstanding--
+	}
+	e.since = time.Time{}
+	switch {
+	case e.left && !e.member:
+		q.forget(e)
+	case e.pending():
+		e.attempts = 0
+		q.schedule(e, now)
+	case e.latest.Verb == events.VerbDeleted:
+		q.forget(e)
+	}
+}
+
+// Failed records that the delivery may not be stored. The name is not published again before retry.
+func (q *Queue) Failed(d Delivery, retry time.Time) {
+	e := q.entries[d.ObjectName()]
+	if e == nil {
+		return
+	}
+	e.inFlight = false
+	if e.left && !e.member {
+		q.forget(e)
+		return
+	}
+	if e.pending() {
+		e.delayed = true
+		q.delayed.push(d.ObjectName(), retry)
+	}
+}
+
+// TooLarge records that the server refused the delivery for its size.
+func (q *Queue) TooLarge(d Delivery, now time.Time) {
+	if e := q.entries[d.ObjectName()]; e != nil {
+		e.inFlight = false
+		e.tooLarge = d.ResourceVersion
+		q.schedule(e, now)
+	}
+}
+
+// RetryNow makes all delayed versions due.
+func (q *Queue) RetryNow(now time.Time) {
+	for q.delayed.len() > 0 {
+		q.release(q.delayed.pop(), now)
+	}
+}
+
+func (q *Queue) release(name object.Name, now time.Time) {
+	if e := q.entries[name]; e != nil && e.delayed {
+		e.delayed = false
+		q.schedule(e, now)
+	}
+}
+
+// schedule puts a pending entry into its FIFO. [Queue.Next] checks it again when it takes it out.
+func (q *Queue) schedule(e *entry, now time.Time) {
+	if !e.pending() {
+		return
+	}
+	if e.since.IsZero() {
+		e.since = now
+		if len(e.backlog) > 0 {
+			e.since = e.backlog[0].ObservedAt
+		}
+	}
+	if e.inFlight || e.delayed {
+		return
+	}
+	if e.changed() && !e.inPartials {
+		// Baselines wait among the members: a first resync must not delay changes.
+		if !e.member || e.acked != "" || e.baseline == "" {
+			e.inPartials = true
+			q.partials.push(e.latest.ObjectName())
+			return
+		}
+	}
+	if e.member && !e.inMembers && !e.inPartials {
+		e.inMembers = true
+		q.members.push(e.latest.ObjectName())
+	}
+}
+
+// changed reports whether the latest version is not the acknowledged one.
+func (e *entry) changed() bool {
+	return !e.held && (e.latest.ResourceVersion != e.acked || e.latest.Verb != e.ackedVerb)
+}
+
+func (e *entry) pending() bool { return e.member || e.changed() }
+
+// Len returns the number of known names.
+func (q *Queue) Len() int { return len(q.entries) }
+
+// Pending returns the number of names with a version to publish or in flight, and since when the oldest
+// waits.
+func (q *Queue) Pending() (int, time.Time) {
+	var pending int
+	var oldest time.Time
+	for _, e := range q.entries {
+		if !e.pending() {
+			continue
+		}
+		pending++
+		if oldest.IsZero() || e.since.Before(oldest) {
+			oldest = e.since
+		}
+	}
+	return pending, oldest
+}

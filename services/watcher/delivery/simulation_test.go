@@ -1,0 +1,350 @@
+package delivery_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/delivery"
+	"lockstep.internal/services/watcher/object"
+)
+
+// simulation is a cluster, an informer that lags, a watcher's ledger, a stream that loses and repeats, and a reader that judges as
+// the state service does. Every step is taken from the fuzzer's bytes.
+type simulation struct {
+	t       *testing.T
+	version int
+	cluster map[string]object.Version // by name
+	births  map[string]int
+	watch   []object.Version // what the informer has not delivered yet
+	store   map[string]object.Version
+	queue   *delivery.Queue
+	flying  []delivery.Delivery
+	rows    map[string]row
+	last    map[object.Key]delivery.Delivery // last stored of each object
+	newest  map[string]delivery.Delivery     // last stored of each name
+	resyncs int
+	running bool
+	listing []object.List   // read, not begun
+	listAt  int             // version of the running resync's listing
+	arrived map[string]bool // by name
+	expects int
+	now     time.Time
+	anew    func() *delivery.Queue
+	every   bool            // every version is to be told
+	watched map[string]bool // versions that the ledger was told of and that are not stored yet
+	skipped int             // versions that were said to be dropped
+}
+
+type row struct {
+	version int
+	live    bool
+	stamp   string
+	uid     string
+}
+
+func newSimulation(t *testing.T, every bool, anew func() *delivery.Queue) *simulation {
+	t.Helper()
+	return &simulation{
+		anew: anew, every: every, watched: map[string]bool{},
+		t: t, version: 10, cluster: map[string]object.Version{}, births: map[string]int{}, store: map[string]object.Version{},
+		queue: anew(), rows: map[string]row{}, last: map[object.Key]delivery.Delivery{}, newest: map[string]delivery.Delivery{}, now: epoch(),
+	}
+}
+
+func (s *simulation) seen(name string, verb events.Verb) object.Version {
+	s.version++
+	v := versionOf(name, fmt.Sprintf("%s-%d", name, s.births[name]), s.version, verb)
+	v.ObservedAt = s.now
+	return v
+}
+
+func (s *simulation) write(name string) {
+	if _, exists := s.cluster[name]; !exists {
+		s.births[name]++
+	}
+	sighting := s.seen(name, events.VerbUpserted)
+	s.cluster[name] = sighting
+	s.watch = append(s.watch, sighting)
+}
+
+func (s *simulation) remove(name string) {
+	if _, exists := s.cluster[name]; exists {
+		delete(s.cluster, name)
+		s.watch = append(s.watch, s.seen(name, events.VerbDeleted))
+	}
+}
+
+// deliver has the informer hand over its next change.
+func (s *simulation) deliver() {
+	if len(s.watch) == 0 {
+		return
+	}
+	next := s.watch[0]
+	s.watch = s.watch[1:]
+	if next.Verb == events.VerbDeleted {
+		delete(s.store, next.Name)
+	} else {
+		s.store[next.Name] = next
+	}
+	// What came to be and went between two looks, and is not told before a listing that lacks it, nobody will hear of.
+	if _, known := s.last[next.Key]; known || s.queue.Exists(next.Key) || atoi(s.t, next.ResourceVersion) > s.listAt {
+		s.watched[told(next)] = true
+	}
+	s.queue.Add(next)
+}
+
+func told(s object.Version) string { return s.UID + "@" + s.ResourceVersion + " " + string(s.Verb) }
+
+// relist has the informer lose its watch: what happened meanwhile is known by its result.
+func (s *simulation) relist() {
+	s.watch = nil
+	for name, known := range s.store {
+		now, exists := s.cluster[name]
+		if !exists || now.UID != known.UID {
+			known.Verb = events.VerbDeleted
+			s.queue.Add(with(object.Missed, known))
+			delete(s.store, name)
+		}
+	}
+	for name, now := range s.cluster {
+		s.store[name] = now
+		s.queue.Add(now)
+	}
+}
+
+// restart loses the watcher and what it knew; what it had sent may still arrive.
+func (s *simulation) restart() {
+	s.queue, s.watch, s.store = s.anew(), nil, map[string]object.Version{}
+	s.running, s.listing, s.flying = false, nil, nil
+	clear(s.watched)
+	s.last, s.newest = map[object.Key]delivery.Delivery{}, map[string]delivery.Delivery{}
+	for name, now := range s.cluster {
+		s.store[name] = now
+		s.queue.Add(with(object.Initial, now))
+	}
+}
+
+// list is the first half of a resync, begin the second: much may happen between them.
+func (s *simulation) list() {
+	if s.running || s.listing != nil {
+		return
+	}
+	s.queue.Pause()
+	listed := object.List{Kind: object.Deployment, ResourceVersion: fmt.Sprint(s.version), ListedAt: s.now}
+	s.listAt = s.version
+	for _, o := range s.cluster {
+		listed.Objects = append(listed.Objects, o.Object)
+	}
+	s.listing = []object.List{listed}
+}
+
+func (s *simulation) begin() {
+	if s.listing == nil {
+		return
+	}
+	for s.every && s.queue.Behind(s.listing) > 0 && len(s.watch) > 0 {
+		s.deliver()
+	}
+	for name, r := range s.rows {
+		require.LessOrEqual(s.t, r.version, s.listAt, "%s was told at a version above the listing before the begin: the cluster would look restored", name)
+	}
+	s.resyncs++
+	s.running, s.arrived, s.expects = true, map[string]bool{}, len(s.listing[0].Objects)
+	s.queue.StartResync(s.id(), s.listing, s.now)
+	s.listing = nil
+	s.queue.Resume()
+}
+
+func (s *simulation) id() string { return fmt.Sprintf("r%d", s.resyncs) }
+
+func (s *simulation) take() {
+	if d, _, ok := s.queue.Next(s.now); ok {
+		s.flying = append(s.flying, d)
+		for _, other := range s.flying[:len(s.flying)-1] {
+			require.NotEqual(s.t, d.Name, other.Name, "two versions of one name in flight")
+		}
+	}
+}
+
+// land settles one delivery: stored and acknowledged, stored and not acknowledged, or lost.
+func (s *simulation) land(i int, how byte) {
+	if len(s.flying) == 0 {
+		return
+	}
+	i %= len(s.flying)
+	d := s.flying[i]
+	s.flying = append(s.flying[:i:i], s.flying[i+1:]...)
+	if how%3 != 2 {
+		s.stored(d)
+	}
+	if how%3 == 0 {
+		s.skipped += d.Skipped
+		s.queue.Acked(d, s.now)
+		if s.running && s.queue.Outstanding() == 0 {
+			s.end()
+		}
+		return
+	}
+	s.queue.Failed(d, s.now.Add(time.Second))
+}
+
+// stored is the reader's part: order by version, a deletion beats life at the same version, members are stamped.
+func (s *simulation) stored(d delivery.Delivery) {
+	version := atoi(s.t, d.ResourceVersion)
+	delete(s.watched, told(d.Version))
+	if before, known := s.last[d.Key]; known {
+		require.GreaterOrEqual(s.t, version, atoi(s.t, before.ResourceVersion), "versions of one object go back in the stream")
+		if before.Verb == events.VerbDeleted {
+			require.Equal(s.t, events.VerbDeleted, d.Verb, "an object is told alive after its deletion")
+		}
+		require.False(s.t, d.FirstSeen && before.ResyncID == "" && !before.FirstSeen, "a change, then a baseline")
+	}
+	if before, known := s.newest[d.Name]; known && before.UID != d.UID {
+		require.Greater(s.t, version, atoi(s.t, before.ResourceVersion), "an object is told after its successor")
+		require.True(s.t, before.Verb == events.VerbDeleted || d.Skipped > 0, "an object is told before the deletion of its predecessor")
+	}
+	s.last[d.Key], s.newest[d.Name] = d, d
+	if d.ResyncID == s.id() {
+		s.arrived[d.Name] = true
+	}
+	r := s.rows[d.Name]
+	if version > r.version || version == r.version && d.Verb == events.VerbDeleted {
+		r.version, r.live, r.uid = version, d.Verb == events.VerbUpserted, d.UID
+	}
+	if d.ResyncID != "" && version >= r.version {
+		r.stamp = d.ResyncID
+	}
+	s.rows[d.Name] = r
+}
+
+// end judges absence: rows that the resync did not stamp and that are not above its listing are gone.
+func (s *simulation) end() {
+	s.running = false
+	require.Len(s.t, s.arrived, s.expects, "the members that were announced")
+	for name, r := range s.rows {
+		if !r.live || r.stamp == s.id() || r.version > s.listAt {
+			continue
+		}
+		o, exists := s.cluster[name]
+		require.False(s.t, exists && atoi(s.t, o.ResourceVersion) <= s.listAt, "%s exists and is declared gone", name)
+		require.False(s.t, exists && o.UID == r.uid && atoi(s.t, o.ResourceVersion) == r.version, "%s exists as told and is declared gone", name)
+		r.live = false
+		s.rows[name] = r
+	}
+}
+
+// settleAll lets everything happen that is under way, without losses.
+func (s *simulation) settleAll() {
+	for len(s.watch) > 0 {
+		s.deliver()
+	}
+	s.begin()
+	for rounds := 0; ; rounds++ {
+		require.Less(s.t, rounds, 10_000, "it does not come to rest")
+		s.queue.RetryNow(s.now)
+		s.take()
+		if len(s.flying) == 0 {
+			break
+		}
+		s.land(0, 0)
+	}
+	if s.running && s.queue.Outstanding() == 0 {
+		s.end()
+	}
+}
+
+func (s *simulation) step(op, arg byte) {
+	s.now = s.now.Add(time.Duration(arg) * 10 * time.Millisecond)
+	name := string('a' + rune(arg%4))
+	switch op % 12 {
+	case 0, 1:
+		s.write(name)
+	case 2:
+		s.remove(name)
+	case 3, 4:
+		s.deliver()
+	case 5:
+		s.list()
+	case 6:
+		s.begin()
+	case 7, 8:
+		s.take()
+	case 9, 10:
+		s.land(int(arg>>2), arg)
+	case 11:
+		switch {
+		case arg%8 == 0:
+			s.restart()
+		case arg%4 == 1:
+			s.relist()
+		}
+	}
+	if s.running && s.queue.Outstanding() == 0 {
+		s.end()
+	}
+}
+
+func FuzzNothingIsLostAndAbsenceIsNeverWrong(f *testing.F) {
+	f.Add([]byte{0, 0, 3, 0, 7, 0, 9, 0, 5, 0, 2, 0, 6, 0, 7, 0, 9, 0, 11, 0})
+	// The watch lags behind two listings, and then loses its place.
+	f.Add([]byte{0, 106, 0, 116, 0, 49, 0, 193, 5, 141, 6, 47, 2, 41, 7, 189, 9, 225, 7, 218, 9, 24, 7, 59, 9, 132, 5, 144, 6, 239, 3, 176, 3, 63, 3, 141, 11, 81})
+	// The watch tells of life before the deletion that a listing implied.
+	f.Add([]byte{0, 39, 0, 27, 2, 99, 3, 200, 5, 76, 6, 136, 7, 137, 3, 101, 9, 69, 7, 189})
+	for seed := range uint64(200) {
+		walk := make([]byte, 600)
+		_, _ = rand.NewChaCha8([32]byte{byte(seed), 1}).Read(walk) // never fails
+		f.Add(walk)
+	}
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		for name, l := range map[string]struct {
+			every bool
+			anew  func() *delivery.Queue
+		}{
+			"the latest":              {anew: func() *delivery.Queue { return delivery.New(delivery.Bounds{}) }},
+			"every version":           {every: true, anew: func() *delivery.Queue { return delivery.New(delivery.Bounds{PerName: 1000, Total: 1000}) }},
+			"as far as there is room": {every: true, anew: func() *delivery.Queue { return delivery.New(delivery.Bounds{PerName: 3, Total: 5}) }},
+		} {
+			simulate(t, name, newSimulation(t, l.every, l.anew), steps)
+		}
+	})
+}
+
+func simulate(t *testing.T, what string, s *simulation, steps []byte) {
+	t.Helper()
+	for i := 0; i+1 < len(steps); i += 2 {
+		s.step(steps[i], steps[i+1])
+	}
+	s.settleAll()
+	// A last resync heals what a restart made unknown.
+	s.list()
+	s.settleAll()
+	for name, r := range s.rows {
+		o, exists := s.cluster[name]
+		require.Equal(t, exists, r.live, "%s", name)
+		if exists {
+			require.Equal(t, atoi(t, o.ResourceVersion), r.version, "%s", name)
+		}
+	}
+	require.Len(t, s.cluster, liveRows(s.rows))
+	owed, _ := s.queue.Pending()
+	require.Zero(t, owed)
+	require.Equal(t, len(s.cluster), s.queue.Len(), "what is gone is forgotten")
+	if s.every {
+		require.LessOrEqual(t, len(s.watched), s.skipped, "%s: what was not told was said not to be: %v", what, s.watched)
+	}
+}
+
+func liveRows(rows map[string]row) int {
+	n := 0
+	for _, r := range rows {
+		if r.live {
+			n++
+		}
+	}
+	return n
+}

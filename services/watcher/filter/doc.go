@@ -1,0 +1,2 @@
+// Package filter decides which observed versions are published. It is pure.
+package filter

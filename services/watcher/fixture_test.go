@@ -1,0 +1,227 @@
+package watcher_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/tools/testkit/natsd"
+	"lockstep.internal/tools/testkit/natstest"
+)
+
+const cellName = topology.Cell("local")
+
+// lastAgent makes agents, and so labels and namespaces, of concurrent tests differ on the one control plane.
+var lastAgent atomic.Int64 //nolint:gochecknoglobals // unique across tests
+
+// cell is a NATS server as it is run for real, with accounts and auth callout, and one agent registered.
+type fixture struct {
+	server      *natsd.Server
+	js          jetstream.JetStream // as the state service
+	agent       int64
+	credentials string // file
+}
+
+// admit lets everybody in as the agent they say they are.
+type admit struct{}
+
+func (admit) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
+	id, err := strconv.ParseInt(c.User, 10, 64)
+	if err != nil {
+		return natsauth.Principal{}, natsauth.ErrRefused
+	}
+	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: id}, nil
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	dir := t.TempDir()
+	_, err := natsauth.Init(dir, natsauth.Options{Cell: cellName, ListenPort: -1, StoreDir: filepath.Join(dir, "store")})
+	require.NoError(t, err)
+	f := &fixture{server: natstest.Start(t, natsd.Options{ConfigFile: natsauth.ConfigFile(dir)}), agent: 1000 + lastAgent.Add(1)}
+
+	keys, err := natsauth.LoadCalloutKeys(dir)
+	require.NoError(t, err)
+	responder := &natsauth.Responder{
+		Conn: f.static(t, dir, natsauth.PrincipalCallout), Keys: keys, Cell: cellName, Authenticator: admit{}, Logger: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- responder.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	<-responder.Started()
+
+	f.js = natstest.Open(t, f.static(t, dir, natsauth.PrincipalState))
+	require.NoError(t, topology.Ensure(natstest.Context(t), f.js, cellName, topology.Options{StorageBytes: 200 << 20}))
+	require.NoError(t, topology.EnsureAgent(t.Context(), f.js, cellName, f.agent))
+	f.credentials = f.writeCredentials(t, dir)
+	return f
+}
+
+func (f *fixture) static(t *testing.T, dir, principal string) *nats.Conn {
+	t.Helper()
+	seed, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(dir, principal))
+	require.NoError(t, err)
+	return natstest.Connect(t, f.server, seed, nats.CustomInboxPrefix(natsauth.InboxPrefix(principal)))
+}
+
+func (f *fixture) writeCredentials(t *testing.T, dir string) string {
+	t.Helper()
+	own, err := nkeys.CreateCurveKeys()
+	require.NoError(t, err)
+	seed, err := own.Seed()
+	require.NoError(t, err)
+	sealer, err := own.PublicKey()
+	require.NoError(t, err)
+	path := filepath.Join(dir, "agent.json")
+	require.NoError(t, natsauth.WriteAgentCredentials(path, natsauth.AgentCredentials{
+		ServerURLs: []string{f.server.ClientURL()}, Cell: cellName, AgentID: f.agent, Token: natsauth.NewToken(natsauth.TokenAgent),
+		CurveSeed: string(seed), SealerKey: sealer,
+	}))
+	return path
+}
+
+// tell publishes to the agent as the state service does.
+func (f *fixture) publish(t *testing.T, subject, kind, id string, data any) {
+	t.Helper()
+	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource(string(cellName), "state"), Subject: "agent", ID: id, Time: time.Now()}, data)
+	require.NoError(t, err)
+	msg, err := event.Encode(e, subject)
+	require.NoError(t, err)
+	_, err = f.js.PublishMsg(t.Context(), msg)
+	require.NoError(t, err)
+}
+
+func (f *fixture) configure(t *testing.T, revision int, interval time.Duration) {
+	t.Helper()
+	f.publish(t, cellName.ControlConfig(f.agent), events.TypeAgentConfig, "config/"+strconv.Itoa(revision), events.AgentConfig{
+		ConfigRevision: revision, FullResyncIntervalMs: int(interval.Milliseconds()), UnschedulablePatienceMs: 1000,
+	})
+}
+
+func (f *fixture) request(t *testing.T, nonce string) {
+	t.Helper()
+	f.publish(t, cellName.ControlResync(f.agent), events.TypeResyncRequested, "resync/"+nonce, events.ResyncRequested{
+		Nonce: nonce, Cause: events.ResyncRequestCauseOperator,
+	})
+}
+
+// tape reads what the agent's watchers wrote, from the first event on.
+type recorder struct {
+	messages jetstream.MessagesContext
+}
+
+// recorded is one event of the stream; the fields its type does not have are empty.
+type recorded struct {
+	Subject string `json:"-"`
+	Type    string `json:"-"`
+	ID      string `json:"-"`
+
+	Object  events.ObjectMeta `json:"object"`
+	Kind    string            `json:"kind"`
+	Reason  string            `json:"reason"`
+	Phase   string            `json:"phase"`
+	Owner   string            `json:"deployment"`
+	Replica *int              `json:"spec_replicas"`
+	Revised int               `json:"revision"`
+
+	ResyncID     string               `json:"resync_id"`
+	Cause        events.ResyncCause   `json:"cause"`
+	Nonce        string               `json:"nonce"`
+	Count        int                  `json:"count"`
+	ListVersions []events.ListVersion `json:"list_versions"`
+	ClusterUID   string               `json:"cluster_uid"`
+	ObservedAt   time.Time            `json:"observed_at"`
+
+	Scope       string              `json:"scope"`
+	Selection   string              `json:"selection"`
+	Unselected  bool                `json:"unselected"`
+	Skipped     int                 `json:"skipped_versions"`
+	Workload    string              `json:"workload"`
+	WorkloadUID string              `json:"workload_uid"`
+	Available   int                 `json:"available_replicas"`
+	Updated     int                 `json:"updated_replicas"`
+	Template    *events.PodTemplate `json:"template"`
+}
+
+func (f *fixture) record(t *testing.T) *recorder {
+	t.Helper()
+	consumer, err := f.js.OrderedConsumer(t.Context(), topology.StreamObserved, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{cellName.ObservedAgent(f.agent)}, DeliverPolicy: jetstream.DeliverAllPolicy,
+	})
+	require.NoError(t, err)
+	messages, err := consumer.Messages()
+	require.NoError(t, err)
+	t.Cleanup(messages.Stop)
+	return &recorder{messages: messages}
+}
+
+// until reads on to the first event that matches, and returns all that it read, which that is the last of.
+func (p *recorder) until(t *testing.T, what string, match func(recorded) bool) []recorded {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	var read []recorded
+	for {
+		msg, err := p.messages.Next(jetstream.NextContext(ctx))
+		if err != nil && ctx.Err() == nil {
+			continue // the ordered consumer begins anew by itself
+		}
+		require.NoError(t, err, "waiting for %s; read meanwhile: %+v", what, read)
+		e, err := event.Decode(msg.Headers(), msg.Data())
+		require.NoError(t, err)
+		require.NoError(t, events.Validate(e.Type(), e.Data()), "%s", e.Data())
+		h := recorded{Subject: msg.Subject(), Type: e.Type(), ID: e.ID()}
+		require.NoError(t, json.Unmarshal(e.Data(), &h))
+		require.Equal(t, event.AgentSource(string(cellName), agentOf(t, msg.Subject()), "watcher"), e.Source())
+		require.Empty(t, msg.Headers().Get(nats.MsgIdHdr))
+		read = append(read, h)
+		if match(h) {
+			return read
+		}
+	}
+}
+
+func agentOf(t *testing.T, subject string) int64 {
+	t.Helper()
+	parsed, err := topology.Parse(subject)
+	require.NoError(t, err)
+	agent, err := parsed.Agent()
+	require.NoError(t, err)
+	return agent
+}
+
+func epoch() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
+func deployment(name, uid string, version int) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: strconv.Itoa(version),
+	}}
+}
+
+func atoi(t *testing.T, version string) int {
+	t.Helper()
+	n, err := strconv.Atoi(version)
+	require.NoError(t, err)
+	return n
+}

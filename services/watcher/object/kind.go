@@ -1,0 +1,28 @@
+package object
+
+// Kind of a Kubernetes object, in lower case singular as in subjects.
+type Kind string
+
+// Kinds that the watcher reads.
+const (
+	Deployment         Kind = "deployment"
+	StatefulSet        Kind = "statefulset"
+	DaemonSet          Kind = "daemonset"
+	ReplicaSet         Kind = "replicaset"
+	ControllerRevision Kind = "controllerrevision"
+	Pod                Kind = "pod"
+)
+
+// Kinds returns all kinds, owners first.
+func Kinds() []Kind {
+	return []Kind{Deployment, StatefulSet, DaemonSet, ReplicaSet, ControllerRevision, Pod}
+}
+
+// WorkspaceKinds returns the kinds of a workspace, owners first.
+func WorkspaceKinds() []Kind { return []Kind{Deployment, ReplicaSet, Pod} }
+
+// WorkloadKinds returns the kinds of workloads and their revisions. Owners come last: a listed
+// revision may have an owner that was created after an earlier list of owners.
+func WorkloadKinds() []Kind {
+	return []Kind{ReplicaSet, ControllerRevision, Deployment, StatefulSet, DaemonSet}
+}

@@ -1,0 +1,166 @@
+package report
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/delivery"
+	"lockstep.internal/services/watcher/object"
+	"lockstep.internal/services/watcher/resync"
+)
+
+const (
+	component = "watcher"
+	// digestBytes is the length of the digest in an event's id: the beginning of its SHA-256.
+	digestBytes = 8
+)
+
+// ScopeWorkloads is the scope of workloads in events.
+const ScopeWorkloads = "workloads"
+
+// Message is an event and the subject to publish it on.
+type Message struct {
+	Subject string
+	Event   event.Event
+}
+
+// Reporter makes the events of one scope. The zero value is not useful.
+type Reporter struct {
+	Cell       topology.Cell
+	Agent      int64
+	ClusterUID string
+	// Scope is empty for workspaces, [ScopeWorkloads] for workloads.
+	Scope string
+	// Selection is the digest of the selection of workloads; empty for workspaces.
+	Selection string
+}
+
+// Observed makes the event of a delivery.
+func (r Reporter) Observed(d delivery.Delivery) (Message, error) {
+	o, err := object.Decode(d.Object)
+	if err != nil {
+		return Message{}, fmt.Errorf("make an event: %w", err)
+	}
+	var eventType string
+	var build func(events.ObjectMeta) any
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		eventType, build = events.TypeObservedDeployment, func(m events.ObjectMeta) any { return observedDeployment(m, o) }
+	case *corev1.Pod:
+		eventType, build = events.TypeObservedPod, func(m events.ObjectMeta) any { return observedPod(m, o) }
+	case *object.Workload:
+		eventType, build = events.TypeObservedWorkload, func(m events.ObjectMeta) any { return observedWorkload(m, d, o) }
+	case *object.Revision:
+		eventType, build = events.TypeObservedWorkloadRevision, func(m events.ObjectMeta) any { return observedRevision(m, o) }
+	default: // a ReplicaSet, read as metadata
+		eventType, build = events.TypeObservedReplicaSet, func(m events.ObjectMeta) any { return observedReplicaSet(m, o) }
+	}
+	return r.observation(d, eventType, r.subject(d, o), string(d.Verb), objectMeta(r.ClusterUID, d, o), build)
+}
+
+// Rejected makes the event of an object that exists and is too large to publish. It counts as a member of
+// the resync that the object is a member of.
+func (r Reporter) Rejected(d delivery.Delivery, size, limit int) (Message, error) {
+	o, err := object.Decode(d.Object)
+	if err != nil {
+		return Message{}, fmt.Errorf("make an event: %w", err)
+	}
+	meta := objectMeta(r.ClusterUID, d, o)
+	meta.Labels, meta.Annotations = nil, nil
+	message := fmt.Sprintf("the %s %s/%s takes %d bytes as an event and at most %d are stored: "+
+		"shorten its annotations or the messages of its conditions", d.Kind, d.Namespace, d.Name, size, limit)
+	build := func(m events.ObjectMeta) any {
+		return events.ObservedRejected{
+			Object: m, Kind: string(d.Kind), Scope: events.Scope(r.Scope), Reason: events.RejectedReasonTooLarge,
+			SizeBytes: size, Message: message,
+		}
+	}
+	return r.observation(d, events.TypeObservedRejected, r.Cell.ObservedRejected(r.Agent), "rejected", meta, build)
+}
+
+// subject returns the subject of the Deployment or workload that an object is or belongs to.
+func (r Reporter) subject(d delivery.Delivery, o metav1.Object) string {
+	switch o := o.(type) {
+	case *object.Workload:
+		return r.Cell.ObservedWorkload(r.Agent, string(o.Kind), d.Namespace, d.Name)
+	case *object.Revision:
+		return r.Cell.ObservedWorkload(r.Agent, string(o.Owner.Kind), d.Namespace, o.Owner.Name)
+	}
+	return r.Cell.Observed(r.Agent, string(object.Deployment), d.Namespace, object.DeploymentOf(d.Kind, o))
+}
+
+// observation gives the event its id. The digest is of the content without the fields that depend on when
+// and why it is published.
+func (r Reporter) observation(
+	d delivery.Delivery, eventType, subject, verb string, meta events.ObjectMeta, build func(events.ObjectMeta) any,
+) (Message, error) {
+	bare := meta
+	bare.ObservedAt, bare.UpdateType, bare.ResyncID, bare.FirstSeen = time.Time{}, "", "", false
+	content, err := json.Marshal(build(bare))
+	if err != nil {
+		return Message{}, fmt.Errorf("encode %s %s/%s: %w", d.Kind, d.Namespace, d.Name, err)
+	}
+	digest := sha256.Sum256(content)
+	id := []string{r.ClusterUID, string(d.Kind), d.UID, verb, d.ResourceVersion, hex.EncodeToString(digest[:digestBytes])}
+	if d.ResyncID != "" {
+		id = append(id, d.ResyncID)
+	}
+	about := strings.Join([]string{string(d.Kind), d.Namespace, d.Name}, "/")
+	return r.message(eventType, subject, about, strings.Join(id, "/"), meta.ObservedAt, build(meta))
+}
+
+// ResyncBegun makes the event that starts a full resync.
+func (r Reporter) ResyncBegun(resync resync.Resync, at time.Time) (Message, error) {
+	versions := make([]events.ListVersion, 0, len(resync.Versions))
+	for _, kind := range object.Kinds() {
+		if version, listed := resync.Versions[kind]; listed {
+			versions = append(versions, events.ListVersion{Kind: string(kind), ResourceVersion: version})
+		}
+	}
+	at = at.UTC().Truncate(time.Millisecond)
+	id := r.ClusterUID + "/resync/" + resync.ID + "/begun"
+	return r.message(events.TypeObservedResyncBegun, r.Cell.ObservedResync(r.Agent), resync.ID, id, at, events.ObservedResyncBegun{
+		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
+		Scope: events.Scope(r.Scope), Selection: r.Selection, Count: resync.Count, ListVersions: versions,
+		ObservedAt: at,
+	})
+}
+
+// ResyncEnded makes the event that ends a full resync.
+func (r Reporter) ResyncEnded(resync resync.Resync, at time.Time) (Message, error) {
+	at = at.UTC().Truncate(time.Millisecond)
+	id := r.ClusterUID + "/resync/" + resync.ID + "/ended"
+	return r.message(events.TypeObservedResyncEnded, r.Cell.ObservedResync(r.Agent), resync.ID, id, at, events.ObservedResyncEnded{
+		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Scope: events.Scope(r.Scope), Count: resync.Count,
+		ObservedAt: at,
+	})
+}
+
+// Tick makes the event of the current time.
+func (r Reporter) Tick(at time.Time) (Message, error) {
+	at = at.UTC().Truncate(time.Millisecond)
+	id := fmt.Sprintf("%s/tick/%d", r.ClusterUID, at.UnixMilli())
+	return r.message(events.TypeObservedTick, r.Cell.ObservedTick(r.Agent), "tick", id, at,
+		events.ObservedTick{ClusterUID: r.ClusterUID, ObservedAt: at})
+}
+
+func (r Reporter) message(eventType, subject, about, id string, at time.Time, data any) (Message, error) {
+	e, err := event.New(event.Attributes{
+		Type: eventType, Source: event.AgentSource(string(r.Cell), r.Agent, component), Subject: about, ID: id, Time: at,
+	}, data)
+	if err != nil {
+		return Message{}, err
+	}
+	return Message{Subject: subject, Event: e}, nil
+}

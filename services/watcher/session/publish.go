@@ -1,0 +1,223 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/services/watcher/delivery"
+	"lockstep.internal/services/watcher/nats"
+	"lockstep.internal/services/watcher/report"
+)
+
+// batch is what is published without a pause. It has one span, so that tracing costs little.
+type batch struct {
+	span   trace.Span
+	parent string // traceparent of the span
+	count  int
+}
+
+// publish publishes what the queue returns until ctx is done. [Session.drain] waits for what is in flight.
+func (p *pipeline) publish(ctx context.Context) {
+	var b batch
+	defer func() { b.end() }()
+	for ctx.Err() == nil {
+		if !p.Publisher.IsConnected() {
+			b.end()
+			if p.Publisher.Connected(ctx) != nil {
+				return
+			}
+			p.mu.Lock()
+			p.queue.RetryNow(p.Clock.Now())
+			p.mu.Unlock()
+		}
+		select {
+		case p.window <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		p.mu.Lock()
+		d, due, ok := p.queue.Next(p.Clock.Now())
+		p.mu.Unlock()
+		if !ok {
+			<-p.window
+			b.end()
+			p.await(ctx, due)
+			continue
+		}
+		b.begin(ctx, p.Tracer)
+		p.deliver(ctx, d, &b)
+	}
+}
+
+// await waits until a version may be published.
+func (p *pipeline) await(ctx context.Context, due time.Time) {
+	var timer <-chan time.Time
+	if !due.IsZero() {
+		clock := p.Clock.NewTimer(due.Sub(p.Clock.Now()))
+		defer clock.Stop()
+		timer = clock.C()
+	}
+	select {
+	case <-p.wake:
+	case <-timer:
+	case <-ctx.Done():
+	}
+}
+
+// drain waits until nothing is in flight. Nothing may be published meanwhile.
+func (s *Session) drain() {
+	for range cap(s.window) {
+		select {
+		case s.window <- struct{}{}:
+		case <-s.Drain.Done():
+			return
+		}
+	}
+}
+
+func (p *pipeline) deliver(ctx context.Context, d delivery.Delivery, b *batch) {
+	msg, err := p.encode(ctx, d, b)
+	if err != nil {
+		// A retry would fail, too. The next version is published again.
+		p.Metrics.malformed.Inc()
+		p.Logger.ErrorContext(ctx, "omitted an object that cannot be encoded",
+			append(keyAttrs(d.Key), slog.String("error", err.Error()))...)
+		p.settle(ctx, d, nil)
+		return
+	}
+	b.count++
+	p.Metrics.published.WithLabelValues(string(d.Kind), string(d.UpdateType())).Inc()
+	if d.Attempt > 1 {
+		p.Metrics.retried.Inc()
+	} else {
+		p.Metrics.skipped.Add(float64(d.Skipped))
+	}
+	p.Publisher.Publish(msg, func(err error) {
+		if err == nil {
+			p.Metrics.acked.Inc()
+		}
+		p.settle(ctx, d, err)
+	})
+}
+
+// settle records the result of a delivery.
+func (p *pipeline) settle(ctx context.Context, d delivery.Delivery, err error) {
+	<-p.window
+	now := p.Clock.Now()
+	p.mu.Lock()
+	switch {
+	case err == nil:
+		p.queue.Acked(d, now)
+	case errors.Is(err, nats.ErrTooLarge) && !d.TooLarge:
+		p.queue.TooLarge(d, now)
+	default:
+		p.queue.Failed(d, now.Add(Backoff(d.Attempt)))
+	}
+	p.mu.Unlock()
+	if err != nil {
+		p.Logger.DebugContext(ctx, "publish observation failed",
+			append(keyAttrs(d.Key), slog.Int("attempt", d.Attempt), slog.String("error", err.Error()))...)
+	}
+	signal(p.wake)
+	signal(p.settled)
+}
+
+// encode makes the message of an observation, or of its rejection if it is too large.
+func (p *pipeline) encode(ctx context.Context, d delivery.Delivery, b *batch) (*natsgo.Msg, error) {
+	message, err := p.reporter.Observed(d)
+	if err != nil {
+		return nil, err
+	}
+	msg, err := encode(message, b.parent)
+	if err != nil {
+		return nil, err
+	}
+	limit := min(p.MaxMessage, p.Publisher.Limit())
+	size := nats.Size(msg)
+	if size <= limit && !d.TooLarge {
+		return msg, nil
+	}
+	p.Metrics.rejected.Inc()
+	p.Logger.WarnContext(ctx, "rejected an object that is too large to publish",
+		append(keyAttrs(d.Key), slog.Int("size_bytes", size), slog.Int("limit_bytes", limit))...)
+	if message, err = p.reporter.Rejected(d, size, limit); err != nil {
+		return nil, err
+	}
+	return encode(message, b.parent)
+}
+
+func (b *batch) begin(ctx context.Context, tracer trace.Tracer) {
+	if b.span != nil {
+		return
+	}
+	ctx, span := tracer.Start(ctx, "publish observations", trace.WithSpanKind(trace.SpanKindProducer)) //nolint:spancheck // end ends it
+	b.span, b.count, b.parent = span, 0, traceParent(ctx)
+} //nolint:spancheck // end ends it
+
+func (b *batch) end() {
+	if b.span == nil {
+		return
+	}
+	b.span.SetAttributes(attribute.Int("messaging.batch.message_count", b.count))
+	b.span.End()
+	b.span = nil
+}
+
+// encode makes the NATS message of an event. Parent is its traceparent, empty for none.
+func encode(message report.Message, parent string) (*natsgo.Msg, error) {
+	if parent != "" {
+		message.Event.SetExtension(event.TraceParent, parent)
+	}
+	msg, err := event.Encode(message.Event, message.Subject)
+	if err != nil {
+		return nil, fmt.Errorf("encode the message for %s: %w", message.Subject, err)
+	}
+	return msg, nil
+}
+
+// traceParent returns the traceparent of a recorded trace, else an empty string.
+func traceParent(ctx context.Context) string {
+	if !trace.SpanContextFromContext(ctx).IsSampled() {
+		return ""
+	}
+	header := natsgo.Header{}
+	telemetry.Inject(ctx, header)
+	return header.Get(event.TraceParent)
+}
+
+// publishOnce publishes an event and waits for its acknowledgement.
+func (s *Session) publishOnce(ctx context.Context, message report.Message) error {
+	msg, err := encode(message, traceParent(ctx))
+	if err != nil {
+		return err
+	}
+	return s.Publisher.PublishSync(ctx, msg)
+}
+
+// publishUntilStored publishes an event until it is acknowledged. It may be stored more than once.
+func (s *Session) publishUntilStored(ctx context.Context, message report.Message) error {
+	for n := 1; ; n++ {
+		if err := s.Publisher.Connected(ctx); err != nil {
+			return err
+		}
+		err := s.publishOnce(ctx, message)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		s.Logger.DebugContext(ctx, "publish failed; retrying",
+			slog.String("event_id", message.Event.ID()), slog.String("error", err.Error()))
+		s.sleep(ctx, n)
+	}
+}

@@ -1,0 +1,245 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/utils/clock"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/watcher/filter"
+	"lockstep.internal/services/watcher/kube"
+	"lockstep.internal/services/watcher/nats"
+	"lockstep.internal/services/watcher/report"
+)
+
+const (
+	minDelay = 100 * time.Millisecond
+	// MaxDelay is the longest delay of [Backoff].
+	MaxDelay = 30 * time.Second
+	// configTimeout is how long a session waits for the agent's configuration before its first resync.
+	configTimeout = 5 * time.Second
+	// catchUpTimeout is how long a full resync waits for a watch that lags behind its lists.
+	catchUpTimeout = 2 * time.Second
+)
+
+// ErrVersionsDecreased ends a session: the cluster no longer has the history that the session knows.
+var ErrVersionsDecreased = errors.New("resource versions decreased: the cluster was restored from a backup")
+
+// Options of a session. All fields are required unless they name a default.
+type Options struct {
+	Cluster   *kube.Client
+	Publisher *nats.Publisher
+	Control   *nats.Control
+	// Reporter of events without a scope.
+	Reporter report.Reporter
+	// Cause and Interval of the full resyncs.
+	Cause    events.ResyncCause
+	Interval time.Duration
+	// Workloads to report besides workspaces. Defaults to none.
+	Workloads *Workloads
+	// Window is the maximum of messages in flight.
+	Window int
+	// MaxMessage is the largest message in bytes.
+	MaxMessage int
+	// TickInterval is the time between ticks.
+	TickInterval time.Duration
+	Clock        clock.WithTicker
+	Logger       *slog.Logger
+	Tracer       trace.Tracer
+	Metrics      *Metrics
+	// Drain ends the wait for messages in flight when the session ends.
+	Drain context.Context //nolint:containedctx // it outlives the context of the session
+}
+
+// Workloads selects workloads to report, and the prefixes of the annotations to report.
+type Workloads struct {
+	Selection   filter.Selection
+	Annotations []string
+}
+
+// Session is one leader session. Its methods may be called from any goroutine.
+type Session struct {
+	Options
+
+	// Static after construction.
+	pipelines []*pipeline
+	window    chan struct{}   // one element for each message in flight
+	ctx       context.Context //nolint:containedctx // of the session, for Run
+	abandon   context.CancelCauseFunc
+
+	running  sync.WaitGroup
+	revision int // of the configuration, 0 before any; owned by Control
+}
+
+// New makes a session that lasts until ctx is done. [Session.Run] runs it once.
+func New(ctx context.Context, options Options) *Session {
+	s := &Session{Options: options, window: make(chan struct{}, options.Window)}
+	s.ctx, s.abandon = context.WithCancelCause(ctx)
+	s.pipelines = append(s.pipelines, s.workspaces())
+	if options.Workloads != nil {
+		s.pipelines = append(s.pipelines, s.workloads(*options.Workloads))
+	}
+	return s
+}
+
+// Run reports until the session's context is done or the session is abandoned. It returns the cause.
+func (s *Session) Run() error {
+	ctx := s.ctx
+	defer s.abandon(nil)
+	for _, p := range s.pipelines {
+		if err := p.start(ctx); err != nil {
+			s.abandon(fmt.Errorf("watch the cluster: %w", err))
+		}
+	}
+	s.running.Go(func() { s.Control.Run(ctx, s) })
+	s.running.Go(func() { s.tick(ctx) })
+	s.running.Go(func() {
+		var publishing sync.WaitGroup
+		for _, p := range s.pipelines {
+			publishing.Go(func() { p.publish(ctx) })
+		}
+		publishing.Wait()
+		s.drain()
+	})
+	s.running.Wait()
+	return context.Cause(ctx) //nolint:wrapcheck // the cause of abandon
+}
+
+// Configure implements [nats.Handler]. The first configuration applies to the first resyncs. Each later
+// one causes a resync of every pipeline.
+func (s *Session) Configure(ctx context.Context, cfg events.AgentConfig) <-chan struct{} {
+	if cfg.ConfigRevision <= s.revision {
+		return nil
+	}
+	s.revision = cfg.ConfigRevision
+	interval := time.Duration(cfg.FullResyncIntervalMs) * time.Millisecond
+	s.Logger.InfoContext(ctx, "applied the agent's configuration",
+		slog.Int("revision", cfg.ConfigRevision), slog.Duration("full_resync_interval", interval))
+	ended := make([]<-chan struct{}, 0, len(s.pipelines))
+	for _, p := range s.pipelines {
+		if resynced := p.configure(interval); resynced != nil {
+			ended = append(ended, resynced)
+		}
+	}
+	return s.all(ctx, ended)
+}
+
+// Resync implements [nats.Handler]. Every pipeline answers.
+func (s *Session) Resync(ctx context.Context, request events.ResyncRequested) <-chan struct{} {
+	s.Logger.InfoContext(ctx, "received a request for a full resync",
+		slog.String("nonce", request.Nonce), slog.String("cause", string(request.Cause)))
+	ended := make([]<-chan struct{}, 0, len(s.pipelines))
+	for _, p := range s.pipelines {
+		ended = append(ended, p.request(events.ResyncCauseRequested, request.Nonce))
+	}
+	return s.all(ctx, ended)
+}
+
+// all returns a channel that is closed when all channels are; nil for none.
+func (s *Session) all(ctx context.Context, channels []<-chan struct{}) <-chan struct{} {
+	switch len(channels) {
+	case 0:
+		return nil
+	case 1:
+		return channels[0]
+	}
+	closed := make(chan struct{})
+	s.running.Go(func() {
+		for _, c := range channels {
+			select {
+			case <-c:
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(closed)
+	})
+	return closed
+}
+
+// tick publishes the time at once and at each interval. A failed tick is not retried: the next one
+// supersedes it.
+func (s *Session) tick(ctx context.Context) {
+	ticker := s.Clock.NewTicker(s.TickInterval)
+	defer ticker.Stop()
+	for {
+		message, err := s.Reporter.Tick(s.Clock.Now())
+		if err == nil {
+			err = s.publishOnce(ctx, message)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.Logger.DebugContext(ctx, "publish tick failed", slog.String("error", err.Error()))
+		}
+		select {
+		case <-ticker.C():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sleep waits for the delay before the n-th retry.
+func (s *Session) sleep(ctx context.Context, n int) {
+	timer := s.Clock.NewTimer(Backoff(n))
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+}
+
+// Backoff returns the delay before the n-th retry: it doubles up to [MaxDelay], with jitter.
+func Backoff(n int) time.Duration {
+	delay := MaxDelay
+	if n < 16 {
+		delay = min(minDelay<<max(n-1, 0), MaxDelay)
+	}
+	return delay/2 + rand.N(delay/2) //nolint:gosec // jitter
+}
+
+// Abandon ends the session with a cause.
+func (s *Session) Abandon(cause error) { s.abandon(cause) }
+
+// Objects returns the number of known objects.
+func (s *Session) Objects() int {
+	objects := 0
+	for _, p := range s.pipelines {
+		objects += p.objects()
+	}
+	return objects
+}
+
+// Backlog returns the number of objects to publish or in flight, and how long the oldest waits.
+func (s *Session) Backlog() (int, time.Duration) {
+	pending, age := 0, time.Duration(0)
+	for _, p := range s.pipelines {
+		n, oldest := p.pending()
+		if pending += n; n > 0 {
+			age = max(age, s.Clock.Since(oldest))
+		}
+	}
+	return pending, age
+}
+
+// Err returns why the session does not know the cluster, or nil.
+func (s *Session) Err() error {
+	errs := make([]error, 0, len(s.pipelines))
+	for _, p := range s.pipelines {
+		errs = append(errs, p.err())
+	}
+	return errors.Join(errs...)
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
