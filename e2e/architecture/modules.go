@@ -45,7 +45,7 @@ func identity(tree Tree, m Module) []string {
 		faults = append(faults, fmt.Sprintf("%s/go.mod: the module is called %s instead of %s", m.Dir, m.Path, Prefix+m.Dir))
 	}
 	if m.Go != tree.Go {
-		faults = append(faults, fmt.Sprintf("%s/go.mod: go %s, but go.work says %s", m.Dir, m.Go, tree.Go))
+		faults = append(faults, fmt.Sprintf("%s/go.mod: go %s, but go.work has %s", m.Dir, m.Go, tree.Go))
 	}
 	used, apart := slices.Contains(tree.Used, m.Dir), slices.Contains(outside(), m.Dir)
 	if used == apart {

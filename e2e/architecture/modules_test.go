@@ -74,11 +74,11 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		harm func(*architecture.Tree)
-		says string
+		want string
 	}{
 		{
 			"a module speaks another Go", func(tree *architecture.Tree) { tree.Modules[state].Go = "1.25.0" },
-			"services/state/go.mod: go 1.25.0, but go.work says 1.26.0",
+			"services/state/go.mod: go 1.25.0, but go.work has 1.26.0",
 		},
 		{
 			"a module is not called after its folder",
@@ -163,7 +163,7 @@ func TestFaultsOfModulesAreFound(t *testing.T) {
 			tree := sound()
 			c.harm(&tree)
 			faults := architecture.Modules(tree)
-			require.Contains(t, strings.Join(faults, "\n"), c.says)
+			require.Contains(t, strings.Join(faults, "\n"), c.want)
 		})
 	}
 }

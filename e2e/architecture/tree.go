@@ -171,7 +171,7 @@ func goEdit(into any, kind, file string) error {
 		return fmt.Errorf("read %s: %w", file, err)
 	}
 	if err := json.Unmarshal(out, into); err != nil {
-		return fmt.Errorf("understand what go says of %s: %w", file, err)
+		return fmt.Errorf("parse what go prints of %s: %w", file, err)
 	}
 	return nil
 }

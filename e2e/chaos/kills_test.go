@@ -157,7 +157,7 @@ func newUser(s *fixture.System, name string, seed uint64, stream int) *user {
 	t.Cleanup(transport.CloseIdleConnections)
 	return &user{
 		s: s, name: name, api: client.New(&http.Client{Transport: transport}, s.APIURL(), token.Msg.GetValue()),
-		dice: rand.New(rand.NewPCG(seed, uint64(stream))), limit: workspacesPerUser,
+		rng: rand.New(rand.NewPCG(seed, uint64(stream))), limit: workspacesPerUser,
 	}
 }
 

@@ -46,10 +46,10 @@ const (
 )
 
 // TestRollouts does random things to workloads while watcher and deploys are killed and NATS is
-// restarted, and compares what was told with what a watch of the API server saw. A thousand actions
+// restarted, and compares the facts with what a watch of the API server reported. A thousand actions
 // over 120 workloads take some five minutes on two cores:
 //
-//	LOCKSTEP_ROLLOUT_WORKLOADS=120 LOCKSTEP_ROLLOUT_ACTIONS=1000 go test . -run TestUnrest -count=1 -timeout 30m
+//	LOCKSTEP_ROLLOUT_WORKLOADS=120 LOCKSTEP_ROLLOUT_ACTIONS=1000 go test . -run TestRollouts -count=1 -timeout 30m
 func TestRollouts(t *testing.T) {
 	t.Parallel()
 	seed := seedOf(t)
@@ -60,7 +60,7 @@ func TestRollouts(t *testing.T) {
 		Programs:  fixture.BuildServices(t),
 		Configure: longLeases,
 	})
-	u := &rolloutChaos{System: s, dice: rand.New(rand.NewPCG(seed, 1))}
+	u := &rolloutChaos{System: s, rng: rand.New(rand.NewPCG(seed, 1))}
 	u.createWorkloads(workloads)
 
 	faults := []disruption{u.killDeploys, u.killDeploys, u.restartNATS, u.restartNATS}
@@ -110,8 +110,8 @@ func sizeOf(t testing.TB, variable string, otherwise int) int {
 type rolloutChaos struct {
 	*fixture.System
 
-	dice *rand.Rand
-	all  []*chaosWorkload
+	rng *rand.Rand
+	all []*chaosWorkload
 }
 
 // chaosWorkload is one workload and its last settings.
@@ -127,7 +127,7 @@ func (w *chaosWorkload) canComplete() bool {
 	return !w.paused && w.partition == 0 && w.image != fixture.NeverReadyImage
 }
 
-const chaosNamespace = "restless"
+const chaosNamespace = "chaos"
 
 func (u *rolloutChaos) createWorkloads(workloads int) {
 	t := u.T
@@ -242,12 +242,12 @@ func (u *rolloutChaos) run(ctx context.Context, actions int, sched *schedule) er
 		if err := sched.awaitTurn(ctx); err != nil {
 			return err
 		}
-		w := u.all[u.dice.IntN(len(u.all))]
+		w := u.all[u.rng.IntN(len(u.all))]
 		if err := u.act(ctx, w); err != nil {
 			return err
 		}
 		sched.changed(1)
-		if u.dice.IntN(3) == 0 && w.canComplete() {
+		if u.rng.IntN(3) == 0 && w.canComplete() {
 			if err := u.awaitComplete(ctx, w); err != nil {
 				return err
 			}
@@ -257,9 +257,9 @@ func (u *rolloutChaos) run(ctx context.Context, actions int, sched *schedule) er
 }
 
 func (u *rolloutChaos) act(ctx context.Context, w *chaosWorkload) error {
-	switch what := u.dice.IntN(24); {
+	switch what := u.rng.IntN(24); {
 	case what < 9:
-		return u.edit(ctx, w, fmt.Sprintf("registry.example/shop:%d", u.dice.IntN(6)))
+		return u.edit(ctx, w, fmt.Sprintf("registry.example/shop:%d", u.rng.IntN(6)))
 	case what < 11 && w.kind == "deployment":
 		return u.edit(ctx, w, fixture.NeverReadyImage)
 	case what < 13:
@@ -272,9 +272,9 @@ func (u *rolloutChaos) act(ctx context.Context, w *chaosWorkload) error {
 			),
 		)
 	case what < 15 && w.kind != "daemonset":
-		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+u.dice.IntN(4)))
+		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+u.rng.IntN(4)))
 	case what < 17 && w.kind != "daemonset": // as an autoscaler does
-		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+u.dice.IntN(4)), "scale")
+		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+u.rng.IntN(4)), "scale")
 	case what < 18 && w.kind == "deployment":
 		w.paused = !w.paused
 		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"paused":%t}}`, w.paused))
@@ -283,7 +283,7 @@ func (u *rolloutChaos) act(ctx context.Context, w *chaosWorkload) error {
 	case what < 21 && w.kind == "deployment" && w.canComplete():
 		return u.deleteSet(ctx, w)
 	case what < 21 && w.kind == "statefulset":
-		w.partition = u.dice.IntN(3)
+		w.partition = u.rng.IntN(3)
 		return u.patch(ctx, w, fmt.Sprintf(`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}`, w.partition))
 	case what < 22 && w.kind != "daemonset":
 		// A DaemonSet's controller may wait five minutes for a pod that was deleted before it saw it.
@@ -510,7 +510,7 @@ func (u *rolloutChaos) requireFactsMatchAPIServer() {
 		len(u.outages()),
 	)
 	require.GreaterOrEqual(t, len(u.outages()), watcherKills, "the API server saw the watcher die")
-	require.GreaterOrEqual(t, rollouts, len(u.all), "the API server was heard")
+	require.GreaterOrEqual(t, rollouts, len(u.all), "the API server reported workloads")
 }
 
 // saveRecords writes what the API server and the services reported, for the analysis of a failure.

@@ -37,7 +37,7 @@ type user struct {
 	s      *fixture.System
 	api    *client.API
 	name   string
-	dice   *rand.Rand
+	rng    *rand.Rand
 	limit  int // of workspaces
 	own    []*ownedWorkspace
 	calls  []history.Call
@@ -90,10 +90,10 @@ type act struct {
 
 // change makes one change and the failures that go with it.
 func (u *user) change(ctx context.Context) error {
-	if len(u.own) < u.limit && (len(u.own) == 0 || u.dice.IntN(3) == 0) {
+	if len(u.own) < u.limit && (len(u.own) == 0 || u.rng.IntN(3) == 0) {
 		return u.create(ctx)
 	}
-	w := u.own[u.dice.IntN(len(u.own))]
+	w := u.own[u.rng.IntN(len(u.own))]
 	acts := []act{
 		{8, u.updateImage},
 		{8, u.updateNumber},
@@ -108,7 +108,7 @@ func (u *user) change(ctx context.Context) error {
 	for _, a := range acts {
 		total += a.weight
 	}
-	pick := u.dice.IntN(total)
+	pick := u.rng.IntN(total)
 	at := slices.IndexFunc(acts, func(a act) bool {
 		pick -= a.weight
 		return pick < 0
@@ -116,7 +116,7 @@ func (u *user) change(ctx context.Context) error {
 	if err := acts[at].do(ctx, w); err != nil {
 		return err
 	}
-	switch u.dice.IntN(8) {
+	switch u.rng.IntN(8) {
 	case 0, 1:
 		return u.settle(ctx, w)
 	case 2:
@@ -182,7 +182,7 @@ func (u *user) updateImage(ctx context.Context, w *ownedWorkspace) error {
 		fixture.MissingImage,
 		fixture.CrashingImage,
 	}
-	image := images[u.dice.IntN(len(images))]
+	image := images[u.rng.IntN(len(images))]
 	return u.update(ctx, w, image != w.image, &statev1.WorkspaceOverrides{Image: image}, func() { w.image = image })
 }
 

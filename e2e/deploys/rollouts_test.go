@@ -21,7 +21,7 @@ import (
 func requireFactsMatchAPIServer(s *fixture.System) {
 	s.T.Helper()
 	truth := s.Recorder.Truth()
-	require.Greater(s.T, len(truth), 20, "the API server was heard")
+	require.NotEmpty(s.T, truth, "the API server reported workloads")
 	require.Empty(s.T, history.Rollouts(fixture.HistoryRecords(s.Records(topology.FamilyDeploy)), truth, nil))
 }
 

@@ -101,7 +101,7 @@ func TestScalingByAutoscaler(t *testing.T) {
 
 // requireScalingDurations checks the durations of all scalings.
 func requireScalingDurations(s *fixture.System) {
-	started, took := map[string]events.DeployFact{}, 0
+	started := map[string]events.DeployFact{}
 	for _, f := range s.AllFacts() {
 		switch key := f.Workload.UID; f.Fact {
 		case events.FactScaleStarted:
@@ -114,9 +114,7 @@ func requireScalingDurations(s *fixture.System) {
 			require.NotNil(s.T, f.DurationMs)
 			require.Equal(s.T, f.ObservedAt.Sub(begun.ObservedAt).Milliseconds(), int64(*f.DurationMs))
 			delete(started, key)
-			took++
 		default: // not about scaling
 		}
 	}
-	require.Positive(s.T, took)
 }

@@ -69,9 +69,9 @@ func TestCalls(t *testing.T) {
 		{
 			"refused and done", stoppedOnce,
 			[]history.Call{made, {Workspace: id, Refused: true}},
-			"by a user, whom nobody heard asking",
+			"by a user without a call",
 		},
-		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user, whom nobody heard asking"},
+		{"asked by nobody", func(b *book) { b.created() }, nil, "by a user without a call"},
 		{
 			"answers go back", stoppedOnce,
 			[]history.Call{made, stop, {Workspace: id, What: "stop", Revision: 1}},

@@ -60,7 +60,7 @@ func Calls(calls []Call, published []Record) Findings {
 	for id, of := range all {
 		for _, w := range of {
 			if w.user && w.revision > last[id] {
-				f.addf("workspace %s, revision %d: %s by a user, whom nobody heard asking", id, w.revision, w.what)
+				f.addf("workspace %s, revision %d: %s by a user without a call", id, w.revision, w.what)
 			}
 		}
 	}

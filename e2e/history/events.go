@@ -44,7 +44,7 @@ func (c *eventCheck) check(r Record) error {
 		return fmt.Errorf("is no event: %w", err)
 	}
 	if err := events.Validate(e.Type(), e.Data()); err != nil {
-		return fmt.Errorf("is not what its schema says: %w", err)
+		return fmt.Errorf("does not fit its schema: %w", err)
 	}
 	subject := c.subjects[e.Type()]
 	if subject == nil {

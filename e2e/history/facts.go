@@ -99,7 +99,7 @@ func factOf(r Record) (events.DeployFact, error) {
 		return fact, fmt.Errorf("is no fact: %w", err)
 	}
 	if err := events.Validate(events.TypeDeployFact, data); err != nil {
-		return fact, fmt.Errorf("is not what its schema says: %w", err)
+		return fact, fmt.Errorf("does not fit its schema: %w", err)
 	}
 	return fact, nil
 }

@@ -29,7 +29,7 @@ func Outages(versions []ObjectVersion, deadline time.Duration) []Outage {
 		}
 		spec := lease.Spec
 		if spec.HolderIdentity == nil || *spec.HolderIdentity == "" {
-			leader = "" // given back; what it says of the time is of no leader
+			leader = "" // released: its renew time belongs to no leader
 			continue
 		}
 		now := spec.RenewTime.Time

@@ -96,7 +96,7 @@ func TestRollouts(t *testing.T) {
 			lifecycle(undone), nil,
 			"is published to be completed",
 		},
-		"completed, and not said": {
+		"completed without a fact": {
 			[]history.Record{started, fact(t, 2, events.FactSuperseded, "1", one)},
 			lifecycle(done, second), nil, "is published to be superseded",
 		},
@@ -137,9 +137,9 @@ func TestRollouts(t *testing.T) {
 		"begun when its template was written": {starts(by(written, 0)), timed, nil, ""},
 		"begun when nobody wrote":             {starts(by(written, 1)), timed, nil, "is published to be started at"},
 		"begun who knows when":                {starts(by(written, 1), concluded), timed, nil, ""},
-		"ended when its controller said":      {ends(by(condition, 3), took), timed, nil, ""},
-		"ended when nobody said":              {ends(by(condition, 4), took), timed, nil, "is published to be completed at"},
-		"took as long as the cluster says": {ends(by(condition, 3),
+		"ended at the time of its controller": {ends(by(condition, 3), took), timed, nil, ""},
+		"ended at another time":               {ends(by(condition, 4), took), timed, nil, "is published to be completed at"},
+		"took as long as in the cluster": {ends(by(condition, 3),
 			func(f *events.DeployFact) { f.DurationMs = new(2000) }), timed, nil, ""},
 		"took too long": {ends(by(condition, 3),
 			func(f *events.DeployFact) { f.DurationMs = new(3000) }), timed, nil, "took 2000 ms"},

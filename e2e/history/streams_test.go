@@ -27,14 +27,14 @@ func TestEvents(t *testing.T) {
 		{"no event", func(b *book) {
 			b.all = append(b.all, history.Record{Subject: "lockstep.local.applied.6." + id, Data: []byte("{}")})
 		}, "is no event"},
-		{"not as its schema says", func(b *book) {
+		{"does not fit its schema", func(b *book) {
 			b.add(
 				cell.Applied(agent, id),
 				event.AgentSource(string(cell), agent, "dispatcher"),
 				events.TypeApplied,
 				map[string]any{},
 			)
-		}, "is not what its schema says"},
+		}, "does not fit its schema"},
 		{"another's subject", func(b *book) {
 			b.add(cell.Desired(agent, id), event.AgentSource(string(cell), agent, "dispatcher"), events.TypeApplied, good)
 		}, "is no subject of"},

@@ -26,8 +26,8 @@ func TestClusters(t *testing.T) {
 	now := &fixture.Clock{}
 	s := fixture.Start(t, now.For("region"))
 	r := newSecondCluster(s, "region")
-	about := func(says string, test func(r *secondCluster)) fixture.Case {
-		return fixture.Case{Name: says, Test: func(s *fixture.System) { test(r.in(s.T)) }}
+	about := func(name string, test func(r *secondCluster)) fixture.Case {
+		return fixture.Case{Name: name, Test: func(s *fixture.System) { test(r.in(s.T)) }}
 	}
 	s.Sequence(
 		about("an unreachable cluster delays nobody", unreachableClusterDelaysNobody),
@@ -46,12 +46,12 @@ func unreachableClusterDelaysNobody(r *secondCluster) {
 	var waiting *fixture.Workspace
 	r.stoppedDuring(func() {
 		stopping := there.Stop()
-		waiting = r.Create("born-there", fixture.GoodImage)
-		born := r.primary.CreateRunning("born-here")
+		waiting = r.Create("created-there", fixture.GoodImage)
+		created := r.primary.CreateRunning("created-here")
 		here.Stop()
 		here.AwaitStopped()
-		born.Restart()
-		born.AwaitRestarted()
+		created.Restart()
+		created.AwaitRestarted()
 		require.Zero(t, waiting.Get().GetAppliedRevision())
 		require.Less(t, there.Get().GetAppliedRevision(), stopping.GetDesiredRevision())
 		require.Contains(t, waiting.AwaitError("Unreachable").GetMessage(), "the cluster cannot be reached")
@@ -80,13 +80,13 @@ func recreatedClusterIsRepopulated(r *secondCluster) {
 		statev1.ActualState_ACTUAL_STATE_STOPPED,
 	)
 
-	var born *fixture.Workspace
+	var created *fixture.Workspace
 	r.stoppedDuring(func() {
 		r.replaceStore("")
 		leaving.Terminate()
-		born = r.Create("recreated-born", fixture.GoodImage)
+		created = r.Create("recreated-created", fixture.GoodImage)
 	})
-	born.AwaitRunning()
+	created.AwaitRunning()
 	leaving.AwaitTerminated()
 	running.Await("Running anew", ran)
 	stopped.Await("Stopped anew", rested)
@@ -129,17 +129,17 @@ func restoredClusterConverges(now *fixture.Clock) func(r *secondCluster) {
 		started.AwaitRunning()
 		ended.Terminate()
 		ended.AwaitTerminated()
-		born := r.CreateRunning("restored-born")
-		before, epoch, pod := r.version(), r.epoch(), born.PodUID()
-		again := redispatched(born, statev1.ActualState_ACTUAL_STATE_RUNNING)
+		created := r.CreateRunning("restored-created")
+		before, epoch, pod := r.version(), r.epoch(), created.PodUID()
+		again := redispatched(created, statev1.ActualState_ACTUAL_STATE_RUNNING)
 
 		r.stoppedDuring(func() {
 			r.replaceStore(older)
 			now.Advance(time.Hour) // what ended a moment ago may only be seen late
 		})
 		require.Less(t, r.version(), before, "versions went back")
-		born.Await("Running anew", again)
-		require.NotEqual(t, pod, born.PodUID())
+		created.Await("Running anew", again)
+		require.NotEqual(t, pod, created.PodUID())
 		require.Greater(t, r.epoch(), epoch)
 		awaitReplicas(stopped, 0)
 		stopped.AwaitStopped()

@@ -30,7 +30,7 @@ type natsProxy struct {
 	pass  chan struct{} // closed when it is opened
 }
 
-// action says what the proxy does at a message.
+// action is what the proxy does at a message.
 type action int
 
 const (
@@ -74,7 +74,7 @@ func (g *natsProxy) credentialsThrough(t testing.TB, credentialsFile string) str
 	return file
 }
 
-// arm holds the client's messages at the first one for which decide says so. The returned channel
+// arm holds the client's messages at the first one for which decide returns a hold. The returned channel
 // is closed then.
 func (g *natsProxy) arm(stops func(message []byte) action) <-chan struct{} {
 	g.mu.Lock()

@@ -34,7 +34,7 @@ func withoutServices(s *fixture.System, services []string, do func()) {
 func stoppedDispatcherCatchesUp(s *fixture.System) {
 	t := s.T
 	w := s.CreateRunning("dispatcher-away")
-	var born *fixture.Workspace
+	var created *fixture.Workspace
 	var last *statev1.Workspace
 	withoutServices(s, []string{s.DispatcherName()}, func() {
 		w.Stop()
@@ -42,12 +42,12 @@ func stoppedDispatcherCatchesUp(s *fixture.System) {
 		w.Start()
 		w.Update(&statev1.WorkspaceOverrides{Image: fixture.GoodImage})
 		last = w.Stop()
-		born = s.Create("born-without-dispatcher", fixture.GoodImage)
+		created = s.Create("created-without-dispatcher", fixture.GoodImage)
 		require.Equal(t, statev1.ActualState_ACTUAL_STATE_RUNNING, w.Get().GetActualState())
 		require.Len(t, w.Pods(), 1)
 	})
 	w.AwaitStopped()
-	born.AwaitRunning()
+	created.AwaitRunning()
 	require.Equal(
 		t,
 		[]int{1, int(last.GetDesiredRevision())},
@@ -76,9 +76,9 @@ func appliedRevisions(s *fixture.System, w *fixture.Workspace) []int {
 func stoppedWatcherCatchesUp(s *fixture.System) {
 	t := s.T
 	w := s.CreateRunning("watcher-away")
-	var born *fixture.Workspace
+	var created *fixture.Workspace
 	withoutServices(s, []string{s.WatcherName()}, func() {
-		born = s.Create("born-without-watcher", fixture.GoodImage)
+		created = s.Create("created-without-watcher", fixture.GoodImage)
 		stopping := w.Stop()
 		unseen := w.Await(
 			"applied",
@@ -88,7 +88,7 @@ func stoppedWatcherCatchesUp(s *fixture.System) {
 		awaitReplicas(w, 0)
 	})
 	w.AwaitStopped()
-	born.AwaitRunning()
+	created.AwaitRunning()
 }
 
 func stoppedStateCatchesUp(s *fixture.System) {
@@ -108,7 +108,7 @@ func apiAcceptsChangesWithoutNATS(s *fixture.System) {
 	pod := w.PodUID()
 	s.NATS().Down()
 	w.Restart()
-	broken := s.Create("born-without-nats", fixture.MissingImage)
+	broken := s.Create("created-without-nats", fixture.MissingImage)
 	require.NoError(t, s.NATS().Restart())
 	w.AwaitNewPod(pod)
 	w.AwaitRunning()
@@ -147,10 +147,10 @@ func deletedDeploymentIsRecreated(s *fixture.System) {
 	t := s.T
 	w := s.CreateRunning("loses-deployment")
 	was, claim := w.Deployment().UID, w.Claim().UID
-	story := w.Events()
-	story.Until(events.ActualStateRunning)
+	reader := w.Events()
+	reader.Until(events.ActualStateRunning)
 	w.DeleteDeployment()
-	seen := story.Until(events.ActualStateRunning)
+	seen := reader.Until(events.ActualStateRunning)
 	require.Equal(t, events.ActualStateUnknown, seen.States[0], "noticed at once")
 	require.NotEmpty(t, seen.DesiredChanges)
 	require.Equal(t, new(events.DesiredStateCauseRedispatch), seen.DesiredChanges[0].Cause)

@@ -32,7 +32,7 @@ func TestRestoredNATS(t *testing.T) {
 	leaving.Terminate()
 	stopped.Stop()
 	changed.Update(&statev1.WorkspaceOverrides{Image: fixture.OtherGoodImage})
-	born := s.CreateRunning("born-after-the-copy")
+	created := s.CreateRunning("created-after-the-copy")
 	project := s.NewProject("late")
 	late, err := s.AddAgent(t.Context(), project, "late", s.Kubeconfig())
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestRestoredNATS(t *testing.T) {
 	pods := map[*fixture.Workspace]any{
 		kept:    kept.PodUID(),
 		changed: changed.PodUID(),
-		born:    born.PodUID(),
+		created: created.PodUID(),
 		foreign: foreign.PodUID(),
 	}
 
@@ -71,13 +71,13 @@ func TestRestoredNATS(t *testing.T) {
 	kept.Restart()
 	stopped.Start()
 	foreign.Stop()
-	born.Terminate()
+	created.Terminate()
 	changed.Update(&statev1.WorkspaceOverrides{Image: fixture.GoodImage})
 	kept.AwaitRestarted()
 	stopped.AwaitRunning()
 	foreign.AwaitStopped()
-	born.AwaitTerminated()
-	born.RequireGone()
+	created.AwaitTerminated()
+	created.RequireGone()
 	changed.AwaitRunning()
 	s.RequireConverged()
 	fixture.RequireConsistentEvents(s)

@@ -77,8 +77,8 @@ func changesDuringResyncAreKept(s *fixture.System, between *natsProxy, name stri
 		require.FailNow(t, "no full resync begins")
 	}
 
-	born := s.Create("born-"+name, fixture.GoodImage)
-	born.Await(
+	created := s.Create("created-"+name, fixture.GoodImage)
+	created.Await(
 		"applied",
 		func(now *statev1.Workspace) bool { return now.GetAppliedRevision() == now.GetDesiredRevision() },
 	)
@@ -90,14 +90,14 @@ func changesDuringResyncAreKept(s *fixture.System, between *natsProxy, name stri
 	between.release()
 	require.NoError(t, <-started)
 
-	born.AwaitRunning()
+	created.AwaitRunning()
 	stopped.AwaitStopped()
 	broken.AwaitFailed("CrashLoopBackOff")
 	broken.BreakPod("")
 	broken.AwaitRunning()
 	leaving.RequireGone()
 	requireResynced(s)
-	for _, w := range []*fixture.Workspace{born, stopped, leaving, broken} {
+	for _, w := range []*fixture.Workspace{created, stopped, leaving, broken} {
 		require.Empty(t, redispatches(s, w), "no workspace is reported lost: %s", w.Name)
 	}
 }

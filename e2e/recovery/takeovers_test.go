@@ -99,11 +99,11 @@ func secondDispatcherTakesOver(s *fixture.System) {
 	takenOver := killLeader(s, s.DispatcherName())
 	pod := w.PodUID()
 	w.Restart()
-	born := s.Create("born-between-leaders", fixture.GoodImage)
+	created := s.Create("created-between-leaders", fixture.GoodImage)
 	takenOver()
 	w.AwaitRestarted()
 	require.NotEqual(t, pod, w.PodUID())
-	born.AwaitRunning()
+	created.AwaitRunning()
 	leaving.AwaitTerminated()
 	leaving.RequireGone()
 	require.NoError(t, s.StartService(t.Context(), s.DispatcherName()), "it stands by now")
@@ -132,7 +132,7 @@ func secondStateServesAndTakesOver(s *fixture.System) {
 		}
 		require.NoError(t, <-killed)
 		here.AwaitRunning()
-		staying.CreateRunning("born-without-" + map[string]string{stack.State: "first", replica: "second"}[dying])
+		staying.CreateRunning("created-without-" + map[string]string{stack.State: "first", replica: "second"}[dying])
 		// The remaining replica now authorizes connections.
 		require.NoError(t, s.Restart(t.Context(), s.DispatcherName()))
 		require.NoError(t, s.StartService(t.Context(), dying))

@@ -131,7 +131,7 @@ func TestRelayClientGo(t *testing.T) {
 
 	fixture.AwaitCluster(
 		t,
-		"both are told",
+		"both are reported",
 		func(context.Context) (bool, error) { return len(connected(s, s.AgentID)) >= 2, nil },
 	)
 	user := func(id int64) events.RequestCaller {
@@ -218,8 +218,8 @@ func TestRelayForwardsBytes(t *testing.T) {
 	}, fixture.Timeout, time.Second)
 	require.Contains(t, cli.Fails(4, "relay", "forward", "bytes", "other", "--stdio"), `has no target "other"`)
 	require.Eventually(t, func() bool { // and the relay of the reader
-		code, _, says := readerCLI.Run("relay", "forward", "bytes", "sink", "--stdio")
-		return code == 4 && strings.Contains(says, "needs the role developer")
+		code, _, stderr := readerCLI.Run("relay", "forward", "bytes", "sink", "--stdio")
+		return code == 4 && strings.Contains(stderr, "needs the role developer")
 	}, fixture.Timeout, time.Second)
 
 	forwarding := cli.Start("relay", "forward", "bytes", "sink")
@@ -359,7 +359,7 @@ func connected(s *fixture.System, agent int64) []string {
 func awaitDisconnected(s *fixture.System, agent int64, connection string) events.AgentDisconnected {
 	s.T.Helper()
 	var found events.AgentDisconnected
-	fixture.AwaitCluster(s.T, "the end of connection "+connection+" is told", func(context.Context) (bool, error) {
+	fixture.AwaitCluster(s.T, "the end of connection "+connection+" is reported", func(context.Context) (bool, error) {
 		all := ofAgent[events.AgentDisconnected](s, agent, events.TypeAgentDisconnected)
 		i := slices.IndexFunc(all, func(e events.AgentDisconnected) bool { return e.ConnectionID == connection })
 		if i >= 0 {
@@ -384,7 +384,7 @@ func requests(s *fixture.System, agent int64) []events.AgentRequest {
 func awaitRequest(s *fixture.System, agent int64, what string, is func(events.AgentRequest) bool) events.AgentRequest {
 	s.T.Helper()
 	var found events.AgentRequest
-	fixture.AwaitCluster(s.T, what+" is told", func(context.Context) (bool, error) {
+	fixture.AwaitCluster(s.T, what+" is reported", func(context.Context) (bool, error) {
 		all := requests(s, agent)
 		i := slices.IndexFunc(all, is)
 		if i >= 0 {

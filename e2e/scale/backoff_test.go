@@ -25,13 +25,13 @@ const failingSize = 1000
 // start and stop meanwhile.
 func TestBackoffDelaysNobody(t *testing.T) {
 	s := shared.Exclusive(t)
-	refuseNamespaces(s, fmt.Sprintf("ws-%d-troubled-", s.AgentID))
+	refuseNamespaces(s, fmt.Sprintf("ws-%d-failing-", s.AgentID))
 	begun := time.Now()
-	troubled := newWorkspaceGroup(s, "troubled", failingSize, s.AgentID)
-	t.Logf("%d workspaces asked for in %s", len(troubled), time.Since(begun).Round(time.Millisecond))
-	troubled.await("Error", func(now *statev1.Workspace) bool {
+	failing := newWorkspaceGroup(s, "failing", failingSize, s.AgentID)
+	t.Logf("%d workspaces asked for in %s", len(failing), time.Since(begun).Round(time.Millisecond))
+	failing.await("Error", func(now *statev1.Workspace) bool {
 		return now.GetActualState() == statev1.ActualState_ACTUAL_STATE_ERROR && now.GetReason() == "AdmissionRefused" &&
-			strings.Contains(now.GetMessage(), "no room for the troubled")
+			strings.Contains(now.GetMessage(), "no room for the failing")
 	})
 	t.Logf("all were refused once %s after the first was asked for", time.Since(begun).Round(time.Millisecond))
 
@@ -60,7 +60,7 @@ func TestBackoffDelaysNobody(t *testing.T) {
 
 	attempts := 0
 	failures := s.Failures(s.AgentID)
-	for _, w := range troubled {
+	for _, w := range failing {
 		fixture.RequireBackOff(t, failures[w.ID])
 		attempts += len(failures[w.ID])
 	}
@@ -71,7 +71,7 @@ func TestBackoffDelaysNobody(t *testing.T) {
 func refuseNamespaces(s *fixture.System, prefix string) {
 	s.T.Helper()
 	t, admission := s.T, s.Kube.AdmissionregistrationV1()
-	name := metav1.ObjectMeta{Name: "no-troubled"}
+	name := metav1.ObjectMeta{Name: "no-failing"}
 	_, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{
 		ObjectMeta: name,
 		Spec: admissionv1.ValidatingAdmissionPolicySpec{
@@ -90,7 +90,7 @@ func refuseNamespaces(s *fixture.System, prefix string) {
 					Expression: "!object.metadata.name.startsWith(" + strconv.Quote(
 						prefix,
 					) + ")",
-					Message: "there is no room for the troubled",
+					Message: "there is no room for the failing",
 				},
 			},
 		},

@@ -25,7 +25,7 @@ func TestConvergence(t *testing.T) {
 		agents = append(agents, agent.ID)
 	}
 	begun := time.Now()
-	all := newWorkspaceGroup(s, "crowd", groupSize, agents...)
+	all := newWorkspaceGroup(s, "group", groupSize, agents...)
 	t.Logf("%d workspaces asked for in %s", len(all), time.Since(begun).Round(time.Millisecond))
 	all.await("Running", fixture.Settled(statev1.ActualState_ACTUAL_STATE_RUNNING))
 	t.Logf("Running %s after the first was asked for", time.Since(begun).Round(time.Millisecond))

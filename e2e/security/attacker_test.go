@@ -172,7 +172,7 @@ func (i *attacker) requireNothingReceived() {
 	if pending > 0 {
 		msg, err := i.stolen.NextMsg(time.Second)
 		require.NoError(i.t, err)
-		require.FailNow(i.t, "the intruder has got an answer", "%s: %v %s", msg.Subject, msg.Header, msg.Data)
+		require.FailNow(i.t, "the attacker has got an answer", "%s: %v %s", msg.Subject, msg.Header, msg.Data)
 	}
 	for len(i.complaints) > 0 {
 		if complaint := <-i.complaints; !i.isTraceSubject(complaint) {
@@ -185,8 +185,8 @@ func (i *attacker) requireNothingReceived() {
 // recorder records what arrives in somebody's inboxes. The owner's name is known to everyone, the
 // rest of a real inbox to nobody.
 type recorder struct {
-	mu    sync.Mutex
-	heard []string
+	mu       sync.Mutex
+	received []string
 }
 
 // guessedInbox is the part of inbox names that the attacker guesses. Real ones end in 22 random
@@ -199,7 +199,7 @@ func record(t testing.TB, conn *nats.Conn, subject string) *recorder {
 	_, err := conn.Subscribe(subject, func(msg *nats.Msg) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.heard = append(e.heard, fmt.Sprintf("%s: %v %s", msg.Subject, msg.Header, msg.Data))
+		e.received = append(e.received, fmt.Sprintf("%s: %v %s", msg.Subject, msg.Header, msg.Data))
 	})
 	require.NoError(t, err)
 	require.NoError(t, conn.FlushTimeout(fixture.Timeout))
@@ -209,5 +209,5 @@ func record(t testing.TB, conn *nats.Conn, subject string) *recorder {
 func (e *recorder) all() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]string{}, e.heard...)
+	return append([]string{}, e.received...)
 }

@@ -101,7 +101,7 @@ func (s *isolationScenario) attempts() []attack {
 			func(i *attacker) { i.publishWithReplies(ownRequests(i, "INFO"), s.replies(), nil) },
 		},
 		{
-			"have what a reset says stored",
+			"have the answer to a reset stored",
 			func(i *attacker) { i.publishWithReplies(ownRequests(i, "RESET"), s.replies(), []byte(`{"seq":1}`)) },
 		},
 		{"have what the API cannot read stored", func(i *attacker) {
@@ -238,7 +238,7 @@ func (s *isolationScenario) targets() []string {
 		}
 	}
 	// Agent ids that begin or end like the attacker's, or are the same number spelled differently.
-	own := strconv.FormatInt(s.intruder.AgentID, 10)
+	own := strconv.FormatInt(s.attacker.AgentID, 10)
 	for _, agent := range []string{
 		own + "0", "0" + own, "+" + own, own + "%20", own[:len(own)-1] + "0" + own, "-" + own, "%",
 	} {
@@ -259,7 +259,7 @@ func (s *isolationScenario) targets() []string {
 	all = append(
 		all,
 		"lockstep.other.observed."+own+".resync",
-		strings.ToUpper(stack.Cell.ObservedResync(s.intruder.AgentID)),
+		strings.ToUpper(stack.Cell.ObservedResync(s.attacker.AgentID)),
 	)
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -362,7 +362,7 @@ func (s *isolationScenario) inboxes() []string {
 		"_INBOX_sys." + guessedInbox + ".x",
 		"_INBOX." + guessedInbox + ".x",
 		"_INBOX_" + strconv.FormatInt(s.bystander, 10) + "." + guessedInbox + ".x",
-		"_INBOX_" + strconv.FormatInt(s.intruder.AgentID, 10) + "0." + guessedInbox + ".x",
+		"_INBOX_" + strconv.FormatInt(s.attacker.AgentID, 10) + "0." + guessedInbox + ".x",
 	}
 }
 
@@ -405,10 +405,10 @@ func (s *isolationScenario) replies() []string {
 			}
 		}
 	}
-	own := strconv.FormatInt(s.intruder.AgentID, 10)
+	own := strconv.FormatInt(s.attacker.AgentID, 10)
 	all = append(
 		all,
-		stack.Cell.Desired(s.intruder.AgentID, s.workspaces[0].ID),
+		stack.Cell.Desired(s.attacker.AgentID, s.workspaces[0].ID),
 		"lockstep.local.control."+own+".config",
 		stack.Cell.Secret(s.victim.AgentID, s.workspaces[0].ID),
 	)
@@ -526,11 +526,11 @@ func (s *isolationScenario) apiRequests() []apiRequest {
 		require.NoError(s.T, err)
 		return raw
 	}
-	loot := "_INBOX_" + strconv.FormatInt(s.intruder.AgentID, 10) + ".loot.api"
+	loot := "_INBOX_" + strconv.FormatInt(s.attacker.AgentID, 10) + ".loot.api"
 	var own, others []string
-	for _, agent := range []int64{s.victim.AgentID, s.bystander, s.intruder.AgentID} {
+	for _, agent := range []int64{s.victim.AgentID, s.bystander, s.attacker.AgentID} {
 		for _, c := range []string{topology.DispatcherConsumer(agent), topology.WatcherConsumer(agent)} {
-			if agent == s.intruder.AgentID {
+			if agent == s.attacker.AgentID {
 				own = append(own, c)
 			} else {
 				others = append(others, c)

@@ -23,7 +23,7 @@ import (
 type isolationScenario struct {
 	*fixture.System
 
-	intruder natsauth.AgentCredentials
+	attacker natsauth.AgentCredentials
 	// project is the attacker's.
 	project int64
 	// bystander is an agent that works meanwhile. Its ticks and pulls do not count as changes.
@@ -40,7 +40,7 @@ type isolationScenario struct {
 // service.
 func (s *isolationScenario) mayChange(subject string) bool {
 	rest := strings.TrimPrefix(subject, topology.Root+"."+string(stack.Cell)+".")
-	own := strconv.FormatInt(s.intruder.AgentID, 10)
+	own := strconv.FormatInt(s.attacker.AgentID, 10)
 	for _, prefix := range []string{
 		"observed." + own + ".", "applied." + own + ".", "dead.state.observed." + own + ".",
 		"dead.state.applied." + own + ".", "dead.deploys.observed." + own + ".", "control." + own + ".",
@@ -76,7 +76,7 @@ func (s *isolationScenario) evidence() map[string]any {
 		found["workspace "+w.Name] = protojson.Format(shown.Msg.GetWorkspace())
 	}
 	for name, ear := range s.recorders {
-		found["heard at "+name] = ear.all()
+		found["received at "+name] = ear.all()
 	}
 	return found
 }
@@ -109,7 +109,7 @@ func (s *isolationScenario) ofStream(found map[string]any, info *jetstream.Strea
 	for consumer := range consumers.Info() {
 		owner := consumer.Name[strings.LastIndex(consumer.Name, "-")+1:]
 		switch owner {
-		case strconv.FormatInt(s.intruder.AgentID, 10):
+		case strconv.FormatInt(s.attacker.AgentID, 10):
 			found[name+" "+consumer.Name] = []any{consumer.Config, consumer.Created}
 		case strconv.FormatInt(s.bystander, 10):
 			found[name+" "+consumer.Name] = []any{

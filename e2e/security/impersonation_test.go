@@ -61,7 +61,7 @@ func publicOf(t testing.TB, key nkeys.KeyPair) string {
 	return public
 }
 
-// forgedUser is a user of the control plane with all permissions, signed by somebody whom nobody knows.
+// forgedUser is a user of the control plane with all permissions, signed by an unknown account.
 func forgedUser(t testing.TB, issuer, user nkeys.KeyPair) string {
 	t.Helper()
 	claims := jwt.NewUserClaims(publicOf(t, user))

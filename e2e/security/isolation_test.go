@@ -106,10 +106,10 @@ func scene(s *fixture.System) *isolationScenario {
 	require.NoError(t, err)
 	api, err := s.Client()
 	require.NoError(t, err)
-	sc.project = s.NewProject("intruder")
-	sc.intruder, _, err = stack.RegisterAgent(t.Context(), api, sc.project, "intruder")
+	sc.project = s.NewProject("attacker")
+	sc.attacker, _, err = stack.RegisterAgent(t.Context(), api, sc.project, "attacker")
 	require.NoError(t, err)
-	for _, credentials := range []natsauth.AgentCredentials{sc.victim, sc.intruder} {
+	for _, credentials := range []natsauth.AgentCredentials{sc.victim, sc.attacker} {
 		s.Secrets.Add(credentials.Token)
 		s.Secrets.Add(credentials.CurveSeed)
 	}
@@ -128,7 +128,7 @@ func scene(s *fixture.System) *isolationScenario {
 		&statev1.CreateWorkspaceRequest{
 			Name:      "intruders",
 			ProjectId: sc.project,
-			AgentId:   sc.intruder.AgentID,
+			AgentId:   sc.attacker.AgentID,
 			Overrides: &statev1.WorkspaceOverrides{Image: fixture.GoodImage},
 		},
 	)
@@ -172,7 +172,7 @@ func awaitOutboxEmpty(s *fixture.System) {
 	conn, err := pgx.Connect(s.T.Context(), s.Database().URL())
 	require.NoError(s.T, err)
 	defer conn.Close(s.T.Context())
-	fixture.AwaitCluster(s.T, "everything is told", func(ctx context.Context) (bool, error) {
+	fixture.AwaitCluster(s.T, "the outbox is empty", func(ctx context.Context) (bool, error) {
 		var waiting int
 		err := conn.QueryRow(ctx, "SELECT count(*) FROM state.outbox").Scan(&waiting)
 		return waiting == 0, err
@@ -218,7 +218,7 @@ func (s *isolationScenario) listen() {
 }
 
 func attackerChangesAndReceivesNothing(s *isolationScenario) {
-	i := newAttacker(s.System, s.intruder, s.own.ID)
+	i := newAttacker(s.System, s.attacker, s.own.ID)
 	// Do what the attacker may do once before, so that its traces do not count as changes.
 	i.awaitSettled()
 	before := s.evidence()
@@ -263,7 +263,7 @@ func (i *attacker) asksForSecretsOf(workspaces []*fixture.Workspace, victim int6
 // floodingAgentStarvesNobody requests once as the victim while the attacker requests without
 // waiting.
 func floodingAgentStarvesNobody(s *isolationScenario) {
-	i := newAttacker(s.System, s.intruder, s.own.ID)
+	i := newAttacker(s.System, s.attacker, s.own.ID)
 	victim, err := connectAgent(s.victim)
 	require.NoError(s.T, err)
 	defer victim.Close()
@@ -375,7 +375,7 @@ func projectOf(s *fixture.System, agent int64) int64 {
 
 // credentialsOfOthersAreRefused connects in every way except with the right credentials.
 func credentialsOfOthersAreRefused(s *isolationScenario) {
-	victim, own := strconv.FormatInt(s.victim.AgentID, 10), strconv.FormatInt(s.intruder.AgentID, 10)
+	victim, own := strconv.FormatInt(s.victim.AgentID, 10), strconv.FormatInt(s.attacker.AgentID, 10)
 	revoked := s.revokedAgent()
 	operator, err := nkeys.FromSeed(seed(s.System, natsauth.PrincipalOperator))
 	require.NoError(s.T, err)
@@ -388,15 +388,15 @@ func credentialsOfOthersAreRefused(s *isolationScenario) {
 	before := s.evidence()
 	for name, option := range map[string]nats.Option{
 		"no credentials":                      func(*nats.Options) error { return nil },
-		"one's own token as another":          nats.UserInfo(victim, s.intruder.Token),
-		"one's own token as state":            nats.UserInfo(natsauth.PrincipalState, s.intruder.Token),
-		"one's own token as nobody":           nats.UserInfo("", s.intruder.Token),
-		"one's own token alone":               nats.Token(s.intruder.Token),
+		"one's own token as another":          nats.UserInfo(victim, s.attacker.Token),
+		"one's own token as state":            nats.UserInfo(natsauth.PrincipalState, s.attacker.Token),
+		"one's own token as nobody":           nats.UserInfo("", s.attacker.Token),
+		"one's own token alone":               nats.Token(s.attacker.Token),
 		"one's own id without a token":        nats.UserInfo(own, ""),
 		"another's id without a token":        nats.UserInfo(victim, ""),
 		"another's id with its hash's name":   nats.UserInfo(victim, "lsa_"+victim),
-		"two ids in one":                      nats.UserInfo(own+" "+victim, s.intruder.Token),
-		"another's id and a space":            nats.UserInfo(victim+" ", s.intruder.Token),
+		"two ids in one":                      nats.UserInfo(own+" "+victim, s.attacker.Token),
+		"another's id and a space":            nats.UserInfo(victim+" ", s.attacker.Token),
 		"a token that is revoked":             nats.UserInfo(strconv.FormatInt(revoked.AgentID, 10), revoked.Token),
 		"a token that is revoked, as oneself": nats.UserInfo(own, revoked.Token),
 		"a person's token":                    nats.UserInfo(own, personalToken(s.System)),
@@ -405,7 +405,7 @@ func credentialsOfOthersAreRefused(s *isolationScenario) {
 		}),
 		"an operator's public key, signed by me": nats.Nkey(public, mine.Sign),
 		"an operator's public key and a token": func(o *nats.Options) error {
-			o.User, o.Password = own, s.intruder.Token
+			o.User, o.Password = own, s.attacker.Token
 			return nats.Nkey(public, mine.Sign)(o)
 		},
 		"a key of one's own": nats.Nkey(publicOf(s.T, mine), mine.Sign),
@@ -413,7 +413,7 @@ func credentialsOfOthersAreRefused(s *isolationScenario) {
 			return forgedUser(s.T, issuer, mine), nil
 		}, mine.Sign),
 		"a user nobody signed":    nats.UserJWT(func() (string, error) { return "a.b.c", nil }, mine.Sign),
-		"a user name of a server": nats.UserInfo("$SYS", s.intruder.Token),
+		"a user name of a server": nats.UserInfo("$SYS", s.attacker.Token),
 	} {
 		conn, err := nats.Connect(s.NATS().ClientURL(), option, nats.NoReconnect(), nats.Timeout(fixture.Timeout))
 		if err == nil {
@@ -433,10 +433,10 @@ func (s *isolationScenario) sendServerCommands() {
 	require.NoError(t, err)
 	hello, err := json.Marshal(map[string]any{
 		"user": strconv.FormatInt(
-			s.intruder.AgentID,
+			s.attacker.AgentID,
 			10,
 		),
-		"pass":     s.intruder.Token,
+		"pass":     s.attacker.Token,
 		"verbose":  false,
 		"headers":  true,
 		"protocol": 1,
@@ -449,7 +449,7 @@ func (s *isolationScenario) sendServerCommands() {
 		"RS+ CONTROL lockstep.>", "LS+ lockstep.>", "RMSG CONTROL " + desired + " 2\r\n{}", "LMSG " + desired + " 2\r\n{}",
 		"HMSG CONTROL " + desired + " 12 14\r\nNATS/1.0\r\n\r\n{}",
 		"A+ CONTROL", "CONNECT " + `{"user":"state","nkey":"x"}`, "INFO {}", "PUB " + desired + " 2\r\n{}\r\nPING",
-		"PUB " + stack.Cell.ObservedResync(s.intruder.AgentID) + " " + desired + " _INBOX 2\r\n{}",
+		"PUB " + stack.Cell.ObservedResync(s.attacker.AgentID) + " " + desired + " _INBOX 2\r\n{}",
 		"PUB\t" + desired + "\t2\r\n{}", "PUB " + desired + "\x00 2\r\n{}",
 		"HPUB " + desired + " 99999 2\r\n{}", "PUB " + desired + " 99999999",
 	} {

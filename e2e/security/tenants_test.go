@@ -42,10 +42,10 @@ type tenant struct {
 // the other's rollouts.
 func rolloutsAreVisibleToOwnProjectOnly(s *isolationScenario, ours *fixture.Workload) {
 	t := s.T
-	i := newAttacker(s.System, s.intruder, s.own.ID)
+	i := newAttacker(s.System, s.attacker, s.own.ID)
 	w := &played.Watcher{
 		Cell:    stack.Cell,
-		Agent:   s.intruder.AgentID,
+		Agent:   s.attacker.AgentID,
 		Cluster: otherCluster,
 		Now:     time.Now().Add(-time.Hour).UTC().Truncate(time.Second),
 		Say:     func(m *nats.Msg) error { i.publish(m); return nil },
@@ -249,9 +249,9 @@ func (s *isolationScenario) subscribersReceiveOwnFacts(tenants []*tenant) {
 			}
 		}
 		require.Positive(t, want)
-		for heard := range want {
+		for received := range want {
 			m, err := consumer.Next(jetstream.FetchMaxWait(fixture.Timeout))
-			require.NoError(t, err, "%d of %d", heard, want)
+			require.NoError(t, err, "%d of %d", received, want)
 			require.True(t, strings.HasPrefix(m.Subject(), prefix), m.Subject())
 			require.NoError(t, m.Ack())
 		}

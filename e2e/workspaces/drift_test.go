@@ -63,7 +63,7 @@ func TestDriftEditedDeploymentReapplied(t *testing.T) {
 
 	w := s.CreateRunning("edited")
 	uid := w.Deployment().UID
-	for _, edit := range []struct{ patch, says string }{
+	for _, edit := range []struct{ patch, message string }{
 		{`{"spec":{"replicas":3}}`, "was scaled to 3 by somebody else"},
 		{`{"spec":{"template":{"spec":{"containers":[{"name":"workspace","image":"` +
 			fixture.OtherGoodImage + `"}]}}}}`, "was changed by somebody else"},
@@ -81,7 +81,7 @@ func TestDriftEditedDeploymentReapplied(t *testing.T) {
 		require.Equal(t, after.GetDesiredRevision(), w.DeploymentRevision())
 		drifts := driftEvents(w)
 		require.Len(t, drifts, seen+1)
-		require.Contains(t, drifts[seen].Message, edit.says)
+		require.Contains(t, drifts[seen].Message, edit.message)
 		require.EqualValues(t, after.GetDesiredRevision(), drifts[seen].DesiredRevision)
 	}
 }

@@ -46,9 +46,9 @@ func TestFailuresCrashingImage(t *testing.T) {
 func repairImage(w *fixture.Workspace) {
 	w.T.Helper()
 	w.Update(&statev1.WorkspaceOverrides{Image: fixture.GoodImage})
-	mended := w.AwaitRunning()
-	require.Empty(w.T, mended.GetReason())
-	require.Empty(w.T, mended.GetMessage())
+	fixed := w.AwaitRunning()
+	require.Empty(w.T, fixed.GetReason())
+	require.Empty(w.T, fixed.GetMessage())
 	require.Equal(w.T, fixture.GoodImage, w.Pod().Spec.Containers[0].Image)
 }
 
@@ -85,7 +85,7 @@ func TestFailuresLeaveOtherWorkspacesAlone(t *testing.T) {
 
 	pulling := s.Create("neighbour-pulling", fixture.MissingImage)
 	crashing := s.Create("neighbour-crashing", fixture.CrashingImage)
-	squatted := createInTakenNamespace(s, "neighbour-squatted")
+	blocked := createInTakenNamespace(s, "neighbour-blocked")
 	limited := s.CreateWith(
 		&statev1.CreateWorkspaceRequest{
 			Name:      "neighbour-limited",
@@ -98,8 +98,8 @@ func TestFailuresLeaveOtherWorkspacesAlone(t *testing.T) {
 
 	pulling.AwaitFailed("ErrImagePull")
 	crashing.AwaitFailed("CrashLoopBackOff")
-	taken := squatted.AwaitError("Conflict")
-	require.Contains(t, taken.GetMessage(), squatted.Namespace)
+	taken := blocked.AwaitError("Conflict")
+	require.Contains(t, taken.GetMessage(), blocked.Namespace)
 	refused := limited.AwaitError("QuotaExceeded")
 	require.Contains(
 		t,
@@ -122,9 +122,9 @@ func TestFailuresLeaveOtherWorkspacesAlone(t *testing.T) {
 
 	lift()
 	limited.AwaitRunning()
-	squatted.Terminate()
-	squatted.AwaitTerminated()
-	namespace, err := s.Kube.CoreV1().Namespaces().Get(t.Context(), squatted.Namespace, metav1.GetOptions{})
+	blocked.Terminate()
+	blocked.AwaitTerminated()
+	namespace, err := s.Kube.CoreV1().Namespaces().Get(t.Context(), blocked.Namespace, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Nil(t, namespace.DeletionTimestamp, "a foreign namespace stays")
 }
@@ -170,8 +170,8 @@ func TestFailuresRefusedApplyBacksOff(t *testing.T) {
 		&statev1.CreateWorkspaceRequest{Name: "refused", Overrides: &statev1.WorkspaceOverrides{Image: fixture.GoodImage}},
 	)
 	w.AwaitRunning()
-	story := w.Events()
-	story.Until(events.ActualStateRunning)
+	reader := w.Events()
+	reader.Until(events.ActualStateRunning)
 
 	for _, number := range []int32{8080, 8081} {
 		lift := forbidServices(w)
@@ -190,14 +190,14 @@ func TestFailuresRefusedApplyBacksOff(t *testing.T) {
 			)
 		}
 		lift()
-		mended := w.AwaitRunning()
-		require.Equal(t, refused.GetDesiredRevision(), mended.GetDesiredRevision(), "no new request is needed")
-		require.Empty(t, mended.GetReason())
-		require.Empty(t, mended.GetMessage())
-		story.Until(events.ActualStateError)
+		fixed := w.AwaitRunning()
+		require.Equal(t, refused.GetDesiredRevision(), fixed.GetDesiredRevision(), "no new request is needed")
+		require.Empty(t, fixed.GetReason())
+		require.Empty(t, fixed.GetMessage())
+		reader.Until(events.ActualStateError)
 		require.NotContains(
 			t,
-			story.Until(events.ActualStateRunning).States[1:],
+			reader.Until(events.ActualStateRunning).States[1:],
 			events.ActualStateError,
 			"a retry is no event",
 		)

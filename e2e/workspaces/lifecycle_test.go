@@ -67,15 +67,15 @@ func TestLifecycleStopKeepsVolume(t *testing.T) {
 	s := shared.Parallel(t)
 
 	w := s.CreateRunning("stopped")
-	story := w.Events()
-	story.Until(events.ActualStateRunning)
+	reader := w.Events()
+	reader.Until(events.ActualStateRunning)
 	claim, pod := w.Claim().UID, w.PodUID()
 
 	w.Stop()
 	w.AwaitStopped()
 	fixture.RequirePath(
 		t,
-		append([]events.ActualState{events.ActualStateRunning}, story.Until(events.ActualStateStopped).States...),
+		append([]events.ActualState{events.ActualStateRunning}, reader.Until(events.ActualStateStopped).States...),
 		events.ActualStateRunning,
 		events.ActualStateStopping,
 		events.ActualStateStopped,
@@ -88,7 +88,7 @@ func TestLifecycleStopKeepsVolume(t *testing.T) {
 	w.AwaitRunning()
 	fixture.RequirePath(
 		t,
-		append([]events.ActualState{events.ActualStateStopped}, story.Until(events.ActualStateRunning).States...),
+		append([]events.ActualState{events.ActualStateStopped}, reader.Until(events.ActualStateRunning).States...),
 		events.ActualStateStopped,
 		events.ActualStateStarting,
 		events.ActualStateRunning,
@@ -101,8 +101,8 @@ func TestLifecycleRestartStopsAndStarts(t *testing.T) {
 	s := shared.Parallel(t)
 
 	w := s.CreateRunning("restarted")
-	story := w.Events()
-	story.Until(events.ActualStateRunning)
+	reader := w.Events()
+	reader.Until(events.ActualStateRunning)
 	pod, claim := w.PodUID(), w.Claim().UID
 
 	asked := w.Restart()
@@ -110,7 +110,7 @@ func TestLifecycleRestartStopsAndStarts(t *testing.T) {
 	done := w.AwaitRestarted()
 	require.Equal(t, asked.GetDesiredRevision()+1, done.GetDesiredRevision())
 
-	first, second := story.Until(events.ActualStateStopped), story.Until(events.ActualStateRunning)
+	first, second := reader.Until(events.ActualStateStopped), reader.Until(events.ActualStateRunning)
 	fixture.RequirePath(
 		t,
 		append([]events.ActualState{events.ActualStateRunning}, first.States...),
@@ -125,12 +125,12 @@ func TestLifecycleRestartStopsAndStarts(t *testing.T) {
 		events.ActualStateStarting,
 		events.ActualStateRunning,
 	)
-	wishes := slices.Concat(first.DesiredChanges, second.DesiredChanges)
-	require.Len(t, wishes, 2)
-	require.Equal(t, events.DesiredStateRestartRequested, wishes[0].To)
-	require.Equal(t, new(events.DesiredStateCauseUser), wishes[0].Cause)
-	require.Equal(t, events.DesiredStateRunning, wishes[1].To)
-	require.Equal(t, new(events.DesiredStateCauseRestartCompleted), wishes[1].Cause)
+	changes := slices.Concat(first.DesiredChanges, second.DesiredChanges)
+	require.Len(t, changes, 2)
+	require.Equal(t, events.DesiredStateRestartRequested, changes[0].To)
+	require.Equal(t, new(events.DesiredStateCauseUser), changes[0].Cause)
+	require.Equal(t, events.DesiredStateRunning, changes[1].To)
+	require.Equal(t, new(events.DesiredStateCauseRestartCompleted), changes[1].Cause)
 	require.NotEqual(t, pod, w.PodUID())
 	require.Equal(t, claim, w.Claim().UID)
 }
@@ -149,8 +149,8 @@ func TestLifecycleTerminateIsFinal(t *testing.T) {
 	s := shared.Parallel(t)
 
 	w := s.CreateRunning("terminated")
-	story := w.Events()
-	story.Until(events.ActualStateRunning)
+	reader := w.Events()
+	reader.Until(events.ActualStateRunning)
 	volume := w.Claim().Spec.VolumeName
 	require.NotEmpty(t, volume)
 
@@ -161,7 +161,7 @@ func TestLifecycleTerminateIsFinal(t *testing.T) {
 	requireRefusesChanges(w)
 	fixture.RequirePath(
 		t,
-		append([]events.ActualState{events.ActualStateRunning}, story.Until(events.ActualStateTerminated).States...),
+		append([]events.ActualState{events.ActualStateRunning}, reader.Until(events.ActualStateTerminated).States...),
 		events.ActualStateRunning,
 		events.ActualStateStopping,
 		events.ActualStateStopped,
