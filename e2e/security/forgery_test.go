@@ -58,7 +58,7 @@ func TestForgeryRejected(t *testing.T) {
 		require.Contains(
 			t,
 			lie.Header.Get("Lockstep-Dead-Reason"),
-			fmt.Sprintf("whose agent reported it first; agent %d is of project", own.AgentID),
+			fmt.Sprintf("whose agent reported it first; agent %d belongs to project", own.AgentID),
 		)
 	}
 	after := s.Records(topology.FamilyDeploy)
@@ -101,7 +101,7 @@ func moveCluster(s *fixture.System, to, agent int64) {
 		return slices.ContainsFunc(cli.DeadLetters("--service", "deploys"), func(l fixture.DeadLetter) bool {
 			return strings.Contains(
 				l.Reason,
-				fmt.Sprintf("which an administrator gave it to; agent %d is of project %d", s.AgentID, s.ProjectID),
+				fmt.Sprintf("to which an administrator assigned it; agent %d belongs to project %d", s.AgentID, s.ProjectID),
 			)
 		})
 	}, fixture.Timeout, fixture.PollInterval)

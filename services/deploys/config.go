@@ -21,33 +21,34 @@ type Config struct {
 	NATS         natsconn.Config    `yaml:"nats"`
 	Ingest       IngestConfig       `yaml:"ingest"`
 	Environments EnvironmentsConfig `yaml:"environments"`
-	SinksFile    string             `yaml:"sinks_file" help:"YAML file with the sinks that facts are carried to; empty for none but the history"`
+	SinksFile    string             `yaml:"sinks_file" help:"YAML file with the sinks; empty for the history only"`
 }
 
-// CellConfig says which cell this is.
+// CellConfig names the cell.
 type CellConfig struct {
 	Name string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
 }
 
-// DatabaseConfig says where PostgreSQL is.
+// DatabaseConfig locates PostgreSQL.
 type DatabaseConfig struct {
-	URL            config.URL    `yaml:"url" help:"PostgreSQL connection string; or give url_file"`
-	URLFile        config.Secret `yaml:"url_file" help:"file with the connection string, where it holds a password"`
-	MaxConnections int           `yaml:"max_connections" help:"connections of this process; 0 = 10, or pool_max_conns of the connection string"`
+	URL     config.URL    `yaml:"url" help:"PostgreSQL connection string; or set url_file"`
+	URLFile config.Secret `yaml:"url_file" help:"file with the connection string, if it contains a password"`
+	// MaxConnections of the process.
+	MaxConnections int `yaml:"max_connections" help:"connections; 0 = 10, or pool_max_conns of the connection string"`
 }
 
 // IngestConfig sizes the reader.
 type IngestConfig struct {
-	CachedWorkloads int `yaml:"cached_workloads" help:"workloads whose state is kept in memory, about 4 KiB each; others are read when something is told of them"`
+	CachedWorkloads int `yaml:"cached_workloads" help:"workloads kept in memory, about 4 KiB each"`
 }
 
-// EnvironmentsConfig says which workloads make an environment.
+// EnvironmentsConfig groups workloads into environments.
 type EnvironmentsConfig struct {
-	Label  string        `yaml:"label" help:"label, or annotation, whose value names the environment that a workload is a part of"`
-	Settle time.Duration `yaml:"settle" help:"how long nothing may be heard of an environment whose size nobody says before it counts as whole"`
+	Label  string        `yaml:"label" help:"label or annotation that names the environment of a workload"`
+	Settle time.Duration `yaml:"settle" help:"an environment of unknown size is complete after this time without changes"`
 }
 
-// DefaultConfig is for one machine; database and key have to be given.
+// DefaultConfig returns the configuration for one machine. The database and the NATS key have no default.
 func DefaultConfig() Config {
 	return Config{
 		Config:       service.DefaultConfig("127.0.0.1:8085"),
@@ -60,14 +61,14 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks what the parts do not.
+// Validate returns all faults that the embedded configurations do not check.
 func (c Config) Validate() []error {
 	var errs []error
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {
 		errs = append(errs, config.Invalid("cell.name", "%v", err))
 	}
 	if (c.Database.URL == "") != c.Database.URLFile.IsSet() {
-		errs = append(errs, config.Invalid("database.url", "give either database.url or database.url_file"))
+		errs = append(errs, config.Invalid("database.url", "set either database.url or database.url_file"))
 	}
 	if c.Ingest.CachedWorkloads < 1 {
 		errs = append(errs, config.Invalid("ingest.cached_workloads", "%d is not positive", c.Ingest.CachedWorkloads))

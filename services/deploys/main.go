@@ -3,6 +3,7 @@ package deploys
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"connectrpc.com/connect"
@@ -23,18 +24,21 @@ import (
 	"lockstep.internal/services/deploys/api"
 	"lockstep.internal/services/deploys/environment"
 	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/metrics"
 	"lockstep.internal/services/deploys/nats"
 	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/rebuild"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/catalog"
 )
 
-// Program is what --help says of the service.
+// Program describes the service for --help.
 func Program() config.Program {
 	return config.Program{
 		Name: "deploys",
-		About: "Tells everyone when a deploy starts and how it ends, exactly once: it reads what watchers see of Deployments, StatefulSets and DaemonSets, publishes " +
-			"facts about their rollouts as CDEvents, carries them to sinks, and keeps their history.",
+		About: "Publishes when each deploy starts and how it ends, exactly once. It reads what watchers observe of " +
+			"Deployments, StatefulSets and DaemonSets, publishes facts about their rollouts as CDEvents, delivers them " +
+			"to sinks, and keeps their history.",
 	}
 }
 
@@ -46,17 +50,18 @@ func Main(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("deploys: %w", err)
 	}
-	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the last spans are no reason to fail
+	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // losing the last spans is no failure
 	p, err := assemble(ctx, cfg, tel)
 	if err != nil {
 		return fmt.Errorf("deploys: %w", err)
 	}
 	defer p.pool.Close()
 	defer p.outlets.Close()
-	return service.Run(ctx, service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
+	return service.Run(ctx,
+		service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
 }
 
-// process is the service put together.
+// process holds the adapters of the service.
 type process struct {
 	cfg       Config
 	cell      topology.Cell
@@ -64,23 +69,24 @@ type process struct {
 	pool      *pgxpool.Pool
 	conn      *natsconn.Conn
 	js        jetstream.JetStream
-	store     *postgres.Store
 	changes   *postgres.Changes
 	directory *directory.Directory
-	ingest    *nats.Ingest
-	consumer  *cursor.Consumer[nats.Observed]
-	mender    *nats.Mender
-	// mend has the mender look at once.
-	mend  chan struct{}
-	sinks *sink.Set
-	// outlets are what the set delivers through.
+	reader    *nats.Reader
+	consumer  *nats.Consumer
+	// reconcile triggers the reconciler.
+	reconcile  chan struct{}
+	reconciler *nats.Reconciler
+	sinks      *sink.Set
+	// outlets deliver for the sinks.
 	outlets *catalog.Sinks
 	api     service.Part
 }
 
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
-	p := &process{cfg: cfg, cell: topology.Cell(cfg.Cell.Name), tel: tel, store: &postgres.Store{}, mend: make(chan struct{}, 1)}
-	for _, step := range []func(context.Context) error{p.openDatabase, p.connect, p.openDirectory, p.openIngest, p.openSinks, p.openAPI} {
+	p := &process{cfg: cfg, cell: topology.Cell(cfg.Cell.Name), tel: tel, reconcile: make(chan struct{}, 1)}
+	for _, step := range []func(context.Context) error{
+		p.openDatabase, p.connect, p.openDirectory, p.openIngest, p.openSinks, p.openAPI,
+	} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -97,7 +103,10 @@ func (p *process) openDatabase(context.Context) error {
 		}
 	}
 	var err error
-	p.pool, err = libpostgres.Open(libpostgres.Config{URL: url, Schema: serviceName, ApplicationName: "lockstep-deploys", MaxConnections: int32(p.cfg.Database.MaxConnections)})
+	p.pool, err = libpostgres.Open(libpostgres.Config{
+		URL: url, Schema: serviceName, ApplicationName: "lockstep-deploys",
+		MaxConnections: int32(p.cfg.Database.MaxConnections),
+	})
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
@@ -123,7 +132,8 @@ func (p *process) connect(ctx context.Context) error {
 
 func (p *process) openDirectory(context.Context) error {
 	var err error
-	if p.directory, err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger}); err != nil {
+	if p.directory,
+		err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger}); err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}
 	return nil
@@ -134,20 +144,22 @@ func (p *process) openIngest(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	metrics, err := nats.NewMetrics(p.tel.Metrics)
+	counts, err := metrics.New(p.tel.Metrics)
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	p.ingest = &nats.Ingest{
-		Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Store: p.store, Directory: p.directory,
+	p.reader = &nats.Reader{
+		Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Directory: p.directory,
 		Environments: environment.Rules{Label: p.cfg.Environments.Label, Settle: p.cfg.Environments.Settle},
 		History:      history.Rules{GroupLabel: p.cfg.Environments.Label},
-		Cached:       p.cfg.Ingest.CachedWorkloads, Tracer: p.tel.Tracer, Cursors: cursors, Metrics: metrics,
+		Cached:       p.cfg.Ingest.CachedWorkloads, Tracer: p.tel.Tracer, Cursors: cursors, Metrics: counts,
 	}
-	if p.consumer, err = p.ingest.Consumer(); err != nil {
+	if p.consumer, err = p.reader.Consumer(); err != nil {
 		return err
 	}
-	p.mender = &nats.Mender{Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Store: p.store, Metrics: metrics, Again: p.mend}
+	p.reconciler = &nats.Reconciler{
+		Pool: p.pool, JetStream: p.js, Cell: p.cell, Logger: p.tel.Logger, Metrics: counts, Trigger: p.reconcile,
+	}
 	return nil
 }
 
@@ -165,7 +177,9 @@ func (p *process) openSinks(context.Context) error {
 	if p.outlets, err = catalog.Build(configs); err != nil {
 		return fmt.Errorf("sinks_file: %w", err)
 	}
-	p.sinks, err = sink.New(sink.Config{Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics, Entries: p.outlets.Entries})
+	p.sinks, err = sink.New(sink.Config{
+		Cell: p.cell, Pool: p.pool, JetStream: p.js, Logger: p.tel.Logger, Metrics: metrics, Entries: p.outlets.Entries,
+	})
 	if err != nil {
 		return fmt.Errorf("sinks: %w", err)
 	}
@@ -182,22 +196,24 @@ func (p *process) openAPI(context.Context) error {
 		return fmt.Errorf("api: %w", err)
 	}
 	handler := api.NewHandler(api.Dependencies{
-		Pool: p.pool, Changes: p.changes, Access: verifier.Interceptor(), Roles: p.directory, Sinks: p.sinks, Rebuild: p.rebuild,
-		Stream: observations{&nats.Releaser{JetStream: p.js, Cell: p.cell}, p}, Projects: p.directory,
+		Pool: p.pool, Changes: p.changes, Access: verifier.Interceptor(), Roles: p.directory, Sinks: p.sinks,
+		Rebuild: p.rebuild,
+		Stream:  observations{&nats.Releaser{JetStream: p.js, Cell: p.cell}, p}, Projects: p.directory,
 		Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
-	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}})
+	p.api = service.HTTPServer("api", p.cfg.API, handler,
+		service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}})
 	return nil
 }
 
-// observations are the API's way to the stream OBSERVED.
+// observations gives the API access to the stream OBSERVED.
 type observations struct {
 	*nats.Releaser
 
 	process *process
 }
 
-// Position is how far it is read.
+// Position returns the position of the reader.
 func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {
 	err = libpostgres.InTx(ctx, o.process.pool, func(tx pgx.Tx) error {
 		at, err = o.process.consumer.Position(ctx, tx)
@@ -206,19 +222,79 @@ func (o observations) Position(ctx context.Context) (at cursor.Position, err err
 	return at, err
 }
 
-// rebuild is the API's way to a rebuild.
-func (p *process) rebuild(ctx context.Context, check bool, told func(sequence, last uint64) error) (api.Rebuilt, error) {
+// rebuild rebuilds the read model for the API.
+func (p *process) rebuild(
+	ctx context.Context, check bool, progress func(sequence, last uint64) error,
+) (api.Rebuilt, error) {
 	began := time.Now()
-	out, err := (&nats.Rebuild{Ingest: p.ingest, Told: told}).Run(ctx, check)
+	out, err := (&rebuild.Rebuild{Reader: p.reader, Progress: progress}).Run(ctx, check)
 	if err != nil {
 		return api.Rebuilt{}, fmt.Errorf("deploys: %w", err)
 	}
-	p.tel.Logger.InfoContext(ctx, "what is derived from the stream was rebuilt", "check", check, "differences", out.Differences, "seconds", time.Since(began).Seconds())
+	p.tel.Logger.InfoContext(ctx, "rebuilt the tables", slog.Bool("check", check),
+		slog.Any("differences", out.Differences), slog.Duration("duration", time.Since(began)))
 	if out.Replaced {
 		select {
-		case p.mend <- struct{}{}:
+		case p.reconcile <- struct{}{}:
 		default:
 		}
 	}
 	return api.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, nil
+}
+
+// parts returns the parts of the service with their dependencies.
+func (p *process) parts() []service.Part {
+	connection := p.conn.Part()
+	connection.Name = "nats"
+	users := p.directory.Part()
+	users.StartAfter = []string{"nats"}
+	api := p.api
+	api.StartAfter = []string{"database", "changes"}
+	return []service.Part{
+		connection,
+		{Name: "database", Run: p.migrate, Check: libpostgres.Check(p.pool)},
+		{Name: "streams", StartAfter: []string{"nats"}, Run: p.findStreams},
+		users,
+		{Name: "changes", StartAfter: []string{"database"}, Run: func(ctx context.Context, self *service.Handle) error {
+			return p.changes.Run(ctx, self.Ready)
+		}},
+		nats.Part(p.consumer),
+		p.reconciler.Part(),
+		{
+			Name: "sinks", StartAfter: []string{"database", "streams"},
+			Check: func(ctx context.Context) error { return service.Degraded(p.sinks.Check(ctx)) },
+			Run: func(ctx context.Context, self *service.Handle) error {
+				self.Ready()
+				return p.sinks.Run(ctx)
+			},
+		},
+		api,
+	}
+}
+
+// findStreams waits until the service state has created the streams.
+func (p *process) findStreams(ctx context.Context, _ *service.Handle) error {
+	for _, name := range []string{
+		topology.StreamObserved, topology.StreamDeploys, topology.StreamSinks, topology.StreamDirectory,
+	} {
+		if _, err := p.js.Stream(ctx, name); err != nil {
+			return fmt.Errorf("stream %s, which the service state creates: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
+	series, err := postgres.Migrations()
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	sinks, err := sink.Migrations()
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if err := libpostgres.Migrate(ctx, p.pool, p.tel.Logger, append(series, sinks)...); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
 }

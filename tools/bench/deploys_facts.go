@@ -95,11 +95,10 @@ func (b *factsFixture) detect(ctx context.Context) (rate float64, err error) {
 }
 
 // newDeploysIngest returns the reader of the service with its default settings.
-func newDeploysIngest(pool *pgxpool.Pool, js jetstream.JetStream) *deploysnats.Ingest {
+func newDeploysIngest(pool *pgxpool.Pool, js jetstream.JetStream) *deploysnats.Reader {
 	const label = "lockstep.dev/deploy-group"
-	return &deploysnats.Ingest{
-		Pool: pool, JetStream: js, Cell: benchCell, Logger: quiet(), Store: &deploysstore.Store{},
-		Directory:    everyAgent{},
+	return &deploysnats.Reader{
+		Pool: pool, JetStream: js, Cell: benchCell, Logger: quiet(), Directory: everyAgent{},
 		Environments: environment.Rules{Label: label}, History: history.Rules{GroupLabel: label},
 	}
 }

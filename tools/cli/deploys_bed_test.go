@@ -40,6 +40,7 @@ import (
 	"lockstep.internal/services/deploys/history"
 	"lockstep.internal/services/deploys/nats"
 	store "lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/rebuild"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/tools/detection/played"
 	"lockstep.internal/tools/testkit/natstest"
@@ -79,17 +80,16 @@ func newBed(t *testing.T) *bed {
 		},
 	}
 	b.openDatabase()
-	ingest := &nats.Ingest{
+	reader := &nats.Reader{
 		Pool:         b.pool,
 		JetStream:    b.js,
 		Cell:         "local",
 		Logger:       slog.New(slog.DiscardHandler),
-		Store:        &store.Store{},
 		Directory:    everybody{},
 		Environments: environment.Rules{},
 		History:      history.Rules{GroupLabel: "lockstep.dev/deploy-group"},
 	}
-	consumer, err := ingest.Consumer()
+	consumer, err := reader.Consumer()
 	require.NoError(t, err)
 	b.background(consumer.Run)
 	changes, listens := store.NewChanges(b.pool), make(chan struct{})
@@ -106,7 +106,7 @@ func newBed(t *testing.T) *bed {
 		Stream:   observations{&nats.Releaser{JetStream: b.js, Cell: "local"}, b.pool, consumer},
 		Projects: projects{},
 		Rebuild: func(ctx context.Context, check bool, told func(sequence, last uint64) error) (deploysapi.Rebuilt, error) {
-			out, err := (&nats.Rebuild{Ingest: ingest, Told: told}).Run(ctx, check)
+			out, err := (&rebuild.Rebuild{Reader: reader, Progress: told}).Run(ctx, check)
 			return deploysapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, err
 		},
 	}))
@@ -298,7 +298,7 @@ type observations struct {
 	*nats.Releaser
 
 	pool     *pgxpool.Pool
-	consumer *cursor.Consumer[nats.Observed]
+	consumer *nats.Consumer
 }
 
 func (o observations) Position(ctx context.Context) (at cursor.Position, err error) {

@@ -22,7 +22,8 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/services/deploys/cdevent"
 	"lockstep.internal/services/deploys/environment"
-	"lockstep.internal/services/deploys/roster"
+	"lockstep.internal/services/deploys/ingest"
+	"lockstep.internal/services/deploys/ownership"
 	"lockstep.internal/tools/detection"
 	"lockstep.internal/tools/replay"
 )
@@ -120,8 +121,8 @@ type refusal struct {
 
 // refuses reports whether err rejects a message, and counts it when counts is set.
 func (l *skipped) refuses(err error, counts bool) bool {
-	foreign, is := errors.AsType[*roster.Foreign](err)
-	stranger, unknown := errors.AsType[detection.Stranger](err)
+	foreign, is := errors.AsType[*ownership.ForeignError](err)
+	stranger, unknown := errors.AsType[ingest.UnknownAgentError](err)
 	who := refusal{agent: stranger.AgentID}
 	if is {
 		who = refusal{
@@ -170,7 +171,7 @@ func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstrea
 			ctx,
 			connect.NewRequest(&deploysv1.ListClustersRequest{}),
 		); err == nil {
-			d.Decided(decidedClaims(decided.Msg))
+			d.UseDecisions(decidedClaims(decided.Msg))
 			return nil
 		}
 	}
@@ -197,7 +198,7 @@ func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstrea
 		projects[int64(agent.AgentID)] = int64(agent.ProjectID)
 		return nil
 	})
-	d.Decide(func(agentID int64) (int64, bool) {
+	d.ResolveProjects(func(agentID int64) (int64, bool) {
 		project, known := projects[agentID]
 		return project, known
 	})
@@ -207,11 +208,11 @@ func (a *app) loadClaims(ctx context.Context, d *detection.Detector, js jetstrea
 // decidedClaims converts the response of the service.
 func decidedClaims(
 	r *deploysv1.ListClustersResponse,
-) (restored bool, reporters []roster.Reporter, claims []roster.Claim) {
+) (restored bool, reporters []ownership.Reporter, claims []ownership.Claim) {
 	for _, reporter := range r.GetReporters() {
 		reporters = append(
 			reporters,
-			roster.Reporter{
+			ownership.Reporter{
 				AgentID:   reporter.GetAgentId(),
 				ProjectID: reporter.GetProjectId(),
 				Since:     reporter.GetSinceSequence(),
@@ -220,7 +221,7 @@ func decidedClaims(
 	}
 	for _, c := range r.GetClusters() {
 		for _, claim := range c.GetClaims() {
-			claims = append(claims, roster.Claim{
+			claims = append(claims, ownership.Claim{
 				ClusterUID: c.GetClusterUid(),
 				Since:      claim.GetSinceSequence(),
 				ProjectID:  claim.GetProjectId(),

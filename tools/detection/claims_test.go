@@ -11,7 +11,8 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/environment"
-	"lockstep.internal/services/deploys/roster"
+	"lockstep.internal/services/deploys/ingest"
+	"lockstep.internal/services/deploys/ownership"
 	"lockstep.internal/tools/detection"
 	"lockstep.internal/tools/detection/played"
 )
@@ -92,7 +93,7 @@ func (c contested) through(t *testing.T, d *detection.Detector) []string {
 	for i, m := range c.messages {
 		more, err := d.Take(uint64(i+1), m.Subject, m.Header, m.Data)
 		if c.refused[i+1] {
-			_, is := errors.AsType[*roster.Foreign](err)
+			_, is := errors.AsType[*ownership.ForeignError](err)
 			require.True(t, is, "%d: %v", i+1, err)
 			require.Empty(t, more)
 			continue
@@ -123,16 +124,16 @@ func TestWhatIsSaidOfTheClustersOfOthersIsRefused(t *testing.T) {
 	t.Run("by what follows from the stretch", func(t *testing.T) {
 		t.Parallel()
 		d := detection.New(cell, environment.Rules{})
-		d.Decide(func(agent int64) (int64, bool) { return agent * 10, true })
+		d.ResolveProjects(func(agent int64) (int64, bool) { return agent * 10, true })
 		require.Equal(t, want, c.through(t, d))
 	})
 	t.Run("by what was decided", func(t *testing.T) {
 		t.Parallel()
 		d := detection.New(cell, environment.Rules{})
-		d.Decided(
+		d.UseDecisions(
 			false,
-			[]roster.Reporter{{AgentID: 1, ProjectID: 10, Since: 1}, {AgentID: 2, ProjectID: 20, Since: 1}},
-			[]roster.Claim{
+			[]ownership.Reporter{{AgentID: 1, ProjectID: 10, Since: 1}, {AgentID: 2, ProjectID: 20, Since: 1}},
+			[]ownership.Claim{
 				{
 					ClusterUID: played.Cluster,
 					Since:      1,
@@ -156,13 +157,13 @@ func TestAnAgentOfNoProjectIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	m := history(t)[0]
 	d := detection.New(cell, environment.Rules{})
-	d.Decide(func(int64) (int64, bool) { return 0, false })
+	d.ResolveProjects(func(int64) (int64, bool) { return 0, false })
 	_, err := d.Take(1, m.Subject, m.Header, m.Data)
-	require.ErrorIs(t, err, detection.Stranger{AgentID: 1})
+	require.ErrorIs(t, err, ingest.UnknownAgentError{AgentID: 1})
 	d = detection.New(cell, environment.Rules{})
-	d.Decided(false, []roster.Reporter{{AgentID: 1, ProjectID: 10, Since: 2}}, nil)
+	d.UseDecisions(false, []ownership.Reporter{{AgentID: 1, ProjectID: 10, Since: 2}}, nil)
 	_, err = d.Take(1, m.Subject, m.Header, m.Data)
-	require.ErrorIs(t, err, detection.Stranger{AgentID: 1}, "the service did not know it then")
+	require.ErrorIs(t, err, ingest.UnknownAgentError{AgentID: 1}, "the service did not know it then")
 	_, err = d.Take(2, m.Subject, m.Header, m.Data)
 	require.NoError(t, err)
 }

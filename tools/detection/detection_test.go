@@ -99,7 +99,7 @@ func TestWhatIsOfNoConcernIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	d := detection.New(cell, environment.Rules{})
 	for _, subject := range []string{"lockstep.local.observed.1.deployment.ns.name", "lockstep.other.observed.1.tick", "lockstep.local.workspace.1.w.created", "x"} {
-		require.False(t, d.Concerns(subject), subject)
+		require.False(t, d.Relevant(subject), subject)
 		facts, err := d.Take(1, subject, nil, []byte("no event"))
 		require.NoError(t, err)
 		require.Empty(t, facts)

@@ -1,16 +1,11 @@
-// Package detection says what the deploys service concludes from a recorded stretch of the stream
-// OBSERVED, and how that differs from what was published.
+// Package detection finds out which facts the deploys service concludes from a recorded part of the stream OBSERVED, and
+// how they differ from the published ones.
 //
-// [Detector] keeps in memory what the service keeps in its database, and decides by the service's
-// own packages rollout and environment: messages in, facts out, a function of the messages alone.
-// It publishes and stores nothing. From the first message of a stream on its facts are those of the
-// service; from a later one on, what was there before counts as it does for a service that has just
-// been set up: a workload is a silent baseline until it changes, and facts are counted anew.
+// [Detector] runs the service's own package ingest with a store in memory. It publishes nothing. If the recording starts
+// with the first message of the stream, the facts are those of the service. If it starts later, existing workloads are a
+// silent baseline, and facts are numbered from 1.
 //
-// Whose clusters are it judges by the service's own rules, too: by what the service has decided,
-// where that can be asked for ([Detector.Decided]), and otherwise by finding it out from the
-// stretch ([Detector.Decide]).
+// [Detector.UseDecisions] repeats the service's decisions on ownership; [Detector.ResolveProjects] makes new ones.
 //
-// [Compare] pairs facts by their ids, and where a stretch begins later by what they say happened
-// and when.
+// [Compare] pairs facts by id. For a recording that starts later, it pairs them by what happened and when.
 package detection

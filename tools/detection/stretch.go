@@ -2,6 +2,7 @@ package detection
 
 import (
 	"context"
+	"lockstep.internal/services/deploys/observation"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -9,7 +10,6 @@ import (
 
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/deploys/observed"
 	"lockstep.internal/tools/replay"
 )
 
@@ -20,8 +20,8 @@ type Message struct {
 	Sequence, Number uint64
 	Stored           time.Time
 
-	said observed.Observed
-	err  error
+	observation observation.Observation
+	err         error
 }
 
 // ahead is how many messages are handed on at once, and depth how many such heaps are read ahead.
@@ -50,7 +50,7 @@ func (d *Detector) Replay(ctx context.Context, js jetstream.JetStream, cell topo
 					if m.err != nil {
 						return nil, m.err
 					}
-					return d.detect(&m.said, m.Sequence)
+					return d.process(&m.observation, m.Sequence)
 				})
 				if err != nil {
 					return err
@@ -94,7 +94,7 @@ func (d *Detector) read(
 			Number:   meta.Sequence.Consumer,
 			Stored:   meta.Timestamp,
 		}
-		m.said, m.err = d.decoder.Decode(m.Subject, msg.Headers(), msg.Data())
+		m.observation, m.err = d.decoder.Decode(m.Subject, msg.Headers(), msg.Data())
 		if heap == nil {
 			heap = make([]Message, 0, most)
 		}

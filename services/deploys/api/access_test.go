@@ -10,8 +10,8 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	"lockstep.internal/services/deploys/ownership"
 	"lockstep.internal/services/deploys/postgres"
-	"lockstep.internal/services/deploys/roster"
 )
 
 func TestWhoMayReadWhat(t *testing.T) {
@@ -98,7 +98,7 @@ func TestSinksAndRebuildsAreForAdministrators(t *testing.T) {
 		{ID: "told", Workload: uuidOf(t, r.Workload), Sequence: 1, Fact: "started", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: 5},
 		{ID: "old", Workload: uuidOf(t, r.Workload), Sequence: 2, Fact: "completed", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: postgres.TooOld},
 	}})
-	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
+	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
 	for _, user := range []int64{reader, stranger} {
 		for call, err := range b.everything(t, b.as(user)) {
 			switch call {

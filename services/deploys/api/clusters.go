@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
+	"lockstep.internal/services/deploys/ownership"
 	"lockstep.internal/services/deploys/postgres"
-	"lockstep.internal/services/deploys/roster"
 )
 
 // Projects knows which projects there are; a [lockstep.internal/libs/directory.Directory].
@@ -27,7 +27,7 @@ type Projects interface {
 type Stream interface {
 	// Release puts on it that a cluster is taken from the project that it is claimed by, and
 	// returns the position; see [lockstep.internal/services/deploys/nats.Releaser].
-	Release(ctx context.Context, claim roster.Claim, toProjectID, userID int64, reason string, at time.Time) (uint64, error)
+	Release(ctx context.Context, claim ownership.Claim, toProjectID, userID int64, reason string, at time.Time) (uint64, error)
 	// Position is how far it is read.
 	Position(ctx context.Context) (cursor.Position, error)
 }
@@ -119,7 +119,7 @@ func (s *clusterService) ReleaseCluster(ctx context.Context, r *connect.Request[
 	}
 	took := false
 	for _, claim := range cluster.Claims {
-		took = took || claim.Decided() && claim.Since == position
+		took = took || claim.ByAdministrator() && claim.Since == position
 	}
 	if !took {
 		return nil, fault.New(errcode.Conflict, "cluster %q was released by somebody else at the same time: `lockstep deploys clusters` shows whose it is now", from.ClusterUID)

@@ -11,22 +11,23 @@ import (
 
 	"lockstep.internal/schemas/gen/errcode"
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
+	"lockstep.internal/services/deploys/agents"
+	"lockstep.internal/services/deploys/ownership"
 	store "lockstep.internal/services/deploys/postgres"
-	"lockstep.internal/services/deploys/roster"
 )
 
 // claim notes whose clusters are, as the reader does.
-func (b *bed) claim(claims ...roster.Claim) {
+func (b *bed) claim(claims ...ownership.Claim) {
 	b.t.Helper()
-	reporters := []roster.Reporter{{AgentID: agent, ProjectID: 1, Since: 1}}
+	reporters := []ownership.Reporter{{AgentID: agent, ProjectID: 1, Since: 1}}
 	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error { return (&store.Store{}).Claim(b.t.Context(), tx, reporters, claims) }))
 }
 
 func TestAClusterIsReleased(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent}, roster.Claim{ClusterUID: "other", Since: 2, ProjectID: 3, AgentID: otherAgent})
-	b.save(store.Writing{Agents: []roster.Agent{{ID: agent, ClusterUID: "cluster"}}})
+	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent}, ownership.Claim{ClusterUID: "other", Since: 2, ProjectID: 3, AgentID: otherAgent})
+	b.save(store.Writing{Agents: []agents.Agent{{ID: agent, ClusterUID: "cluster"}}})
 	b.put(b.rollout(agent))
 	b.stream.set(func() { b.stream.at.Epoch, b.stream.at.Sequence = 1, 50 })
 	api := b.as(admin)
@@ -63,7 +64,7 @@ func TestAClusterIsReleased(t *testing.T) {
 func TestWhatCannotBeReleased(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 2, AgentID: agent}, roster.Claim{ClusterUID: "free", Since: 2, UserID: admin})
+	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 2, AgentID: agent}, ownership.Claim{ClusterUID: "free", Since: 2, UserID: admin})
 	api := b.as(admin)
 	release := func(r *deploysv1.ReleaseClusterRequest) error {
 		_, err := api.ReleaseCluster(t.Context(), connect.NewRequest(r))
@@ -104,7 +105,7 @@ func TestWhatCannotBeReleased(t *testing.T) {
 func TestAReleaseThatTheReaderHasNotComeTo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.claim(roster.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
+	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
 	b.stream.set(func() { b.stream.held = true })
 	released, err := b.as(admin).ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))
 	require.NoError(t, err)

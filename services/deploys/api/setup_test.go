@@ -31,8 +31,8 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
 	"lockstep.internal/services/deploys/api"
 	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/ownership"
 	store "lockstep.internal/services/deploys/postgres"
-	"lockstep.internal/services/deploys/roster"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/tools/testkit/pgtest"
 )
@@ -172,7 +172,7 @@ type playedStream struct {
 	faster bool
 }
 
-func (s *playedStream) Release(ctx context.Context, claim roster.Claim, to, user int64, reason string, _ time.Time) (uint64, error) {
+func (s *playedStream) Release(ctx context.Context, claim ownership.Claim, to, user int64, reason string, _ time.Time) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fails != nil {
@@ -187,7 +187,7 @@ func (s *playedStream) Release(ctx context.Context, claim roster.Claim, to, user
 		return at, nil
 	}
 	return s.at.Sequence, pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		return (&store.Store{}).Claim(ctx, tx, nil, []roster.Claim{{ClusterUID: claim.ClusterUID, Since: s.at.Sequence, ProjectID: to, UserID: user, Reason: reason}})
+		return (&store.Store{}).Claim(ctx, tx, nil, []ownership.Claim{{ClusterUID: claim.ClusterUID, Since: s.at.Sequence, ProjectID: to, UserID: user, Reason: reason}})
 	})
 }
 

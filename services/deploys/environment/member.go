@@ -106,7 +106,7 @@ func (r Rules) Changes(before, after rollout.State) []Change {
 	is, now, has := r.member(after)
 	var changes []Change
 	if had && (!has || was != is) {
-		gone := Member{Workload: old.Workload, Unselected: after.Standing().Unselected || has || after.Present()}
+		gone := Member{Workload: old.Workload, Unselected: after.Status().Unselected || has || after.Present()}
 		changes = append(changes, Change{Key: was, Input: Input{AgentID: after.AgentID, ObservedAt: at, Member: &gone}})
 	}
 	if has && (!had || was != is || !now.same(old)) {
@@ -117,7 +117,7 @@ func (r Rules) Changes(before, after rollout.State) []Change {
 
 // member returns the workload as a member of its environment, and false if it has none.
 func (r Rules) member(s rollout.State) (Key, Member, bool) {
-	standing := s.Standing()
+	standing := s.Status()
 	if standing.State == "" {
 		return Key{}, Member{}, false
 	}

@@ -16,10 +16,10 @@ const (
 	Unknown    = string(events.FactUnknown)
 )
 
-// AnnotationCommit is the commit that a workload was made of.
+// AnnotationCommit names the commit of a workload.
 const AnnotationCommit = "lockstep.dev/commit"
 
-// Rollout is a row of the history. What is nil in a change is as it was.
+// Rollout is a row of the history. In a change, nil fields keep their value.
 type Rollout struct {
 	ID                string            `json:"id"`
 	Workload          string            `json:"workload"`
@@ -63,13 +63,14 @@ type Rollout struct {
 	SupersededBy    *string        `json:"superseded_by,omitempty"`
 }
 
-// Rules say where things are found.
+// Rules configure the history.
 type Rules struct {
-	// GroupLabel is the label, or annotation, that names a workload's environment.
+	// GroupLabel is the label or annotation that names the environment of a workload.
 	GroupLabel string
 }
 
-// Changes gives what facts change, one row for each rollout, in the order in which the rollouts are first spoken of. workload is the key of the facts' workload.
+// Changes returns the changes that follow from facts: one per rollout, in the order of their first fact. workload is
+// the id of the workload of the facts.
 func (r Rules) Changes(workload string, facts []events.DeployFact) []Rollout {
 	var out []Rollout
 	at := map[string]int{}
@@ -89,9 +90,9 @@ func (r Rules) Changes(workload string, facts []events.DeployFact) []Rollout {
 	return out
 }
 
-// MarshalRows writes changes as the database reads them.
+// MarshalRows encodes changes for the database.
 func MarshalRows(changes []Rollout) ([]byte, error) {
-	return json.Marshal(changes) //nolint:wrapcheck // the caller says of what
+	return json.Marshal(changes) //nolint:wrapcheck // the caller wraps it
 }
 
 func (r Rules) apply(row *Rollout, f *events.DeployFact) {
@@ -117,18 +118,20 @@ func (r Rules) apply(row *Rollout, f *events.DeployFact) {
 		row.DrainedAt = new(f.OccurredAt)
 	case events.FactCompleted, events.FactSuperseded, events.FactCancelled, events.FactUnknown:
 		row.end(f)
-	default: // tells nothing that is kept of a rollout by itself
+	default: // changes no state
 	}
 	row.explain(f)
 }
 
-// describe takes over what every fact of a rollout says of it.
+// describe sets the columns that every fact of a rollout determines.
 func (r Rules) describe(row *Rollout, f *events.DeployFact) {
 	w, of := &f.Workload, f.Rollout
-	row.ClusterUID, row.AgentID, row.Namespace, row.Kind, row.Name, row.UID = w.ClusterUID, int64(w.AgentID), w.Namespace, w.Kind, w.Name, w.UID
-	row.Revision, row.TemplateHash, row.OfRevision, row.Strategy = int64(of.Revision), of.TemplateHash, int64(of.OfRevision), of.Strategy
+	row.ClusterUID, row.AgentID, row.Namespace, row.Kind, row.Name, row.UID = w.ClusterUID, int64(w.AgentID),
+		w.Namespace, w.Kind, w.Name, w.UID
+	row.Revision, row.TemplateHash, row.OfRevision, row.Strategy = int64(of.Revision), of.TemplateHash,
+		int64(of.OfRevision), of.Strategy
 	row.Change = string(of.Change)
-	row.Images, row.PreviousImages = none(of.Images), none(of.PreviousImages)
+	row.Images, row.PreviousImages = nonNil(of.Images), nonNil(of.PreviousImages)
 	row.Labels = w.Labels
 	if row.Labels == nil {
 		row.Labels = map[string]string{}
@@ -165,7 +168,7 @@ func (r *Rollout) end(f *events.DeployFact) {
 	}
 }
 
-// explain keeps the last reason: what progresses needs none, and what drains says nothing new of how it went.
+// explain keeps the last reason. progressed and drained have none.
 func (r *Rollout) explain(f *events.DeployFact) {
 	if f.Fact == events.FactProgressed || f.Fact == events.FactDrained {
 		return
@@ -173,7 +176,7 @@ func (r *Rollout) explain(f *events.DeployFact) {
 	r.Reason, r.Message = new(f.Reason), new(f.Message)
 }
 
-func none(images []events.Image) []events.Image {
+func nonNil(images []events.Image) []events.Image {
 	if images == nil {
 		return []events.Image{}
 	}

@@ -1,5 +1,5 @@
-// Package history makes of facts what people look at: one row for each rollout, which says how it stands and, in the end, how it went.
+// Package history turns facts into rows of the history: one row per rollout, with its state and its end.
 //
-// [Changes] is pure. Facts come in the order of their sequence, each once; what they do not speak of stays as it was, so that a change can be written
-// without reading the row first.
+// It is pure. Facts come in the order of their sequence, each once. A change has only the columns that the facts
+// determine, so that it can be written without reading the row.
 package history

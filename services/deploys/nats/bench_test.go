@@ -10,9 +10,9 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// BenchmarkFacts takes in rollouts of 120 workloads: the facts of each second of it are told and stored.
+// BenchmarkFacts processes rollouts of 120 workloads.
 func BenchmarkFacts(b *testing.B) {
-	w := setup(b)
+	w := newFixture(b)
 	a := w.agent(7)
 	var apps []*app
 	for n := range 120 {
@@ -42,15 +42,15 @@ func BenchmarkFacts(b *testing.B) {
 		_ = before
 		b.StartTimer()
 		began := time.Now()
-		stop := w.run(w.ingest(0))
-		w.taken()
+		stop := w.run(w.reader(0))
+		w.awaitProcessed()
 		took := time.Since(began)
 		stop()
 		b.StopTimer()
 		stream, err = w.js.Stream(b.Context(), topology.StreamDeploys)
 		require.NoError(b, err)
 		b.ReportMetric(float64(stream.CachedInfo().State.LastSeq)/took.Seconds(), "facts/s")
-		b.ReportMetric(float64(w.said())/took.Seconds(), "observations/s")
+		b.ReportMetric(float64(w.lastSequence())/took.Seconds(), "observations/s")
 		b.StartTimer()
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnEnvironmentIsReadyWhenItsLastMemberIsAndIsToldAfterIt(t *testing.T) {
+func TestEnvironmentIsReadyAfterItsLastMember(t *testing.T) {
 	t.Parallel()
 	var first []string
 	for _, batch := range []int{0, 1, 4} {
-		w := setup(t)
+		w := newFixture(t)
 		a := w.agent(7)
 		apps := a.apps("web", "api")
 		for _, p := range apps {
@@ -25,8 +25,8 @@ func TestAnEnvironmentIsReadyWhenItsLastMemberIsAndIsToldAfterIt(t *testing.T) {
 		}
 		apps[1].finish()
 		apps[0].finish()
-		w.take(batch)
-		facts := w.once()
+		w.process(batch)
+		facts := w.checkOnce()
 		require.Equal(t, []string{"environment_started", "environment_ready"}, names(facts, "pr-5"))
 		at := func(name, what string) int {
 			return slices.IndexFunc(facts, func(f fact) bool { return f.Workload.Name == name && string(f.Fact) == what })
@@ -41,10 +41,10 @@ func TestAnEnvironmentIsReadyWhenItsLastMemberIsAndIsToldAfterIt(t *testing.T) {
 	}
 }
 
-func TestAnEnvironmentThatComesBackIsToldAgain(t *testing.T) {
+func TestRecreatedEnvironmentIsPublishedAgain(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{0, 1} {
-		w := setup(t)
+		w := newFixture(t)
 		a := w.agent(7)
 		again := func(uid string) *app {
 			p := a.app("web")
@@ -56,14 +56,14 @@ func TestAnEnvironmentThatComesBackIsToldAgain(t *testing.T) {
 			return p
 		}
 		again("first").delete()
-		w.take(batch)
-		said := []string{"environment_started", "environment_ready", "environment_removed"}
-		require.Equal(t, said, names(w.once(), "pr-5"))
+		w.process(batch)
+		want := []string{"environment_started", "environment_ready", "environment_removed"}
+		require.Equal(t, want, names(w.checkOnce(), "pr-5"))
 		p := again("second")
 		a.list("s", p)
-		w.take(batch)
-		said = append(said, "environment_started", "environment_ready")
-		require.Equal(t, said, names(w.once(), "pr-5"), "of the same commit, in another life")
+		w.process(batch)
+		want = append(want, "environment_started", "environment_ready")
+		require.Equal(t, want, names(w.checkOnce(), "pr-5"), "of the same commit")
 		require.Empty(t, w.rebuild(true, 3).Differences)
 	}
 }

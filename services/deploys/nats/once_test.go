@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-// history lets a few workloads roll out, some of them twice.
+// history rolls out the workloads, and completes some.
 func (a *agent) history(apps ...*app) {
 	a.w.t.Helper()
 	for n, p := range apps {
@@ -36,45 +36,44 @@ func (a *agent) apps(names ...string) []*app {
 	return apps
 }
 
-func TestACrashBetweenPublishingAndTheCommitIsHarmless(t *testing.T) {
+func TestCrashBetweenPublishAndCommitIsHarmless(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := newFixture(t)
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
 	a.history(apps...)
-	i := w.ingest(2)
+	i := w.reader(2)
 	var crashes atomic.Int64
-	i.Hold(nil, func() error {
+	i.Publisher = hook{Publisher: i.NewPublisher(), after: func() error {
 		if crashes.Add(1)%2 == 1 {
 			return errors.New("crash")
 		}
 		return nil
-	})
+	}}
 	stop := w.run(i)
-	w.taken()
+	w.awaitProcessed()
 	stop()
 	require.Greater(t, crashes.Load(), int64(10))
-	facts := w.once()
+	facts := w.checkOnce()
 	require.Equal(t, []string{"started", "progressed", "completed", "drained"}, names(facts, "a"))
 	require.Equal(t, []string{"started"}, names(facts, "b"))
 }
 
-// A replica that lost its place goes on in ignorance of that: after what it does comes to nothing, and before.
-func TestAReplicaThatWasSupersededTellsNothingTwice(t *testing.T) {
+func TestSupersededReplicaPublishesNothingTwice(t *testing.T) {
 	t.Parallel()
 	for name, published := range map[string]bool{"before it has published": false, "after it has published": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
+			w := newFixture(t)
 			a := w.agent(7)
 			apps := a.apps("a", "b", "c")
 			a.list("s", apps...)
-			w.take()
+			w.process()
 			a.history(apps...)
 
 			held, release := make(chan struct{}), make(chan struct{})
-			stale := w.ingest(4)
+			stale := w.reader(4)
 			var once atomic.Bool
 			hold := func() error {
 				if once.CompareAndSwap(false, true) {
@@ -84,92 +83,94 @@ func TestAReplicaThatWasSupersededTellsNothingTwice(t *testing.T) {
 				return nil
 			}
 			if published {
-				stale.Hold(nil, hold)
+				stale.Publisher = hook{Publisher: stale.NewPublisher(), after: hold}
 			} else {
-				stale.Hold(hold, nil)
+				stale.Publisher = hook{Publisher: stale.NewPublisher(), before: hold}
 			}
 			stopStale := w.run(stale)
 			<-held
 			w.exec(`select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database() and state like 'idle in transaction%'`)
-			stop := w.run(w.ingest(0))
-			w.taken()
+			stop := w.run(w.reader(0))
+			w.awaitProcessed()
 			apps[1].finish()
 			apps[0].roll("i:3")
-			w.taken()
+			w.awaitProcessed()
 			close(release)
 			apps[2].roll("i:3")
 			apps[2].finish()
-			w.taken()
+			w.awaitProcessed()
 			stop()
 			a.history(apps...)
-			w.taken() // by the stale one, which waited for its turn
+			w.awaitProcessed() // by the stale replica, which was waiting for the lock
 			stopStale()
-			facts := w.once()
+			facts := w.checkOnce()
 			require.Equal(t, []string{"started", "progressed", "completed", "drained", "started"}, names(facts, "a")[:5])
 		})
 	}
 }
 
-func TestWhatARestoredStreamHasLostIsToldAgain(t *testing.T) {
+func TestFactsLostByRestoredStreamAreRepublished(t *testing.T) {
 	t.Parallel()
 	for name, mended := range map[string]bool{"by the mender": true, "by the reader when there is more to tell": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
+			w := newFixture(t)
 			a := w.agent(7)
 			apps := a.apps("a", "b", "c")
 			a.list("s", apps...)
 			a.history(apps[:1]...)
-			w.take()
+			w.process()
 			copied := t.TempDir()
 			require.NoError(t, w.server.Snapshot(copied))
 			natstest.Reconnected(t, w.js.Conn())
 			a.history(apps...)
-			w.take()
-			before := w.once()
+			w.process()
+			before := w.checkOnce()
 			require.NoError(t, w.server.Restore(copied))
 			natstest.Reconnected(t, w.js.Conn())
-			require.Less(t, len(w.told()), len(before))
+			require.Less(t, len(w.published()), len(before))
 			if mended {
-				again, err := w.mender().Mend(t.Context())
+				again, err := w.reconciler().RepublishAll(t.Context())
 				require.NoError(t, err)
 				require.Positive(t, again)
-				require.ElementsMatch(t, ids(before), ids(w.told()))
-				w.once()
-				again, err = w.mender().Mend(t.Context())
+				require.ElementsMatch(t, ids(before), ids(w.published()))
+				w.checkOnce()
+				again, err = w.reconciler().RepublishAll(t.Context())
 				require.NoError(t, err)
 				require.Zero(t, again)
 			}
-			// The watcher's last words were lost too: it tells everything.
+			// The watcher's last messages were lost too: it resyncs.
 			a.list("s", apps...)
 			for _, p := range apps {
 				p.roll("i:9")
 				p.finish()
 			}
-			w.take()
-			facts := w.once()
+			w.process()
+			facts := w.checkOnce()
 			require.Greater(t, len(facts), len(before))
 			require.Subset(t, ids(facts), ids(before))
 		})
 	}
 }
 
-// keep keeps what the database has, and restore goes back to it, while readers run.
-func (w *world) keep() (restore func()) {
+// backUp copies the tables. restore restores them while readers run.
+func (w *fixture) backUp() (restore func()) {
 	w.t.Helper()
-	tables := []string{"intake", "agents", "resyncs", "resync_members", "workloads", "environments", "facts", "rollouts", "stream_cursors"}
+	tables := []string{
+		"intake", "agents", "resyncs", "resync_members", "workloads", "environments", "facts", "rollouts", "stream_cursors",
+	}
 	for _, table := range tables {
-		w.exec(`create table kept_` + table + ` as table ` + table)
+		w.exec(`create table backup_` + table + ` as table ` + table)
 	}
 	return func() {
 		w.t.Helper()
 		tx, err := w.pool.Begin(w.t.Context())
 		require.NoError(w.t, err)
-		// As a restore would: whoever is in the midst of something is cut off.
+		// As in a real restore, open transactions fail.
 		_, err = tx.Exec(w.t.Context(), `lock table stream_cursors`)
 		require.NoError(w.t, err)
 		for _, table := range tables {
-			for _, statement := range []string{`delete from ` + table, `insert into ` + table + ` table kept_` + table} {
+			for _, statement := range []string{`delete from ` + table, `insert into ` + table + ` table backup_` + table} {
 				_, err = tx.Exec(w.t.Context(), statement)
 				require.NoError(w.t, err)
 			}
@@ -178,70 +179,70 @@ func (w *world) keep() (restore func()) {
 	}
 }
 
-func TestARestoredDatabaseTellsNothingTwice(t *testing.T) {
+func TestRestoredDatabasePublishesNothingTwice(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := newFixture(t)
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
-	stop := w.run(w.ingest(3))
+	stop := w.run(w.reader(3))
 	a.history(apps...)
-	w.taken()
-	restore := w.keep()
+	w.awaitProcessed()
+	restore := w.backUp()
 	a.history(apps...)
-	w.taken()
-	before := w.once()
+	w.awaitProcessed()
+	before := w.checkOnce()
 	restore()
-	a.tick() // by which the reader notices
-	w.taken()
+	a.tick() // so that the reader notices
+	w.awaitProcessed()
 	stop()
-	require.Equal(t, ids(before), ids(w.once()))
+	require.Equal(t, ids(before), ids(w.checkOnce()))
 	again := rows(t, w.pool)
 	w.pool = w.database(t)
-	w.take()
+	w.process()
 	require.Equal(t, rows(t, w.pool), again)
 	a.history(apps...)
-	w.take()
-	require.Greater(t, len(w.once()), len(before))
+	w.process()
+	require.Greater(t, len(w.checkOnce()), len(before))
 }
 
-func TestADatabaseThatIsLostIsMadeAnewAndTellsNothingTwice(t *testing.T) {
+func TestLostDatabaseIsRecreatedAndPublishesNothingTwice(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := newFixture(t)
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
 	a.history(apps...)
 	a.history(apps...)
-	w.take()
-	before, then := w.once(), rows(t, w.pool)
+	w.process()
+	before, then := w.checkOnce(), rows(t, w.pool)
 	w.pool = w.database(t)
-	w.take(3)
-	require.Equal(t, ids(before), ids(w.once()))
+	w.process(3)
+	require.Equal(t, ids(before), ids(w.checkOnce()))
 	require.Equal(t, then, rows(t, w.pool))
 }
 
-// The stream of observations has forgotten how it began, and the database is new: what can be concluded from the rest counts on from what was told.
-func TestFactsAreNotToldTwiceFromWhatIsLeftOfTheStream(t *testing.T) {
+// OBSERVED has dropped its first messages and the database is new: facts continue the published numbers.
+func TestTruncatedStreamPublishesNothingTwice(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := newFixture(t)
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c")
 	a.list("s", apps...)
 	a.history(apps...)
-	cut := w.said()
+	cut := w.lastSequence()
 	a.list("s", apps...)
 	a.history(apps...)
-	w.take()
-	before := w.once()
+	w.process()
+	before := w.checkOnce()
 	stream, err := w.js.Stream(t.Context(), "OBSERVED")
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(cut)))
 	w.pool = w.database(t)
-	w.take(3)
+	w.process(3)
 	a.history(apps...)
-	w.take()
-	facts := w.told()
+	w.process()
+	facts := w.published()
 	require.Subset(t, ids(facts), ids(before))
 	perFact := map[string]int{}
 	for i := range facts {
@@ -254,17 +255,17 @@ func TestFactsAreNotToldTwiceFromWhatIsLeftOfTheStream(t *testing.T) {
 	}
 }
 
-// More workloads than may have facts in flight: some are stored while others are told of, and some of the facts are there already.
-func TestWorkloadsAreStoredWhileOthersAreToldOf(t *testing.T) {
+// More workloads than facts in flight, and some of the facts are published already.
+func TestMoreWorkloadsThanFactsInFlight(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := newFixture(t)
 	a := w.agent(7)
 	var apps []*app
 	for n := range 600 {
 		apps = append(apps, a.app(fmt.Sprintf("web-%d", n)))
 	}
 	a.list("s", apps...)
-	w.take()
+	w.process()
 	for n, p := range apps {
 		if n%2 == 0 {
 			p.roll("i:2")
@@ -273,11 +274,11 @@ func TestWorkloadsAreStoredWhileOthersAreToldOf(t *testing.T) {
 	}
 	crashed := make(chan struct{})
 	var once sync.Once
-	i := w.ingest(0)
-	i.Hold(nil, func() error {
+	i := w.reader(0)
+	i.Publisher = hook{Publisher: i.NewPublisher(), after: func() error {
 		once.Do(func() { close(crashed) })
 		return errors.New("crash")
-	})
+	}}
 	stop := w.run(i)
 	<-crashed
 	stop()
@@ -288,8 +289,8 @@ func TestWorkloadsAreStoredWhileOthersAreToldOf(t *testing.T) {
 		}
 		p.finish()
 	}
-	w.take()
-	facts := w.once()
+	w.process()
+	facts := w.checkOnce()
 	for _, p := range apps {
 		require.Equal(t, []string{"started", "progressed", "completed", "drained"}, names(facts, p.name))
 	}

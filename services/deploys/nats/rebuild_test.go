@@ -1,27 +1,26 @@
 package nats_test
 
 import (
+	"lockstep.internal/services/deploys/rebuild"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"lockstep.internal/services/deploys/nats"
 )
 
-func (w *world) rebuild(check bool, batch int) nats.RebuildOutcome {
+func (w *fixture) rebuild(check bool, batch int) rebuild.Outcome {
 	w.t.Helper()
-	r := &nats.Rebuild{Ingest: w.ingest(batch), Told: func(uint64, uint64) error { return nil }}
+	r := &rebuild.Rebuild{Reader: w.reader(batch), Progress: func(uint64, uint64) error { return nil }}
 	out, err := r.Run(w.t.Context(), check)
 	require.NoError(w.t, err)
 	require.Equal(w.t, !check, out.Replaced)
 	return out
 }
 
-// lived is a world in which much has happened.
-func lived(t *testing.T) (*world, *agent, []*app) {
+// newUsedFixture returns a fixture with completed, running and deleted workloads.
+func newUsedFixture(t *testing.T) (*fixture, *agent, []*app) {
 	t.Helper()
-	w := setup(t)
+	w := newFixture(t)
 	a := w.agent(7)
 	apps := a.apps("a", "b", "c", "d")
 	a.list("s", apps...)
@@ -29,14 +28,14 @@ func lived(t *testing.T) (*world, *agent, []*app) {
 	a.history(apps...)
 	apps[3].delete()
 	a.list("s", apps[:3]...)
-	w.take(7)
+	w.process(7)
 	return w, a, apps
 }
 
-func TestARebuildGivesWhatIsThereAndTellsNothing(t *testing.T) {
+func TestRebuildGivesSameTablesAndPublishesNothing(t *testing.T) {
 	t.Parallel()
-	w, a, apps := lived(t)
-	before, then := w.once(), rows(t, w.pool)
+	w, a, apps := newUsedFixture(t)
+	before, then := w.checkOnce(), rows(t, w.pool)
 	for _, batch := range []int{0, 1, 5} {
 		out := w.rebuild(true, batch)
 		require.Empty(t, out.Differences)
@@ -44,18 +43,18 @@ func TestARebuildGivesWhatIsThereAndTellsNothing(t *testing.T) {
 	}
 	require.Empty(t, w.rebuild(false, 3).Differences)
 	require.Equal(t, then, rows(t, w.pool))
-	require.Equal(t, ids(before), ids(w.told()))
+	require.Equal(t, ids(before), ids(w.published()))
 	a.history(apps[:3]...)
-	w.take()
-	require.Greater(t, len(w.once()), len(before))
+	w.process()
+	require.Greater(t, len(w.checkOnce()), len(before))
 }
 
-func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
+func TestRebuildReportsAndRepairsCorruption(t *testing.T) {
 	t.Parallel()
-	w, a, apps := lived(t)
-	before, then := w.once(), rows(t, w.pool)
-	stop := w.run(w.ingest(0)) // it goes on, and must not trust what it remembers
-	for _, spoil := range []struct{ statement, says string }{
+	w, a, apps := newUsedFixture(t)
+	before, then := w.checkOnce(), rows(t, w.pool)
+	stop := w.run(w.reader(0)) // the live reader must drop its cache
+	for _, spoil := range []struct{ statement, reason string }{
 		{`update workloads set state = replace(state, 'uid-a', 'uid-x')`, "workloads"},
 		{`delete from workloads`, "is missing"},
 		{`delete from facts where fact = 'started'`, "facts"},
@@ -71,35 +70,35 @@ func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
 	} {
 		w.exec(spoil.statement)
 		out := w.rebuild(true, 0)
-		require.Contains(t, strings.Join(out.Differences, "\n"), spoil.says, spoil.statement)
+		require.Contains(t, strings.Join(out.Differences, "\n"), spoil.reason, spoil.statement)
 		w.rebuild(false, 0)
 		require.Equal(t, then, rows(t, w.pool), spoil.statement)
-		again, err := w.mender().Mend(t.Context())
+		again, err := w.reconciler().RepublishAll(t.Context())
 		require.NoError(t, err)
-		require.Zero(t, again, "nothing was missing on the stream")
-		require.Equal(t, ids(before), ids(w.once()))
+		require.Zero(t, again, "the stream lacks nothing")
+		require.Equal(t, ids(before), ids(w.checkOnce()))
 	}
 	a.history(apps[:3]...)
-	w.taken()
+	w.awaitProcessed()
 	stop()
-	require.Greater(t, len(w.once()), len(before))
+	require.Greater(t, len(w.checkOnce()), len(before))
 	require.Empty(t, w.rebuild(true, 0).Differences)
 }
 
-func TestARebuildKeepsWhatTheStreamHasForgotten(t *testing.T) {
+func TestRebuildKeepsStateOfTruncatedStream(t *testing.T) {
 	t.Parallel()
-	w, a, apps := lived(t)
-	cut := w.said()
+	w, a, apps := newUsedFixture(t)
+	cut := w.lastSequence()
 	a.list("s", apps[:3]...)
 	fresh := a.app("fresh")
-	fresh.tellSet(fresh.sets[0])
-	fresh.tell()
+	fresh.sendSet(fresh.sets[0])
+	fresh.send()
 	a.list("s", append(apps[:3:3], fresh)...)
 	fresh.roll("i:2")
 	fresh.finish()
 	a.history(apps[:3]...)
-	w.take()
-	before, then := w.once(), rows(t, w.pool)
+	w.process()
+	before, then := w.checkOnce(), rows(t, w.pool)
 	stream, err := w.js.Stream(t.Context(), "OBSERVED")
 	require.NoError(t, err)
 	require.NoError(t, stream.Purge(t.Context(), purgeUpTo(cut)))
@@ -107,7 +106,7 @@ func TestARebuildKeepsWhatTheStreamHasForgotten(t *testing.T) {
 	w.rebuild(false, 0)
 	require.Equal(t, then, rows(t, w.pool))
 	w.exec(`update rollouts set state = 'cancelled' where name = 'fresh'`)
-	require.Len(t, w.rebuild(false, 0).Differences, 1, "what the stream still tells whole is compared")
+	require.Len(t, w.rebuild(false, 0).Differences, 1, "state from complete history is compared")
 	require.Equal(t, then, rows(t, w.pool))
-	require.Equal(t, ids(before), ids(w.once()))
+	require.Equal(t, ids(before), ids(w.checkOnce()))
 }

@@ -6,10 +6,10 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// Changes tells which rollouts changed.
+// Changes notifies of changed rollouts, by id.
 type Changes = postgres.ChangeListener[string]
 
-// NewChanges makes a Changes of rollouts.
+// NewChanges returns a listener for changed rollouts.
 func NewChanges(pool *pgxpool.Pool) *Changes {
 	return postgres.NewChangeListener(pool, Channel, func(id string) (string, error) { return id, nil })
 }

@@ -9,7 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"lockstep.internal/services/deploys/history"
-	"lockstep.internal/services/deploys/roster"
+	"lockstep.internal/services/deploys/ingest"
+	"lockstep.internal/services/deploys/ownership"
+	"lockstep.internal/services/deploys/rollout"
 )
 
 const (
@@ -17,85 +19,71 @@ const (
 	claimColumns    = `select cluster_uid, since, project_id, agent_id, user_id, reason, claimed_at from claims `
 )
 
-func queueClaims(b *pgx.Batch, ask Ask, out *Reading) {
-	if len(ask.Reporters) > 0 {
-		b.Queue(reporterColumns+`where agent_id = any($1)`, ask.Reporters).Query(func(rows pgx.Rows) (err error) {
-			out.Reporters, err = pgx.CollectRows(rows, scanReporter)
-			return err //nolint:wrapcheck // Begin says of what
-		})
-	}
-	if len(ask.Claims) > 0 {
-		b.Queue(claimColumns+`where cluster_uid = any($1) order by number`, ask.Claims).Query(func(rows pgx.Rows) (err error) {
-			out.Claims, err = pgx.CollectRows(rows, scanClaim)
-			return err //nolint:wrapcheck // Begin says of what
-		})
-	}
-}
-
-func scanReporter(row pgx.CollectableRow) (r roster.Reporter, err error) {
+func scanReporter(row pgx.CollectableRow) (r ownership.Reporter, err error) {
 	err = row.Scan(&r.AgentID, &r.ProjectID, &r.Since)
-	return r, err //nolint:wrapcheck // the caller says of what
+	return r, err //nolint:wrapcheck // the caller wraps it
 }
 
-func scanClaim(row pgx.CollectableRow) (c roster.Claim, err error) {
+func scanClaim(row pgx.CollectableRow) (c ownership.Claim, err error) {
 	err = row.Scan(&c.ClusterUID, &c.Since, &c.ProjectID, &c.AgentID, &c.UserID, &c.Reason, &c.At)
 	c.At = c.At.UTC()
-	return c, err //nolint:wrapcheck // the caller says of what
+	return c, err //nolint:wrapcheck // the caller wraps it
 }
 
-// Claim notes agents that tell something for the first time, and whose clusters are. The transaction that takes in what they tell is the one that notes it.
-func (s *Store) Claim(ctx context.Context, tx pgx.Tx, reporters []roster.Reporter, claims []roster.Claim) error {
+// Claim stores new reporters and claims. Call it in the transaction of the batch that made them.
+func (s *Store) Claim(ctx context.Context, tx pgx.Tx, reporters []ownership.Reporter, claims []ownership.Claim) error {
 	var b pgx.Batch
 	for _, r := range reporters {
 		b.Queue(`insert into reporters (agent_id, project_id, since) values ($1, $2, $3)`, r.AgentID, r.ProjectID, r.Since)
 	}
 	for _, c := range claims {
-		b.Queue(`insert into claims (cluster_uid, since, project_id, agent_id, user_id, reason) values ($1, $2, $3, $4, $5, $6)`,
+		b.Queue(`insert into claims (cluster_uid, since, project_id, agent_id, user_id, reason)
+			values ($1, $2, $3, $4, $5, $6)`,
 			c.ClusterUID, c.Since, c.ProjectID, c.AgentID, c.UserID, c.Reason)
 	}
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("note whose clusters are: %w", err)
+		return fmt.Errorf("store claims: %w", err)
 	}
 	return nil
 }
 
-// Within reads everything that is known of the workloads of a cluster.
-func (s *Store) Within(ctx context.Context, tx pgx.Tx, clusterUID string) ([]Record, error) {
-	rows, err := tx.Query(ctx, fmt.Sprintf(recordColumns, "present", "workloads")+`cluster_uid = $1`, clusterUID)
+func clusterWorkloads(ctx context.Context, tx pgx.Tx, clusterUID string) ([]ingest.Record[rollout.State], error) {
+	rows, err := tx.Query(ctx, recordColumns+`workloads where cluster_uid = $1`, clusterUID)
 	if err != nil {
 		return nil, fmt.Errorf("read the workloads of cluster %q: %w", clusterUID, err)
 	}
-	found, err := pgx.CollectRows(rows, scanRecord)
+	found, err := pgx.CollectRows(rows, scanRecord[rollout.State])
 	if err != nil {
 		return nil, fmt.Errorf("read the workloads of cluster %q: %w", clusterUID, err)
 	}
 	return found, nil
 }
 
-// Clusters reads whose clusters are.
+// Clusters reads the claims of clusters.
 type Clusters struct {
 	Pool *pgxpool.Pool
 }
 
-// Cluster is one that was ever reported.
+// Cluster is a cluster with at least one claim.
 type Cluster struct {
-	// Claims in the order in which they were made, the one that counts last. There is one at least.
-	Claims []roster.Claim
-	// Agents of its project that report it.
+	// Claims, oldest first. The last one counts.
+	Claims []ownership.Claim
+	// Agents of the owning project that report the cluster.
 	Agents []int64
-	// Workloads that are there and followed, and Running rollouts of them.
+	// Workloads is the number of followed workloads, Running the number of their rollouts in flight.
 	Workloads, Running int64
 }
 
-// Claim is the one that counts.
-func (c *Cluster) Claim() roster.Claim { return c.Claims[len(c.Claims)-1] }
+// Claim returns the claim that counts.
+func (c *Cluster) Claim() ownership.Claim { return c.Claims[len(c.Claims)-1] }
 
-// List gives the clusters in the order of their UIDs: all of them, or one.
+// List returns all clusters ordered by UID, or the one with the given UID.
 func (s *Clusters) List(ctx context.Context, clusterUID string) ([]Cluster, error) {
 	var b pgx.Batch
 	var all []Cluster
 	at := map[string]int{}
-	b.Queue(claimColumns+`where $1 = '' or cluster_uid = $1 order by cluster_uid, number`, clusterUID).Query(func(rows pgx.Rows) error {
+	b.Queue(claimColumns+`where $1 = '' or cluster_uid = $1 order by cluster_uid, number`,
+		clusterUID).Query(func(rows pgx.Rows) error {
 		claims, err := pgx.CollectRows(rows, scanClaim)
 		for _, c := range claims {
 			n, there := at[c.ClusterUID]
@@ -105,9 +93,10 @@ func (s *Clusters) List(ctx context.Context, clusterUID string) ([]Cluster, erro
 			}
 			all[n].Claims = append(all[n].Claims, c)
 		}
-		return err //nolint:wrapcheck // List says of what
+		return err //nolint:wrapcheck // wrapped below
 	})
-	b.Queue(`select a.cluster_uid, r.project_id, a.agent_id from agents a join reporters r using (agent_id) where $1 = '' or a.cluster_uid = $1 order by a.agent_id`, clusterUID).
+	b.Queue(`select a.cluster_uid, r.project_id, a.agent_id from agents a join reporters r using (agent_id)
+		where $1 = '' or a.cluster_uid = $1 order by a.agent_id`, clusterUID).
 		Query(func(rows pgx.Rows) error {
 			var cluster string
 			var project, agent int64
@@ -117,7 +106,7 @@ func (s *Clusters) List(ctx context.Context, clusterUID string) ([]Cluster, erro
 				}
 				return nil
 			})
-			return err //nolint:wrapcheck // List says of what
+			return err //nolint:wrapcheck // wrapped below
 		})
 	count := func(statement string, of func(*Cluster) *int64, arguments ...any) {
 		b.Queue(statement, append([]any{clusterUID}, arguments...)...).Query(func(rows pgx.Rows) error {
@@ -129,19 +118,21 @@ func (s *Clusters) List(ctx context.Context, clusterUID string) ([]Cluster, erro
 				}
 				return nil
 			})
-			return err //nolint:wrapcheck // List says of what
+			return err //nolint:wrapcheck // wrapped below
 		})
 	}
-	count(`select cluster_uid, count(*) from workloads where present and ($1 = '' or cluster_uid = $1) group by 1`, func(c *Cluster) *int64 { return &c.Workloads })
-	count(`select cluster_uid, count(*) from rollouts where state = $2 and ($1 = '' or cluster_uid = $1) group by 1`, func(c *Cluster) *int64 { return &c.Running }, history.Running)
+	count(`select cluster_uid, count(*) from workloads where present and ($1 = '' or cluster_uid = $1) group by 1`,
+		func(c *Cluster) *int64 { return &c.Workloads })
+	count(`select cluster_uid, count(*) from rollouts where state = $2 and ($1 = '' or cluster_uid = $1) group by 1`,
+		func(c *Cluster) *int64 { return &c.Running }, history.Running)
 	if err := s.Pool.SendBatch(ctx, &b).Close(); err != nil {
 		return nil, fmt.Errorf("list clusters: %w", err)
 	}
 	return all, nil
 }
 
-// Reporters gives the agents that have told something, by their ids.
-func (s *Clusters) Reporters(ctx context.Context) ([]roster.Reporter, error) {
+// Reporters returns the agents that have reported, ordered by id.
+func (s *Clusters) Reporters(ctx context.Context) ([]ownership.Reporter, error) {
 	rows, err := s.Pool.Query(ctx, reporterColumns+`order by agent_id`)
 	if err != nil {
 		return nil, fmt.Errorf("list agents: %w", err)
@@ -153,10 +144,12 @@ func (s *Clusters) Reporters(ctx context.Context) ([]roster.Reporter, error) {
 	return found, nil
 }
 
-// Ended is how many rollouts of a cluster have ended as unknown by its release at a time.
+// Ended returns the number of rollouts that the release of a cluster at a time ended as unknown.
 func (s *Clusters) Ended(ctx context.Context, clusterUID string, released time.Time) (int64, error) {
 	var ended int64
-	err := s.Pool.QueryRow(ctx, `select count(*) from rollouts where cluster_uid = $1 and state = $2 and ended_observed_at = $3`, clusterUID, history.Unknown, released).Scan(&ended)
+	err := s.Pool.QueryRow(ctx,
+		`select count(*) from rollouts where cluster_uid = $1 and state = $2 and ended_observed_at = $3`, clusterUID,
+		history.Unknown, released).Scan(&ended)
 	if err != nil {
 		return 0, fmt.Errorf("count the rollouts of cluster %q that have ended: %w", clusterUID, err)
 	}

@@ -1,8 +1,8 @@
-// Package postgres keeps what the service concludes from the stream OBSERVED: the state of every workload and environment, the facts, the history of
-// rollouts.
+// Package postgres loads and stores the state of the service: workloads, environments, facts, history and ownership.
 //
-// [Store] is written by one reader at a time, in the transaction that moves its cursor: a batch is one round trip to read and one to write; a large one is written in
-// parts, while it is told.
-// These transactions do not wait for the disk: a server that crashes loses the last of them whole, cursor included, and the reader takes
-// them in again. What is read for people is [Rollouts]; [Changes] tells which changed. [Shadow] is a second set of tables that a rebuild fills.
+// [Batch] stores a batch of ingest in the transaction that moves the cursor. One reader writes at a time. The commit
+// does not wait for the disk: after a crash of the server, lost batches are repeated, because the cursor is lost too.
+//
+// [Rollouts] and [Clusters] serve the API, [Changes] notifies of changed rollouts, [StoredFacts] reads facts for
+// publication. [Shadow] is a temporary second set of the tables, for a rebuild.
 package postgres

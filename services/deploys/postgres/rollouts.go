@@ -19,9 +19,9 @@ type Rollouts struct {
 	DB Querier
 }
 
-// RolloutFilter selects rollouts; zero fields select all.
+// RolloutFilter selects rollouts. Zero fields select all.
 type RolloutFilter struct {
-	// Agents whose rollouts are looked at; nil is all.
+	// Agents restricts to rollouts of these agents; nil for all.
 	Agents                []int64
 	IDs                   []string
 	ClusterUID            string
@@ -32,29 +32,29 @@ type RolloutFilter struct {
 	Labels                map[string]string
 	Commit, Group         string
 	Since, Until          time.Time
-	// Stuck is only those that stall, are blocked or paused.
+	// Stuck restricts to stalled, blocked and paused rollouts.
 	Stuck bool
 }
 
-// RolloutPage is a part of a list: Size rollouts that started before the one that After names.
+// RolloutPage is a page: Size rollouts after a place in the list.
 type RolloutPage struct {
 	Size  int
 	After *RolloutPlace
 }
 
-// RolloutPlace is where a rollout is in a list.
+// RolloutPlace is the place of a rollout in the list.
 type RolloutPlace struct {
 	StartedAt time.Time
 	ID        string
 }
 
-// conditions are parts of a statement with their arguments.
+// conditions are SQL conditions with their arguments.
 type conditions struct {
 	parts     []string
 	arguments []any
 }
 
-// add adds a condition in which ? is the argument.
+// add adds a condition. ? stands for the argument.
 func (c *conditions) add(condition string, argument any) {
 	c.arguments = append(c.arguments, argument)
 	c.parts = append(c.parts, strings.ReplaceAll(condition, "?", fmt.Sprintf("$%d", len(c.arguments))))
@@ -76,7 +76,8 @@ func (f RolloutFilter) conditions() *conditions {
 		c.add(`r.id = any(?)`, f.IDs)
 	}
 	for column, value := range map[string]string{
-		"cluster_uid": f.ClusterUID, "namespace": f.Namespace, "kind": f.Kind, "name": f.Name, "commit_sha": f.Commit, "deploy_group": f.Group,
+		"cluster_uid": f.ClusterUID, "namespace": f.Namespace, "kind": f.Kind, "name": f.Name, "commit_sha": f.Commit,
+		"deploy_group": f.Group,
 	} {
 		if value != "" {
 			c.add(`r.`+column+` = ?`, value)
@@ -108,7 +109,7 @@ func (f RolloutFilter) conditions() *conditions {
 	return c
 }
 
-// List gives rollouts, the newest start first.
+// List returns a page of rollouts, the newest start first.
 func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) ([]history.Rollout, error) {
 	c := f.conditions()
 	if page.After != nil {
@@ -117,7 +118,10 @@ func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) 
 		c.parts = append(c.parts, fmt.Sprintf(`(r.started_at, r.id) < ($%d, $%d)`, len(c.arguments)-1, len(c.arguments)))
 	}
 	c.arguments = append(c.arguments, page.Size)
-	rows, err := s.DB.Query(ctx, `select row_to_json(r) from rollouts r where `+c.String()+fmt.Sprintf(` order by r.started_at desc, r.id desc limit $%d`, len(c.arguments)), c.arguments...)
+	rows,
+		err := s.DB.Query(ctx,
+		`select row_to_json(r) from rollouts r where `+c.String()+
+			fmt.Sprintf(` order by r.started_at desc, r.id desc limit $%d`, len(c.arguments)), c.arguments...)
 	if err != nil {
 		return nil, fmt.Errorf("list rollouts: %w", err)
 	}
@@ -135,8 +139,9 @@ func (s *Rollouts) List(ctx context.Context, f RolloutFilter, page RolloutPage) 
 	return found, nil
 }
 
-// Facts are those of a rollout in the order in which they were told: at most so many, the first one and the last ones. It says how many are left out.
-func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, most int) (facts []Fact, omitted int64, err error) {
+// Facts returns the facts of a rollout in order: at limit limit, the first one and the last ones, and the number of
+// omitted facts.
+func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, limit int) (facts []Fact, omitted int64, err error) {
 	workload, err := uuid.Parse(r.Workload)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the facts of rollout %s: %w", r.ID, err)
@@ -146,11 +151,12 @@ func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, most int) (fac
 		first = *r.FirstSequence
 	}
 	const of = `workload = $1 and sequence between $2 and $3 and rollout_id = $4 order by sequence `
-	if facts, err = (&Store{}).facts(ctx, s.DB, of+`desc limit $5`, workload, first, r.LastSequence, r.ID, most); err != nil {
+	if facts,
+		err = (&Store{}).facts(ctx, s.DB, of+`desc limit $5`, workload, first, r.LastSequence, r.ID, limit); err != nil {
 		return nil, 0, err
 	}
 	slices.Reverse(facts)
-	if len(facts) < most {
+	if len(facts) < limit {
 		return facts, 0, nil
 	}
 	begin, err := (&Store{}).facts(ctx, s.DB, of+`limit 1`, workload, first, r.LastSequence, r.ID)
@@ -158,7 +164,9 @@ func (s *Rollouts) Facts(ctx context.Context, r *history.Rollout, most int) (fac
 		return nil, 0, err
 	}
 	var all int64
-	err = s.DB.QueryRow(ctx, `select count(*) from facts where workload = $1 and sequence between $2 and $3 and rollout_id = $4`, workload, first, r.LastSequence, r.ID).Scan(&all)
+	err = s.DB.QueryRow(ctx,
+		`select count(*) from facts where workload = $1 and sequence between $2 and $3 and rollout_id = $4`, workload,
+		first, r.LastSequence, r.ID).Scan(&all)
 	if err != nil {
 		return nil, 0, fmt.Errorf("count the facts of rollout %s: %w", r.ID, err)
 	}

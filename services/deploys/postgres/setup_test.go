@@ -15,6 +15,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/history"
 	"lockstep.internal/services/deploys/postgres"
+	"lockstep.internal/services/deploys/rollout"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
@@ -22,7 +23,9 @@ func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
 
 func connect(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := libpostgres.Connect(t.Context(), libpostgres.Config{URL: url, Schema: "deploys"}, slog.New(slog.DiscardHandler))
+	pool,
+		err := libpostgres.Connect(t.Context(), libpostgres.Config{URL: url, Schema: "deploys"},
+		slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool
@@ -53,21 +56,30 @@ func save(t *testing.T, pool *pgxpool.Pool, w postgres.Writing) {
 	in(t, pool, func(tx pgx.Tx) error { return (&postgres.Store{}).Save(t.Context(), tx, w) })
 }
 
+// present returns the state of a workload that exists.
+func present(cluster string) rollout.State {
+	return rollout.State{Key: rollout.Key{ClusterUID: cluster}, View: &rollout.View{}}
+}
+
 func workload(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }
 
 // fact is one of a workload; data tells it from others with the same id.
 func fact(id, name string, sequence int64, data string) postgres.Fact {
 	return postgres.Fact{
-		ID: id, Workload: workload(name), Sequence: sequence, Fact: "started", OccurredAt: start(), ObservedAt: start(), Data: data, StreamSequence: sequence,
+		ID: id, Workload: workload(name), Sequence: sequence, Fact: "started", OccurredAt: start(), ObservedAt: start(),
+		Data: data, StreamSequence: sequence,
 	}
 }
 
-// rollout is the n-th of a workload, which has completed after so many milliseconds.
-func rollout(name string, n int64, ms int64, change ...func(*history.Rollout)) history.Rollout {
+// newRollout returns the n-th rollout of a workload, completed after so many milliseconds.
+func newRollout(name string, n int64, ms int64, change ...func(*history.Rollout)) history.Rollout {
 	r := history.Rollout{
-		ID: fmt.Sprintf("cluster/%s/%d/h", name, n), Workload: workload(name).String(), ClusterUID: "cluster", AgentID: 7, Namespace: "shop", Kind: "deployment", Name: name,
-		UID: "uid-" + name, Revision: n, TemplateHash: "h", Change: string(events.ChangeUpdated), Strategy: "RollingUpdate", Images: []events.Image{}, PreviousImages: []events.Image{},
-		Labels: map[string]string{}, StartedAt: start().Add(time.Duration(n) * time.Minute), StartedObservedAt: start(), LastSequence: 10*n + 1, UpdatedAt: start(),
+		ID: fmt.Sprintf("cluster/%s/%d/h", name, n), Workload: workload(name).String(), ClusterUID: "cluster", AgentID: 7,
+		Namespace: "shop", Kind: "deployment", Name: name,
+		UID: "uid-" + name, Revision: n, TemplateHash: "h", Change: string(events.ChangeUpdated), Strategy: "RollingUpdate",
+		Images: []events.Image{}, PreviousImages: []events.Image{},
+		Labels: map[string]string{}, StartedAt: start().Add(time.Duration(n) * time.Minute), StartedObservedAt: start(),
+		LastSequence: 10*n + 1, UpdatedAt: start(),
 		FirstSequence: new(10 * n), State: new(history.Completed), DurationMs: new(ms),
 	}
 	for _, c := range change {

@@ -9,15 +9,13 @@ import (
 	"lockstep.internal/libs/readmodel"
 )
 
-// Shadow is a second, temporary set of the tables that the reader writes.
-//
-// It belongs to one goroutine.
+// Shadow is a second, temporary set of the tables that the reader writes. It is not safe for concurrent use.
 type Shadow struct{ *readmodel.ShadowTables }
 
-// RebuiltTable is how a table compares with its shadow.
+// RebuiltTable compares a table with its shadow.
 type RebuiltTable = readmodel.TableComparison
 
-// rebuiltTables are in the order in which they are compared and replaced.
+// rebuiltTables returns the tables in the order of comparison and replacement.
 func rebuiltTables() []readmodel.Table {
 	return []readmodel.Table{
 		{Name: "agents", Key: []string{"agent_id"}},
@@ -30,7 +28,7 @@ func rebuiltTables() []readmodel.Table {
 	}
 }
 
-// NewShadow makes the shadows on a connection, empty.
+// NewShadow creates empty shadow tables in the session of a connection.
 func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 	tables, err := readmodel.NewShadowTables(ctx, conn, rebuiltTables(), "")
 	if err != nil {
@@ -40,40 +38,45 @@ func NewShadow(ctx context.Context, conn *pgx.Conn) (*Shadow, error) {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, `insert into `+readmodel.ShadowName("intake")+` default values`); err != nil {
-		return nil, fmt.Errorf("make shadow tables: %w", err)
+		return nil, fmt.Errorf("create shadow tables: %w", err)
 	}
 	return &Shadow{tables}, nil
 }
 
-// Forgotten says what the stream does not tell any more.
+// Forgotten describes which messages the stream no longer has.
 type Forgotten struct {
-	// Beginning is that the stream has dropped its first messages.
+	// Beginning: the stream has dropped its first messages.
 	Beginning bool
-	// Restored is that it was restored from an older copy at some time, and may lack messages from its midst.
+	// Restored: the stream was restored from an older copy at some time and may lack messages.
 	Restored bool
 }
 
-// Keep brings over, from the real tables, what the stream cannot tell any more: how things stood before its first full resync that came in whole. What was
-// concluded of a workload by then stays, and whatever followed from it; where the stream was restored, all that is there stays, and only what is
-// missing is made anew.
+// Keep copies the state that the stream no longer explains from the real tables: everything concluded of a workload
+// before the first complete full resync on the stream. For a restored stream it keeps all rows and adds missing ones.
 func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error {
 	if !forgotten.Beginning && !forgotten.Restored {
 		return nil
 	}
-	names := map[string]string{"workloads": s.LiveName("workloads"), "environments": s.LiveName("environments"), "facts": s.LiveName("facts"), "agents": readmodel.ShadowName("agents")}
+	names := map[string]string{
+		"workloads": s.LiveName("workloads"), "environments": s.LiveName("environments"), "facts": s.LiveName("facts"),
+		"agents": readmodel.ShadowName("agents"),
+	}
 	since := `(select min(a.complete_at) from {agents} a where a.cluster_uid = k.cluster_uid)`
 	if forgotten.Restored {
 		since = `null::timestamptz`
 	}
 	_, err := tx.Exec(ctx, readmodel.Render(`
 		create temporary table kept on commit drop as
-		select distinct k.id from (select id, cluster_uid from {workloads} union all select id, cluster_uid from {environments}) k
+		select distinct k.id
+		from (select id, cluster_uid from {workloads} union all select id, cluster_uid from {environments}) k
 		join {facts} f on f.workload = k.id and f.observed_at <= coalesce(`+since+`, 'infinity')`, names))
 	if err != nil {
-		return fmt.Errorf("find what the stream has forgotten: %w", err)
+		return fmt.Errorf("find state that the stream no longer explains: %w", err)
 	}
 	for _, table := range rebuiltTables() {
-		names := map[string]string{"shadow": readmodel.ShadowName(table.Name), "real": s.LiveName(table.Name), "same": readmodel.SameKey(table.Key)}
+		names := map[string]string{
+			"shadow": readmodel.ShadowName(table.Name), "real": s.LiveName(table.Name), "same": readmodel.SameKey(table.Key),
+		}
 		which := `exists (select from {real} l where {same})`
 		from := `true`
 		if table.Name == "facts" || table.Name == "rollouts" {
@@ -81,25 +84,25 @@ func (s *Shadow) Keep(ctx context.Context, tx pgx.Tx, forgotten Forgotten) error
 		}
 		for _, statement := range []string{
 			`delete from {shadow} s where ` + which,
-			//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
+			//nolint:unqueryvet // both tables have the same columns
 			`insert into {shadow} select l.* from {real} l where ` + from + ` on conflict do nothing`,
 		} {
 			if _, err := tx.Exec(ctx, readmodel.Render(statement, names)); err != nil {
-				return fmt.Errorf("keep what the stream has forgotten of %s: %w", table.Name, err)
+				return fmt.Errorf("keep state of table %s: %w", table.Name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// Replace makes the real tables what their shadows are. Positions on the stream stay; those of facts that are new are not known. Readers notice, and forget what they
-// remember.
+// Replace replaces the real tables. Positions on the stream are kept; those of new facts are unknown. Readers drop
+// their caches.
 func (s *Shadow) Replace(ctx context.Context, tx pgx.Tx) error {
 	if err := s.ShadowTables.Replace(ctx, tx); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, `update `+s.LiveName("intake")+` set batches = batches + 2`); err != nil {
-		return fmt.Errorf("tell readers of the rebuilt tables: %w", err)
+		return fmt.Errorf("invalidate the caches of readers: %w", err)
 	}
 	return nil
 }

@@ -7,9 +7,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"lockstep.internal/services/deploys/agents"
 	"lockstep.internal/services/deploys/history"
+	"lockstep.internal/services/deploys/ingest"
 	"lockstep.internal/services/deploys/postgres"
-	"lockstep.internal/services/deploys/roster"
+	"lockstep.internal/services/deploys/rollout"
 )
 
 // shadowed is a session with shadow tables, into which a writing went.
@@ -30,10 +32,10 @@ type begun struct{ *postgres.Shadow }
 
 func known() postgres.Writing {
 	return postgres.Writing{
-		Agents:    []roster.Agent{{ID: 7, ClusterUID: "cluster"}},
-		Workloads: []postgres.Record{{ID: workload("web"), ClusterUID: "cluster", AgentID: 7, Present: true, State: "{}"}},
+		Agents:    []agents.Agent{{ID: 7, ClusterUID: "cluster"}},
+		Workloads: []ingest.Record[rollout.State]{{ID: workload("web"), AgentID: 7, State: present("cluster")}},
 		Facts:     []postgres.Fact{fact("a", "web", 10, "a"), fact("b", "web", 11, "b")},
-		Rollouts:  []history.Rollout{rollout("web", 1, 500)},
+		Rollouts:  []history.Rollout{newRollout("web", 1, 500)},
 	}
 }
 
@@ -62,7 +64,9 @@ func TestAShadowIsComparedAndPutInPlace(t *testing.T) {
 	do(func(tx pgx.Tx) error {
 		tables, differences, err := shadow.Compare(t.Context(), tx, 3)
 		require.Equal(t, map[string]int64{"agents": 1, "facts": 2, "rollouts": 1}, different(tables))
-		require.Equal(t, []string{"agents 7: is there, but not by the streams", `facts b: data is "b", by the streams "other"`, "facts c: is missing"}, differences, "no more than were asked for")
+		require.Equal(t,
+			[]string{"agents 7: is there, but not by the streams", `facts b: data is "b", by the streams "other"`,
+				"facts c: is missing"}, differences, "no more than were asked for")
 		return err
 	})
 	do(func(tx pgx.Tx) error { return shadow.Replace(t.Context(), tx) })
@@ -90,7 +94,8 @@ func TestAShadowProtectsTheRealTables(t *testing.T) {
 	save(t, pool, known())
 	conn, shadow := shadowed(t, pool, postgres.Writing{})
 	for _, statement := range []string{
-		`delete from deploys.facts`, `update deploys.rollouts set reason = ''`, `insert into claims (cluster_uid, since, project_id, agent_id) values ('c', 1, 1, 1)`, `drop table deploys.facts`,
+		`delete from deploys.facts`, `update deploys.rollouts set reason = ''`,
+		`insert into claims (cluster_uid, since, project_id, agent_id) values ('c', 1, 1, 1)`, `drop table deploys.facts`,
 	} {
 		tx, err := shadow.Begin(t.Context())
 		require.NoError(t, err)
@@ -116,10 +121,11 @@ func TestWhatTheStreamHasForgottenIsKept(t *testing.T) {
 		forgotten postgres.Forgotten
 		want      map[string]int64
 	}{
-		"nothing is forgotten": {postgres.Forgotten{}, map[string]int64{"agents": 1, "workloads": 1, "facts": 2, "rollouts": 1}},
-		"its beginning":        {postgres.Forgotten{Beginning: true}, map[string]int64{}},
-		"it was restored":      {postgres.Forgotten{Restored: true}, map[string]int64{}},
-		"both":                 {postgres.Forgotten{Beginning: true, Restored: true}, map[string]int64{}},
+		"nothing is forgotten": {postgres.Forgotten{},
+			map[string]int64{"agents": 1, "workloads": 1, "facts": 2, "rollouts": 1}},
+		"its beginning":   {postgres.Forgotten{Beginning: true}, map[string]int64{}},
+		"it was restored": {postgres.Forgotten{Restored: true}, map[string]int64{}},
+		"both":            {postgres.Forgotten{Beginning: true, Restored: true}, map[string]int64{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

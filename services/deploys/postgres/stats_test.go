@@ -17,23 +17,24 @@ func TestNumbersOfRollouts(t *testing.T) {
 	var all []history.Rollout
 	// A hundred that took 1 s to 100 s.
 	for n := int64(1); n <= 100; n++ {
-		all = append(all, rollout("web", n, n*1000))
+		all = append(all, newRollout("web", n, n*1000))
 	}
 	state := func(s string) func(*history.Rollout) { return func(r *history.Rollout) { r.State = new(s) } }
 	change := func(c string) func(*history.Rollout) { return func(r *history.Rollout) { r.Change = c } }
 	troubled := func(r *history.Rollout) { r.Troubled = new(true) }
 	untimed := func(r *history.Rollout) { r.DurationMs = nil }
 	all = append(all,
-		rollout("db", 1, 10, change("created")),
-		rollout("db", 2, 20),                                                              // failed: what came next went back
-		rollout("db", 3, 30, change("rolled_back")),                                       // a rollback is no change
-		rollout("db", 4, 0, troubled, state(history.Superseded), untimed),                 // failed
-		rollout("db", 5, 0, state(history.Superseded), untimed),                           // over, not failed
-		rollout("db", 6, 40, troubled),                                                    // had trouble, and completed
-		rollout("db", 7, 50, change("restarted")),                                         // no change
-		rollout("db", 8, 99999, func(r *history.Rollout) { r.Reconstructed = new(true) }), // its time was not seen
-		rollout("db", 9, 0, state(history.Unknown), untimed),
-		rollout("db", 10, 0, state(history.Running), untimed, troubled), // not over: not judged
+		newRollout("db", 1, 10, change("created")),
+		newRollout("db", 2, 20),
+		// failed: what came next went back
+		newRollout("db", 3, 30, change("rolled_back")),                                       // a rollback is no change
+		newRollout("db", 4, 0, troubled, state(history.Superseded), untimed),                 // failed
+		newRollout("db", 5, 0, state(history.Superseded), untimed),                           // over, not failed
+		newRollout("db", 6, 40, troubled),                                                    // had trouble, and completed
+		newRollout("db", 7, 50, change("restarted")),                                         // no change
+		newRollout("db", 8, 99999, func(r *history.Rollout) { r.Reconstructed = new(true) }), // its time was not seen
+		newRollout("db", 9, 0, state(history.Unknown), untimed),
+		newRollout("db", 10, 0, state(history.Running), untimed, troubled), // not over: not judged
 	)
 	save(t, pool, postgres.Writing{Rollouts: all})
 	total, workloads, err := rollouts.Stats(t.Context(), postgres.RolloutFilter{}, 10)
@@ -52,14 +53,16 @@ func TestNumbersOfRollouts(t *testing.T) {
 	db.P50, db.P95 = nil, nil
 	require.Equal(t, postgres.Stats{
 		ClusterUID: "cluster", Namespace: "shop", Kind: "deployment", Name: "db", AgentID: 7,
-		Rollouts: 10, Running: 1, Completed: 6, Superseded: 2, Unknown: 1, RolledBack: 1, Changes: 7, FailedChanges: 2, Deploys: 4,
+		Rollouts: 10, Running: 1, Completed: 6, Superseded: 2, Unknown: 1, RolledBack: 1, Changes: 7, FailedChanges: 2,
+		Deploys: 4,
 	}, db)
 
 	_, workloads, err = rollouts.Stats(t.Context(), postgres.RolloutFilter{}, 1)
 	require.NoError(t, err)
 	require.Len(t, workloads, 1)
 	// What comes after the time that is asked for still says that a change failed.
-	total, _, err = rollouts.Stats(t.Context(), postgres.RolloutFilter{Name: "db", Until: rollout("db", 3, 0).StartedAt}, 10)
+	total, _,
+		err = rollouts.Stats(t.Context(), postgres.RolloutFilter{Name: "db", Until: newRollout("db", 3, 0).StartedAt}, 10)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, total.Rollouts)
 	require.EqualValues(t, 1, total.FailedChanges)

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/google/uuid"
@@ -40,10 +41,14 @@ func TestAFactIsStoredOnceForEver(t *testing.T) {
 	_, err = store.Fact(t.Context(), pool, "none")
 	require.ErrorIs(t, err, postgres.ErrNoFact)
 	// Nothing that goes round the store makes it twice either.
-	_, err = pool.Exec(t.Context(), `insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select id, workload, 5, fact, now(), now(), '' from facts limit 1`)
+	_,
+		err = pool.Exec(t.Context(),
+		`insert into facts (id, workload, sequence, fact, occurred_at, observed_at, data) select id, workload, 5, fact, now(), now(), '' from facts limit 1`)
 	require.ErrorContains(t, err, "facts_pkey")
 	in(t, pool, func(tx pgx.Tx) error {
-		known, last, err := store.Known(t.Context(), tx, []string{"a", "c", "x"}, []uuid.UUID{workload("web"), workload("none")})
+		known, last,
+			err := store.NewBatch(tx).KnownFacts(t.Context(), []string{"a", "c", "x"},
+			[]uuid.UUID{workload("web"), workload("none")})
 		require.Equal(t, map[string]bool{"a": true, "c": true}, known)
 		require.Equal(t, map[uuid.UUID]int64{workload("web"): 2}, last)
 		return err
@@ -52,24 +57,31 @@ func TestAFactIsStoredOnceForEver(t *testing.T) {
 
 func TestPositionsOnTheStreamAreForgottenAndFound(t *testing.T) {
 	t.Parallel()
-	pool, store := setup(t), &postgres.Store{}
-	facts := []postgres.Fact{fact("a", "web", 1, ""), fact("b", "web", 2, ""), fact("c", "db", 3, ""), fact("d", "db", 4, "")}
+	pool := setup(t)
+	store, stored := &postgres.Store{}, postgres.StoredFacts{DB: pool}
+	facts := []postgres.Fact{
+		fact("a", "web", 1, ""), fact("b", "web", 2, ""), fact("c", "db", 3, ""), fact("d", "db", 4, ""),
+	}
 	facts[3].StreamSequence = postgres.TooOld
 	save(t, pool, postgres.Writing{Facts: facts})
-	last, err := store.LastTold(t.Context(), pool)
+	id, at, found, err := stored.PublishedUpTo(t.Context(), math.MaxInt64)
 	require.NoError(t, err)
-	require.Equal(t, "c", last.ID)
-	require.NoError(t, store.ForgetPositions(t.Context(), pool, 1))
-	untold, err := store.Untold(t.Context(), pool, 10)
+	require.True(t, found)
+	require.Equal(t, "c", id)
+	require.EqualValues(t, 3, at)
+	require.NoError(t, stored.ForgetPositions(t.Context(), 1))
+	unlocated, err := stored.Unlocated(t.Context(), 10)
 	require.NoError(t, err)
-	require.Equal(t, map[uuid.UUID]int64{workload("web"): 2, workload("db"): 3}, untold, "what the stream has dropped is not told again")
-	require.NoError(t, store.Locate(t.Context(), pool, map[string]int64{"b": 7, "c": 6}))
-	at, err := store.ToldAt(t.Context(), pool, 6)
+	require.Equal(t, map[uuid.UUID]int64{workload("web"): 2, workload("db"): 3}, unlocated, "without the dropped fact")
+	require.NoError(t, stored.SetPositions(t.Context(), map[string]int64{"b": 7, "c": 6}))
+	id, at, found, err = stored.PublishedUpTo(t.Context(), 6)
 	require.NoError(t, err)
-	require.Equal(t, "c", at.ID)
-	untold, err = store.Untold(t.Context(), pool, 10)
+	require.True(t, found)
+	require.Equal(t, "c", id)
+	require.EqualValues(t, 6, at)
+	unlocated, err = stored.Unlocated(t.Context(), 10)
 	require.NoError(t, err)
-	require.Empty(t, untold)
+	require.Empty(t, unlocated)
 	first, err := store.FirstSince(t.Context(), pool, start())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, first)
@@ -80,9 +92,11 @@ func TestTheHistoryKeepsWhatIsNotSpokenOf(t *testing.T) {
 	t.Parallel()
 	pool := setup(t)
 	rollouts := &postgres.Rollouts{DB: pool}
-	whole := rollout("web", 1, 500, func(r *history.Rollout) { r.Reason, r.Stalled, r.Troubled = new("why"), new(true), new(true) })
+	whole := newRollout("web", 1, 500, func(r *history.Rollout) {
+		r.Reason, r.Stalled, r.Troubled = new("why"), new(true), new(true)
+	})
 	save(t, pool, postgres.Writing{Rollouts: []history.Rollout{whole}})
-	bare := rollout("web", 1, 0, func(r *history.Rollout) {
+	bare := newRollout("web", 1, 0, func(r *history.Rollout) {
 		r.State, r.DurationMs, r.FirstSequence, r.LastSequence, r.Stalled = nil, nil, nil, 99, new(false)
 	})
 	save(t, pool, postgres.Writing{Rollouts: []history.Rollout{bare}})
@@ -102,11 +116,15 @@ func TestRolloutsAreSelected(t *testing.T) {
 	pool := setup(t)
 	rollouts := &postgres.Rollouts{DB: pool}
 	save(t, pool, postgres.Writing{Rollouts: []history.Rollout{
-		rollout("web", 1, 1, func(r *history.Rollout) { r.Labels, r.Commit = map[string]string{"app": "web", "tier": "front"}, "abc" }),
-		rollout("web", 2, 1, func(r *history.Rollout) {
+		newRollout("web", 1, 1, func(r *history.Rollout) {
+			r.Labels, r.Commit = map[string]string{"app": "web", "tier": "front"}, "abc"
+		}),
+		newRollout("web", 2, 1, func(r *history.Rollout) {
 			r.State, r.Stalled, r.Change = new(history.Running), new(true), "rolled_back"
 		}),
-		rollout("db", 1, 1, func(r *history.Rollout) { r.AgentID, r.Kind, r.Group, r.ClusterUID = 8, "statefulset", "pr-1", "other" }),
+		newRollout("db", 1, 1, func(r *history.Rollout) {
+			r.AgentID, r.Kind, r.Group, r.ClusterUID = 8, "statefulset", "pr-1", "other"
+		}),
 	}})
 	for name, c := range map[string]struct {
 		filter postgres.RolloutFilter
@@ -120,15 +138,16 @@ func TestRolloutsAreSelected(t *testing.T) {
 		"labels, all of them":  {postgres.RolloutFilter{Labels: map[string]string{"tier": "front", "app": "db"}}, nil},
 		"commit":               {postgres.RolloutFilter{Commit: "abc"}, []string{"web 1"}},
 		"group":                {postgres.RolloutFilter{Group: "pr-1"}, []string{"db 1"}},
-		"kind and name":        {postgres.RolloutFilter{Kind: "deployment", Name: "web", Namespace: "shop"}, []string{"web 2", "web 1"}},
-		"revision":             {postgres.RolloutFilter{Name: "web", Revision: 1}, []string{"web 1"}},
-		"stuck":                {postgres.RolloutFilter{Stuck: true}, []string{"web 2"}},
-		"states":               {postgres.RolloutFilter{States: []string{history.Completed}}, []string{"web 1", "db 1"}},
-		"changes":              {postgres.RolloutFilter{Changes: []string{"rolled_back"}}, []string{"web 2"}},
-		"cluster":              {postgres.RolloutFilter{ClusterUID: "other"}, []string{"db 1"}},
-		"since":                {postgres.RolloutFilter{Since: rollout("", 2, 0).StartedAt}, []string{"web 2"}},
-		"until":                {postgres.RolloutFilter{Until: rollout("", 2, 0).StartedAt}, []string{"web 1", "db 1"}},
-		"no words of SQL":      {postgres.RolloutFilter{Name: "' or true --"}, nil},
+		"kind and name": {postgres.RolloutFilter{Kind: "deployment", Name: "web", Namespace: "shop"},
+			[]string{"web 2", "web 1"}},
+		"revision":        {postgres.RolloutFilter{Name: "web", Revision: 1}, []string{"web 1"}},
+		"stuck":           {postgres.RolloutFilter{Stuck: true}, []string{"web 2"}},
+		"states":          {postgres.RolloutFilter{States: []string{history.Completed}}, []string{"web 1", "db 1"}},
+		"changes":         {postgres.RolloutFilter{Changes: []string{"rolled_back"}}, []string{"web 2"}},
+		"cluster":         {postgres.RolloutFilter{ClusterUID: "other"}, []string{"db 1"}},
+		"since":           {postgres.RolloutFilter{Since: newRollout("", 2, 0).StartedAt}, []string{"web 2"}},
+		"until":           {postgres.RolloutFilter{Until: newRollout("", 2, 0).StartedAt}, []string{"web 1", "db 1"}},
+		"no words of SQL": {postgres.RolloutFilter{Name: "' or true --"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -7,13 +7,14 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// patience with revisions that the workload speaks of and nobody has told: from the first tick on, by ticks.
+// revisionTimeout is how long a view waits for an unknown revision, measured in ticks from the first one.
 const patience = 30 * time.Second
 
-// Advance takes one input into account and gives the facts that follow from it, in the order in which they are to be told, numbered by the state's
-// sequence. The state given is not changed. Where nothing was learnt the state is given back as it is, with the same serial.
+// Advance applies one input. It returns the new state and the facts that follow, in the order of publication and
+// numbered by the state's sequence. It does not change s. If the input has no effect, it returns s with the same
+// serial.
 func Advance(s State, in Input) (State, []events.DeployFact) {
-	p := &step{s: s, at: clean(in.ObservedAt), provenance: events.ProvenanceObserved}
+	p := &step{s: s, at: normalizeTime(in.ObservedAt), provenance: events.ProvenanceObserved}
 	var changed bool
 	switch {
 	case in.Workload != nil:
@@ -31,23 +32,25 @@ func Advance(s State, in Input) (State, []events.DeployFact) {
 		return s, nil
 	}
 	p.s.Serial++
-	p.s.At = clean(in.ObservedAt)
+	p.s.At = normalizeTime(in.ObservedAt)
 	return p.s, p.facts
 }
 
-// step is one application of an input.
+// step applies one input to one state.
 type step struct {
-	s          State // a clone once it is changed
+	s          State // a clone after the first change
 	facts      []events.DeployFact
-	at         time.Time // observed_at of what is judged
+	at         time.Time // observed_at of the current view
 	provenance events.Provenance
-	before     *View // of the same object, judged before the one that is judged
+	before     *View // the previous view of the same object
 }
 
+// workload applies an observation of the workload. It ignores versions that are not newer than the known one.
 func (p *step) workload(in Input) bool {
 	s, w := p.s, in.Workload
 	key := Key{ClusterUID: w.Object.ClusterUID, Namespace: w.Object.Namespace, Kind: string(w.Kind), Name: w.Object.Name}
-	if key != s.Key || w.Object.UID == "" || !wellFormed(w.Object.ResourceVersion) || in.Epoch < s.Epoch || slices.Contains(s.Former, w.Object.UID) {
+	if key != s.Key || w.Object.UID == "" || !isValidVersion(w.Object.ResourceVersion) || in.Epoch < s.Epoch ||
+		slices.Contains(s.FormerUIDs, w.Object.UID) {
 		return false
 	}
 	tombstone := w.Object.Verb == events.VerbDeleted
@@ -58,33 +61,34 @@ func (p *step) workload(in Input) bool {
 		if order < 0 || order == 0 && (tombstone == s.Tombstone || s.Tombstone && !again) {
 			return false
 		}
-		missed = order == 0 && tombstone && !w.Unselected // a deletion has a version of its own, where it was seen
+		missed = order == 0 && tombstone && !w.Unselected // an observed deletion has its own version
 	}
 	p.s = s.clone()
 	if in.Epoch > s.Epoch {
-		p.restore(in.Epoch)
+		p.beginEpoch(in.Epoch)
 	}
 	p.s.AgentID = in.AgentID
 	p.s.Version, p.s.Tombstone = w.Object.ResourceVersion, tombstone
-	v := viewOf(in)
+	v := newView(in)
 	v.Skipped = v.Skipped || missed
 	v.Restored, p.s.Restored = p.s.Restored, false
 	p.enqueue(v)
-	p.drain(false)
+	p.applyWaiting(false)
 	return true
 }
 
-// restore begins a new epoch of the cluster's resource versions: what was known of objects may never have been.
-func (p *step) restore(epoch int) {
+// beginEpoch begins a new epoch of the cluster's resource versions: the known objects may never have existed.
+func (p *step) beginEpoch(epoch int) {
 	s := &p.s
 	s.Restored = s.Version != ""
 	s.Epoch, s.Version, s.Tombstone = epoch, "", false
-	s.Revisions, s.Pending, s.Taken = nil, nil, ""
+	s.Revisions, s.Pending, s.TakenVersion = nil, nil, ""
 }
 
 func (p *step) absence(in Input) bool {
 	s := p.s
-	if in.AgentID != s.AgentID || in.Epoch != s.Epoch || s.Tombstone || s.Version == "" || !wellFormed(in.Absence.ListVersion) ||
+	if in.AgentID != s.AgentID || in.Epoch != s.Epoch || s.Tombstone || s.Version == "" ||
+		!isValidVersion(in.Absence.ListVersion) ||
 		compareVersions(s.Version, in.Absence.ListVersion) > 0 {
 		return false
 	}
@@ -94,8 +98,11 @@ func (p *step) absence(in Input) bool {
 	if n := len(s.Waiting); n > 0 {
 		uid = s.Waiting[n-1].UID
 	}
-	p.enqueue(View{UID: uid, At: clean(in.ObservedAt), Deleted: !in.Absence.Unselected, Unselected: in.Absence.Unselected, Absent: true})
-	p.drain(false)
+	p.enqueue(View{
+		UID: uid, At: normalizeTime(in.ObservedAt), Deleted: !in.Absence.Unselected, Unselected: in.Absence.Unselected,
+		Absent: true,
+	})
+	p.applyWaiting(false)
 	return true
 }
 
@@ -109,16 +116,17 @@ func (p *step) tick(in Input) bool {
 		if p.s.WaitSince.IsZero() {
 			p.s.WaitSince = p.at
 		} else if !p.at.Before(p.s.WaitSince.Add(patience)) {
-			p.drain(true)
+			p.applyWaiting(true)
 		}
 	}
-	p.at, p.provenance = clean(in.ObservedAt), events.ProvenanceObserved
-	p.overdue()
-	p.progress(true)
+	p.at, p.provenance = normalizeTime(in.ObservedAt), events.ProvenanceObserved
+	p.checkDeadline()
+	p.emitProgress(true)
 	return true
 }
 
-// Wake is when a tick would matter, the zero time if none would before another observation. Ticks before it change nothing.
+// Wake returns the time from which a tick matters; the zero time if none does before the next observation. Earlier
+// ticks have no effect.
 func (s State) Wake() time.Time {
 	var wake time.Time
 	sooner := func(t time.Time) {
@@ -134,8 +142,8 @@ func (s State) Wake() time.Time {
 		}
 	}
 	if s.InFlight() && s.View != nil {
-		if s.Rollout.Owed {
-			sooner(s.Rollout.ToldAt.Add(throttle))
+		if s.Rollout.ReportDue {
+			sooner(s.Rollout.ReportedAt.Add(progressInterval))
 		}
 		if deadline, ok := s.deadline(); ok {
 			sooner(deadline)
@@ -144,14 +152,15 @@ func (s State) Wake() time.Time {
 	return wake
 }
 
-// enqueue puts a view behind those that wait.
+// enqueue appends a view to the waiting ones. It replaces the last one if both are similar.
 func (p *step) enqueue(v View) {
 	s := &p.s
-	if n := len(s.Waiting); n > 0 && s.Waiting[n-1].alike(v, s.Key.Kind) {
+	if n := len(s.Waiting); n > 0 && s.Waiting[n-1].isSimilar(v, s.Key.Kind) {
 		older := s.Waiting[n-1]
-		v.First, v.Skipped, v.Restored, v.Known, v.Heard = older.First, older.Skipped, older.Restored, older.Known, older.Heard
-		if v.Template.same(older.Template) {
-			v.Template.SeenAt, v.Template.Held = older.Template.SeenAt, older.Template.Held
+		v.First, v.Skipped, v.Restored, v.Known, v.Confirmed = older.First, older.Skipped, older.Restored, older.Known,
+			older.Confirmed
+		if v.Template.equals(older.Template) {
+			v.Template.SeenAt, v.Template.SeenPaused = older.Template.SeenAt, older.Template.SeenPaused
 		}
 		s.Waiting[n-1] = v
 		return
@@ -163,73 +172,76 @@ func (p *step) enqueue(v View) {
 	}
 }
 
-// drain judges the views that wait, as far as what they speak of is known, or all of them when patience is over.
-func (p *step) drain(impatient bool) {
+// applyWaiting applies the waiting views whose revisions are known, or all of them after the timeout.
+func (p *step) applyWaiting(timedOut bool) {
 	s := &p.s
-	for len(s.Waiting) > 0 && (impatient || p.ready(s.Waiting[0]) || p.foreign(s.Waiting[0])) {
-		v, foreign := s.Waiting[0], p.foreign(s.Waiting[0])
+	for len(s.Waiting) > 0 && (timedOut || p.isReady(s.Waiting[0]) || p.namesForeignRevision(s.Waiting[0])) {
+		v, foreign := s.Waiting[0], p.namesForeignRevision(s.Waiting[0])
 		s.Waiting = slices.Delete(s.Waiting, 0, 1)
 		if foreign {
 			next := &s.Waiting[0]
-			next.First, next.Skipped, next.Restored = next.First || v.First, next.Skipped || v.Skipped, next.Restored || v.Restored
+			next.First, next.Skipped, next.Restored = next.First || v.First, next.Skipped || v.Skipped, next.Restored ||
+				v.Restored
 			next.Known = next.Known || v.Known
 			continue
 		}
-		p.judge(v, impatient)
+		p.applyView(v, timedOut)
 	}
 	if len(s.Waiting) == 0 {
 		s.Waiting, s.WaitSince = nil, time.Time{}
 	}
 }
 
-// foreign says that the view, the first of those that wait, names a ControllerRevision that its StatefulSet never had: a controller that was late wrote the status
-// of the object that bore the name before. The revisions are all known by which a later view was reached.
-func (p *step) foreign(v View) bool {
+// namesForeignRevision reports whether the first waiting view names a ControllerRevision that its StatefulSet never
+// had: a slow controller wrote the status of the previous object of that name. All revisions up to a later view are
+// known.
+func (p *step) namesForeignRevision(v View) bool {
 	s := &p.s
 	if s.Key.Kind != StatefulSet || v.Deleted || v.Unselected || v.UID != s.UID || s.View == nil {
 		return false
 	}
-	if _, known := p.target(v); known {
+	if _, known := p.targetRevision(v); known {
 		return false
 	}
 	return slices.ContainsFunc(s.Waiting[1:], func(w View) bool {
-		to, known := p.target(w)
-		return w.UID == v.UID && known && to > s.Last && p.whole(w, p.heading(w, to))
+		to, known := p.targetRevision(w)
+		return w.UID == v.UID && known && to > s.Last && p.isContiguous(w, p.pendingIndex(w, to))
 	})
 }
 
-// ready says whether every revision that the view speaks of is known.
-func (p *step) ready(v View) bool {
+// isReady reports whether every revision that the view names is known.
+func (p *step) isReady(v View) bool {
 	s := &p.s
 	if s.Key.Kind == DaemonSet || v.Deleted || v.Unselected {
 		return true
 	}
-	if (v.UID != s.UID || s.View == nil) && !p.created(v) {
-		return p.baselineReady(v)
+	if (v.UID != s.UID || s.View == nil) && !p.isCreated(v) {
+		return p.isBaselineReady(v)
 	}
-	to, known := p.target(v)
-	last, _ := p.accounted(v.UID)
-	at := p.heading(v, to)
+	to, known := p.targetRevision(v)
+	last, _ := p.lastRevision(v.UID)
+	at := p.pendingIndex(v, to)
 	switch {
-	case !known, to == s.Last && p.renumbered(v), p.stranger(v):
+	case !known, to == s.Last && p.mayBeRenumbered(v), p.namesUnknownReplicaSet(v):
 		return false
 	case at >= 0 && (to > last || s.Key.Kind == Deployment):
-		return p.whole(v, at)
+		return p.isContiguous(v, at)
 	case to > last:
-		return p.overtaken(v)
+		return p.annotationTooHigh(v)
 	case to == last:
-		return !p.unclear(v)
+		return !p.hasUnknownReplicaSet(v)
 	default:
-		_, kept := p.keeper(v, to)
-		return to == 0 || s.Key.Kind != Deployment || kept || p.corrected(v)
+		_, kept := p.holder(v, to)
+		return to == 0 || s.Key.Kind != Deployment || kept || p.annotationCorrected(v)
 	}
 }
 
-func (p *step) baselineReady(v View) bool {
-	to, known := p.target(v)
+func (p *step) isBaselineReady(v View) bool {
+	to, known := p.targetRevision(v)
 	if p.s.Key.Kind == StatefulSet {
 		return known
 	}
-	accounted := v.UID == p.s.UID && (p.s.Gone || p.s.Unselected) && to <= p.s.Last // it is back, and nothing is to be told of it
-	return to == 0 || accounted || !v.underway(p.s.Key.Kind) || p.find(v.UID, to) != nil
+	accounted := v.UID == p.s.UID && (p.s.Gone || p.s.Unselected) &&
+		to <= p.s.Last // it is back, and nothing is to be previous of it
+	return to == 0 || accounted || !v.isInProgress(p.s.Key.Kind) || p.findPending(v.UID, to) != nil
 }

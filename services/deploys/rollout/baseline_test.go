@@ -310,7 +310,8 @@ func TestTimesAreTheClusters(t *testing.T) {
 	require.Equal(t, d.sets[1].created, started.OccurredAt)
 	require.Equal(t, events.TimeSourceCreationTimestamp, started.TimeSource)
 	require.Equal(t, *d.progress.LastUpdateTime, completed.OccurredAt)
-	require.Equal(t, completed.ObservedAt.Sub(*completed.Rollout.StartedObservedAt).Milliseconds(), int64(*completed.DurationMs))
+	require.Equal(t, completed.ObservedAt.Sub(*completed.Rollout.StartedObservedAt).Milliseconds(),
+		int64(*completed.DurationMs))
 	require.Equal(t, "web:1", started.Rollout.PreviousImages[0].Image)
 
 	d.now = d.now.Add(time.Hour)
@@ -487,6 +488,7 @@ func TestADeletionThatNobodySaw(t *testing.T) {
 	in.Workload.Object.ResourceVersion = d.version // the last one that is known stands for it
 	d.now = d.now.Add(time.Second)
 	d.tell(in)
-	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "removed"}, d.since(2), "it may have been completed before")
+	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "removed"}, d.since(2),
+		"it may have been completed before")
 	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)
 }

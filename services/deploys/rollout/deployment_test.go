@@ -101,7 +101,10 @@ func TestWhatHappensToADeployment(t *testing.T) {
 			d.run()
 			d.resume()
 			d.run()
-		}, []string{"started 2", "completed 2", "started 3", "rolled_back 3", "paused 3", "cancelled 3", "started 4", "rolled_back 4", "paused 4", "completed 4"}},
+		}, []string{
+			"started 2", "completed 2", "started 3", "rolled_back 3", "paused 3", "cancelled 3", "started 4", "rolled_back 4",
+			"paused 4", "completed 4"},
+		},
 		"rolled back at 0 replicas": {func(d *deployment) {
 			d.scale(0)
 			d.run()
@@ -109,7 +112,9 @@ func TestWhatHappensToADeployment(t *testing.T) {
 			d.run()
 			d.undo(1)
 			d.run()
-		}, []string{"scale_started 3→0", "scale_completed 3→0", "started 2", "completed 2", "started 3", "rolled_back 3", "completed 3"}},
+		}, []string{
+			"scale_started 3→0", "scale_completed 3→0", "started 2", "completed 2", "started 3", "rolled_back 3", "completed 3"},
+		},
 		"rolled back to an image whose ReplicaSet is gone": {func(d *deployment) {
 			d.keep = 0
 			d.edit("web:2")

@@ -1,19 +1,16 @@
-// Package rollout decides, from what watchers observe of one workload, which rollouts that means: when each starts, what happens to it, how it ends.
+// Package rollout decides which rollouts the observations of one workload mean: when each starts and how it ends.
 //
-// [Advance] is pure: the same state and input give the same state, byte for byte as JSON, and the same facts, byte for byte. Time comes from inputs
-// only. What is not above the version that is known of an object changes nothing, so duplicates, informer resyncs, full resyncs, a second agent of
-// the same cluster and replays after a crash are silent.
+// [Advance] is pure: equal state and input give equal state and facts, byte for byte as JSON. Time comes from inputs
+// only. Versions that are not newer than the known one have no effect, so duplicates, full resyncs, a second agent and
+// repeated batches are silent.
 //
-// Each rollout has exactly one started, first, and exactly one terminal fact: completed, superseded, cancelled or unknown. rolled_back and restarted
-// follow their started directly; only drained may come after the end. Scaling is never a rollout. What was there when a workload was first seen is
-// a silent baseline, except for a rollout in flight: its start is reconstructed.
+// Each rollout has exactly one started, as its first fact, and exactly one terminal fact: completed, superseded,
+// cancelled or unknown. rolled_back and restarted follow their started directly. Only drained may follow the end.
+// Scaling is never a rollout. A workload that existed before is a silent baseline; the start of its rollout in flight
+// is reconstructed.
 //
-// Revisions are accounted for in the order in which they were taken. Numbers may repeat or fall where somebody deletes a ReplicaSet: one that is made anew goes on with
-// its rollout, one of another template begins its own, with an epoch in its identity.
+// A workload and its ReplicaSets or ControllerRevisions may arrive in any order relative to each other, the versions of
+// each object in order. What nobody observed is reconstructed, or named in a gap. Revision numbers may repeat or fall.
 //
-// A Deployment and its ReplicaSets, a StatefulSet and its ControllerRevisions, may arrive in any order relative to each other; each object's own
-// versions in order. What nobody saw, since the watcher was down or versions were skipped, is reconstructed where something tells of it, and named
-// in a gap where not.
-//
-// A state is bounded: 20 completed templates, the revisions of one UID, one rollout in flight. Malformed input changes nothing.
+// A state is bounded. Malformed input has no effect.
 package rollout

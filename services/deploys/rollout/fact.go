@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// What occurred_at was read from.
+// Sources of occurred_at.
 const (
 	timeCreation      = events.TimeSourceCreationTimestamp
 	timeManagedFields = events.TimeSourceManagedFields
@@ -19,20 +19,21 @@ const (
 	timeObservation   = events.TimeSourceObservation
 )
 
-// tell gives the fact its number and puts it behind those told before.
-func (p *step) tell(f events.DeployFact) {
+// emit numbers a fact and appends it.
+func (p *step) emit(f events.DeployFact) {
 	p.s.Sequence++
 	f.Sequence = p.s.Sequence
 	p.facts = append(p.facts, f)
 }
 
-// plain is a fact about the workload itself.
-func (p *step) plain(fact events.Fact, occurred time.Time, source events.TimeSource) events.DeployFact {
+// workloadFact returns a fact about the workload itself.
+func (p *step) workloadFact(fact events.Fact, occurred time.Time, source events.TimeSource) events.DeployFact {
 	s := &p.s
 	f := events.DeployFact{
 		Fact: fact, OccurredAt: occurred, ObservedAt: p.at, TimeSource: source, Provenance: p.provenance,
 		Workload: events.Workload{
-			ClusterUID: s.Key.ClusterUID, AgentID: int(s.AgentID), Namespace: s.Key.Namespace, Kind: s.Key.Kind, Name: s.Key.Name, UID: s.UID,
+			ClusterUID: s.Key.ClusterUID, AgentID: int(s.AgentID), Namespace: s.Key.Namespace, Kind: s.Key.Kind,
+			Name: s.Key.Name, UID: s.UID,
 		},
 	}
 	if s.View != nil {
@@ -41,10 +42,12 @@ func (p *step) plain(fact events.Fact, occurred time.Time, source events.TimeSou
 	return f
 }
 
-// about is a fact of a rollout, with the annotations that its template came with.
-func (p *step) about(r *Rollout, fact events.Fact, occurred time.Time, source events.TimeSource) events.DeployFact {
-	f := p.plain(fact, occurred, source)
-	f.Workload.Labels, f.Workload.Annotations = r.Labels, r.Notes
+// rolloutFact returns a fact about a rollout, with the annotations of its template.
+func (p *step) rolloutFact(
+	r *Rollout, fact events.Fact, occurred time.Time, source events.TimeSource,
+) events.DeployFact {
+	f := p.workloadFact(fact, occurred, source)
+	f.Workload.Labels, f.Workload.Annotations = r.Labels, r.Annotations
 	f.Rollout = &events.Rollout{
 		ID: r.ID, Revision: r.Revision, TemplateHash: r.Hash, Change: r.Change, OfRevision: r.OfRevision,
 		Images: r.Template.Images, PreviousImages: r.Previous, StartedAt: new(r.StartedAt), StartedObservedAt: new(r.SeenAt),
@@ -54,54 +57,57 @@ func (p *step) about(r *Rollout, fact events.Fact, occurred time.Time, source ev
 	return f
 }
 
-// repeated is a fact of a rollout that may come again.
-func (p *step) repeated(r *Rollout, fact events.Fact, occurred time.Time, source events.TimeSource) events.DeployFact {
+// repeatableFact returns a fact that may occur repeatedly in a rollout.
+func (p *step) repeatableFact(
+	r *Rollout, fact events.Fact, occurred time.Time, source events.TimeSource,
+) events.DeployFact {
 	at := slices.IndexFunc(r.Ordinals, func(o Ordinal) bool { return o.Fact == fact })
 	if at < 0 {
 		at = len(r.Ordinals)
 		r.Ordinals = append(r.Ordinals, Ordinal{Fact: fact})
 	}
 	r.Ordinals[at].Last++
-	f := p.about(r, fact, occurred, source)
+	f := p.rolloutFact(r, fact, occurred, source)
 	f.Ordinal = r.Ordinals[at].Last
 	return f
 }
 
-func (p *step) repeat(r *Rollout, fact events.Fact, occurred time.Time, source events.TimeSource) {
-	p.tell(p.repeated(r, fact, occurred, source))
+func (p *step) emitRepeatable(r *Rollout, fact events.Fact, occurred time.Time, source events.TimeSource) {
+	p.emit(p.repeatableFact(r, fact, occurred, source))
 }
 
-func (p *step) scaling(fact events.Fact, v View) events.DeployFact {
+func (p *step) scalingFact(fact events.Fact, v View) events.DeployFact {
 	scaling := p.s.Scaling
-	f := p.plain(fact, v.At, timeObservation)
+	f := p.workloadFact(fact, v.At, timeObservation)
 	f.Workload.Labels, f.Workload.Annotations = v.Labels, v.Annotations
 	f.Ordinal, f.Counts = scaling.Ordinal, new(v.Counts)
 	f.Scale = &events.Scale{From: scaling.From, To: scaling.To}
 	return f
 }
 
-// gap names what nobody saw.
-func (p *step) gap(gap events.Gap) {
-	f := p.plain(events.FactGap, gap.Until, timeObservation)
+// emitGap emits a gap: what nobody observed.
+func (p *step) emitGap(gap events.Gap) {
+	f := p.workloadFact(events.FactGap, gap.Until, timeObservation)
 	f.Provenance, f.Gap = events.ProvenanceReconstructed, &gap
-	p.tell(f)
+	p.emit(f)
 }
 
-// unknown ends the rollout in flight with an end that nobody saw.
-func (p *step) unknown(gap events.Gap, at time.Time) {
+// endUnknown ends the rollout in flight with an end that nobody observed.
+func (p *step) endUnknown(gap events.Gap, at time.Time) {
 	r := p.s.Rollout
 	r.End = events.FactUnknown
-	f := p.about(r, events.FactUnknown, at, timeObservation)
+	f := p.rolloutFact(r, events.FactUnknown, at, timeObservation)
 	f.Provenance, f.Gap = events.ProvenanceReconstructed, &gap
 	f.Reason, f.Message = "Unseen", "nobody saw how it ended"
 	if gap.Cause == events.CauseClusterReleased {
 		f.Reason, f.Message = "Released", "its cluster was taken from its project before it ended"
 	}
-	p.tell(f)
+	p.emit(f)
 }
 
-// duration of the rollout to an end at that time, in milliseconds: as it was seen, where both its start and its end were.
-func (p *step) duration(r *Rollout, at time.Time) *int {
+// durationUntil returns the duration of the rollout until its end, in milliseconds. It uses observed times if both
+// start and end were observed.
+func (p *step) durationUntil(r *Rollout, at time.Time) *int {
 	took := p.at.Sub(r.SeenAt)
 	if p.provenance != events.ProvenanceObserved || r.Provenance != events.ProvenanceObserved {
 		took = at.Sub(r.StartedAt)
@@ -109,8 +115,8 @@ func (p *step) duration(r *Rollout, at time.Time) *int {
 	return new(int(max(0, took.Milliseconds())))
 }
 
-// ID of a fact, the same whenever the same fact is told: a hash, in hex, of what it is about (rollout, run of an environment, or workload), its name and its
-// ordinal, and of its sequence where it is about a workload.
+// ID returns the id of a fact, equal for equal facts: a hash, in hex, of its subject (rollout, run of an environment,
+// or workload), its name and ordinal, and of its sequence if it is about a workload.
 func ID(f events.DeployFact) string {
 	w := f.Workload
 	parts := []string{string(f.Fact), strconv.Itoa(f.Ordinal)}

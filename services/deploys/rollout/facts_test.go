@@ -100,7 +100,8 @@ func TestEachFactOfEachKind(t *testing.T) {
 		}
 	}
 	for _, f := range []events.Fact{
-		started, progressed, completed, drained, stalled, recovered, blocked, unblocked, paused, resumed, superseded, cancelled, unknown, rolledBack, restarted,
+		started, progressed, completed, drained, stalled, recovered, blocked, unblocked, paused, resumed, superseded,
+		cancelled, unknown, rolledBack, restarted,
 		removed, scaleBegan, scaleEnded, partitioned, gap,
 	} {
 		require.True(t, seen[f], "no scene tells %s", f)

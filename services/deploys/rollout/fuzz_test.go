@@ -20,7 +20,8 @@ func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 	meta := func(object string) events.ObjectMeta {
 		created := now.Add(-time.Duration(rng.IntN(1e6)) * time.Millisecond)
 		m := events.ObjectMeta{
-			ClusterUID: "cluster", Namespace: "shop", Name: object, UID: "u" + strconv.Itoa(rng.IntN(4)), ObservedAt: now, CreatedAt: &created,
+			ClusterUID: "cluster", Namespace: "shop", Name: object, UID: "u" + strconv.Itoa(rng.IntN(4)), ObservedAt: now,
+			CreatedAt:       &created,
 			ResourceVersion: strconv.Itoa(rng.IntN(400)), Verb: events.VerbUpserted, FirstSeen: rng.IntN(4) == 0,
 		}
 		if rng.IntN(12) == 0 {
@@ -45,18 +46,24 @@ func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 	case 2, 3, 4:
 		history := []int{small(), small()}
 		in.Revision = &events.ObservedWorkloadRevision{
-			Object: meta(name()), Workload: "web", WorkloadUID: "u" + strconv.Itoa(rng.IntN(4)), Revision: rng.IntN(9), RevisionHistory: history, TemplateHash: name(),
+			Object: meta(name()), Workload: "web", WorkloadUID: "u" + strconv.Itoa(rng.IntN(4)), Revision: rng.IntN(9),
+			RevisionHistory: history, TemplateHash: name(),
 		}
 	default:
 		w := &events.ObservedWorkload{
-			Object: meta("web"), Kind: events.WorkloadKind(kind), Unselected: rng.IntN(30) == 0, SkippedVersions: max(0, small()-2),
-			Generation: rng.IntN(9), ObservedGeneration: rng.IntN(9), Paused: rng.IntN(5) == 0, Strategy: []string{"RollingUpdate", "Recreate", "OnDelete"}[rng.IntN(3)],
-			Partition: rng.IntN(3), Revision: rng.IntN(9), TemplateGeneration: rng.IntN(9), CurrentRevision: name(), UpdateRevision: name(), HasStatus: true,
-			Replicas: small(), UpdatedReplicas: small(), ReadyReplicas: small(), AvailableReplicas: small(), TerminatingReplicas: new(small()),
+			Object: meta("web"), Kind: events.WorkloadKind(kind), Unselected: rng.IntN(30) == 0,
+			SkippedVersions: max(0, small()-2),
+			Generation:      rng.IntN(9), ObservedGeneration: rng.IntN(9), Paused: rng.IntN(5) == 0,
+			Strategy:  []string{"RollingUpdate", "Recreate", "OnDelete"}[rng.IntN(3)],
+			Partition: rng.IntN(3), Revision: rng.IntN(9), TemplateGeneration: rng.IntN(9), CurrentRevision: name(),
+			UpdateRevision: name(), HasStatus: true,
+			Replicas: small(), UpdatedReplicas: small(), ReadyReplicas: small(), AvailableReplicas: small(),
+			TerminatingReplicas: new(small()),
 		}
 		if rng.IntN(2) == 0 {
 			w.SpecReplicas = new(rng.IntN(4))
-			w.Replicas, w.UpdatedReplicas, w.ReadyReplicas, w.AvailableReplicas = *w.SpecReplicas, *w.SpecReplicas, *w.SpecReplicas, *w.SpecReplicas
+			w.Replicas, w.UpdatedReplicas, w.ReadyReplicas, w.AvailableReplicas = *w.SpecReplicas, *w.SpecReplicas,
+				*w.SpecReplicas, *w.SpecReplicas
 		}
 		if rng.IntN(9) > 0 {
 			w.Template = template{image: name(), restartedAt: name()}.observed(now)
@@ -67,7 +74,8 @@ func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 		}
 		w.Conditions = []events.Condition{{
 			Type: []string{"Progressing", "ReplicaFailure"}[rng.IntN(2)], Status: []string{"True", "False"}[rng.IntN(2)],
-			Reason: []string{"ProgressDeadlineExceeded", "NewReplicaSetAvailable", "ReplicaSetCreateError"}[rng.IntN(3)], Message: `ReplicaSet "` + name() + `"`, LastUpdateTime: &now,
+			Reason:  []string{"ProgressDeadlineExceeded", "NewReplicaSetAvailable", "ReplicaSetCreateError"}[rng.IntN(3)],
+			Message: `ReplicaSet "` + name() + `"`, LastUpdateTime: &now,
 		}}
 		in.Workload = w
 	}
@@ -132,7 +140,8 @@ func FuzzRelease(f *testing.F) {
 		theirs, last := map[string]bool{}, 0
 		for _, until := range append(at, len(c.facts)) {
 			for _, fact := range c.facts[last:until] {
-				require.False(t, fact.Rollout != nil && theirs[fact.Rollout.ID], "%s of a rollout that was told to others", fact.Fact)
+				require.False(t, fact.Rollout != nil && theirs[fact.Rollout.ID], "%s of a rollout that was told to others",
+					fact.Fact)
 			}
 			for _, fact := range c.facts[last:until] {
 				if fact.Rollout != nil {

@@ -7,7 +7,7 @@ const (
 	DaemonSet   = "daemonset"
 )
 
-// Key names a workload. Objects that bore the same name one after the other share it; their UID tells them apart.
+// Key names a workload. Successive objects of one name share it; their UIDs differ.
 type Key struct {
 	ClusterUID string `json:"cluster_uid"`
 	Namespace  string `json:"namespace"`
@@ -15,5 +15,5 @@ type Key struct {
 	Name       string `json:"name"`
 }
 
-// String is the key as people read it: <cluster>/<namespace>/<kind>/<name>.
+// String returns the key for people: <cluster>/<namespace>/<kind>/<name>.
 func (k Key) String() string { return k.ClusterUID + "/" + k.Namespace + "/" + k.Kind + "/" + k.Name }

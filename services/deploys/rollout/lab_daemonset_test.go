@@ -62,9 +62,12 @@ func (d *daemonSet) begin() {
 
 func (d *daemonSet) observation(verb events.Verb) rollout.Input {
 	return rollout.Input{Workload: &events.ObservedWorkload{
-		Kind: events.WorkloadKindDaemonset, Object: d.meta("web", d.uid_, d.created, verb), Generation: d.generation, ObservedGeneration: d.observed,
-		SpecReplicas: new(d.status.Desired), Strategy: d.strategy, Template: d.tpl.observed(d.written), TemplateGeneration: d.templates, HasStatus: d.hasStatus,
-		Replicas: d.status.Total, UpdatedReplicas: d.status.Updated, ReadyReplicas: d.status.Ready, AvailableReplicas: d.status.Available,
+		Kind: events.WorkloadKindDaemonset, Object: d.meta("web", d.uid_, d.created, verb), Generation: d.generation,
+		ObservedGeneration: d.observed,
+		SpecReplicas:       new(d.status.Desired), Strategy: d.strategy, Template: d.tpl.observed(d.written),
+		TemplateGeneration: d.templates, HasStatus: d.hasStatus,
+		Replicas: d.status.Total, UpdatedReplicas: d.status.Updated, ReadyReplicas: d.status.Ready,
+		AvailableReplicas: d.status.Available,
 	}}
 }
 

@@ -64,10 +64,12 @@ func (s *statefulSet) create(replicas int, image string) {
 
 func (s *statefulSet) observation(verb events.Verb) rollout.Input {
 	return rollout.Input{Workload: &events.ObservedWorkload{
-		Kind: events.WorkloadKindStatefulset, Object: s.meta("web", s.uid_, s.created, verb), Generation: s.generation, ObservedGeneration: s.observed,
-		SpecReplicas: new(s.replicas), Strategy: s.strategy, Partition: s.cut, Template: s.tpl.observed(s.written),
+		Kind: events.WorkloadKindStatefulset, Object: s.meta("web", s.uid_, s.created, verb), Generation: s.generation,
+		ObservedGeneration: s.observed,
+		SpecReplicas:       new(s.replicas), Strategy: s.strategy, Partition: s.cut, Template: s.tpl.observed(s.written),
 		CurrentRevision: s.current, UpdateRevision: s.update, HasStatus: s.hasStatus,
-		Replicas: s.status.Total, UpdatedReplicas: s.status.Updated, ReadyReplicas: s.status.Ready, AvailableReplicas: s.status.Available,
+		Replicas: s.status.Total, UpdatedReplicas: s.status.Updated, ReadyReplicas: s.status.Ready,
+		AvailableReplicas: s.status.Available,
 	}}
 }
 
@@ -79,7 +81,8 @@ func (s *statefulSet) write() {
 
 func (s *statefulSet) keeper(r *controllerRevision, verb events.Verb) rollout.Input {
 	return rollout.Input{Revision: &events.ObservedWorkloadRevision{
-		Kind: events.WorkloadRevisionKindControllerrevision, Object: s.meta(r.name, r.uid, r.created, verb), Workload: "web", WorkloadUID: s.uid_,
+		Kind: events.WorkloadRevisionKindControllerrevision, Object: s.meta(r.name, r.uid, r.created, verb),
+		Workload: "web", WorkloadUID: s.uid_,
 		Revision: r.revision, TemplateHash: r.tpl.hash(),
 	}}
 }
@@ -172,7 +175,9 @@ func (s *statefulSet) sync() {
 	begins := true
 	switch {
 	case of == nil:
-		of = &controllerRevision{name: "web-" + s.tpl.hash(), uid: s.uid("cr"), tpl: s.tpl, created: s.second(), revision: highest + 1}
+		of = &controllerRevision{
+			name: "web-" + s.tpl.hash(), uid: s.uid("cr"), tpl: s.tpl, created: s.second(), revision: highest + 1,
+		}
 		s.revisions = append(s.revisions, of)
 	case of.revision < highest:
 		of.revision = highest + 1
@@ -237,7 +242,8 @@ func (s *statefulSet) writeStatus() {
 	if full && s.strategy != "OnDelete" {
 		current = s.update
 	}
-	if s.hasStatus && s.observed == s.generation && encode(s.t, c) == encode(s.t, s.status) && current == s.current && s.told == s.update {
+	if s.hasStatus && s.observed == s.generation && encode(s.t, c) == encode(s.t, s.status) && current == s.current &&
+		s.told == s.update {
 		return
 	}
 	s.current, s.observed, s.status, s.hasStatus = current, s.generation, c, true

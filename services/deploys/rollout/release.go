@@ -6,9 +6,10 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// release stops following what is still there, for another project to begin: its first look is a silent baseline. How a rollout in flight will end is not for those
-// to know who were told that it started, and not for others to be told; so it ends here, and nothing is kept by which one that was told could be told of again.
-// What stays is what tells versions, revisions and templates from new ones, and the number of the last fact: identity is the cluster's.
+// release stops following what still exists, because the cluster goes to another project. The next observation is a
+// silent baseline. The previous project must not learn how a rollout in flight ends, and the next one did not learn of
+// its start, so it ends as unknown. Versions, revisions, templates and the sequence stay: identity belongs to the
+// cluster.
 func (p *step) release() bool {
 	waits := len(p.s.Waiting) > 0
 	if p.s.View == nil && !waits && (p.s.Gone || p.s.Rollout == nil) {
@@ -19,13 +20,13 @@ func (p *step) release() bool {
 	s.Waiting, s.WaitSince = nil, time.Time{}
 	if s.InFlight() {
 		gap := events.Gap{Revisions: []int{s.Rollout.Revision}, Since: p.at, Until: p.at, Cause: events.CauseClusterReleased}
-		if v := s.View; v != nil && v.At.Before(p.at) { // two clocks
+		if v := s.View; v != nil && v.At.Before(p.at) { // the clocks differ
 			gap.Since = v.At
 		}
-		p.gap(gap)
-		p.unknown(gap, p.at)
+		p.emitGap(gap)
+		p.endUnknown(gap, p.at)
 	}
-	p.leave()
+	p.stopFollowing()
 	s.Rollout = nil
 	if !s.Gone || waits {
 		s.Unselected, s.Tombstone = true, true

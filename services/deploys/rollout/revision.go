@@ -7,60 +7,63 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// maxHistory of a reused object that is kept.
+// maxHistory limits the kept history of a reused object.
 const maxHistory = 8
 
-// revision takes an observation of a ReplicaSet or ControllerRevision in, and judges again what waited for it.
+// revision applies an observation of a ReplicaSet or ControllerRevision, and applies the views that waited for it.
 func (p *step) revision(in Input) bool {
 	r := in.Revision
-	if !p.concerns(r) || !wellFormed(r.Object.ResourceVersion) || r.Object.UID == "" || r.Revision < 0 || in.Epoch < p.s.Epoch {
+	if !p.isRelevant(r) || !isValidVersion(r.Object.ResourceVersion) || r.Object.UID == "" || r.Revision < 0 ||
+		in.Epoch < p.s.Epoch {
 		return false
 	}
 	known := Revision{
 		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Object.Name, UID: r.Object.UID, Hash: r.TemplateHash,
 		Version: r.Object.ResourceVersion, Deleted: r.Object.Verb == events.VerbDeleted || r.Object.DeletedAt != nil,
-		CreatedAt: cleanPointer(r.Object.CreatedAt), SeenAt: clean(in.ObservedAt),
+		CreatedAt: normalizePointer(r.Object.CreatedAt), SeenAt: normalizeTime(in.ObservedAt),
 		Since: r.Object.ResourceVersion, Listed: r.Object.FirstSeen || r.Object.UpdateType == events.UpdateTypeFull,
 	}
-	heard := in.Epoch == p.s.Epoch && known.Listed && p.awaited(known)
-	if in.Epoch == p.s.Epoch && !p.news(known) {
-		if heard {
+	confirmed := in.Epoch == p.s.Epoch && known.Listed && p.isAwaited(known)
+	if in.Epoch == p.s.Epoch && !p.isNew(known) {
+		if confirmed {
 			p.s = p.s.clone()
-			p.hear(known)
-			p.drain(false)
+			p.confirmRevision(known)
+			p.applyWaiting(false)
 		}
-		return heard
+		return confirmed
 	}
 	p.s = p.s.clone()
-	if heard {
-		p.hear(known)
+	if confirmed {
+		p.confirmRevision(known)
 	}
 	if in.Epoch > p.s.Epoch {
-		p.restore(in.Epoch)
+		p.beginEpoch(in.Epoch)
 	}
-	if before := p.known(known.UID); before != nil && before.Revision == known.Revision {
+	if before := p.findRevision(known.UID); before != nil && before.Revision == known.Revision {
 		known.Since, known.Listed = before.Since, before.Listed
 	}
-	known.History = history(r, p.former(known))
-	p.note(known)
-	p.pend(known)
-	p.drain(false)
+	known.History = history(r, p.earlierNumbers(known))
+	p.storeRevision(known)
+	p.addPending(known)
+	p.applyWaiting(false)
 	if len(p.s.Waiting) == 0 && p.s.Present() {
-		p.reconsider()
+		p.reapplyView()
 	}
 	return true
 }
 
-// concerns says that the revision is of the workload that is followed, or of one that may come after it.
-func (p *step) concerns(r *events.ObservedWorkloadRevision) bool {
+// isRelevant reports whether the revision belongs to the followed workload, or to a successor.
+func (p *step) isRelevant(r *events.ObservedWorkloadRevision) bool {
 	key := p.s.Key
-	return key.Kind != DaemonSet && r.Object.ClusterUID == key.ClusterUID && r.Object.Namespace == key.Namespace && r.Workload == key.Name &&
-		r.WorkloadUID != "" && !slices.Contains(p.s.Former, r.WorkloadUID) && (!p.s.Gone || r.WorkloadUID != p.s.UID || len(p.s.Waiting) != 0)
+	return key.Kind != DaemonSet && r.Object.ClusterUID == key.ClusterUID && r.Object.Namespace == key.Namespace &&
+		r.Workload == key.Name &&
+		r.WorkloadUID != "" && !slices.Contains(p.s.FormerUIDs, r.WorkloadUID) &&
+		(!p.s.Gone || r.WorkloadUID != p.s.UID || len(p.s.Waiting) != 0)
 }
 
-// news says that the observation is above what is known of the object.
-func (p *step) news(r Revision) bool {
-	if known := p.known(r.UID); known != nil {
+// isNew reports whether the observation is newer than what is known of the object.
+func (p *step) isNew(r Revision) bool {
+	if known := p.findRevision(r.UID); known != nil {
 		order := compareVersions(r.Version, known.Version)
 		return order > 0 || order == 0 && r.Deleted && !known.Deleted
 	}
@@ -68,32 +71,36 @@ func (p *step) news(r Revision) bool {
 	return !full || r.Revision > p.s.Last
 }
 
-// renumbered says that the ControllerRevision that a view names, the same as before, may have got another number while nobody looked: the workload was edited
-// away from it and back. Whether it has says the ControllerRevision, which is told again after that.
-func (p *step) renumbered(v View) bool {
+// mayBeRenumbered reports whether the ControllerRevision that a view names, the same as before, may have a new number:
+// the workload may have been edited and edited back while nobody observed it. The next observation of the
+// ControllerRevision decides.
+func (p *step) mayBeRenumbered(v View) bool {
 	s := &p.s
-	if s.Key.Kind != StatefulSet || !v.blind() || v.Heard || v.UID != s.UID || s.View == nil || v.Update == "" || v.Update != s.Name {
+	if s.Key.Kind != StatefulSet || !v.afterGap() || v.Confirmed || v.UID != s.UID || s.View == nil || v.Update == "" ||
+		v.Update != s.Name {
 		return false
 	}
 	edits := v.Generation - s.View.Generation
-	return edits >= 2 || edits != 0 && !v.Template.same(s.View.Template)
+	return edits >= 2 || edits != 0 && !v.Template.equals(s.View.Template)
 }
 
-// awaited says that a view waits for what the revision says now.
-func (p *step) awaited(r Revision) bool {
-	return slices.ContainsFunc(p.s.Waiting, func(w View) bool { return w.UID == r.WorkloadUID && w.Update == r.Name && p.renumbered(w) })
+// isAwaited reports whether a view waits for this observation of the revision.
+func (p *step) isAwaited(r Revision) bool {
+	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == r.WorkloadUID && w.Update == r.Name && p.mayBeRenumbered(w)
+	})
 }
 
-func (p *step) hear(r Revision) {
+func (p *step) confirmRevision(r Revision) {
 	for i := range p.s.Waiting {
 		if w := &p.s.Waiting[i]; w.UID == r.WorkloadUID && w.Update == r.Name {
-			w.Heard = true
+			w.Confirmed = true
 		}
 	}
 }
 
-// known is what was told of the object last.
-func (p *step) known(uid string) *Revision {
+// findRevision returns the newest observation of the object; nil if there is none.
+func (p *step) findRevision(uid string) *Revision {
 	at := slices.IndexFunc(p.s.Revisions, func(r Revision) bool { return r.UID == uid })
 	if at < 0 {
 		return nil
@@ -101,16 +108,16 @@ func (p *step) known(uid string) *Revision {
 	return &p.s.Revisions[at]
 }
 
-// former revisions of the object, as far as they are known.
-func (p *step) former(r Revision) []int {
-	if known := p.known(r.UID); known != nil {
+// earlierNumbers returns the known earlier revision numbers of the object.
+func (p *step) earlierNumbers(r Revision) []int {
+	if known := p.findRevision(r.UID); known != nil {
 		return append(slices.Clone(known.History), known.Revision)
 	}
 	return nil
 }
 
-// note remembers the object.
-func (p *step) note(r Revision) {
+// storeRevision stores the observation of the object.
+func (p *step) storeRevision(r Revision) {
 	s := &p.s
 	revisions := make([]Revision, 0, len(s.Revisions)+1)
 	for _, known := range s.Revisions {
@@ -118,7 +125,7 @@ func (p *step) note(r Revision) {
 			continue
 		}
 		if known.Name == r.Name && compareVersions(known.Version, r.Since) < 0 {
-			known.Deleted = true // or its name would not be free
+			known.Deleted = true // otherwise the name would be taken
 		}
 		revisions = append(revisions, known)
 	}
@@ -133,14 +140,14 @@ func (p *step) note(r Revision) {
 	if r.WorkloadUID == s.UID && s.View != nil {
 		switch {
 		case r.Revision == s.Last && s.Hash == "" && !r.Deleted:
-			s.Name, s.Hash, s.Taken = r.Name, r.Hash, r.Since
+			s.Name, s.Hash, s.TakenVersion = r.Name, r.Hash, r.Since
 		case s.Unnumbered && r.Name == s.Name && r.Revision >= s.Last && !r.Deleted:
 			s.Last, s.Hash, s.Unnumbered = r.Revision, r.Hash, false
 		}
 	}
 }
 
-// history of the object that keeps the revision: which others it kept before.
+// history returns the earlier revision numbers of a reused object.
 func history(r *events.ObservedWorkloadRevision, former []int) []int {
 	bore := slices.Concat(r.RevisionHistory, former)
 	bore = slices.DeleteFunc(bore, func(n int) bool { return n <= 0 || n >= r.Revision })
@@ -152,17 +159,18 @@ func history(r *events.ObservedWorkloadRevision, former []int) []int {
 	return slices.Clone(bore[max(0, len(bore)-maxHistory):])
 }
 
-// pend keeps the revision until the workload speaks of it, whatever becomes of the object meanwhile.
-func (p *step) pend(r Revision) {
+// addPending keeps the revision until the workload names it, even if the object is deleted meanwhile.
+func (p *step) addPending(r Revision) {
 	s := &p.s
-	if r.Deleted || r.Revision == 0 || p.past(r) {
+	if r.Deleted || r.Revision == 0 || p.isPast(r) {
 		return
 	}
 	same := func(k Pending) bool {
-		return k.WorkloadUID == r.WorkloadUID && k.Revision == r.Revision && (k.Name == r.Name && k.Version == r.Since || s.Key.Kind != Deployment)
+		return k.WorkloadUID == r.WorkloadUID && k.Revision == r.Revision &&
+			(k.Name == r.Name && k.Version == r.Since || s.Key.Kind != Deployment)
 	}
 	if at := slices.IndexFunc(s.Pending, same); at >= 0 {
-		if s.Pending[at].Name != r.Name { // the object that bore the number is gone
+		if s.Pending[at].Name != r.Name { // the previous object with the number is gone
 			s.Pending[at] = pending(r)
 		}
 		return
@@ -171,7 +179,7 @@ func (p *step) pend(r Revision) {
 		switch {
 		case k.WorkloadUID != r.WorkloadUID:
 			return k.WorkloadUID > r.WorkloadUID
-		case (k.Listed || r.Listed) && k.Revision != r.Revision: // nobody knows when they were taken
+		case (k.Listed || r.Listed) && k.Revision != r.Revision: // the order is unknown
 			return k.Revision > r.Revision
 		default:
 			return compareVersions(k.Version, r.Since) > 0
@@ -181,12 +189,12 @@ func (p *step) pend(r Revision) {
 	if at < 0 {
 		at = len(s.Pending)
 	}
-	revision, name := p.accounted(r.WorkloadUID)
+	revision, name := p.lastRevision(r.WorkloadUID)
 	if at > 0 && s.Pending[at-1].WorkloadUID == r.WorkloadUID {
 		revision, name = s.Pending[at-1].Revision, s.Pending[at-1].Name
 	}
 	if r.Revision == revision && r.Name == name && s.Key.Kind == Deployment {
-		return // made anew: it goes on where the one that was deleted stopped
+		return // made reissued: it goes on where the one that was deleted stopped
 	}
 	s.Pending = slices.Insert(s.Pending, at, pending(r))
 	if over := len(s.Pending) - maxPending; over > 0 {
@@ -194,24 +202,26 @@ func (p *step) pend(r Revision) {
 	}
 }
 
-// past says that the revision is accounted for. One that is not above the last one is not if another object took it later.
-func (p *step) past(r Revision) bool {
+// isPast reports whether the revision is accounted for. A revision up to the last one is not if another object took it
+// later.
+func (p *step) isPast(r Revision) bool {
 	s := &p.s
 	if r.WorkloadUID != s.UID || s.View == nil || r.Revision > s.Last {
 		return false
 	}
-	return s.Key.Kind != Deployment || s.Taken == "" || compareVersions(r.Since, s.Taken) <= 0
+	return s.Key.Kind != Deployment || s.TakenVersion == "" || compareVersions(r.Since, s.TakenVersion) <= 0
 }
 
 func pending(r Revision) Pending {
 	return Pending{
-		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, Hash: r.Hash, CreatedAt: r.CreatedAt, SeenAt: r.SeenAt,
+		WorkloadUID: r.WorkloadUID, Revision: r.Revision, Name: r.Name, Hash: r.Hash, CreatedAt: r.CreatedAt,
+		SeenAt:  r.SeenAt,
 		Version: r.Since, Listed: r.Listed, History: r.History,
 	}
 }
 
-// settle forgets what is pending of a UID up to and including a place, or, where that is -1, a revision.
-func (p *step) settle(uid string, at, upTo int) {
+// dropPending drops the pending revisions of a UID up to an index, or, if the index is -1, up to a revision.
+func (p *step) dropPending(uid string, at, upTo int) {
 	if at < 0 {
 		for i, k := range p.s.Pending {
 			if k.WorkloadUID == uid && k.Revision <= upTo {

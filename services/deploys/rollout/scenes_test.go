@@ -203,7 +203,8 @@ func facts() map[string][]scene {
 				d.edit("web:2")
 				refused := d.observation(events.VerbUpserted)
 				refused.Workload.Conditions = []events.Condition{{
-					Type: "Progressing", Status: "False", Reason: "ReplicaSetCreateError", Message: `Failed to create new replica set "web-x": quota`,
+					Type: "Progressing", Status: "False", Reason: "ReplicaSetCreateError",
+					Message: `Failed to create new replica set "web-x": quota`,
 				}}
 				d.tell(refused)
 				d.run()

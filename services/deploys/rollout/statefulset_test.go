@@ -222,7 +222,9 @@ func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
 			s.edit("web:3")
 			s.slow = false
 			s.run()
-		}, []string{"started 2", "scale_started 3→5", "gap [2]", "unknown 2", "started 3", "completed 3", "scale_completed 3→5"}},
+		}, []string{
+			"started 2", "scale_started 3→5", "gap [2]", "unknown 2", "started 3", "completed 3", "scale_completed 3→5"},
+		},
 		"edited again, and deleted": {func(s *statefulSet) {
 			s.run()
 			s.edit("web:3")
@@ -248,7 +250,10 @@ func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
 			s.edit("web:2")
 			s.run()
 			s.start()
-		}, []string{"started 2", "gap [2 3]", "unknown 2", "started 3", "rolled_back 3", "unknown 3", "started 4", "rolled_back 4", "completed 4"}},
+		}, []string{
+			"started 2", "gap [2 3]", "unknown 2", "started 3", "rolled_back 3", "unknown 3", "started 4", "rolled_back 4",
+			"completed 4"},
+		},
 	} {
 		for seed := range uint64(6) { // the set and its revisions come in any order
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
@@ -284,7 +289,8 @@ func TestAStatusOfTheObjectBefore(t *testing.T) {
 			late := s.observation(events.VerbUpserted)
 			late.Workload.HasStatus, late.Workload.ObservedGeneration = true, observed
 			late.Workload.CurrentRevision, late.Workload.UpdateRevision = "web-gone", "web-gone"
-			late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+			late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas,
+				late.Workload.AvailableReplicas = 3, 3, 3, 3
 			s.tell(late)
 			s.run()
 			s.wait(time.Minute)
@@ -299,7 +305,8 @@ func TestAStatusOfTheObjectBefore(t *testing.T) {
 	d.create(3, "web:2")
 	late := d.observation(events.VerbUpserted)
 	late.Workload.HasStatus, late.Workload.ObservedGeneration, late.Workload.SpecReplicas = true, 10, new(3)
-	late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas, late.Workload.AvailableReplicas = 3, 3, 3, 3
+	late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas,
+		late.Workload.AvailableReplicas = 3, 3, 3, 3
 	d.tell(late)
 	require.Equal(t, []string{"started 1"}, d.since(mark), "not complete yet")
 	d.run()

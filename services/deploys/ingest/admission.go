@@ -1,0 +1,102 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"lockstep.internal/services/deploys/ownership"
+)
+
+// Projects returns the project of an agent. Error [UnknownAgentError]: no such agent exists. It may wait for a short
+// time while the directory is incomplete.
+type Projects func(ctx context.Context, agentID int64) (int64, error)
+
+// UnknownAgentError reports an observation by an agent that the directory does not have.
+type UnknownAgentError struct{ AgentID int64 }
+
+// Error tells the operator what to do.
+func (e UnknownAgentError) Error() string {
+	return fmt.Sprintf("agent %d: not in the directory; retry the message once the agent is registered", e.AgentID)
+}
+
+// Rejection is a message that no retry can process.
+type Rejection struct {
+	Sequence uint64
+	Err      error
+}
+
+// RejectedError lists all rejected messages of a batch. The caller dead-letters them and processes the rest again.
+type RejectedError []Rejection
+
+// Error shows the first rejection.
+func (e RejectedError) Error() string {
+	return fmt.Sprintf("%d messages rejected, first %d: %v", len(e), e[0].Sequence, e[0].Err)
+}
+
+// admit returns the messages that count. It drops ticks of other projects and releases without effect, and rejects all
+// other messages about clusters of other projects.
+func (b *batch) admit(ctx context.Context, messages []Message) ([]Message, error) {
+	var rejected RejectedError
+	admitted := make([]Message, 0, len(messages))
+	// clusters are those that agents join within the batch.
+	clusters := map[int64]string{}
+	for _, m := range messages {
+		o := m.Observation
+		if !o.Relevant() {
+			continue
+		}
+		if o.ClusterReleased != nil {
+			if b.claims.Release(o, m.Sequence) {
+				admitted = append(admitted, m)
+			} else {
+				b.logger.InfoContext(ctx, "ignored the release of a cluster; its claim has changed",
+					slog.String("cluster_uid", o.ClusterUID), slog.Uint64("sequence", m.Sequence))
+			}
+			continue
+		}
+		err := b.admitOne(ctx, m, clusters)
+		foreign, isForeign := errors.AsType[*ownership.ForeignError](err)
+		if isForeign {
+			b.metrics.Foreign()
+		}
+		_, isUnknown := errors.AsType[UnknownAgentError](err)
+		switch {
+		case err == nil:
+			admitted = append(admitted, m)
+		case isForeign && foreign.Tick:
+		case isForeign, isUnknown:
+			rejected = append(rejected, Rejection{Sequence: m.Sequence, Err: err})
+		default:
+			return nil, err
+		}
+	}
+	if len(rejected) > 0 {
+		return nil, rejected
+	}
+	return admitted, nil
+}
+
+func (b *batch) admitOne(ctx context.Context, m Message, clusters map[int64]string) error {
+	o := m.Observation
+	project, known := b.claims.Project(o.AgentID, m.Sequence)
+	if !known {
+		var err error
+		if project, err = b.projects(ctx, o.AgentID); err != nil {
+			return err
+		}
+		b.claims.AddReporter(o.AgentID, project, m.Sequence)
+	}
+	cluster, joined := clusters[o.AgentID]
+	if !joined {
+		cluster = b.agents.Agent(o.AgentID).ClusterUID
+	}
+	if err := b.claims.Admit(o, m.Sequence, project, cluster); err != nil {
+		return err //nolint:wrapcheck // the error names the cluster
+	}
+	if cluster == "" || o.ResyncBegun != nil {
+		clusters[o.AgentID] = o.ClusterUID
+	}
+	return nil
+}

@@ -1,0 +1,333 @@
+package ingest
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/deploys/agents"
+	"lockstep.internal/services/deploys/environment"
+	"lockstep.internal/services/deploys/observation"
+	"lockstep.internal/services/deploys/ownership"
+	"lockstep.internal/services/deploys/publish"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+// batch is a batch in progress.
+type batch struct {
+	*Processor
+
+	store     Store
+	agents    *agents.Registry
+	claims    *ownership.Claims
+	workloads *records[rollout.State]
+	// groups are the environments.
+	groups *records[environment.State]
+	// steps are the inputs of environments, in order.
+	steps   []step
+	members map[Member]struct{}
+	// traceParent of the current message.
+	traceParent string
+}
+
+// step is an input of one environment, or a tick if change is nil.
+type step struct {
+	change      *environment.Change
+	traceParent string
+
+	authority agents.Authority
+	tick      environment.Input
+}
+
+// apply applies an admitted message.
+func (b *batch) apply(ctx context.Context, o *observation.Observation) error {
+	b.traceParent = o.TraceParent
+	if o.ResyncBegun != nil {
+		return b.beginResync(ctx, o)
+	}
+	if o.ClusterReleased != nil {
+		return b.release(ctx, o)
+	}
+	a, inCluster := b.agents.Sender(o)
+	if !inCluster {
+		b.metrics.Stray() // the full resync of the new cluster has begun
+		return nil
+	}
+	switch {
+	case o.ResyncEnded != nil:
+		return b.endResync(ctx, o)
+	case o.Tick:
+		b.tick(a, o)
+	default:
+		b.observe(a, o)
+	}
+	return nil
+}
+
+// observe applies the observation of an object.
+func (b *batch) observe(a *agents.Agent, o *observation.Observation) {
+	if a.IsMember(o) {
+		m := Member{AgentID: a.ID, Object: o.MemberKey()}
+		if o.Revision == nil {
+			m.WorkloadID = o.ID
+		}
+		b.members[m] = struct{}{}
+	}
+	if o.Rejected != nil {
+		return
+	}
+	w := b.workloads.touch(o.ID, rollout.New(o.Key))
+	input := b.agents.Input(a, o.ObservedAt)
+	input.Workload, input.Revision = o.Workload, o.Revision
+	b.advance(w, input)
+}
+
+// advance applies one input to a workload.
+func (b *batch) advance(w *entry[rollout.State], input rollout.Input) {
+	before := w.State
+	after, facts := rollout.Advance(before, input)
+	w.State = after
+	if after.Serial != before.Serial {
+		w.changed = true
+		w.AgentID = agents.Reporter(after.AgentID, input.AgentID)
+	}
+	w.addFacts(facts, b.traceParent)
+	for i := range facts {
+		b.metrics.Fact(&facts[i])
+	}
+	for _, change := range b.environments.Changes(before, after) {
+		b.steps = append(b.steps, step{change: &change, traceParent: b.traceParent})
+	}
+}
+
+// tick applies the agent's clock to everything that is due.
+func (b *batch) tick(a *agents.Agent, o *observation.Observation) {
+	authority, advanced := b.agents.Tick(a, o.ObservedAt)
+	if !advanced {
+		return
+	}
+	due := b.workloads.match(func(w *Record[rollout.State]) bool {
+		return authority.Due(w.State.Key.ClusterUID, w.AgentID, w.State.Wake())
+	})
+	for _, w := range due {
+		b.advance(w, b.agents.Input(a, o.ObservedAt))
+	}
+	b.steps = append(b.steps, step{
+		authority: authority, tick: environment.Input{AgentID: a.ID, ObservedAt: o.ObservedAt},
+	})
+}
+
+// applySteps applies the steps to environments. It runs after all messages, so that one query loads all environments.
+func (b *batch) applySteps(ctx context.Context) error {
+	if err := b.loadGroups(ctx); err != nil {
+		return err
+	}
+	for i := range b.steps {
+		s := &b.steps[i]
+		if s.change != nil {
+			g := b.groups.touch(groupID(s.change.Key), environment.New(s.change.Key))
+			b.advanceGroup(g, s.change.Input, s.traceParent)
+			continue
+		}
+		due := b.groups.match(func(g *Record[environment.State]) bool {
+			return s.authority.Due(g.State.Key.ClusterUID, g.AgentID, g.State.Wake())
+		})
+		for _, g := range due {
+			b.advanceGroup(g, s.tick, "")
+		}
+	}
+	return nil
+}
+
+func groupID(key environment.Key) uuid.UUID {
+	return observation.NewID(key.ClusterUID, key.Namespace, environment.Kind, key.Name)
+}
+
+func (b *batch) loadGroups(ctx context.Context) error {
+	var missing []uuid.UUID
+	requested := map[uuid.UUID]bool{}
+	for i := range b.steps {
+		if b.steps[i].change == nil {
+			continue
+		}
+		id := groupID(b.steps[i].change.Key)
+		if !requested[id] && !b.groups.has(id) {
+			missing = append(missing, id)
+		}
+		requested[id] = true
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	loaded, err := b.store.Load(ctx, Query{EnvironmentIDs: missing})
+	b.groups.load(loaded.Environments)
+	return err //nolint:wrapcheck // the port wraps it
+}
+
+func (b *batch) advanceGroup(g *entry[environment.State], input environment.Input, traceParent string) {
+	before := g.State
+	after, facts := b.environments.Advance(before, input)
+	g.State = after
+	if after.Serial != before.Serial {
+		g.changed = true
+		g.AgentID = agents.Reporter(after.AgentID, input.AgentID)
+	}
+	g.addFacts(facts, traceParent)
+	for i := range facts {
+		b.metrics.Fact(&facts[i])
+	}
+}
+
+// release stops following everything in a cluster that goes to another project.
+func (b *batch) release(ctx context.Context, o *observation.Observation) error {
+	b.agents.ReleaseCluster(o.ClusterUID)
+	stored, err := b.store.ClusterWorkloads(ctx, o.ClusterUID)
+	if err != nil {
+		return err //nolint:wrapcheck // the port wraps it
+	}
+	b.workloads.load(stored)
+	followed, ended := 0, 0
+	affected := b.workloads.match(func(w *Record[rollout.State]) bool { return w.State.Key.ClusterUID == o.ClusterUID })
+	for _, w := range affected {
+		if w.State.Present() {
+			followed++
+		}
+		if w.State.InFlight() {
+			ended++
+		}
+		b.advance(w, rollout.Input{AgentID: w.AgentID, ObservedAt: o.ObservedAt, Released: true})
+	}
+	b.metrics.Release()
+	r := o.ClusterReleased
+	b.logger.InfoContext(ctx, "released a cluster", slog.String("cluster_uid", o.ClusterUID),
+		slog.Int("project_id", r.ProjectID), slog.Int("to_project_id", r.ToProjectID), slog.Int("user_id", r.UserID),
+		slog.String("reason", r.Reason), slog.Int("workloads", followed), slog.Int("ended_rollouts", ended))
+	return nil
+}
+
+// publish publishes the facts: first those of workloads, then those of environments.
+func (b *batch) publish(ctx context.Context) (map[string]int64, error) {
+	if b.publisher == nil {
+		return nil, nil
+	}
+	first, second := b.workloads.queues(), b.groups.queues()
+	if err := b.skipKnownFacts(ctx); err != nil {
+		return nil, err
+	}
+	positions := map[string]int64{}
+	for i, queues := range [][]*publish.Queue{first, second} {
+		if i > 0 && len(queues) == 0 {
+			continue
+		}
+		republished, err := b.publisher.Publish(ctx, b.store, queues)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // the publisher wraps it
+		}
+		for id, position := range republished {
+			positions[id] = position
+		}
+	}
+	for _, w := range b.workloads.order {
+		if w.queue != nil {
+			w.Position = w.queue.Position
+			w.State.Sequence += w.queue.Shift
+		}
+	}
+	for _, g := range b.groups.order {
+		if g.queue != nil {
+			g.Position = g.queue.Position
+			g.State.Sequence += g.queue.Shift
+		}
+	}
+	return positions, nil
+}
+
+// skipKnownFacts finds the facts that the database has although it lacks the state of their workload: they were
+// published, maybe longer ago than the stream keeps messages.
+func (b *batch) skipKnownFacts(ctx context.Context) error {
+	unstored := map[uuid.UUID]*publish.Queue{}
+	for _, w := range b.workloads.order {
+		if !w.Stored && w.queue != nil {
+			unstored[w.ID] = w.queue
+		}
+	}
+	for _, g := range b.groups.order {
+		if !g.Stored && g.queue != nil {
+			unstored[g.ID] = g.queue
+		}
+	}
+	if len(unstored) == 0 {
+		return nil
+	}
+	var ids []string
+	var workloads []uuid.UUID
+	for id, q := range unstored {
+		workloads = append(workloads, id)
+		for _, f := range q.Facts() {
+			ids = append(ids, f.ID())
+		}
+	}
+	known, newest, err := b.store.KnownFacts(ctx, ids, workloads)
+	if err != nil {
+		return err //nolint:wrapcheck // the port wraps it
+	}
+	for id, q := range unstored {
+		if sequence, published := newest[id]; published {
+			q.SkipKnown(known, sequence)
+		}
+	}
+	return nil
+}
+
+// changes returns what the batch writes.
+func (b *batch) changes() *Changes {
+	c := &Changes{Agents: b.agents.Changed()}
+	for m := range b.members {
+		c.Members = append(c.Members, m)
+	}
+	for _, w := range b.workloads.order {
+		if w.changed {
+			c.Workloads = append(c.Workloads, w.Record)
+			b.addFacts(c, w.ID, w.facts)
+		}
+	}
+	for _, g := range b.groups.order {
+		if g.changed {
+			c.Environments = append(c.Environments, g.Record)
+			b.addFacts(c, g.ID, g.facts)
+		}
+	}
+	c.Reporters, c.Claims = b.claims.New()
+	return c
+}
+
+// addFacts adds the new facts of a workload, and the changes of the history that follow from them.
+func (b *batch) addFacts(c *Changes, id uuid.UUID, facts []*publish.Fact) {
+	var fresh []events.DeployFact
+	for _, f := range facts {
+		if !f.Known {
+			c.Facts = append(c.Facts, f)
+			fresh = append(fresh, f.DeployFact)
+		}
+	}
+	c.Rollouts = append(c.Rollouts, b.history.Changes(id.String(), fresh)...)
+}
+
+// commit moves the changes into the cache. If the transaction is not committed after all, the number of the next batch
+// shows it.
+func (b *batch) commit() {
+	b.agents.Commit()
+	b.claims.Commit()
+	commitRecords(b.workloads, &b.cache.workloads)
+	commitRecords(b.groups, &b.cache.environments)
+}
+
+func commitRecords[S any](r *records[S], cached *recordCache[S]) {
+	for _, e := range r.order {
+		if e.Stored = e.Stored || e.changed; e.Stored {
+			cached.put(e.Record)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package ingest
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"lockstep.internal/services/deploys/observation"
+	"lockstep.internal/services/deploys/rollout"
+)
+
+// beginResync applies the begin of a full resync. A begin that was processed before has no effect.
+func (b *batch) beginResync(ctx context.Context, o *observation.Observation) error {
+	for m := range b.members {
+		if m.AgentID == o.AgentID { // members of the previous resync
+			delete(b.members, m)
+		}
+	}
+	begun, err := b.store.BeginResync(ctx, o.AgentID, o.ResyncBegun.ResyncID, o.ObservedAt)
+	if err != nil || !begun {
+		return err //nolint:wrapcheck // the port wraps it
+	}
+	start := b.agents.BeginResync(o)
+	if start.PreviousCluster != "" {
+		b.logger.WarnContext(ctx, "the agent has moved to another cluster", slog.Int64("agent_id", o.AgentID),
+			slog.String("cluster_uid", o.ClusterUID), slog.String("previous_cluster_uid", start.PreviousCluster))
+	}
+	if start.Restored {
+		b.logger.WarnContext(ctx, "the cluster was restored; its resource versions start again",
+			slog.Int64("agent_id", o.AgentID), slog.String("cluster_uid", o.ClusterUID),
+			slog.Int("epoch", start.Agent.Epoch))
+	}
+	return nil
+}
+
+// endResync applies the end of a full resync: workloads that a complete resync lacks are absent.
+func (b *batch) endResync(ctx context.Context, o *observation.Observation) error {
+	a, open := b.agents.EndResync(o)
+	if !open {
+		return nil
+	}
+	authority := b.agents.Authority(a, o.ObservedAt)
+	var members []Member
+	for m := range b.members {
+		if m.AgentID == a.ID {
+			members = append(members, m)
+			delete(b.members, m)
+		}
+	}
+	// The states of touched workloads differ from the stored ones: the store skips them.
+	touched := make([]uuid.UUID, 0, len(b.workloads.order))
+	for _, w := range b.workloads.order {
+		touched = append(touched, w.ID)
+	}
+	stored, err := b.store.EndResync(ctx, a, authority.AgentIDs, touched, members)
+	if err != nil {
+		return err //nolint:wrapcheck // the port wraps it
+	}
+	complete := a.IsComplete(o, stored.Members)
+	b.metrics.Resync(complete)
+	if !complete {
+		b.logger.WarnContext(ctx, "ignored absence in an incomplete full resync", slog.Int64("agent_id", a.ID),
+			slog.String("resync_id", a.ResyncID), slog.Int64("members", stored.Members),
+			slog.Int64("expected", a.ResyncExpected), slog.Int("reported", o.ResyncEnded.Count))
+		return nil
+	}
+	var absent []*entry[rollout.State]
+	for _, w := range b.workloads.order {
+		covered := authority.Covers(w.State.Key.ClusterUID, w.AgentID)
+		if covered && w.State.Present() && !stored.Arrived[w.ID] {
+			absent = append(absent, w)
+		}
+	}
+	b.workloads.load(stored.Absent)
+	for i := range stored.Absent {
+		absent = append(absent, b.workloads.touch(stored.Absent[i].ID, stored.Absent[i].State))
+	}
+	sortByID(absent)
+	for _, w := range absent {
+		absence := a.Absence(w.State.Key.Kind)
+		if absence == nil {
+			continue
+		}
+		input := b.agents.Input(a, o.ObservedAt)
+		input.AgentID, input.Absence = w.AgentID, absence // on behalf of the agent that reported the workload
+		b.advance(w, input)
+	}
+	b.agents.CompleteResync(a)
+	return nil
+}

@@ -1,0 +1,218 @@
+package rollout
+
+import (
+	"slices"
+)
+
+// Objects take revisions one after the other, in the order of resource versions. The numbers grow, except for a
+// Deployment with deleted ReplicaSets: the next number is one above the remaining ones, so it may repeat or fall.
+
+// targetRevision returns the revision that the view names, 0 for none yet, and whether it is known.
+func (p *step) targetRevision(v View) (int, bool) {
+	if p.s.Key.Kind == StatefulSet {
+		return p.revisionNumber(v)
+	}
+	return v.Revision, true
+}
+
+// revisionNumber returns the number of the ControllerRevision that the view names as the newest. The same object may
+// have several numbers over time. The resource versions of both objects tell which one the view means.
+func (p *step) revisionNumber(v View) (int, bool) {
+	s := &p.s
+	if v.Update == "" {
+		return 0, true
+	}
+	own := v.UID == s.UID && s.View != nil
+	last := 0
+	if own {
+		last = s.Last
+	}
+	least, most := 0, 0
+	for _, k := range s.Pending {
+		if k.WorkloadUID != v.UID || k.Name != v.Update || k.Revision <= last {
+			continue
+		}
+		if least == 0 {
+			least = k.Revision
+		}
+		if compareVersions(k.Version, v.Version) < 0 {
+			most = k.Revision
+		}
+	}
+	switch {
+	case most > 0 && (v.isObserved() || v.Update != s.Name || !own):
+		return most, true
+	case own && v.Update == s.Name:
+		return last, !v.isObserved() || !p.hasLaterPending(v)
+	case least > 0:
+		return least, true
+	default:
+		return 0, false
+	}
+}
+
+// hasLaterPending reports whether revisions after the last one were taken before the view was written, so that the view
+// cannot mean the last one.
+func (p *step) hasLaterPending(v View) bool {
+	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == v.UID && k.Revision > p.s.Last && compareVersions(k.Version, v.Version) < 0
+	})
+}
+
+// findPending returns the pending revision with that number; nil if there is none.
+func (p *step) findPending(uid string, revision int) *Pending {
+	at := slices.IndexFunc(p.s.Pending, func(k Pending) bool { return k.WorkloadUID == uid && k.Revision == revision })
+	if at < 0 {
+		return nil
+	}
+	return &p.s.Pending[at]
+}
+
+// lastRevision returns the revision of a workload that precedes the pending ones, and the object that took it.
+func (p *step) lastRevision(uid string) (int, string) {
+	if uid != p.s.UID || p.s.View == nil {
+		return 0, ""
+	}
+	return p.s.Last, p.s.Name
+}
+
+// pendingIndex returns the index of the pending revision that the view names, -1 for none: the newest with that number
+// that was taken before the view was written. One with the number of the last revision counts only once the view shows
+// its effect.
+func (p *step) pendingIndex(v View, to int) int {
+	last, _ := p.lastRevision(v.UID)
+	first, newest := -1, -1
+	for i, k := range p.s.Pending {
+		shown := v.isObserved() && !v.Template.equals(p.s.Template) || v.Progress.names(k.Name)
+		if k.WorkloadUID != v.UID || k.Revision != to || to == last && !shown {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if k.Listed || compareVersions(k.Version, v.Version) < 0 {
+			newest = i
+		}
+	}
+	if newest < 0 && to > last {
+		return first
+	}
+	return newest
+}
+
+// pendingUpTo returns the revisions taken after the last accounted one, up to an index, and whether none is missing.
+func (p *step) pendingUpTo(v View, at int) ([]Pending, bool) {
+	last, name := p.lastRevision(v.UID)
+	var turns []Pending
+	whole, reached := true, false
+	for i, k := range p.s.Pending[:at+1] {
+		if k.WorkloadUID != v.UID || k.Revision <= last && !p.isReissued(k, last, name) {
+			continue
+		}
+		for revision := last + 1; whole && revision < k.Revision; revision++ {
+			whole = p.isNumberKnown(v.UID, revision)
+		}
+		turns, reached = append(turns, k), i == at
+		last, name = k.Revision, k.Name
+	}
+	return turns, whole && reached
+}
+
+// isContiguous reports whether all revisions up to an index are known, or known to be lost.
+func (p *step) isContiguous(v View, at int) bool {
+	if at < 0 {
+		return false
+	}
+	last, _ := p.lastRevision(v.UID)
+	if p.s.Pending[at].Revision-last > maxPending*(1+maxHistory) {
+		return false
+	}
+	_, whole := p.pendingUpTo(v, at)
+	return whole
+}
+
+// isNumberKnown reports whether a pending object took the revision, or had it before.
+func (p *step) isNumberKnown(uid string, revision int) bool {
+	return slices.ContainsFunc(p.s.Pending, func(k Pending) bool {
+		return k.WorkloadUID == uid && (k.Revision == revision || slices.Contains(k.History, revision))
+	})
+}
+
+// isReissued reports whether a revision that is not above the previous one was taken after it. Two objects have one
+// number only one after the other. A lower number is taken only when the objects with higher ones, including the
+// previous one, are gone.
+func (p *step) isReissued(k Pending, last int, name string) bool {
+	if p.s.Key.Kind != Deployment || name == "" {
+		return false
+	}
+	if k.Revision == last {
+		return k.Name != name
+	}
+	gone := false
+	for _, r := range p.s.Revisions {
+		if r.WorkloadUID != k.WorkloadUID || r.Revision < k.Revision || compareVersions(r.Since, k.Version) >= 0 {
+			continue
+		}
+		if !r.Deleted || compareVersions(r.Version, k.Version) > 0 {
+			return false
+		}
+		gone = gone || r.Name == name
+	}
+	return gone
+}
+
+// holder returns the ReplicaSet of a lower revision to which a Deployment returned when those with higher ones were
+// gone. It keeps its number.
+func (p *step) holder(v View, to int) (Revision, bool) {
+	var keeper Revision
+	for _, r := range p.s.Revisions {
+		before := r.Listed || compareVersions(r.Since, v.Version) < 0
+		switch {
+		case r.WorkloadUID != v.UID, r.Deleted && compareVersions(r.Version, v.Version) < 0:
+		case before && r.Revision > to:
+			return Revision{}, false
+		case before && r.Revision == to, !before && slices.Contains(r.History, to):
+			keeper = r
+		}
+	}
+	return keeper, keeper.UID != ""
+}
+
+// hasUnknownReplicaSet reports whether the view has pods of another ReplicaSet than the last accounted one under the
+// same revision. The ReplicaSet that took the number again is not observed yet. A reused one gets the next number
+// before the Deployment does.
+func (p *step) hasUnknownReplicaSet(v View) bool {
+	s := &p.s
+	return s.Key.Kind == Deployment && v.Revision == s.Last && v.isObserved() && s.Hash != "" && v.Template.known() &&
+		s.Template.known() &&
+		!v.Template.equals(s.Template) && !p.hasLaterPending(v) && v.Counts.Updated > 0
+}
+
+// namesUnknownReplicaSet reports whether the view has a new progress condition about a ReplicaSet that is not observed
+// yet.
+func (p *step) namesUnknownReplicaSet(v View) bool {
+	name := v.Progress.object()
+	if p.s.Key.Kind != Deployment || name == "" || name == p.s.Key.Name || v.Progress.Reason == reasonCreateError {
+		return false
+	}
+	if p.s.View != nil && p.s.View.UID == v.UID && p.s.View.Progress.Message == v.Progress.Message {
+		return false
+	}
+	return !slices.ContainsFunc(p.s.Revisions, func(r Revision) bool { return r.Name == name })
+}
+
+// annotationTooHigh reports whether a later view of the same specification is back at the last revision: somebody wrote
+// a higher number into the annotation, and the controller corrected it.
+func (p *step) annotationTooHigh(v View) bool {
+	return p.s.Key.Kind == Deployment && slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == v.UID && w.Revision == p.s.Last && w.Generation == v.Generation &&
+			compareVersions(w.Version, v.Version) > 0
+	})
+}
+
+// annotationCorrected reports the same for a lower number.
+func (p *step) annotationCorrected(v View) bool {
+	return slices.ContainsFunc(p.s.Waiting, func(w View) bool {
+		return w.UID == v.UID && w.Revision >= p.s.Last && w.Template.equals(v.Template)
+	})
+}

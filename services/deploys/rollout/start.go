@@ -1,0 +1,308 @@
+package rollout
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// catchUp accounts for all revisions after the last one, up to the view's. Known revisions in between have started and
+// ended. Unknown ones are named in a gap.
+func (p *step) catchUp(v View, to int, known, timedOut bool) {
+	s := &p.s
+	at := p.pendingIndex(v, to)
+	if known && !timedOut && s.Key.Kind != DaemonSet && !p.isContiguous(v, at) {
+		return
+	}
+	reach := at
+	if at < 0 {
+		for i, k := range s.Pending {
+			if k.WorkloadUID == v.UID && (k.Revision <= to || !known) {
+				reach = i
+			}
+		}
+	}
+	steps, _ := p.pendingUpTo(v, reach)
+	if !known { // the newest revision has a name but no number
+		to = s.Last
+		if n := len(steps); n > 0 {
+			to = steps[n-1].Revision
+		}
+	}
+	if s.Key.Kind == DaemonSet {
+		steps = []Pending{{WorkloadUID: v.UID, Revision: to, SeenAt: v.At}}
+	}
+	p.dropPending(v.UID, reach, to)
+	p.adoptAll(v, steps, to, known)
+}
+
+// adoptAll starts the rollouts of the revisions in steps. The last one is the view's, if known is true.
+func (p *step) adoptAll(v View, steps []Pending, to int, known bool) {
+	s := &p.s
+	n := len(steps)
+	reached := n > 0 && steps[n-1].Revision == to && known
+	p.emitMissing(v, steps, to, known)
+	for i, k := range steps {
+		p.startRollout(k, v, i == n-1 && reached)
+	}
+	if !reached {
+		if s.InFlight() {
+			p.endSuperseded(nil, v)
+		}
+		s.Name, s.Hash, s.Template, s.TakenVersion = v.Update, "", Template{}, ""
+	}
+	s.Unnumbered = !known
+	s.Last, s.Generation = to, v.Generation
+}
+
+// emitMissing emits the gap, if there is one, before the facts that follow.
+func (p *step) emitMissing(v View, steps []Pending, to int, known bool) {
+	s := &p.s
+	var lost []int
+	missed, unsure := p.unobserved(v)
+	if unsure {
+		lost = append(lost, s.Rollout.Revision)
+	} else {
+		missed = p.unobservedBefore(v)
+	}
+	last := s.Last
+	between := func(revision int) {
+		for r := max(last+1, revision-maxGap); r < revision; r++ {
+			lost = append(lost, r)
+		}
+		last = revision
+	}
+	for i, k := range steps {
+		between(k.Revision)
+		if v.afterGap() && (i < len(steps)-1 || k.Revision != to) {
+			lost = append(lost, k.Revision)
+		}
+	}
+	between(to + 1)
+	lost = lost[max(0, len(lost)-maxGap):]
+	if len(lost) == 0 && known {
+		return
+	}
+	p.emitGap(missed.gap(lost...))
+}
+
+// startRollout starts the rollout of a revision and ends the previous one. A recreated ReplicaSet continues the rollout
+// of the deleted one; it has a higher number only if another ReplicaSet took the number in between.
+func (p *step) startRollout(k Pending, v View, newest bool) {
+	s := &p.s
+	again := s.Key.Kind == Deployment && k.Name == s.Name && len(k.History) == 0
+	if k.Revision < s.Last || k.Revision == s.Last && !again || k.Revision > s.Last && again {
+		s.RevisionEpoch++
+	}
+	s.TakenVersion = k.Version
+	if again && k.Revision <= s.Last {
+		s.Last = k.Revision
+		return
+	}
+	next := p.newRollout(k, v, newest)
+	if s.InFlight() {
+		p.endSuperseded(next, v)
+	}
+	if s.Blocked {
+		s.Blocked = false
+		s.UnblockedCount++
+		f := p.workloadFact(events.FactUnblocked, p.at, timeObservation)
+		f.Ordinal = s.UnblockedCount
+		p.emit(f)
+	}
+	s.Rollout = next.Rollout
+	s.Last, s.Name, s.Hash, s.Template = next.Revision, next.Name, next.Hash, next.Template
+	f := p.rolloutFact(next.Rollout, events.FactStarted, next.StartedAt, next.source)
+	f.ObservedAt, f.Counts = next.SeenAt, new(v.Counts)
+	p.emit(f)
+	switch next.Change {
+	case events.ChangeRolledBack:
+		f.Fact = events.FactRolledBack
+		p.emit(f)
+	case events.ChangeRestarted:
+		f.Fact = events.FactRestarted
+		p.emit(f)
+	default: // no further fact
+	}
+}
+
+// endSuperseded ends the rollout in flight because another revision replaced it. The end is cancelled if the new
+// template is the last completed one, else superseded, and unknown if nobody observed whether the rollout completed
+// before. next is nil if the replacement is unknown.
+func (p *step) endSuperseded(next *rolloutStart, v View) {
+	s := &p.s
+	r := s.Rollout
+	if missed, is := p.unobserved(v); is {
+		at := v.At
+		if next != nil {
+			at = next.StartedAt
+		}
+		p.endUnknown(missed.gap(r.Revision), at)
+		return
+	}
+	r.End = events.FactSuperseded
+	at, source, seen, by := v.At, timeObservation, v.At, ""
+	if next != nil {
+		at, source, seen, by = next.StartedAt, next.source, next.SeenAt, next.ID
+		if p.restoresCompleted(next.Rollout) {
+			r.End = events.FactCancelled
+		}
+	}
+	f := p.rolloutFact(r, r.End, at, source)
+	f.ObservedAt = seen
+	f.DurationMs = p.durationUntil(r, at)
+	f.Rollout.SupersededBy = by
+	f.Reason, f.Message = "Superseded", "another template took its place before it was complete"
+	if r.End == events.FactCancelled {
+		f.Reason, f.Message = "RolledBack", "it was taken back to the template that was complete before"
+	}
+	f.Counts = new(v.Counts)
+	p.emit(f)
+}
+
+// restoresCompleted reports whether the rollout's template is the last completed one.
+func (p *step) restoresCompleted(next *Rollout) bool {
+	n := len(p.s.Completed)
+	if n == 0 {
+		return false
+	}
+	last := p.s.Completed[n-1]
+	return next.Template.equals(last.Template) || next.Hash != "" && next.Hash == last.Hash ||
+		next.Name != "" && next.Name == last.Name
+}
+
+// rolloutStart is a new rollout.
+type rolloutStart struct {
+	*Rollout
+
+	source events.TimeSource // of StartedAt
+}
+
+// newRollout returns the rollout of a revision, not yet started.
+func (p *step) newRollout(k Pending, v View, newest bool) *rolloutStart {
+	s := &p.s
+	r := &Rollout{
+		ID: p.rolloutID(k), Revision: k.Revision, Name: k.Name, Hash: k.Hash, Strategy: v.Strategy, Labels: v.Labels,
+		Annotations: v.Annotations,
+		Provenance:  p.provenance, Replicas: v.Counts.Desired, Newest: v.Counts, Reported: v.Counts, ReportedAt: v.At,
+		ProgressAt: v.At,
+	}
+	r.Template = p.templateOf(k.Name, v, newest)
+	r.Previous = s.Template.Images
+	if n := len(s.Completed); n > 0 && s.Completed[n-1].Template.known() {
+		r.Previous = s.Completed[n-1].Template.Images
+	}
+	r.Change, r.OfRevision = p.classifyChange(k, r.Template)
+	b := &rolloutStart{Rollout: r}
+	p.setStart(b, k, v, newest)
+	return b
+}
+
+func (p *step) rolloutID(k Pending) string {
+	s := &p.s
+	id := s.Key.ClusterUID + "/" + s.UID + "/"
+	switch s.Key.Kind {
+	case StatefulSet:
+		id += k.Name + "/" + strconv.Itoa(k.Revision)
+	case DaemonSet:
+		id += strconv.Itoa(k.Revision)
+	default:
+		id += strconv.Itoa(k.Revision) + "/" + k.Hash
+	}
+	if s.RevisionEpoch > 0 {
+		id += "/e" + strconv.Itoa(s.RevisionEpoch)
+	}
+	return id
+}
+
+// templateOf returns the template of a revision. A Deployment's controller writes the revision into the version that
+// has the template, so the first version with the revision shows it. A StatefulSet's status names the generation that
+// it describes.
+func (p *step) templateOf(name string, v View, newest bool) Template {
+	s := &p.s
+	switch {
+	case !newest && v.afterGap():
+		return Template{}
+	case !newest:
+		return p.skippedTemplate(v.Template)
+	case v.afterGap() && s.Key.Kind == Deployment && (v.Paused || v.Strategy == recreate) && v.Counts.Updated == 0 &&
+		v.Counts.Desired > 0:
+		return Template{} // the template may belong to a rollout that has not begun
+	case v.isObserved() || s.Key.Kind == DaemonSet:
+		return v.Template
+	case s.Key.Kind == Deployment && !v.afterGap() &&
+		(s.View == nil || s.View.Revision != v.Revision || v.Progress.names(name)):
+		return v.Template
+	case v.afterGap() && !v.Template.equals(s.Template):
+		return v.Template
+	default:
+		return p.templateAt(v.Observed)
+	}
+}
+
+// classifyChange returns what a rollout to the template does, and the revision that it returns to.
+func (p *step) classifyChange(k Pending, t Template) (events.Change, int) {
+	s := &p.s
+	if n := len(k.History); n > 0 {
+		return events.ChangeRolledBack, k.History[n-1]
+	}
+	if k.Revision == 1 && s.Rollout == nil && len(s.Completed) == 0 {
+		return events.ChangeCreated, 0
+	}
+	for _, c := range slices.Backward(s.Completed) {
+		if t.equals(c.Template) && !t.equals(s.Template) {
+			return events.ChangeRolledBack, c.Revision
+		}
+	}
+	if t.known() && t.Digest == s.Template.Digest && t.RestartedAt != s.Template.RestartedAt {
+		return events.ChangeRestarted, 0
+	}
+	for _, c := range slices.Backward(s.Completed) {
+		if t.known() && c.Template.known() && s.Template.known() &&
+			slices.Equal(t.Images, c.Template.Images) && !slices.Equal(t.Images, s.Template.Images) {
+			return events.ChangeRolledBack, c.Revision
+		}
+	}
+	return events.ChangeUpdated, 0
+}
+
+// setStart sets when the rollout started: the creation of a new object; for a reused object and for a DaemonSet the
+// change of the template; for Recreate too, because the new object appears only after the old pods are gone.
+func (p *step) setStart(r *rolloutStart, k Pending, v View, newest bool) {
+	r.SeenAt = k.SeenAt
+	written := r.Template.ChangedAt
+	reused := len(k.History) > 0
+	switch {
+	case r.Strategy == recreate && p.s.Key.Kind == Deployment && newest && r.Template.SeenPaused &&
+		!r.Template.SeenAt.IsZero():
+		r.StartedAt, r.source, r.SeenAt = r.Template.SeenAt, timeObservation, r.Template.SeenAt
+	case r.Strategy == recreate && p.s.Key.Kind == Deployment && newest && !written.IsZero():
+		r.StartedAt, r.source = written, timeManagedFields
+		if !reused && !k.CreatedAt.IsZero() && k.CreatedAt.Before(written) {
+			r.StartedAt, r.source = k.CreatedAt, timeCreation
+		}
+		if seen := r.Template.SeenAt; !v.afterGap() && !seen.IsZero() && seen.Before(r.SeenAt) {
+			r.SeenAt = seen
+		}
+	case !reused && !k.CreatedAt.IsZero():
+		r.StartedAt, r.source = k.CreatedAt, timeCreation
+	case newest && !written.IsZero():
+		r.StartedAt, r.source = written, timeManagedFields
+	case v.afterGap() && p.s.View != nil:
+		r.StartedAt, r.source = p.s.View.At, timeObservation
+	default:
+		r.StartedAt, r.source = k.SeenAt, timeObservation
+	}
+	if v.afterGap() || r.SeenAt.IsZero() {
+		r.SeenAt = later(r.SeenAt, v.At)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

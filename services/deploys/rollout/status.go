@@ -1,0 +1,51 @@
+package rollout
+
+import "lockstep.internal/schemas/gen/events"
+
+// States of a workload.
+const (
+	// Running: a rollout is in flight, or about to begin.
+	Running = "running"
+	// Completed: the template is rolled out. Scaling and later pod failures do not change that.
+	Completed = "completed"
+	// Failed: the rollout in flight has stalled.
+	Failed = "failed"
+)
+
+// Status is the status of a workload for package environment.
+type Status struct {
+	// State is [Running], [Completed] or [Failed]; empty for an unknown or deleted workload.
+	State string
+	// Gone: it was deleted. Unselected: it exists but is not followed.
+	Gone, Unselected bool
+	// RolloutID of the newest reported rollout, in flight or ended; empty for none.
+	RolloutID string
+	// Reconstructed reports that the status was concluded, not observed.
+	Reconstructed bool
+	// Labels, Annotations (those of the template over those of the workload) and Images of the newest view.
+	Labels, Annotations map[string]string
+	Images              []events.Image
+}
+
+// Status is the status of a workload for package environment.
+func (s State) Status() Status {
+	v := s.View
+	if v == nil {
+		return Status{Gone: s.Gone, Unselected: s.Unselected}
+	}
+	status := Status{
+		State: Completed, Reconstructed: v.afterGap(), Labels: v.Labels, Annotations: v.Annotations,
+		Images: v.Template.Images,
+	}
+	if s.Rollout != nil {
+		status.RolloutID = s.Rollout.ID
+	}
+	pending := v.Template.known() && s.Template.known() && !v.Template.equals(s.Template)
+	switch {
+	case s.InFlight() && s.Rollout.Stalled != "":
+		status.State = Failed
+	case s.InFlight(), pending, len(s.Waiting) > 0, s.Last == 0 && s.Rollout == nil:
+		status.State = Running
+	}
+	return status
+}
