@@ -29,12 +29,12 @@ func TestMalformedMessageIsDeadLetteredAndBlocksNobody(t *testing.T) {
 			o := p.observation()
 			o.Kind = "cronjob"
 			a.publish(p.subject(), events.TypeObservedWorkload, o)
-		}, "not a kind of workload"},
+		}, "must be one of daemonset, deployment, statefulset"},
 		"no version": {func(a *agent, p *app) {
 			o := p.observation()
 			o.Object.ResourceVersion = "x"
 			a.publish(p.subject(), events.TypeObservedWorkload, o)
-		}, "not a decimal resource version"},
+		}, "resource_version"},
 		"a zero byte": {func(a *agent, p *app) {
 			o := p.observation()
 			o.Object.Labels = map[string]string{"a": "\x00"}

@@ -130,7 +130,9 @@ func TestFactsContinueAfterUnknownFactsOfStream(t *testing.T) {
 	s := &fakeStream{}
 	publishAll(t, s, nil, 0, fact(1, 1), fact(2, 2), fact(3, 3))
 	// The database was restored: it knows the first fact only, and observes something else.
-	q, _ := publishAll(t, s, nil, 1, fact(2, 9))
+	other := fact(2, 9)
+	other.Workload.UID = "successor"
+	q, _ := publishAll(t, s, nil, 1, other)
 	require.Equal(t, []int{1, 2, 3, 4}, sequences(s))
 	require.Equal(t, 2, q.Shift)
 }

@@ -11,8 +11,8 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// meets tells everything to a service that knows nothing, by a watcher that has just begun.
-func (l *lab) meets() {
+// meets starts with an empty state and a new watcher that lists everything.
+func (l *fixture) meets() {
 	l.down = false
 	for _, in := range l.plays.relist() {
 		if in.Workload != nil {
@@ -20,11 +20,11 @@ func (l *lab) meets() {
 		} else {
 			in.Revision.Object.FirstSeen, in.Revision.Object.UpdateType = true, events.UpdateTypeFull
 		}
-		l.tell(in)
+		l.send(in)
 	}
 }
 
-func TestWhatWasThereBeforeIsSilent(t *testing.T) {
+func TestExistingWorkloadIsSilentBaseline(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		did, does func(d *deployment)
@@ -58,7 +58,7 @@ func TestWhatWasThereBeforeIsSilent(t *testing.T) {
 		"about to start": {func(d *deployment) {
 			d.edit("web:3")
 		}, func(d *deployment) {
-			require.Empty(d.t, d.said())
+			require.Empty(d.t, d.factNames())
 			d.run()
 		}, []string{"started 3", "completed 3"}},
 		"a pod of it is missing": {func(d *deployment) {
@@ -94,22 +94,22 @@ func TestWhatWasThereBeforeIsSilent(t *testing.T) {
 			tc.did(d)
 			d.meets()
 			tc.does(d)
-			require.Equal(t, tc.says, d.said())
+			require.Equal(t, tc.says, d.factNames())
 		})
 	}
 }
 
-func TestABaselineOfTheOtherKinds(t *testing.T) {
+func TestBaselineOfStatefulSetAndDaemonSet(t *testing.T) {
 	t.Parallel()
 	s := newStatefulSet(t, 1)
 	s.stop()
 	s.create(3, "web:1")
 	s.run()
 	s.meets()
-	require.Empty(t, s.said())
+	require.Empty(t, s.factNames())
 	s.edit("web:2")
 	s.run()
-	require.Equal(t, []string{"started 2", "completed 2"}, s.said())
+	require.Equal(t, []string{"started 2", "completed 2"}, s.factNames())
 
 	s = newStatefulSet(t, 1)
 	s.stop()
@@ -119,44 +119,44 @@ func TestABaselineOfTheOtherKinds(t *testing.T) {
 	s.step()
 	s.meets()
 	s.run()
-	require.Equal(t, []string{"started 2", "completed 2"}, s.said())
+	require.Equal(t, []string{"started 2", "completed 2"}, s.factNames())
 
 	d := newDaemonSet(t, 1)
 	d.stop()
 	d.create(3, "web:1")
 	d.run()
 	d.meets()
-	require.Empty(t, d.said())
+	require.Empty(t, d.factNames())
 	d.edit("web:2")
 	d.run()
-	require.Equal(t, []string{"started 2", "completed 2"}, d.said())
+	require.Equal(t, []string{"started 2", "completed 2"}, d.factNames())
 
 	d = newDaemonSet(t, 1)
 	d.stop()
 	d.create(3, "web:1")
 	d.run()
 	d.edit("web:2")
-	d.meets() // before its controller saw the edit
+	d.meets() // before its controller observed the edit
 	d.run()
-	require.Equal(t, []string{"started 2", "completed 2"}, d.said())
+	require.Equal(t, []string{"started 2", "completed 2"}, d.factNames())
 }
 
-// follow is the label by which a workload is among those that are followed.
+// follow sets the label that selects the workload.
 func (d *deployment) unfollow() {
 	in := d.observation(events.VerbDeleted)
 	in.Workload.Unselected = true
-	d.tell(in)
+	d.send(in)
 	d.down = true
 }
 
 func (d *deployment) follow() {
 	d.down = false
 	for _, in := range d.relist() {
-		d.tell(in)
+		d.send(in)
 	}
 }
 
-func TestWhatIsNotFollowedAnyMore(t *testing.T) {
+func TestUnselectedWorkloadIsNoLongerFollowed(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
 	d.unfollow()
@@ -164,7 +164,8 @@ func TestWhatIsNotFollowedAnyMore(t *testing.T) {
 	d.run()
 	d.spec(func() {})
 	d.follow()
-	require.Equal(t, []string{"started 1", "completed 1"}, d.said(), "neither its leaving nor its coming back is a deploy")
+	require.Equal(t, []string{"started 1", "completed 1"}, d.factNames(),
+		"neither its leaving nor its coming back is a deploy")
 	d.edit("web:3")
 	d.step()
 	d.unfollow()
@@ -179,7 +180,7 @@ func TestWhatIsNotFollowedAnyMore(t *testing.T) {
 	require.Equal(t, []string{"started 4", "completed 4"}, d.since(5))
 }
 
-// moves has the cluster go to another project, whose watcher then begins.
+// moves releases the cluster to another project, with a new watcher.
 func (d *deployment) moves() {
 	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
 	d.agent = 8
@@ -189,11 +190,11 @@ func (d *deployment) moves() {
 		} else {
 			in.Revision.Object.FirstSeen, in.Revision.Object.UpdateType = true, events.UpdateTypeFull
 		}
-		d.tell(in)
+		d.send(in)
 	}
 }
 
-func TestAClusterThatIsAnothersFromHereOn(t *testing.T) {
+func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		did, does func(d *deployment)
@@ -246,23 +247,23 @@ func TestAClusterThatIsAnothersFromHereOn(t *testing.T) {
 	}
 }
 
-// What is back and cannot be judged yet, since its controller is behind, is still back when it can be.
-func TestADaemonSetThatIsBackBeforeItsControllerIs(t *testing.T) {
+// A reselected workload whose controller is behind stays reselected until its view can be applied.
+func TestReselectedDaemonSetWithSlowController(t *testing.T) {
 	t.Parallel()
 	d := newDaemonSet(t, 1)
 	d.create(3, "web:1")
 	d.run()
 	d.edit("web:2")
 	d.step()
-	require.Equal(t, []string{"started 1", "completed 1", "started 2"}, d.said())
+	require.Equal(t, []string{"started 1", "completed 1", "started 2"}, d.factNames())
 	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
 	told := d.mark()
-	d.spec(func() {}) // nothing of its template
+	d.spec(func() {}) // no change of the template
 	d.run()
 	require.Empty(t, d.since(told), "it has had its end")
 }
 
-func TestAClusterThatIsRestored(t *testing.T) {
+func TestRestoredCluster(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
 	d.edit("web:2")
@@ -274,7 +275,7 @@ func TestAClusterThatIsRestored(t *testing.T) {
 		in.Epoch = 1
 		return in
 	}
-	// The store goes back to when revision 2 was complete.
+	// The store is restored to the time when revision 2 was complete.
 	d.generation--
 	d.observed, d.revision = d.generation, 2
 	d.tpl = d.sets[1].tpl
@@ -291,7 +292,7 @@ func TestAClusterThatIsRestored(t *testing.T) {
 			members[i].Revision.Object.FirstSeen = true
 			members[i].Revision.Object.ResourceVersion = "52"
 		}
-		d.tell(restored(members[i]))
+		d.send(restored(members[i]))
 	}
 	require.Equal(t, []string{"gap [3]", "unknown 3"}, d.since(mark))
 	require.Equal(t, events.CauseClusterRestored, d.last(events.FactGap).Gap.Cause)
@@ -300,7 +301,7 @@ func TestAClusterThatIsRestored(t *testing.T) {
 	require.Len(t, d.since(mark), 2, "what is of the epoch before says nothing any more")
 }
 
-func TestTimesAreTheClusters(t *testing.T) {
+func TestTimesAreThoseOfTheCluster(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 2)
 	d.now = d.now.Add(time.Hour)
@@ -336,7 +337,7 @@ func TestTimesAreTheClusters(t *testing.T) {
 	require.Equal(t, d.now, d.last(events.FactRemoved).OccurredAt)
 }
 
-func TestProgressIsThrottledAndTheLastCountsAreInTheEnd(t *testing.T) {
+func TestProgressIsThrottledAndEndHasLastCounts(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 60)
 	mark := len(d.facts)
@@ -365,7 +366,7 @@ func TestProgressIsThrottledAndTheLastCountsAreInTheEnd(t *testing.T) {
 	require.Equal(t, events.FactProgressed, d.facts[len(d.facts)-1].Fact, "a tick tells what is owed")
 }
 
-func TestDrainedIsClaimedOnlyWhereTheClusterTells(t *testing.T) {
+func TestDrainedNeedsTerminatingCount(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 2)
 	require.Equal(t, 1, d.last(events.FactDrained).Rollout.Revision)
@@ -395,7 +396,7 @@ func TestDrainedIsClaimedOnlyWhereTheClusterTells(t *testing.T) {
 	require.Equal(t, events.FactCompleted, facts[len(facts)-1].Fact)
 }
 
-func TestACreationThatIsRefusedBlocksBeforeThereIsARollout(t *testing.T) {
+func TestRefusedReplicaSetBlocksBeforeRollout(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 2)
 	d.edit("web:2")
@@ -404,32 +405,32 @@ func TestACreationThatIsRefusedBlocksBeforeThereIsARollout(t *testing.T) {
 	refused.Workload.Conditions = []events.Condition{{
 		Type: "Progressing", Status: "False", Reason: "ReplicaSetCreateError", Message: "quota", LastUpdateTime: &at,
 	}}
-	d.tell(refused)
+	d.send(refused)
 	require.Equal(t, []string{"blocked"}, d.since(2))
 	require.Equal(t, "quota", d.last(events.FactBlocked).Message)
 	d.run()
 	require.Equal(t, []string{"blocked", "unblocked", "started 2", "completed 2"}, d.since(2))
 }
 
-func TestTwoAgentsOfOneClusterTellOnce(t *testing.T) {
+func TestTwoAgentsOfOneClusterGiveFactsOnce(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 2)
 	d.edit("web:2")
 	d.run()
-	said := d.said()
+	said := d.factNames()
 	for _, in := range d.log {
 		in.AgentID = 8
 		d.log = nil
 		d.deliver(in)
 	}
-	require.Equal(t, said, d.said())
+	require.Equal(t, said, d.factNames())
 	d.deliver(rollout.Input{AgentID: 8, ObservedAt: d.now, Absence: &rollout.Absence{ListVersion: "99999"}})
-	require.Equal(t, said, d.said(), "an agent that never told of it does not know that it is gone")
+	require.Equal(t, said, d.factNames(), "an agent that never told of it does not know that it is gone")
 	d.deliver(rollout.Input{AgentID: 7, ObservedAt: d.now, Absence: &rollout.Absence{ListVersion: "50"}})
-	require.Equal(t, said, d.said(), "the listing was before what is known")
+	require.Equal(t, said, d.factNames(), "the listing was before what is known")
 }
 
-func TestVersionsThatTheWatcherHadToLeaveOut(t *testing.T) {
+func TestSkippedVersionsAreNamedInGap(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
 	d.edit("web:2")
@@ -442,24 +443,24 @@ func TestVersionsThatTheWatcherHadToLeaveOut(t *testing.T) {
 	d.writeSet(d.sets[2])
 	in := d.observation(events.VerbUpserted)
 	in.Workload.SkippedVersions = 300
-	d.tell(in)
+	d.send(in)
 	d.run()
 	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "started 3", "completed 3"}, d.since(2))
 	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)
 	require.Equal(t, events.ProvenanceReconstructed, d.last(events.FactStarted).Provenance)
 }
 
-func TestWhatComesToBeFollowedLaterIsNoNewWorkload(t *testing.T) {
+func TestLaterSelectedWorkloadIsBaseline(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t, 1)
 	d.stop()
 	d.create(3, "web:1")
 	d.run()
 	d.down = false
-	in := d.observation(events.VerbUpserted) // its label was set while the watcher looked on
-	d.tell(in)
+	in := d.observation(events.VerbUpserted) // its label was set while the watcher was up
+	d.send(in)
 	d.writeSet(d.sets[0])
-	require.Empty(t, d.said())
+	require.Empty(t, d.factNames())
 
 	later := newDeployment(t, 1)
 	later.stop()
@@ -471,23 +472,23 @@ func TestWhatComesToBeFollowedLaterIsNoNewWorkload(t *testing.T) {
 			in.Workload.Object.FirstSeen = true
 		}
 		in.KnownBefore, in.KnownAt = true, later.created.Add(time.Minute)
-		later.tell(in)
+		later.send(in)
 	}
-	require.Empty(t, later.said())
+	require.Empty(t, later.factNames())
 	later.edit("web:2")
 	later.run()
-	require.Equal(t, []string{"started 2", "completed 2"}, later.said())
+	require.Equal(t, []string{"started 2", "completed 2"}, later.factNames())
 }
 
-func TestADeletionThatNobodySaw(t *testing.T) {
+func TestUnobservedDeletion(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
 	d.edit("web:2")
 	d.step()
 	in := d.observation(events.VerbDeleted)
-	in.Workload.Object.ResourceVersion = d.version // the last one that is known stands for it
+	in.Workload.Object.ResourceVersion = d.version // a synthesized deletion has the last known version
 	d.now = d.now.Add(time.Second)
-	d.tell(in)
+	d.send(in)
 	require.Equal(t, []string{"started 2", "gap [2]", "unknown 2", "removed"}, d.since(2),
 		"it may have been completed before")
 	require.Equal(t, events.CauseVersionsSkipped, d.last(events.FactGap).Gap.Cause)

@@ -13,11 +13,11 @@ func settled(t *testing.T, replicas int) *deployment {
 	d := newDeployment(t, 1)
 	d.create(replicas, "web:1")
 	d.run()
-	require.Equal(t, []string{"started 1", "completed 1"}, d.said())
+	require.Equal(t, []string{"started 1", "completed 1"}, d.factNames())
 	return d
 }
 
-func TestADeploymentIsCreated(t *testing.T) {
+func TestDeploymentIsCreated(t *testing.T) {
 	t.Parallel()
 	d := settled(t, 3)
 	started, completed := d.last(events.FactStarted), d.last(events.FactCompleted)
@@ -34,7 +34,7 @@ func TestADeploymentIsCreated(t *testing.T) {
 	require.Equal(t, started.Rollout.ID, d.last(events.FactDrained).Rollout.ID)
 }
 
-func TestWhatHappensToADeployment(t *testing.T) {
+func TestDeploymentScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(d *deployment)
@@ -149,7 +149,7 @@ func TestWhatHappensToADeployment(t *testing.T) {
 			d.deleteSet()
 			d.run()
 			require.Equal(d.t, 1, d.revision)
-			require.Empty(d.t, d.said()[6:])
+			require.Empty(d.t, d.factNames()[6:])
 			d.edit("web:4")
 			d.run()
 		}, []string{"started 2", "completed 2", "started 3", "completed 3", "started 2", "completed 2"}},
@@ -232,9 +232,9 @@ func TestWhatHappensToADeployment(t *testing.T) {
 			d.edit("web:2")
 			d.run()
 			d.wait(9 * time.Minute)
-			require.Equal(d.t, []string{"started 2"}, d.said()[2:])
+			require.Equal(d.t, []string{"started 2"}, d.factNames()[2:])
 			d.wait(2 * time.Minute)
-			require.Equal(d.t, []string{"started 2", "stalled 2"}, d.said()[2:])
+			require.Equal(d.t, []string{"started 2", "stalled 2"}, d.factNames()[2:])
 			d.wait(20 * time.Minute)
 			d.slow = false
 			d.run()
@@ -313,7 +313,7 @@ func TestWhatHappensToADeployment(t *testing.T) {
 			d.edit("web:3")
 			d.run()
 			d.start()
-			require.Empty(d.t, d.said()[2:], "the missing one may still come")
+			require.Empty(d.t, d.factNames()[2:], "the missing one may still come")
 			d.wait(time.Minute)
 		}, []string{"gap [2]", "started 3", "completed 3"}},
 		"deleted in flight while the watcher was down": {func(d *deployment) {

@@ -12,11 +12,11 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// scene is what happens to a workload of three pods, its first rollout complete, and every fact that is told of it, in order; of progressed the first, and only
-// where that is what it is about.
+// scene is a scenario of a workload with three pods and a completed first rollout, and its facts in order. Only scenes
+// about progressed list it, once.
 type scene struct {
 	kind string
-	of   string // what it is a scene of, where a fact has several
+	of   string // distinguishes several scenes of one fact
 	does func(w any)
 	says []events.Fact
 }
@@ -56,22 +56,22 @@ const (
 	gap         = events.FactGap
 )
 
-// settledOf is a workload of a kind, of three pods, its first rollout complete.
-func settledOf(t *testing.T, kind string) (*lab, any) {
+// settledOf returns a workload of a kind with three pods and a completed first rollout.
+func settledOf(t *testing.T, kind string) (*fixture, any) {
 	switch kind {
 	case rollout.StatefulSet:
 		s := newStatefulSet(t, 1)
 		s.create(3, "web:1")
 		s.run()
-		return s.lab, s
+		return s.fixture, s
 	case rollout.DaemonSet:
 		d := newDaemonSet(t, 1)
 		d.create(3, "web:1")
 		d.run()
-		return d.lab, d
+		return d.fixture, d
 	default:
 		d := settled(t, 3)
-		return d.lab, d
+		return d.fixture, d
 	}
 }
 
@@ -108,9 +108,9 @@ func TestEachFactOfEachKind(t *testing.T) {
 	}
 }
 
-// whole says that each fact since the mark tells of the workload, when it was and how that is known; that what may repeat is numbered, and the rest is not; and that an end
-// says how long it took, unless nobody knows.
-func (l *lab) whole(mark int) {
+// whole checks that each fact since the mark names its workload, times and provenance, that only repeatable facts are
+// numbered, and that ends have a duration unless unknown.
+func (l *fixture) whole(mark int) {
 	ordinals := map[string]int{}
 	for _, f := range l.facts[mark:] {
 		require.Equal(l.t, "web", f.Workload.Name)

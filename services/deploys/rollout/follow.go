@@ -48,7 +48,8 @@ func (p *step) isCreated(v View) bool {
 	}
 }
 
-// replaceObject ends the workload that had the name before.
+// replaceObject ends the workload that had the name before. A watcher publishes the deletion before the versions of the
+// successor. If the deletion is missing, nobody observed it: the end of a rollout in flight is unknown.
 func (p *step) replaceObject(v View) {
 	s := &p.s
 	if s.Present() {

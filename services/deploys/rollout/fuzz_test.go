@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// nonsense is what no cluster ever says, in an order that no watcher ever keeps.
+// nonsense returns an input that no cluster produces.
 func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 	small := func() int { return rng.IntN(5) }
 	name := func() string { return []string{"", "web-a", "web-b", "web-c"}[rng.IntN(4)] }
@@ -82,7 +82,8 @@ func nonsense(rng *rand.Rand, kind string, now time.Time) rollout.Input {
 	return in
 }
 
-// Whatever comes, nothing panics, the state stays bounded and goes through JSON, and no rollout starts twice, ends twice, or ends before it starts.
+// For any input, Advance does not panic, the state is bounded and survives JSON, and no rollout starts or ends
+// twice, or ends before it starts.
 func FuzzAdvance(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add(seed, byte(seed))
@@ -94,7 +95,7 @@ func FuzzAdvance(f *testing.F) {
 
 func whatever(t *testing.T, seed uint64, kind byte, also func(c *cluster, now time.Time)) *cluster {
 	rng := rand.New(rand.NewPCG(seed, 11))
-	c := &cluster{lab: newLab(t, kinds()[int(kind)%3], seed)}
+	c := &cluster{fixture: newFixture(t, kinds()[int(kind)%3], seed)}
 	now := epoch
 	for range 150 {
 		now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
@@ -113,14 +114,14 @@ func whatever(t *testing.T, seed uint64, kind byte, also func(c *cluster, now ti
 	return c
 }
 
-// The same holds when the cluster goes from project to project: what was in flight has its end then, and nobody hears of it again.
+// The same holds when the cluster moves between projects: a rollout in flight ends then and has no further facts.
 func FuzzRelease(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add(seed, byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, kind byte) {
 		releases := rand.New(rand.NewPCG(seed, 13))
-		var at []int // how many facts there were after each release
+		var at []int // number of facts after each release
 		c := whatever(t, seed, kind, func(c *cluster, now time.Time) {
 			if releases.IntN(20) > 0 {
 				return

@@ -8,7 +8,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// A new leader publishes what changes while its first full resync, which reports the absence of the predecessor, has not ended.
+// A new leader publishes changes before its first full resync ends, which reports the absence of the predecessor.
 func TestEndIsUnknownWhenADeletionWasNotPublishedBeforeTheSuccessor(t *testing.T) {
 	t.Parallel()
 	t.Run("Deployment", func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// facts are the scenes of each fact, of each kind of workload that can have it, and of those that might seem to have it and do not.
+// facts returns scenes of each fact and kind of workload, including scenes without the fact.
 func facts() map[string][]scene {
 	return map[string][]scene{
 		"started": {
@@ -206,7 +206,7 @@ func facts() map[string][]scene {
 					Type: "Progressing", Status: "False", Reason: "ReplicaSetCreateError",
 					Message: `Failed to create new replica set "web-x": quota`,
 				}}
-				d.tell(refused)
+				d.send(refused)
 				d.run()
 			}, blocked, unblocked, started, completed, drained),
 		},

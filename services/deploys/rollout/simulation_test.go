@@ -16,9 +16,9 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// cluster is what the simulation does at random to a workload of any kind.
+// cluster simulates random events of a workload of any kind.
 type cluster struct {
-	*lab
+	*fixture
 
 	actions []func()
 }
@@ -31,7 +31,7 @@ func clusterOf(t testing.TB, kind string, seed uint64) *cluster {
 		if seed%5 == 0 {
 			d.strategy = "Recreate"
 		}
-		return &cluster{lab: d.lab, actions: []func(){
+		return &cluster{fixture: d.fixture, actions: []func(){
 			func() { d.edit("web:" + strconv.Itoa(d.rng.IntN(6))) },
 			func() { d.edit("web:" + strconv.Itoa(d.rng.IntN(6))) },
 			func() { d.setEnv(strconv.Itoa(d.rng.IntN(3))) },
@@ -47,7 +47,7 @@ func clusterOf(t testing.TB, kind string, seed uint64) *cluster {
 		}}
 	case rollout.StatefulSet:
 		s := newStatefulSet(t, seed)
-		return &cluster{lab: s.lab, actions: []func(){
+		return &cluster{fixture: s.fixture, actions: []func(){
 			func() { s.edit("web:" + strconv.Itoa(s.rng.IntN(4))) },
 			func() { s.edit("web:" + strconv.Itoa(s.rng.IntN(4))) },
 			s.restart,
@@ -59,7 +59,7 @@ func clusterOf(t testing.TB, kind string, seed uint64) *cluster {
 		}}
 	default:
 		d := newDaemonSet(t, seed)
-		return &cluster{lab: d.lab, actions: []func(){
+		return &cluster{fixture: d.fixture, actions: []func(){
 			func() { d.edit("web:" + strconv.Itoa(d.rng.IntN(4))) },
 			func() { d.edit("web:" + strconv.Itoa(d.rng.IntN(4))) },
 			d.restart,
@@ -90,7 +90,7 @@ func (c *cluster) ensure() {
 	}
 }
 
-// act does something at random, and lets the controllers work for a while.
+// act does something random and lets the controllers work for a while.
 func (c *cluster) act() {
 	c.ensure()
 	if d, ok := c.plays.(*deployment); !ok || len(d.sets) > 0 {
@@ -102,7 +102,7 @@ func (c *cluster) act() {
 	}
 }
 
-// calm makes everything come to an end.
+// calm lets everything complete.
 func (c *cluster) calm() {
 	c.ensure()
 	switch p := c.plays.(type) {
@@ -120,7 +120,7 @@ func (c *cluster) calm() {
 	c.run()
 }
 
-// release delivers what was held: each object's versions in order, the objects in any, some of them again, old ones too.
+// release delivers the held observations: versions of one object in order, objects in any order, some repeatedly.
 func (c *cluster) release() {
 	queues := map[string][]rollout.Input{}
 	names := []string{}
@@ -158,13 +158,14 @@ func objectOf(in rollout.Input) string {
 	}
 }
 
-// story is what was told of one rollout.
+// story has the facts of one rollout.
 type story struct {
 	facts    []events.Fact
 	revision int
 }
 
-// stories of all rollouts, in which each has one start, first, and at most one end, after which only drained comes.
+// stories returns those of all rollouts, and checks that each has one start, first, and at most one end, followed by
+// drained only.
 func (c *cluster) stories() map[string]*story {
 	told := map[string]*story{}
 	ids := map[string]bool{}
@@ -205,29 +206,29 @@ func (s *story) end() events.Fact {
 
 func kinds() []string { return []string{rollout.Deployment, rollout.StatefulSet, rollout.DaemonSet} }
 
-// Whatever happens, and in whatever order the objects' versions come, each rollout is told as it was, and no other.
-func TestEveryRolloutIsToldOnceAsItWas(t *testing.T) {
+// For any events and any order of objects, each rollout is reported as it happened, and no other.
+func TestEveryRolloutIsReportedOnceAsItHappened(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
 		for seed := range uint64(runs) {
 			t.Run(fmt.Sprintf("%s/%d", kind, seed), func(t *testing.T) {
 				t.Parallel()
-				lives(t, kind, seed)
+				histories(t, kind, seed)
 			})
 		}
 	}
 }
 
-// FuzzLives is the same for any seed.
-func FuzzLives(f *testing.F) {
+// FuzzHistories checks the same for any seed.
+func FuzzHistories(f *testing.F) {
 	for kind := range kinds() {
 		f.Add(uint64(runs), byte(kind))
 	}
-	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { lives(t, kinds()[int(kind)%3], seed) })
+	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { histories(t, kinds()[int(kind)%3], seed) })
 }
 
-// lives of a workload of a kind at random, of objects that bear its name one after the other, with a watcher that sees everything.
-func lives(t *testing.T, kind string, seed uint64) {
+// histories plays random histories of successive objects of one name, with a watcher that is always up.
+func histories(t *testing.T, kind string, seed uint64) {
 	c := clusterOf(t, kind, seed)
 	c.held = true
 	for range 25 {
@@ -248,20 +249,20 @@ func lives(t *testing.T, kind string, seed uint64) {
 	for _, actual := range c.truth {
 		s := told[actual.id]
 		if !actual.known && s == nil {
-			continue // the workload itself never showed it
+			continue // the workload never showed it
 		}
-		require.NotNil(t, s, "nobody told of %s: %v", actual.id, c.said())
+		require.NotNil(t, s, "nobody told of %s: %v", actual.id, c.factNames())
 		if next := c.after(actual); next == nil || next.known || told[next.id] != nil {
-			require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.said(), c.truths())
+			require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.factNames(), c.truths())
 		}
 		delete(told, actual.id)
 	}
-	require.Empty(t, told, "invented: %v", c.said())
-	require.NotContains(t, c.said(), "gap")
+	require.Empty(t, told, "invented: %v", c.factNames())
+	require.NotContains(t, c.factNames(), "gap")
 	c.replay()
 }
 
-// replay gives the same facts from the same inputs, byte for byte, also when each state goes through JSON.
+// replay checks that equal inputs give equal facts, byte for byte, also if states go through JSON.
 func (c *cluster) replay() {
 	s := rollout.New(c.state.Key)
 	var facts []events.DeployFact
@@ -275,7 +276,7 @@ func (c *cluster) replay() {
 		require.NoError(c.t, json.Unmarshal([]byte(raw), &back))
 		require.Equal(c.t, raw, encode(c.t, back))
 		s = back
-		if c.rng.IntN(5) == 0 { // and once more
+		if c.rng.IntN(5) == 0 { // repeat the input
 			_, told = rollout.Advance(s, in)
 			require.Empty(c.t, told)
 		}
@@ -284,11 +285,11 @@ func (c *cluster) replay() {
 	require.Equal(c.t, encode(c.t, c.state), encode(c.t, s))
 }
 
-// runs of each kind; the seeds are the same each time.
+// runs per kind, with fixed seeds.
 const runs = 25
 
-// While the watcher is down rollouts may be lost, or their ends: then a gap names them. What is told is true.
-func TestWhatNobodySawIsNamed(t *testing.T) {
+// While the watcher is down, rollouts or their ends may be lost: a gap names them. All facts are true.
+func TestUnobservedRevisionsAreNamedInGap(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
 		for seed := range uint64(runs) {
@@ -300,7 +301,7 @@ func TestWhatNobodySawIsNamed(t *testing.T) {
 	}
 }
 
-// FuzzOutages is the same for any seed.
+// FuzzOutages checks the same for any seed.
 func FuzzOutages(f *testing.F) {
 	for kind := range kinds() {
 		f.Add(uint64(runs), byte(kind))
@@ -308,7 +309,7 @@ func FuzzOutages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, kind byte) { outages(t, kinds()[int(kind)%3], seed) })
 }
 
-// outages of the watcher while a workload of a kind lives at random.
+// outages plays random histories with outages of the watcher.
 func outages(t *testing.T, kind string, seed uint64) {
 	c := clusterOf(t, kind, 1000+seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
@@ -337,29 +338,32 @@ func outages(t *testing.T, kind string, seed uint64) {
 		s := told[actual.id]
 		if s == nil {
 			if actual.known && !c.excused(actual) {
-				require.True(t, named, "nobody told of %s: %v", actual.id, c.said())
+				require.True(t, named, "nobody told of %s: %v", actual.id, c.factNames())
 			}
 			continue
 		}
 		delete(told, actual.id)
 		switch end := s.end(); end {
 		case events.FactUnknown:
-			require.True(t, named, "%s: %v", actual.id, c.said())
-		case events.FactSuperseded, events.FactCancelled: // which of the two depends on what was completed before, perhaps unseen
-			require.Contains(t, []events.Fact{events.FactSuperseded, events.FactCancelled}, actual.end, "%s: %v %v", actual.id, c.said(), c.truths())
+			require.True(t, named, "%s: %v", actual.id, c.factNames())
+		case events.FactSuperseded, events.FactCancelled: // depends on what completed before, maybe unobserved
+			require.Contains(t, []events.Fact{events.FactSuperseded, events.FactCancelled}, actual.end, "%s: %v %v", actual.id,
+				c.factNames(), c.truths())
 		default:
-			require.Equal(t, actual.end, end, "%s: %v %v", actual.id, c.said(), c.truths())
+			require.Equal(t, actual.end, end, "%s: %v %v", actual.id, c.factNames(), c.truths())
 		}
 	}
 	for id := range told {
-		known := slices.ContainsFunc(c.truth, func(actual *truth) bool { return c.erased[uidOf(id)] && templateOf(actual.id) == templateOf(id) })
-		require.True(t, known, "invented %s: %v", id, c.said())
+		known := slices.ContainsFunc(c.truth, func(actual *truth) bool {
+			return c.erased[uidOf(id)] && templateOf(actual.id) == templateOf(id)
+		})
+		require.True(t, known, "invented %s: %v", id, c.factNames())
 	}
 	require.Empty(t, c.state.Waiting)
 	c.replay()
 }
 
-// lost are revisions that gaps name, each with its UID. A gap is a time in which the watcher was down.
+// lost returns the revisions that gaps name, by UID. Each gap must lie in an outage.
 func (c *cluster) lost() map[string]bool {
 	lost := map[string]bool{}
 	for _, f := range c.facts {
@@ -378,7 +382,7 @@ func (c *cluster) lost() map[string]bool {
 	return lost
 }
 
-// after is the next revision of the same object.
+// after returns the next revision of the same object.
 func (c *cluster) after(actual *truth) *truth {
 	if i := slices.Index(c.truth, actual) + 1; i < len(c.truth) && uidOf(c.truth[i].id) == uidOf(actual.id) {
 		return c.truth[i]
@@ -386,7 +390,7 @@ func (c *cluster) after(actual *truth) *truth {
 	return nil
 }
 
-// excused says that the rollout may have come and gone unseen: it was the newest of an object that was gone when the watcher looked again.
+// excused reports whether nobody could observe the rollout: it was the newest of an object deleted in the outage.
 func (c *cluster) excused(actual *truth) bool {
 	uid, gone := uidOf(actual.id), false
 	later := map[string]bool{}
@@ -413,14 +417,14 @@ func (c *cluster) truths() []string {
 	return all
 }
 
-// seen says that anything was told of an object: one that came and went while the watcher was down leaves nothing.
+// seen reports whether an object has facts: one that existed in an outage only has none.
 func (c *cluster) seen(uid string) bool {
 	return slices.ContainsFunc(c.facts, func(f events.DeployFact) bool { return f.Workload.UID == uid })
 }
 
 func uidOf(id string) string { return strings.Split(id, "/")[1] }
 
-// templateOf a Deployment's rollout, by its identity without the numbers, which are others where a ReplicaSet was made anew unseen.
+// templateOf returns a Deployment's rollout id without numbers: they differ if a ReplicaSet was recreated unobserved.
 func templateOf(id string) string {
 	parts := strings.Split(id, "/")
 	return parts[1] + "/" + parts[3]

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-func TestWhatHappensToAStatefulSet(t *testing.T) {
+func TestStatefulSetScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(s *statefulSet)
@@ -110,7 +110,7 @@ func TestWhatHappensToAStatefulSet(t *testing.T) {
 			s := newStatefulSet(t, 1)
 			s.create(3, "web:1")
 			s.run()
-			require.Equal(t, []string{"started 1", "completed 1"}, s.said())
+			require.Equal(t, []string{"started 1", "completed 1"}, s.factNames())
 			mark := s.mark()
 			tc.does(s)
 			require.Equal(t, tc.says, s.since(mark))
@@ -118,7 +118,7 @@ func TestWhatHappensToAStatefulSet(t *testing.T) {
 	}
 }
 
-func TestWhatHappensToADaemonSet(t *testing.T) {
+func TestDaemonSetScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(d *daemonSet)
@@ -190,7 +190,7 @@ func TestWhatHappensToADaemonSet(t *testing.T) {
 			d := newDaemonSet(t, 1)
 			d.create(3, "web:1")
 			d.run()
-			require.Equal(t, []string{"started 1", "completed 1"}, d.said())
+			require.Equal(t, []string{"started 1", "completed 1"}, d.factNames())
 			require.Equal(t, 3, d.last(events.FactCompleted).Rollout.ReplicasAtStart)
 			require.False(t, d.last(events.FactCompleted).Rollout.ScaledDuring)
 			mark := d.mark()
@@ -200,8 +200,8 @@ func TestWhatHappensToADaemonSet(t *testing.T) {
 	}
 }
 
-// What was complete when the watcher looked away, and was edited again before it looked back, leaves nothing that says so.
-func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
+// A rollout that completes and is edited again in an outage leaves no trace of its completion.
+func TestCompletionInOutageEndsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(s *statefulSet)
@@ -255,7 +255,7 @@ func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
 			"completed 4"},
 		},
 	} {
-		for seed := range uint64(6) { // the set and its revisions come in any order
+		for seed := range uint64(6) { // the StatefulSet and its revisions arrive in any order
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				t.Parallel()
 				s := newStatefulSet(t, seed)
@@ -274,8 +274,8 @@ func TestACompletionInAnOutageIsNotTakenForNone(t *testing.T) {
 	}
 }
 
-// A controller that has not heard that the object is gone writes its status into the one that took its name.
-func TestAStatusOfTheObjectBefore(t *testing.T) {
+// A slow controller writes the status of a deleted object into its successor.
+func TestStatusOfPreviousObjectIsIgnored(t *testing.T) {
 	t.Parallel()
 	for name, observed := range map[string]int{"of a later generation": 10, "of the same": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestAStatusOfTheObjectBefore(t *testing.T) {
 			late.Workload.CurrentRevision, late.Workload.UpdateRevision = "web-gone", "web-gone"
 			late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas,
 				late.Workload.AvailableReplicas = 3, 3, 3, 3
-			s.tell(late)
+			s.send(late)
 			s.run()
 			s.wait(time.Minute)
 			require.Equal(t, []string{"started 1", "completed 1"}, s.since(mark))
@@ -307,7 +307,7 @@ func TestAStatusOfTheObjectBefore(t *testing.T) {
 	late.Workload.HasStatus, late.Workload.ObservedGeneration, late.Workload.SpecReplicas = true, 10, new(3)
 	late.Workload.Replicas, late.Workload.UpdatedReplicas, late.Workload.ReadyReplicas,
 		late.Workload.AvailableReplicas = 3, 3, 3, 3
-	d.tell(late)
+	d.send(late)
 	require.Equal(t, []string{"started 1"}, d.since(mark), "not complete yet")
 	d.run()
 	require.Equal(t, []string{"started 1", "completed 1"}, d.since(mark))

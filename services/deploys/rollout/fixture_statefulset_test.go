@@ -23,7 +23,7 @@ type ordinal struct {
 
 // statefulSet plays a StatefulSet, its controller and the kubelets.
 type statefulSet struct {
-	*lab
+	*fixture
 
 	there      bool
 	uid_       string
@@ -47,7 +47,7 @@ type statefulSet struct {
 }
 
 func newStatefulSet(t testing.TB, seed uint64) *statefulSet {
-	s := &statefulSet{lab: newLab(t, rollout.StatefulSet, seed), strategy: "RollingUpdate"}
+	s := &statefulSet{fixture: newFixture(t, rollout.StatefulSet, seed), strategy: "RollingUpdate"}
 	s.plays = s
 	return s
 }
@@ -76,7 +76,7 @@ func (s *statefulSet) observation(verb events.Verb) rollout.Input {
 func (s *statefulSet) write() {
 	in := s.observation(events.VerbUpserted)
 	s.version = in.Workload.Object.ResourceVersion
-	s.tell(in)
+	s.send(in)
 }
 
 func (s *statefulSet) keeper(r *controllerRevision, verb events.Verb) rollout.Input {
@@ -90,7 +90,7 @@ func (s *statefulSet) keeper(r *controllerRevision, verb events.Verb) rollout.In
 func (s *statefulSet) writeRevision(r *controllerRevision) {
 	in := s.keeper(r, events.VerbUpserted)
 	r.version = in.Revision.Object.ResourceVersion
-	s.tell(in)
+	s.send(in)
 }
 
 func (s *statefulSet) relist() []rollout.Input {
@@ -133,9 +133,9 @@ func (s *statefulSet) delete() {
 	if n := len(s.truth); n > 0 && s.newest().end == "" {
 		s.newest().end = events.FactCancelled
 	}
-	s.tell(s.observation(events.VerbDeleted))
+	s.send(s.observation(events.VerbDeleted))
 	for _, r := range s.revisions {
-		s.tell(s.keeper(r, events.VerbDeleted))
+		s.send(s.keeper(r, events.VerbDeleted))
 	}
 }
 
@@ -155,7 +155,7 @@ func (s *statefulSet) step() {
 	}
 }
 
-// wanted revision of a pod that is made now.
+// wanted returns the revision of a new pod.
 func (s *statefulSet) wanted(i int) string {
 	if i < s.cut && s.strategy != "OnDelete" {
 		return s.current
@@ -189,7 +189,7 @@ func (s *statefulSet) sync() {
 		s.writeRevision(of)
 	}
 	if s.held && s.rng.IntN(12) == 0 {
-		return // the status is written another time
+		return // the status is written later
 	}
 	s.update = of.name
 	if s.current == "" {
@@ -200,7 +200,7 @@ func (s *statefulSet) sync() {
 	s.writeStatus()
 }
 
-// rollPods one step.
+// rollPods replaces the next pod.
 func (s *statefulSet) rollPods() {
 	for _, pod := range s.pods {
 		if !pod.ready {

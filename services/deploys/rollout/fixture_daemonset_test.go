@@ -17,7 +17,7 @@ type nodePod struct {
 
 // daemonSet plays a DaemonSet, its controller and the kubelets.
 type daemonSet struct {
-	*lab
+	*fixture
 
 	there      bool
 	uid_       string
@@ -36,7 +36,7 @@ type daemonSet struct {
 }
 
 func newDaemonSet(t testing.TB, seed uint64) *daemonSet {
-	d := &daemonSet{lab: newLab(t, rollout.DaemonSet, seed), strategy: "RollingUpdate"}
+	d := &daemonSet{fixture: newFixture(t, rollout.DaemonSet, seed), strategy: "RollingUpdate"}
 	d.plays = d
 	return d
 }
@@ -74,7 +74,7 @@ func (d *daemonSet) observation(verb events.Verb) rollout.Input {
 func (d *daemonSet) write() {
 	in := d.observation(events.VerbUpserted)
 	d.version = in.Workload.Object.ResourceVersion
-	d.tell(in)
+	d.send(in)
 }
 
 func (d *daemonSet) relist() []rollout.Input {
@@ -108,7 +108,7 @@ func (d *daemonSet) delete() {
 	if d.newest().end == "" {
 		d.newest().end = events.FactCancelled
 	}
-	d.tell(d.observation(events.VerbDeleted))
+	d.send(d.observation(events.VerbDeleted))
 }
 
 func (d *daemonSet) step() {

@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// pods template, as far as it matters.
+// template is the relevant part of a pod template.
 type template struct {
 	image, env, restartedAt string
 }
@@ -46,7 +46,7 @@ func (r *replicaSet) pods() int { return r.ready + r.pending }
 
 // deployment plays a Deployment, its controller, its ReplicaSets' controller and the kubelets.
 type deployment struct {
-	*lab
+	*fixture
 
 	there      bool
 	uid_       string
@@ -64,20 +64,22 @@ type deployment struct {
 	sets       []*replicaSet
 	status     events.Counts
 	progress   events.Condition
-	quota      bool // no more pods
+	quota      bool // refuses more pods
 	slow       bool // pods do not become ready
-	lingering  bool // pods take their time to terminate
+	lingering  bool // pods terminate slowly
 	late       bool // the progress deadline has passed
 	keep       int  // revisionHistoryLimit
-	epochs     int  // how often a revision was taken that is not above the one before
-	taken      int  // the last one
-	annotated  int  // what the annotation was when it was taken
+	epochs     int  // number of revisions not above the previous one
+	taken      int  // the last revision
+	annotated  int  // the annotation at that time
 	hasStatus  bool
 }
 
 func newDeployment(t testing.TB, seed uint64) *deployment {
 	seconds := 600
-	d := &deployment{lab: newLab(t, rollout.Deployment, seed), strategy: "RollingUpdate", deadline: &seconds, keep: 10}
+	d := &deployment{
+		fixture: newFixture(t, rollout.Deployment, seed), strategy: "RollingUpdate", deadline: &seconds, keep: 10,
+	}
 	d.plays = d
 	return d
 }
@@ -87,17 +89,20 @@ func (d *deployment) exists() bool { return d.there }
 func (d *deployment) create(replicas int, image string) {
 	d.there, d.uid_, d.created = true, d.uid("d"), d.second()
 	d.generation, d.observed, d.replicas, d.revision, d.paused = 1, 0, replicas, 0, false
-	d.tpl, d.written, d.sets, d.status, d.progress = template{image: image}, d.second(), nil, events.Counts{}, events.Condition{}
+	d.tpl, d.written, d.sets = template{image: image}, d.second(), nil
+	d.status, d.progress = events.Counts{}, events.Condition{}
 	d.hasStatus, d.late, d.epochs, d.taken, d.annotated = false, false, 0, 0, 0
 	d.write()
 }
 
 func (d *deployment) observation(verb events.Verb) rollout.Input {
 	w := &events.ObservedWorkload{
-		Kind: events.WorkloadKindDeployment, Object: d.meta("web", d.uid_, d.created, verb), Generation: d.generation, ObservedGeneration: d.observed,
+		Kind: events.WorkloadKindDeployment, Object: d.meta("web", d.uid_, d.created, verb),
+		Generation: d.generation, ObservedGeneration: d.observed,
 		SpecReplicas: new(d.replicas), Paused: d.paused, Strategy: d.strategy, ProgressDeadlineSeconds: d.deadline,
 		Template: d.tpl.observed(d.written), Revision: d.revision, HasStatus: d.hasStatus,
-		Replicas: d.status.Total, UpdatedReplicas: d.status.Updated, ReadyReplicas: d.status.Ready, AvailableReplicas: d.status.Available,
+		Replicas: d.status.Total, UpdatedReplicas: d.status.Updated,
+		ReadyReplicas: d.status.Ready, AvailableReplicas: d.status.Available,
 		UnavailableReplicas: d.status.Unavailable, TerminatingReplicas: d.status.Terminating,
 	}
 	if d.progress.Type != "" {
@@ -105,7 +110,8 @@ func (d *deployment) observation(verb events.Verb) rollout.Input {
 	}
 	if d.hasStatus && d.quota && d.blocked() {
 		w.Conditions = append(w.Conditions, events.Condition{
-			Type: "ReplicaFailure", Status: "True", Reason: "FailedCreate", Message: `pods "` + d.newest_().name + `-x" is forbidden: exceeded quota`,
+			Type: "ReplicaFailure", Status: "True", Reason: "FailedCreate",
+			Message: `pods "` + d.newest_().name + `-x" is forbidden: exceeded quota`,
 		})
 	}
 	return rollout.Input{Workload: w}
@@ -116,11 +122,11 @@ func (d *deployment) blocked() bool {
 	return set != nil && set.pods() < set.want
 }
 
-// write a version of the Deployment.
+// write publishes a version of the Deployment.
 func (d *deployment) write() {
 	in := d.observation(events.VerbUpserted)
 	d.version = in.Workload.Object.ResourceVersion
-	d.tell(in)
+	d.send(in)
 	if len(d.truth) == 0 || d.newest().hash != d.tpl.hash() || uidOf(d.newest().id) != d.uid_ || d.taken != d.revision {
 		return
 	}
@@ -128,14 +134,16 @@ func (d *deployment) write() {
 	if d.revision != d.annotated || c.Updated > 0 || strings.Contains(d.progress.Message, `"web-`+actual.hash+`"`) {
 		actual.known = true
 	}
-	if d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas && c.Available == d.replicas && actual.end == "" {
+	if d.hasStatus && d.observed == d.generation && c.Updated == d.replicas && c.Total == d.replicas &&
+		c.Available == d.replicas && actual.end == "" {
 		actual.end = events.FactCompleted
 	}
 }
 
 func (d *deployment) set(r *replicaSet, verb events.Verb) rollout.Input {
 	return rollout.Input{Revision: &events.ObservedWorkloadRevision{
-		Kind: events.WorkloadRevisionKindReplicaset, Object: d.meta(r.name, r.uid, r.created, verb), Workload: "web", WorkloadUID: d.uid_,
+		Kind: events.WorkloadRevisionKindReplicaset, Object: d.meta(r.name, r.uid, r.created, verb),
+		Workload: "web", WorkloadUID: d.uid_,
 		Revision: r.revision, RevisionHistory: slices.Clone(r.history), TemplateHash: r.tpl.hash(),
 	}}
 }
@@ -143,7 +151,7 @@ func (d *deployment) set(r *replicaSet, verb events.Verb) rollout.Input {
 func (d *deployment) writeSet(r *replicaSet) {
 	in := d.set(r, events.VerbUpserted)
 	r.version = in.Revision.Object.ResourceVersion
-	d.tell(in)
+	d.send(in)
 }
 
 func (d *deployment) relist() []rollout.Input {
@@ -158,7 +166,7 @@ func (d *deployment) relist() []rollout.Input {
 	return list
 }
 
-// What people do.
+// Actions of users.
 
 func (d *deployment) spec(change func()) {
 	before := d.tpl
@@ -196,9 +204,9 @@ func (d *deployment) delete() {
 		d.newest().end = events.FactCancelled
 	}
 	sets := d.sets
-	d.tell(d.observation(events.VerbDeleted))
+	d.send(d.observation(events.VerbDeleted))
 	for _, r := range sets {
-		d.tell(d.set(r, events.VerbDeleted))
+		d.send(d.set(r, events.VerbDeleted))
 	}
 	d.sets = nil
 }
@@ -211,10 +219,10 @@ func (d *deployment) deleteSet() {
 	}
 	d.erased[d.uid_] = d.erased[d.uid_] || d.down
 	d.sets = slices.DeleteFunc(d.sets, func(o *replicaSet) bool { return o == r })
-	d.tell(d.set(r, events.VerbDeleted))
+	d.send(d.set(r, events.VerbDeleted))
 }
 
-// What the controllers do.
+// Actions of the controllers.
 
 func (d *deployment) newest_() *replicaSet {
 	for _, r := range d.sets {
@@ -250,7 +258,7 @@ func (d *deployment) sync() {
 		current.revision = highest + 1
 		d.take(current)
 		d.writeSet(current)
-		bumped = true // and the Deployment learns of it the next time
+		bumped = true // the next sync writes it to the Deployment
 	case current == nil && !d.paused && (d.strategy != "Recreate" || oldPods == 0):
 		hash := d.tpl.hash()
 		current = &replicaSet{name: "web-" + hash, uid: d.uid("rs"), tpl: d.tpl, created: d.second(), revision: highest + 1}
@@ -261,10 +269,10 @@ func (d *deployment) sync() {
 	}
 	if current != nil && !bumped && (created || d.revision != current.revision) {
 		if d.rng.IntN(12) == 0 && d.held {
-			return // the write conflicts, and comes to nothing
+			return // the write conflicts
 		}
 		if current.revision < d.taken {
-			d.take(current) // what was deleted by hand was the newest
+			d.take(current) // the newest ReplicaSet was deleted by hand
 		}
 		if created {
 			d.say("True", "NewReplicaSetCreated", `Created new replica set "`+current.name+`"`)
@@ -277,7 +285,7 @@ func (d *deployment) sync() {
 	d.cleanUp(current)
 }
 
-// pauses writes that the Deployment is paused, or is not any more, where its controller says how it gets on.
+// pauses writes the paused condition.
 func (d *deployment) pauses() {
 	paused := d.progress.Reason == "DeploymentPaused"
 	switch {
@@ -291,16 +299,18 @@ func (d *deployment) pauses() {
 	d.write()
 }
 
-// say how the rollout gets on, in the condition.
+// say writes the progress condition.
 func (d *deployment) say(status, reason, message string) {
 	if d.deadline == nil || d.progress.Reason == reason && d.progress.Message == message {
 		return
 	}
 	at := d.second()
-	d.progress = events.Condition{Type: "Progressing", Status: status, Reason: reason, Message: message, LastUpdateTime: &at}
+	d.progress = events.Condition{
+		Type: "Progressing", Status: status, Reason: reason, Message: message, LastUpdateTime: &at,
+	}
 }
 
-// take makes a ReplicaSet the current one. One that is made anew goes on with the rollout of the one that was deleted.
+// take makes a ReplicaSet the current one. A recreated one continues the rollout of the deleted one.
 func (d *deployment) take(r *replicaSet) {
 	hash := r.tpl.hash()
 	anew := len(d.truth) > 0 && d.newest().hash == hash && uidOf(d.newest().id) == d.uid_
@@ -399,7 +409,8 @@ func (d *deployment) writeStatus(current *replicaSet) {
 			d.say("True", "ReplicaSetUpdated", `ReplicaSet "`+current.name+`" is progressing.`)
 		}
 	}
-	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) && encode(d.t, before) == encode(d.t, d.progress) {
+	if d.hasStatus && d.observed == d.generation && encode(d.t, c) == encode(d.t, d.status) &&
+		encode(d.t, before) == encode(d.t, d.progress) {
 		return
 	}
 	d.observed, d.status, d.hasStatus = d.generation, c, true
@@ -412,7 +423,7 @@ func (d *deployment) cleanUp(current *replicaSet) {
 	for i := range len(old) - d.keep {
 		gone := old[i]
 		d.sets = slices.DeleteFunc(d.sets, func(r *replicaSet) bool { return r == gone })
-		d.tell(d.set(gone, events.VerbDeleted))
+		d.send(d.set(gone, events.VerbDeleted))
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// lab plays the API server, the controllers and a watcher of one workload, and feeds what the watcher tells to Advance. Nothing happens by itself.
-type lab struct {
+// fixture plays the API server, the controllers and a watcher of one workload, and applies the watcher's observations.
+// Nothing happens without a call.
+type fixture struct {
 	t    testing.TB
 	rng  *rand.Rand
 	kind string
@@ -25,58 +26,58 @@ type lab struct {
 	rv   int
 	uids int
 
-	down    bool // the watcher tells nothing
+	down    bool // the watcher is down
 	outages []outage
-	held    bool // told is kept back, to be delivered in another order
+	held    bool // observations wait, to be delivered in another order
 	backlog []rollout.Input
-	log     []rollout.Input // what was delivered
-	agent   int64           // that tells; 7 when it is none
+	log     []rollout.Input // delivered inputs
+	agent   int64           // defaults to 7
 	state   rollout.State
 	facts   []events.DeployFact
 
 	truth []*truth
-	// erased are objects of which a ReplicaSet was deleted by hand while the watcher was down: the revisions that it had, and those that took its number, may
-	// leave nothing.
+	// erased are objects with a ReplicaSet that was deleted by hand while the watcher was down: its revisions, and those
+	// that took its number, may leave no trace.
 	erased map[string]bool
 	plays  player
 }
 
-// outage of the watcher.
+// outage is a time without the watcher.
 type outage struct{ from, until time.Time }
 
-// player is the workload and its controller.
+// player plays the workload and its controller.
 type player interface {
-	// everything that exists now, the workload first.
+	// relist returns all existing objects, the workload first.
 	relist() []rollout.Input
 	exists() bool
 	step()
 }
 
-// truth is what really became of one revision.
+// truth is what really happened to one revision.
 type truth struct {
 	id       string
 	revision int
 	hash     string
-	known    bool // by its number, its pods or its verdict the workload itself shows it
+	known    bool // the workload shows it by its number, pods or condition
 	end      events.Fact
 }
 
 var epoch = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
-func newLab(t testing.TB, kind string, seed uint64) *lab {
-	l := &lab{t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, rv: 100, erased: map[string]bool{}}
+func newFixture(t testing.TB, kind string, seed uint64) *fixture {
+	l := &fixture{t: t, kind: kind, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, rv: 100, erased: map[string]bool{}}
 	l.state = rollout.New(rollout.Key{ClusterUID: "cluster", Namespace: "shop", Kind: kind, Name: "web"})
 	return l
 }
 
-func (l *lab) uid(prefix string) string {
+func (l *fixture) uid(prefix string) string {
 	l.uids++
 	return prefix + strconv.Itoa(l.uids)
 }
 
-func (l *lab) second() time.Time { return l.now.Truncate(time.Second) }
+func (l *fixture) second() time.Time { return l.now.Truncate(time.Second) }
 
-func (l *lab) meta(name, uid string, created time.Time, verb events.Verb) events.ObjectMeta {
+func (l *fixture) meta(name, uid string, created time.Time, verb events.Verb) events.ObjectMeta {
 	l.rv++
 	return events.ObjectMeta{
 		ClusterUID: "cluster", Namespace: "shop", Name: name, UID: uid, ResourceVersion: strconv.Itoa(l.rv), Verb: verb,
@@ -84,8 +85,8 @@ func (l *lab) meta(name, uid string, created time.Time, verb events.Verb) events
 	}
 }
 
-// tell is the watcher, which sees the object now.
-func (l *lab) tell(in rollout.Input) {
+// send observes an object now.
+func (l *fixture) send(in rollout.Input) {
 	in.AgentID, in.ObservedAt = cmp.Or(l.agent, 7), l.now
 	switch {
 	case l.down:
@@ -96,16 +97,16 @@ func (l *lab) tell(in rollout.Input) {
 	}
 }
 
-func (l *lab) deliver(in rollout.Input) {
+func (l *fixture) deliver(in rollout.Input) {
 	l.log = append(l.log, in)
-	sampled := len(l.log)%8 == 0 // the checks cost far more than what they check
+	sampled := len(l.log)%8 == 0 // the checks are expensive
 	var before string
 	if sampled {
 		before = encode(l.t, l.state)
 	}
 	next, facts := rollout.Advance(l.state, in)
 	if sampled {
-		require.Equal(l.t, before, encode(l.t, l.state), "the state given was changed")
+		require.Equal(l.t, before, encode(l.t, l.state), "Advance changed its input state")
 	}
 	if len(facts) > 0 {
 		require.Greater(l.t, next.Serial, l.state.Serial)
@@ -118,28 +119,28 @@ func (l *lab) deliver(in rollout.Input) {
 	}
 }
 
-func (l *lab) tick() {
-	l.tell(rollout.Input{})
+func (l *fixture) tick() {
+	l.send(rollout.Input{})
 }
 
 // wait lets time pass, with the watcher's ticks.
-func (l *lab) wait(d time.Duration) {
+func (l *fixture) wait(d time.Duration) {
 	for ; d > 0; d -= 15 * time.Second {
 		l.now = l.now.Add(min(d, 15*time.Second))
 		l.tick()
 	}
 }
 
-// stop the watcher; start tells everything again, as one that has just begun.
-func (l *lab) stop() {
+// stop stops the watcher. start starts a new one that lists everything.
+func (l *fixture) stop() {
 	if !l.down {
 		l.outages = append(l.outages, outage{from: l.now})
 	}
 	l.down = true
 }
 
-func (l *lab) start() {
-	l.now = l.now.Add(time.Second) // it takes a moment
+func (l *fixture) start() {
+	l.now = l.now.Add(time.Second) // the restart takes time
 	if n := len(l.outages); n > 0 {
 		l.outages[n-1].until = l.now
 	}
@@ -147,8 +148,8 @@ func (l *lab) start() {
 	l.resync(true)
 }
 
-// resync tells everything; the versions are the ones they are.
-func (l *lab) resync(first bool) {
+// resync lists everything.
+func (l *fixture) resync(first bool) {
 	members := []rollout.Input{}
 	if l.plays.exists() {
 		members = l.plays.relist()
@@ -163,15 +164,15 @@ func (l *lab) resync(first bool) {
 			in.Revision.Object.FirstSeen, in.Revision.Object.UpdateType = first, events.UpdateTypeFull
 			in.Revision.Object.ObservedAt = l.now
 		}
-		l.tell(in)
+		l.send(in)
 	}
 	if !l.plays.exists() {
-		l.tell(rollout.Input{Absence: &rollout.Absence{ListVersion: strconv.Itoa(l.rv)}})
+		l.send(rollout.Input{Absence: &rollout.Absence{ListVersion: strconv.Itoa(l.rv)}})
 	}
 }
 
-// run lets the controllers and kubelets work until nothing is left to do.
-func (l *lab) run() {
+// run lets the controllers and kubelets work until nothing changes.
+func (l *fixture) run() {
 	for range 200 {
 		before := l.rv
 		for range 3 {
@@ -185,8 +186,8 @@ func (l *lab) run() {
 	l.t.Fatal("the controllers do not come to rest")
 }
 
-// began is called when a controller makes, or bumps, a revision.
-func (l *lab) began(id string, revision int, hash string) {
+// began records that a controller created or reused a revision.
+func (l *fixture) began(id string, revision int, hash string) {
 	if n := len(l.truth); n > 0 && l.truth[n-1].end == "" {
 		l.truth[n-1].end = events.FactSuperseded
 		for i := n - 1; i >= 0 && uidOf(l.truth[i].id) == uidOf(id); i-- {
@@ -201,10 +202,10 @@ func (l *lab) began(id string, revision int, hash string) {
 	l.truth = append(l.truth, &truth{id: id, revision: revision, hash: hash})
 }
 
-func (l *lab) newest() *truth { return l.truth[len(l.truth)-1] }
+func (l *fixture) newest() *truth { return l.truth[len(l.truth)-1] }
 
-// said are the facts, as name and revision, without those that only count.
-func (l *lab) said() []string {
+// factNames returns the facts as name and revision, without progressed and drained.
+func (l *fixture) factNames() []string {
 	said := []string{}
 	for _, f := range l.facts {
 		switch {
@@ -222,20 +223,20 @@ func (l *lab) said() []string {
 	return said
 }
 
-// hush forgets what was said.
-func (l *lab) mark() int { return len(l.said()) }
+// mark returns the number of facts so far.
+func (l *fixture) mark() int { return len(l.factNames()) }
 
-// next are the facts since the mark.
-func (l *lab) since(mark int) []string { return l.said()[mark:] }
+// since returns the facts after the mark.
+func (l *fixture) since(mark int) []string { return l.factNames()[mark:] }
 
-// last fact of a name.
-func (l *lab) last(fact events.Fact) events.DeployFact {
+// last returns the last fact with a name.
+func (l *fixture) last(fact events.Fact) events.DeployFact {
 	for _, v := range slices.Backward(l.facts) {
 		if v.Fact == fact {
 			return v
 		}
 	}
-	l.t.Fatalf("no %s among %v", fact, l.said())
+	l.t.Fatalf("no %s among %v", fact, l.factNames())
 	return events.DeployFact{}
 }
 
@@ -245,7 +246,7 @@ func encode(t testing.TB, v any) string {
 	return string(raw)
 }
 
-// again is the fact as its readers get it, valid by its schema.
+// again returns the fact after encoding, validation and decoding.
 func again(t testing.TB, f events.DeployFact) events.DeployFact {
 	raw, err := json.Marshal(f)
 	require.NoError(t, err)
@@ -254,5 +255,3 @@ func again(t testing.TB, f events.DeployFact) events.DeployFact {
 	require.NoError(t, json.Unmarshal(raw, &back))
 	return back
 }
-
-//go:fix inline
