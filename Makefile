@@ -53,6 +53,18 @@ test-short: ## Run the tests that need no Kubernetes: for editing
 	$(GO_TEST) -short $(filter-out $(LONG_TESTS),$(shell go list $(OTHER_TESTS)))
 	$(GO_TEST) -count=1 ./e2e/architecture
 
+.PHONY: chaos
+CHAOS_ROUNDS ?= 1
+CHAOS_RUN ?= .
+CHAOS_SEED ?=
+chaos: kubelab ## Run the chaos tests with fresh seeds, CHAOS_ROUNDS times (0 = until one fails); CHAOS_SEED repeats one, CHAOS_RUN selects tests
+	@round=0; while [ "$(CHAOS_ROUNDS)" = 0 ] || [ $$round -lt $(CHAOS_ROUNDS) ]; do \
+	  round=$$((round + 1)); seed=$(CHAOS_SEED); seed=$${seed:-$$(od -An -N8 -tu8 /dev/urandom | tr -d ' ')}; \
+	  echo "chaos: round $$round, seed $$seed"; \
+	  LOCKSTEP_SEED=$$seed go test -race -vet=off -count=1 -timeout 30m -run '$(CHAOS_RUN)' ./e2e/chaos || { \
+	    echo "chaos: failed; repeat with: make chaos CHAOS_SEED=$$seed; then add the seed to e2e/chaos/seeds.txt"; exit 1; }; \
+	done
+
 .PHONY: kubelab
 kubelab: ## Build the Kubernetes control plane for development and tests
 	@go run ./tools/testkit/lab/build

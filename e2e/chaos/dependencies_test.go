@@ -12,8 +12,12 @@ import (
 // restart.
 func TestDependenciesFail(t *testing.T) {
 	t.Parallel()
+	runSeeds(t, runDependencyFaults)
+}
+
+func runDependencyFaults(t *testing.T, seed uint64) {
+	t.Helper()
 	const changesPerUser = 30
-	seed := seedOf(t)
 	s := fixture.Start(t, fixture.ShortLeases)
 	restartNATS := func(context.Context) error { return s.NATS().Restart() }
 	restartDatabase := func(ctx context.Context) error { return s.Database().Restart(ctx) }

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -32,15 +30,16 @@ const (
 	longestDelay = 400 * time.Millisecond
 )
 
-// seedVariable names the environment variable that repeats a run.
-const seedVariable = "LOCKSTEP_SEED"
-
 // TestKills lets users change workspaces as fast as they can while watcher, dispatcher and state
 // are killed at random moments. Every accepted change is applied once and published once.
 func TestKills(t *testing.T) {
 	t.Parallel()
+	runSeeds(t, runKills)
+}
+
+func runKills(t *testing.T, seed uint64) {
+	t.Helper()
 	const changesPerUser = 50
-	seed := seedOf(t)
 	s := fixture.StartPrograms(t, fixture.ShortLeases)
 	var faults []disruption
 	for _, victim := range []string{stack.State, s.WatcherName(), s.DispatcherName()} {
@@ -118,19 +117,6 @@ func inject(ctx context.Context, rng *rand.Rand, faults []disruption, sched *sch
 		sched.faultDone()
 	}
 	return nil
-}
-
-// seedOf returns the seed to repeat, or a new one.
-func seedOf(t testing.TB) uint64 {
-	t.Helper()
-	seed := rand.Uint64()
-	if given := os.Getenv(seedVariable); given != "" {
-		var err error
-		seed, err = strconv.ParseUint(given, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("repeat with %s=%d", seedVariable, seed)
-	return seed
 }
 
 // newUser creates a user who may create workspaces, with a token.

@@ -52,7 +52,11 @@ const (
 //	LOCKSTEP_ROLLOUT_WORKLOADS=120 LOCKSTEP_ROLLOUT_ACTIONS=1000 go test . -run TestRollouts -count=1 -timeout 30m
 func TestRollouts(t *testing.T) {
 	t.Parallel()
-	seed := seedOf(t)
+	runSeeds(t, runRollouts)
+}
+
+func runRollouts(t *testing.T, seed uint64) {
+	t.Helper()
 	workloads, actions := sizeOf(t, workloadsVariable, defaultWorkloads), sizeOf(t, actionsVariable, defaultActions)
 	s := fixture.StartWith(t, stack.Options{
 		Nodes:     2 + workloads/workloadsPerNode,

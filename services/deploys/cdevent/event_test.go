@@ -134,7 +134,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-func TestTheArtifactIsThePackageThatWasDeployed(t *testing.T) {
+func TestArtifactIsTheDeployedImage(t *testing.T) {
 	t.Parallel()
 	artifact := func(f events.DeployFact) string {
 		e, err := cdevent.Of("local", f)
@@ -147,32 +147,32 @@ func TestTheArtifactIsThePackageThatWasDeployed(t *testing.T) {
 	f := sample(events.FactCompleted, events.ChangeUpdated)
 	require.Equal(t, "pkg:oci/checkout@sha256%3Aabc?repository_url=registry.example.com%3A5000%2Fshop%2Fcheckout&tag=v2", artifact(f))
 	f.Rollout.PreviousImages = []events.Image{{Container: "init", Image: "busybox:1"}}
-	require.Equal(t, "pkg:oci/busybox", artifact(f), "what changed")
+	require.Equal(t, "pkg:oci/busybox", artifact(f), "the changed container")
 	f.Rollout.PreviousImages = nil
 	f.Rollout.Images = append([]events.Image{{Container: "checkout", Image: "x/y:1"}}, f.Rollout.Images...)
-	require.Equal(t, "pkg:oci/y?repository_url=x%2Fy&tag=1", artifact(f), "what bears the name")
+	require.Equal(t, "pkg:oci/y?repository_url=x%2Fy&tag=1", artifact(f), "the container with the name of the workload")
 	f.Rollout.Images = nil
 	require.Equal(t, "pkg:generic/checkout", artifact(f))
 }
 
-func TestWhatIsNoFactIsRefused(t *testing.T) {
+func TestInvalidFactsAreRefused(t *testing.T) {
 	t.Parallel()
 	_, err := cdevent.Of("local", events.DeployFact{Fact: events.FactStarted})
-	require.ErrorContains(t, err, "needs a name, a cluster")
+	require.ErrorContains(t, err, "name, cluster, and kind")
 	e, err := cdevent.Of("local", sample(events.FactStarted, events.ChangeCreated))
 	require.NoError(t, err)
 	e.DataEncoded = []byte(`{"customData": {}}`)
 	_, err = cdevent.Read(e)
-	require.ErrorContains(t, err, "no deploy fact")
+	require.ErrorContains(t, err, "customData is not a deploy fact")
 	e.DataEncoded = []byte(`[]`)
 	_, err = cdevent.Read(e)
-	require.ErrorContains(t, err, "no CDEvent")
+	require.ErrorContains(t, err, "decode the CDEvent")
 	e.SetType("dev.lockstep.observed.tick.v1")
 	_, err = cdevent.Read(e)
-	require.ErrorContains(t, err, "none of a deploy fact")
+	require.ErrorContains(t, err, "not a type of deploy facts")
 }
 
-func FuzzEveryFactThatIsWrittenIsValid(f *testing.F) {
+func FuzzEveryEncodedFactIsValid(f *testing.F) {
 	f.Add("completed", "updated", "shop", "checkout", "registry.example.com/a/b:c", "https://x")
 	f.Add("environment_started", "", "", "pr 1", "", ":")
 	f.Fuzz(func(t *testing.T, fact, change, namespace, name, image, address string) {
