@@ -88,7 +88,7 @@ func moveCluster(s *fixture.System, to, agent int64) {
 		code, _, note := cli.Run("replay", "--through", "deploys")
 		require.Zero(t, code, note)
 		require.Contains(t, note, " 0 different, 0 not published, 0 published but not detected")
-		require.Regexp(t, fmt.Sprintf(`agent %d, .* messages are refused`, agent), note)
+		require.Regexp(t, fmt.Sprintf(`agent %d .*: rejected \d+ messages`, agent), note)
 		cli.OK("rebuild", "deploys", "--check")
 	}
 	same()
