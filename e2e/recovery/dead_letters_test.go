@@ -228,7 +228,7 @@ func requireRetries(s *fixture.System, cli fixture.CLI, lastAgent int64) {
 		}
 	}
 	require.NotZero(t, omitted)
-	require.Contains(t, cli.OK("dead", "show", strconv.FormatUint(omitted, 10)), "bytes of data were too large to be kept")
+	require.Contains(t, cli.OK("dead", "show", strconv.FormatUint(omitted, 10)), "bytes was too large to be stored")
 	code, _, stderr := cli.Run("dead", "retry", strconv.FormatUint(omitted, 10))
 	require.Equal(t, 8, code, stderr)
 	require.Contains(t, stderr, "cannot be retried: its")
