@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/tools/generate/golden"
 )
 
-// Paths of what was released last, and of what was ever written.
+// Paths of the last release, and of the golden events of all releases.
 const (
 	releasedVersion = "schemas/released/VERSION"
 	releasedEvents  = "schemas/released/events"
@@ -25,15 +25,14 @@ const (
 	goldenEvents    = "schemas/released/golden"
 )
 
-// check is nil when everything generated is up to date and nothing breaks what is released; else it
-// says all that is wrong, a line each.
+// check returns an error with one line for each stale file and each incompatible change.
 func (p project) check(ctx context.Context) error {
 	c, err := p.catalog()
 	if err != nil {
 		return err
 	}
 	var sentences []string
-	for _, find := range []func(context.Context, catalog.Catalog) ([]string, error){p.stale, p.unlikeExamples, p.unlikeSchemas, p.breakingEvents, p.breakingErrors, p.protoFindings} {
+	for _, find := range []func(context.Context, catalog.Catalog) ([]string, error){p.stale, p.orphanedExamples, p.invalidEvents, p.breakingEvents, p.breakingErrors, p.protoFindings} {
 		found, err := find(ctx, c)
 		if err != nil {
 			return err
@@ -54,8 +53,9 @@ func (p project) stale(ctx context.Context, c catalog.Catalog) ([]string, error)
 	return files.Differences(p.root, ownedFolders())
 }
 
-// unlikeExamples finds examples of no type. That every type has one, rendering makes sure of.
-func (p project) unlikeExamples(_ context.Context, c catalog.Catalog) ([]string, error) {
+// orphanedExamples finds examples without an event type. Rendering finds event types without an
+// example.
+func (p project) orphanedExamples(_ context.Context, c catalog.Catalog) ([]string, error) {
 	files, err := os.ReadDir(p.path(examples))
 	if err != nil {
 		return nil, fmt.Errorf("read examples: %w", err)
@@ -64,14 +64,14 @@ func (p project) unlikeExamples(_ context.Context, c catalog.Catalog) ([]string,
 	for _, file := range files {
 		name := strings.TrimSuffix(file.Name(), ".json")
 		if !slices.ContainsFunc(c.Events, func(e catalog.Event) bool { return e.Name == name }) {
-			sentences = append(sentences, examples+"/"+file.Name()+": is an example of no event type: remove it")
+			sentences = append(sentences, examples+"/"+file.Name()+": has no event type: remove it")
 		}
 	}
 	return sentences, nil
 }
 
-// unlikeSchemas finds examples, and golden events of every release, that today's schemas refuse.
-func (p project) unlikeSchemas(_ context.Context, c catalog.Catalog) ([]string, error) {
+// invalidEvents finds examples and golden events that the present schemas refuse.
+func (p project) invalidEvents(_ context.Context, c catalog.Catalog) ([]string, error) {
 	var sentences []string
 	for _, folder := range []string{examples, goldenEvents} {
 		if _, err := os.Stat(p.path(folder)); errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,7 @@ func (p project) breakingEvents(_ context.Context, c catalog.Catalog) ([]string,
 		return nil, fmt.Errorf("%s: %w", releasedEvents, err)
 	}
 	if len(released.Names()) == 0 {
-		return []string{releasedEvents + ": is empty, so that nothing can be compared with it: restore it"}, nil
+		return []string{releasedEvents + ": is empty: restore it, because the check compares with it"}, nil
 	}
 	var sentences []string
 	for _, b := range compat.Check(released, c.Schemas) {

@@ -1,9 +1,9 @@
 // Command generate writes what is generated from schemas: Go types, the registry of event types,
 // the API's code, the error codes, the AsyncAPI document.
 //
-//	generate             write what differs
-//	generate --check     write nothing; fail when something committed differs, or breaks what is released
-//	generate release V   make today's schemas the ones that later ones are compared with
+//	generate             write the changed files
+//	generate --check     fail if a committed file is stale or a change is incompatible; write nothing
+//	generate release V   make the present schemas the baseline of later comparisons
 //
 // It runs anywhere inside the repository.
 package main
@@ -20,12 +20,12 @@ import (
 	"strings"
 )
 
-const usage = `Writes what is generated from schemas.
+const usage = `Writes the files that are generated from schemas.
 
-  generate                 write what differs
-  generate --check         write nothing; fail when something committed differs from what its source says, or breaks
-                           what is released (schemas/released)
-  generate release VERSION make today's schemas the released ones, such as v0.2.0
+  generate                 write the changed files
+  generate --check         fail if a committed file is stale, or if a change is incompatible with schemas/released;
+                           write nothing
+  generate release VERSION make the present schemas the released ones, such as v0.2.0
 
 Flags:
 `
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		_, _ = fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
 	}
-	check := flags.Bool("check", false, "write nothing; fail when something differs or breaks")
+	check := flags.Bool("check", false, "write nothing; fail if a file is stale or a change is incompatible")
 	root := flags.String("root", "", "the repository's root; default: the folder above that holds go.work")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("read flags: %w", err)

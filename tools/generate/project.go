@@ -62,7 +62,7 @@ func (p project) catalog() (catalog.Catalog, error) {
 	return c, nil
 }
 
-// render makes everything that is generated.
+// render returns all generated files.
 func (p project) render(ctx context.Context, c catalog.Catalog) (tree.Tree, error) {
 	files, err := p.tools.Proto(ctx, p.path(schemasFolder), protoOut)
 	if err != nil {

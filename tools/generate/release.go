@@ -14,8 +14,8 @@ import (
 	"lockstep.internal/tools/generate/tree"
 )
 
-// release makes today's schemas the ones that later schemas are compared with, and keeps today's
-// examples as golden events for ever.
+// release copies the present schemas to the released ones, and the examples to the golden events of
+// the version.
 func (p project) release(ctx context.Context, version string, out io.Writer) error {
 	last, err := p.lastRelease()
 	if err != nil {
@@ -50,7 +50,7 @@ func (p project) release(ctx context.Context, version string, out io.Writer) err
 	return nil
 }
 
-// lastRelease is "" before the first one.
+// lastRelease returns the last released version, or "" before the first one.
 func (p project) lastRelease() (string, error) {
 	raw, err := os.ReadFile(p.path(releasedVersion))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,19 +1,19 @@
 #!/bin/sh
-# Prints deploy facts, one JSON document a line, and goes on where it ended: what happens while it is away waits for it.
+# Prints deploy facts, one JSON document per line. A restart continues with the first unacknowledged fact.
 #
 #   ./subscriber.sh CREDENTIALS
 #
-# CREDENTIALS is the file that `lockstep subscriber create` wrote; it is a context of the nats command line (github.com/nats-io/natscli), which
-# this needs. Each fact is acknowledged once it is printed. One that was not comes again after half a minute.
+# CREDENTIALS is the file that `lockstep subscriber create` writes. It is a context of the nats command line, which this script
+# needs (github.com/nats-io/natscli). A fact without an acknowledgment is redelivered after half a minute.
 set -eu
 
 [ $# = 1 ] || { echo "usage: $0 CREDENTIALS" >&2; exit 2; }
 credentials=$1
-# field NAME: the value of a field of the credentials, which stand one a line.
+# field NAME: the value of a field of the credentials, which has one field per line.
 field() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}\$/\1/p" "$credentials"; }
 
 while :; do
-  # It asks for one fact, waits for it for a while, prints and acknowledges it. Nothing to read, and no connection, are no reason to end.
+  # Request one fact, wait for it, print and acknowledge it. Continue without a fact and without a connection.
   nats --context "$credentials" --inbox-prefix "$(field inbox_prefix)" --timeout 10s \
     consumer next "$(field stream)" "$(field consumer)" --raw 2>/dev/null || sleep 1
-done | grep --line-buffered . # a wait that ends with nothing leaves an empty line
+done | grep --line-buffered . # without a fact the output is an empty line

@@ -1,9 +1,10 @@
-// Command subscriber prints deploy facts, one a line, and goes on where it ended: what happens while it is away waits for it.
+// Command subscriber prints deploy facts, one per line. A restart continues with the first
+// unacknowledged fact.
 //
 //	go run . CREDENTIALS
 //
-// A fact is acknowledged once it is dealt with. One that was not, since this program or the network broke in between, comes again after half a
-// minute: do with it what may be done twice, or remember its ce-id.
+// The program acknowledges a fact after it has processed it. A fact without an acknowledgment is
+// redelivered after half a minute. So process facts idempotently, or deduplicate them by ce-id.
 package main
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// credentials are the file that `lockstep subscriber create` writes.
+// credentials is the file that `lockstep subscriber create` writes.
 type credentials struct {
 	URL         string `json:"url"`
 	User        string `json:"user"`
@@ -31,7 +32,8 @@ type credentials struct {
 	CA          string `json:"ca"`
 }
 
-// fact is what this program shows of one. The schema has more: schemas/events/deploy.fact.v1.schema.json.
+// fact has the fields that this program prints. See schemas/events/deploy.fact.v1.schema.json for
+// all fields.
 type fact struct {
 	Fact     string `json:"fact"`
 	Workload struct {
@@ -44,7 +46,8 @@ type fact struct {
 
 const (
 	batch = 100
-	// turn is how long one request for facts waits for them. A request that was sent before the connection broke is answered into the void, so none is long.
+	// turn is how long one request waits for facts. It is short, because a broken connection loses
+	// the response.
 	turn  = 10 * time.Second
 	pause = time.Second
 )
@@ -64,7 +67,7 @@ func main() {
 }
 
 func run(ctx context.Context, path string) error {
-	raw, err := os.ReadFile(path) //nolint:gosec // the path is what the user gave on the command line
+	raw, err := os.ReadFile(path) //nolint:gosec // The path is an argument of the program.
 	if err != nil {
 		return fmt.Errorf("read the credentials: %w", err)
 	}
@@ -74,7 +77,7 @@ func run(ctx context.Context, path string) error {
 	}
 	options := []nats.Option{
 		nats.Name("lockstep subscriber (Go)"), nats.UserInfo(c.User, c.Password), nats.CustomInboxPrefix(c.InboxPrefix),
-		// Every connection is ended within the hour, to be let in anew.
+		// The server closes every connection within an hour, and the client authenticates again.
 		nats.IgnoreAuthErrorAbort(), nats.MaxReconnects(-1),
 	}
 	if c.CA != "" {
@@ -101,7 +104,7 @@ func run(ctx context.Context, path string) error {
 	return nil
 }
 
-// read shows facts for a while.
+// read prints facts for a while.
 func read(ctx context.Context, js jetstream.JetStream, c credentials) error {
 	ctx, cancel := context.WithTimeout(ctx, turn)
 	defer cancel()
@@ -133,7 +136,7 @@ func show(message jetstream.Msg) error {
 		return fmt.Errorf("where on the stream is %s: %w", message.Subject(), err)
 	}
 	var event struct {
-		CustomData fact `json:"customData"` //nolint:tagliatelle // CDEvents' name
+		CustomData fact `json:"customData"` //nolint:tagliatelle // As in CDEvents.
 	}
 	if err := json.Unmarshal(message.Data(), &event); err != nil {
 		return fmt.Errorf("read fact %d: %w", at.Sequence.Stream, err)

@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/services/deploys/postgres"
 )
 
-func TestWhoMayReadWhat(t *testing.T) {
+func TestCallersSeeOnlyTheirProjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	theirs, others := b.rollout(agent), b.rollout(otherAgent)
@@ -64,7 +64,7 @@ func TestWhoMayReadWhat(t *testing.T) {
 	}
 }
 
-func TestWhoIsLetInAtAll(t *testing.T) {
+func TestInvalidTokensAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.put(b.rollout(agent))
@@ -89,7 +89,7 @@ func TestWhoIsLetInAtAll(t *testing.T) {
 	require.Empty(t, b.sinks.asked)
 }
 
-func TestSinksAndRebuildsAreForAdministrators(t *testing.T) {
+func TestOperationsRequireAnAdministrator(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := b.rollout(agent)

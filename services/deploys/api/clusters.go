@@ -18,26 +18,26 @@ import (
 	"lockstep.internal/services/deploys/postgres"
 )
 
-// Projects knows which projects there are; a [lockstep.internal/libs/directory.Directory].
+// Projects knows which projects exist. [lockstep.internal/libs/directory.Directory] implements it.
 type Projects interface {
 	Project(id int64) bool
 }
 
-// Stream is what the API asks of the stream OBSERVED.
+// Stream is the stream OBSERVED.
 type Stream interface {
-	// Release puts on it that a cluster is taken from the project that it is claimed by, and
-	// returns the position; see [lockstep.internal/services/deploys/nats.Releaser].
+	// Release publishes the release of a cluster and returns its position; see
+	// [lockstep.internal/services/deploys/nats.Releaser].
 	Release(ctx context.Context, claim ownership.Claim, toProjectID, userID int64, reason string, at time.Time) (uint64, error)
-	// Position is how far it is read.
+	// Position returns the position of the reader.
 	Position(ctx context.Context) (cursor.Position, error)
 }
 
 const (
-	// maxReason of a release, in bytes.
+	// maxReason bounds the reason of a release, in bytes.
 	maxReason = 500
-	// releasePatience is how long a call waits until its release takes effect, and releaseInterval
-	// how long it is between two looks.
-	releasePatience, releaseInterval = 10 * time.Second, 20 * time.Millisecond
+	// releaseTimeout bounds the wait for a release to take effect. releaseInterval is the time
+	// between two checks.
+	releaseTimeout, releaseInterval = 10 * time.Second, 20 * time.Millisecond
 )
 
 type clusterService struct {
@@ -87,8 +87,7 @@ func clusterMessage(c *postgres.Cluster) *deploysv1.Cluster {
 	return out
 }
 
-// ReleaseCluster puts the release on the stream, where it takes effect once what is before it is
-// taken in, and waits for that.
+// ReleaseCluster publishes the release and waits until the reader has processed it.
 func (s *clusterService) ReleaseCluster(ctx context.Context, r *connect.Request[deploysv1.ReleaseClusterRequest]) (*connect.Response[deploysv1.ReleaseClusterResponse], error) {
 	if err := access.RequireAdministrator(ctx); err != nil {
 		return nil, err
@@ -122,7 +121,7 @@ func (s *clusterService) ReleaseCluster(ctx context.Context, r *connect.Request[
 		took = took || claim.ByAdministrator() && claim.Since == position
 	}
 	if !took {
-		return nil, fault.New(errcode.Conflict, "cluster %q was released by somebody else at the same time: `lockstep deploys clusters` shows whose it is now", from.ClusterUID)
+		return nil, fault.New(errcode.Conflict, "somebody else released cluster %q at the same time: `lockstep deploys clusters` shows the present owner", from.ClusterUID)
 	}
 	if out.EndedRollouts, err = s.clusters.Ended(ctx, from.ClusterUID, at); err != nil {
 		return nil, err
@@ -136,19 +135,19 @@ func (s *clusterService) find(ctx context.Context, clusterUID string) (*postgres
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fault.New(errcode.NotFound, "no agent has reported cluster %q: `lockstep deploys clusters` lists those that there are", clusterUID)
+		return nil, fault.New(errcode.NotFound, "no agent has reported cluster %q: `lockstep deploys clusters` lists all clusters", clusterUID)
 	}
 	return &found[0], nil
 }
 
-// releasable finds the cluster that is to be released, if it can be.
+// releasable returns the cluster of the request, or an error if it cannot be released.
 func (s *clusterService) releasable(ctx context.Context, r *deploysv1.ReleaseClusterRequest) (*postgres.Cluster, error) {
 	to := r.GetToProjectId()
 	switch {
 	case r.GetClusterUid() == "":
-		return nil, fault.New(errcode.InvalidArgument, "cluster_uid is empty: `lockstep deploys clusters` lists the clusters that there are").With("field", "cluster_uid")
+		return nil, fault.New(errcode.InvalidArgument, "cluster_uid is empty: `lockstep deploys clusters` lists all clusters").With("field", "cluster_uid")
 	case len(r.GetReason()) > maxReason:
-		return nil, fault.New(errcode.InvalidArgument, "reason has %d bytes, at most %d may be", len(r.GetReason()), maxReason).With("field", "reason")
+		return nil, fault.New(errcode.InvalidArgument, "reason has %d bytes, the limit is %d", len(r.GetReason()), maxReason).With("field", "reason")
 	case to < 0 || to > 0 && !s.projects.Project(to):
 		return nil, fault.New(errcode.NotFound, "project %d does not exist", to).With("field", "to_project_id")
 	}
@@ -158,17 +157,17 @@ func (s *clusterService) releasable(ctx context.Context, r *deploysv1.ReleaseClu
 	}
 	switch is := cluster.Claim().ProjectID; {
 	case is == to && to == 0:
-		return nil, fault.New(errcode.FailedPrecondition, "cluster %q is nobody's already: the project whose agent reports it next has it, or name one with --to", r.GetClusterUid())
+		return nil, fault.New(errcode.FailedPrecondition, "cluster %q has no owner: the project of the next agent that reports it becomes the owner, or name one with --to", r.GetClusterUid())
 	case is == to:
-		return nil, fault.New(errcode.FailedPrecondition, "cluster %q is project %d's already", r.GetClusterUid(), to)
+		return nil, fault.New(errcode.FailedPrecondition, "project %[2]d already owns cluster %[1]q", r.GetClusterUid(), to)
 	default:
 		return cluster, nil
 	}
 }
 
-// await waits until the stream is read up to a position, and says whether it still is not.
+// await waits until the reader has reached a position. It returns true if it has not.
 func (s *clusterService) await(ctx context.Context, position uint64) (pending bool, err error) {
-	enough := time.NewTimer(releasePatience)
+	enough := time.NewTimer(releaseTimeout)
 	defer enough.Stop()
 	for {
 		at, err := s.stream.Position(ctx)

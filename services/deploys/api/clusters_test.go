@@ -23,7 +23,7 @@ func (b *bed) claim(claims ...ownership.Claim) {
 	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error { return (&store.Store{}).Claim(b.t.Context(), tx, reporters, claims) }))
 }
 
-func TestAClusterIsReleased(t *testing.T) {
+func TestClusterIsReleased(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent}, ownership.Claim{ClusterUID: "other", Since: 2, ProjectID: 3, AgentID: otherAgent})
@@ -61,7 +61,7 @@ func TestAClusterIsReleased(t *testing.T) {
 	require.True(t, list.Msg.GetStreamRestored())
 }
 
-func TestWhatCannotBeReleased(t *testing.T) {
+func TestInvalidReleasesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 2, AgentID: agent}, ownership.Claim{ClusterUID: "free", Since: 2, UserID: admin})
@@ -102,7 +102,7 @@ func TestWhatCannotBeReleased(t *testing.T) {
 	require.NoError(t, release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"}))
 }
 
-func TestAReleaseThatTheReaderHasNotComeTo(t *testing.T) {
+func TestReleaseIsPendingUntilTheStreamIsRead(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})

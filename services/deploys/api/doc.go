@@ -1,7 +1,7 @@
 // Package api serves the API of deploys: Connect, gRPC and JSON over HTTP.
 //
-// Callers present an access token of the state service. They see the rollouts of the agents in
-// whose project they have at least the role reader; to others a rollout does not exist. Sinks,
-// rebuilds and whose clusters are is for administrators. A watch follows changes within
-// milliseconds, from every replica; one that falls behind skips what lies between, never the last.
+// A caller needs an access token of the state service. It sees the rollouts of agents of projects
+// where it has at least the role reader; other rollouts do not exist for it. Sinks, rebuilds and
+// the owners of clusters are for administrators. Every replica streams changes to watchers within
+// milliseconds. A slow watcher skips intermediate states, never the last.
 package api

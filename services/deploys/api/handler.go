@@ -20,38 +20,41 @@ import (
 type Dependencies struct {
 	Pool    *pgxpool.Pool
 	Changes *postgres.Changes
-	// Access lets callers in by their tokens, and Roles says what they may read.
+	// Access authenticates callers by their tokens. Roles decides what they may read.
 	Access  connect.Interceptor
 	Roles   access.Roles
 	Sinks   Sinks
 	Rebuild Rebuild
-	// Stream is asked about clusters, and Projects who may have them.
+	// Stream releases clusters. Projects knows which projects exist.
 	Stream   Stream
 	Projects Projects
 	Logger   *slog.Logger
 	Now      func() time.Time
-	// Interceptors that come before all others, such as tracing.
+	// Interceptors that run before all others, such as tracing.
 	Interceptors []connect.Interceptor
 }
 
-// Rebuild makes what is derived from the stream anew, and unless it shall only check puts it in
-// place. told hears how far the stream is read; its error ends it.
-type Rebuild func(ctx context.Context, check bool, told func(sequence, last uint64) error) (Rebuilt, error)
+// Rebuild recomputes the read model from the stream and replaces the stored one, unless check is
+// set. It calls progress with the positions; an error of progress ends the rebuild.
+type Rebuild func(ctx context.Context, check bool, progress func(sequence, last uint64) error) (Rebuilt, error)
 
-// Rebuilt is what a rebuild found.
+// Rebuilt is the outcome of a rebuild.
 type Rebuilt struct {
 	Tables      []postgres.RebuiltTable
 	Differences []string
 	Replaced    bool
 }
 
-// NewHandler serves every service of the API.
+// NewHandler returns the handler of all services of the API.
 func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
-	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), d.Access, newLimits())...), connect.WithReadMaxBytes(maxRequest))
+	interceptors = append(interceptors, libpostgres.UnavailableInterceptor(), d.Access, newLimits())
+	options := connect.WithHandlerOptions(connect.WithInterceptors(interceptors...), connect.WithReadMaxBytes(maxRequest))
 	mux := http.NewServeMux()
 	rollouts := &postgres.Rollouts{DB: d.Pool}
-	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now, stats: make(turns, atOnce)}, options))
+	mux.Handle(deploysv1connect.NewRolloutServiceHandler(&rolloutService{
+		rollouts: rollouts, roles: d.Roles, changes: d.Changes, now: d.Now, stats: make(semaphore, maxStats),
+	}, options))
 	mux.Handle(deploysv1connect.NewSinkServiceHandler(&sinkService{sinks: d.Sinks, pool: d.Pool}, options))
 	mux.Handle(deploysv1connect.NewOperationServiceHandler(&operationService{rebuild: d.Rebuild, now: d.Now}, options))
 	mux.Handle(deploysv1connect.NewClusterServiceHandler(&clusterService{

@@ -15,37 +15,36 @@ import (
 )
 
 const (
-	// maxRequest bounds a request as it is after it was unpacked, in bytes.
+	// maxRequest bounds an uncompressed request, in bytes.
 	maxRequest = 1 << 20
-	// maxText bounds every text of a request, in bytes, and maxEntries every list and map.
+	// maxText bounds every string of a request, in bytes, and maxEntries every list and map.
 	maxText    = 4096
 	maxEntries = 100
-	// patience is how long an answer may take.
-	patience = 30 * time.Second
-	// atOnce is how many questions for numbers are worked on at once: each may read the whole
-	// history, and the reader of the stream and sinks need the database too.
-	atOnce = 2
+	// timeout bounds a unary call.
+	timeout = 30 * time.Second
+	// maxStats bounds the concurrent GetStats calls. Each may read the whole history, and the
+	// stream reader and the sinks need the database too.
+	maxStats = 2
 )
 
-// limits refuses what no honest caller asks, and gives up what takes too long.
+// limits refuses excessive requests and bounds the time of calls.
 type limits struct{}
 
-// newLimits returns the interceptor that bounds unary calls. Those that stream check their requests
-// with [plausible].
+// newLimits returns the interceptor for unary calls. Streaming calls call [checkMessage].
 func newLimits() connect.Interceptor { return limits{} }
 
 func (limits) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		if m, is := request.Any().(proto.Message); is {
-			if err := plausible(m.ProtoReflect(), ""); err != nil {
+			if err := checkMessage(m.ProtoReflect(), ""); err != nil {
 				return nil, err
 			}
 		}
-		bounded, cancel := context.WithTimeout(ctx, patience)
+		bounded, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		response, err := next(bounded, request)
 		if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-			return nil, fault.Wrap(err, errcode.DeadlineExceeded, "it takes longer than %s: ask for less", patience)
+			return nil, fault.Wrap(err, errcode.DeadlineExceeded, "the request takes longer than %s: request less", timeout)
 		}
 		return response, err
 	}
@@ -55,49 +54,49 @@ func (limits) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.St
 	return next
 }
 
-// WrapStreamingClient is for clients only, which this interceptor is not.
+// WrapStreamingClient does nothing: the interceptor is for servers.
 func (limits) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// plausible checks every text of a message: what the database cannot keep it cannot look for.
-func plausible(m protoreflect.Message, within string) error {
+// checkMessage checks every string, list and map of a message. PostgreSQL cannot store zero bytes.
+func checkMessage(m protoreflect.Message, within string) error {
 	var wrong error
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		name := within + string(field.Name())
 		switch {
 		case field.IsMap():
-			wrong = plausibleMap(field, value.Map(), name)
+			wrong = checkMap(field, value.Map(), name)
 		case field.IsList():
-			wrong = plausibleList(field, value.List(), name)
+			wrong = checkList(field, value.List(), name)
 		default:
-			wrong = plausibleValue(field, value, name)
+			wrong = checkValue(field, value, name)
 		}
 		return wrong == nil
 	})
 	return wrong
 }
 
-func plausibleMap(field protoreflect.FieldDescriptor, values protoreflect.Map, name string) error {
+func checkMap(field protoreflect.FieldDescriptor, values protoreflect.Map, name string) error {
 	if values.Len() > maxEntries {
 		return tooMany(name, values.Len())
 	}
 	var wrong error
 	values.Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
-		if wrong = plausibleValue(field.MapKey(), key.Value(), name); wrong == nil {
-			wrong = plausibleValue(field.MapValue(), value, name)
+		if wrong = checkValue(field.MapKey(), key.Value(), name); wrong == nil {
+			wrong = checkValue(field.MapValue(), value, name)
 		}
 		return wrong == nil
 	})
 	return wrong
 }
 
-func plausibleList(field protoreflect.FieldDescriptor, values protoreflect.List, name string) error {
+func checkList(field protoreflect.FieldDescriptor, values protoreflect.List, name string) error {
 	if values.Len() > maxEntries {
 		return tooMany(name, values.Len())
 	}
 	for i := range values.Len() {
-		if err := plausibleValue(field, values.Get(i), name); err != nil {
+		if err := checkValue(field, values.Get(i), name); err != nil {
 			return err
 		}
 	}
@@ -105,33 +104,33 @@ func plausibleList(field protoreflect.FieldDescriptor, values protoreflect.List,
 }
 
 func tooMany(name string, entries int) error {
-	return fault.New(errcode.InvalidArgument, "%s has %d entries, at most %d may be", name, entries, maxEntries).With("field", name)
+	return fault.New(errcode.InvalidArgument, "%s has %d entries, the limit is %d", name, entries, maxEntries).With("field", name)
 }
 
-func plausibleValue(field protoreflect.FieldDescriptor, value protoreflect.Value, name string) error {
-	switch field.Kind() { //nolint:exhaustive // of the others any value will do
+func checkValue(field protoreflect.FieldDescriptor, value protoreflect.Value, name string) error {
+	switch field.Kind() { //nolint:exhaustive // Other kinds need no check.
 	case protoreflect.StringKind:
 		switch text := value.String(); {
 		case len(text) > maxText:
-			return fault.New(errcode.InvalidArgument, "%s has %d bytes, at most %d may be", name, len(text), maxText).With("field", name)
+			return fault.New(errcode.InvalidArgument, "%s has %d bytes, the limit is %d", name, len(text), maxText).With("field", name)
 		case strings.ContainsRune(text, 0):
 			return fault.New(errcode.InvalidArgument, "%s has a zero byte", name).With("field", name)
 		}
 	case protoreflect.MessageKind:
-		return plausible(value.Message(), name+".")
+		return checkMessage(value.Message(), name+".")
 	}
 	return nil
 }
 
-// turns lets some callers in at a time.
-type turns chan struct{}
+// semaphore bounds concurrent calls.
+type semaphore chan struct{}
 
-// take waits for a turn; the caller gives it back.
-func (t turns) take(ctx context.Context) (func(), error) {
+// acquire waits for a slot and returns the function that releases it.
+func (t semaphore) acquire(ctx context.Context) (func(), error) {
 	select {
 	case t <- struct{}{}:
 		return func() { <-t }, nil
 	case <-ctx.Done():
-		return nil, fault.Wrap(ctx.Err(), errcode.ResourceExhausted, "others ask for numbers already: ask again in a while")
+		return nil, fault.Wrap(ctx.Err(), errcode.ResourceExhausted, "too many statistics requests: retry later")
 	}
 }

@@ -33,7 +33,7 @@ func changeNames() map[deploysv1.Change]string {
 	}
 }
 
-// named is the value of a name; the unspecified one for a name that this version does not know.
+// named returns the value of a name, or the unspecified one for an unknown name.
 func named[E comparable](names map[E]string, name string) E {
 	var unspecified E
 	for value, n := range names {
@@ -95,7 +95,7 @@ func factMessage(f *postgres.Fact) (*deploysv1.Fact, error) {
 	}, nil
 }
 
-// value is the zero value for nil.
+// value returns *of, or the zero value for nil.
 func value[T any](of *T) T {
 	if of == nil {
 		var zero T

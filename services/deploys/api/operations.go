@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/schemas/gen/lockstep/deploys/v1/deploysv1connect"
 )
 
-// progressInterval is at least between two messages of progress.
+// progressInterval is the minimum time between two progress messages.
 const progressInterval = 100 * time.Millisecond
 
 type operationService struct {
@@ -37,7 +37,7 @@ func (s *operationService) Rebuild(ctx context.Context, r *connect.Request[deplo
 	go func() {
 		select {
 		case <-service.Draining(ctx):
-			cancel(fault.New(errcode.Unavailable, "the server is stopping, nothing was changed: rebuild again"))
+			cancel(fault.New(errcode.Unavailable, "the server is stopping and changed nothing: rebuild again"))
 		case <-done:
 		}
 	}()
@@ -57,7 +57,9 @@ func (s *operationService) Rebuild(ctx context.Context, r *connect.Request[deplo
 	}
 	outcome := &deploysv1.RebuildOutcome{Differences: out.Differences, Replaced: out.Replaced}
 	for _, table := range out.Tables {
-		outcome.Tables = append(outcome.Tables, &deploysv1.RebuiltTable{Name: table.Name, Rows: table.Rows, Different: table.Different})
+		outcome.Tables = append(outcome.Tables, &deploysv1.RebuiltTable{
+			Name: table.Name, Rows: table.Rows, Different: table.Different,
+		})
 	}
-	return stream.Send(&deploysv1.RebuildResponse{Message: &deploysv1.RebuildResponse_Outcome{Outcome: outcome}}) //nolint:wrapcheck // the caller is gone
+	return stream.Send(&deploysv1.RebuildResponse{Message: &deploysv1.RebuildResponse_Outcome{Outcome: outcome}}) //nolint:wrapcheck // The caller disconnected.
 }

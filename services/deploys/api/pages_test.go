@@ -32,7 +32,7 @@ func allTime() *deploysv1.RolloutFilter {
 
 // Rollouts begin while somebody turns the pages, many of them at the same moment: each that was
 // there when the first page was read comes once.
-func TestPagesStayWhatTheyAreWhileRolloutsBegin(t *testing.T) {
+func TestPagesAreStableWhileRolloutsStart(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var before []string
@@ -62,7 +62,7 @@ func TestPagesStayWhatTheyAreWhileRolloutsBegin(t *testing.T) {
 	require.ElementsMatch(t, before, seen)
 }
 
-func TestWhatNoHonestCallerAsksIsRefused(t *testing.T) {
+func TestExcessiveRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.put(b.rollout(agent))
@@ -128,7 +128,7 @@ func TestWhatNoHonestCallerAsksIsRefused(t *testing.T) {
 }
 
 // A request that is small until it is unpacked is refused by its true size, whoever sends it.
-func TestARequestThatUnpacksToALotIsRefused(t *testing.T) {
+func TestCompressedRequestIsLimitedByItsFullSize(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, with := range []string{"", "Bearer " + b.token(reader)} {
@@ -138,7 +138,7 @@ func TestARequestThatUnpacksToALotIsRefused(t *testing.T) {
 	}
 }
 
-func TestARolloutOfWhichAGreatManyFactsWereTold(t *testing.T) {
+func TestFactsOfALongRolloutAreOmitted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := b.rollout(agent, func(r *history.Rollout) { r.LastSequence = 1500 })

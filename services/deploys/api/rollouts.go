@@ -22,8 +22,7 @@ import (
 const (
 	defaultPageSize = 50
 	maxPageSize     = 500
-	// maxFacts of one rollout are given: one that goes to and fro for days tells something every
-	// other second.
+	// maxFacts bounds the facts of one rollout in a response.
 	maxFacts = 1000
 )
 
@@ -34,11 +33,11 @@ type rolloutService struct {
 	roles    access.Roles
 	changes  *postgres.Changes
 	now      func() time.Time
-	// stats are the turns of those who ask for numbers.
-	stats turns
+	// stats bounds concurrent GetStats calls.
+	stats semaphore
 }
 
-// visible are the agents whose rollouts the caller may read; nil is all.
+// visible returns the agents with rollouts that the caller may read; nil means all.
 func (s *rolloutService) visible(ctx context.Context) []int64 {
 	agents, all := access.AgentsWithRole(ctx, s.roles, directory.RoleReader)
 	if all {
@@ -66,22 +65,24 @@ func (s *rolloutService) ListRollouts(ctx context.Context, r *connect.Request[de
 	}
 	if len(found) == page.Size {
 		last := &found[len(found)-1]
-		out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(last.StartedAt.UnixMicro(), 10) + " " + last.ID))
+		token := strconv.FormatInt(last.StartedAt.UnixMicro(), 10) + " " + last.ID
+		out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(token))
 	}
 	return connect.NewResponse(out), nil
 }
 
-// maxMicros is in the year 9999.
+// maxMicros is a time in the year 9999.
 const maxMicros = 253_000_000_000_000_000
 
-// pageOf reads the paging fields of a request.
+// pageOf validates the paging fields of a request.
 func pageOf(size int32, token string) (postgres.RolloutPage, error) {
 	page := postgres.RolloutPage{Size: int(size)}
 	switch {
 	case size == 0:
 		page.Size = defaultPageSize
 	case size < 0 || size > maxPageSize:
-		return page, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d", size, maxPageSize, defaultPageSize).With("field", "page_size")
+		return page, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d",
+			size, maxPageSize, defaultPageSize).With("field", "page_size")
 	}
 	if token == "" {
 		return page, nil
@@ -90,7 +91,7 @@ func pageOf(size int32, token string) (postgres.RolloutPage, error) {
 	at, id, found := strings.Cut(string(raw), " ")
 	micros, wrong := strconv.ParseInt(at, 10, 64)
 	if err != nil || !found || wrong != nil || micros < 0 || micros > maxMicros || strings.ContainsRune(id, 0) {
-		return page, fault.New(errcode.InvalidArgument, "page_token is not one that a page before gave").With("field", "page_token")
+		return page, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListRollouts").With("field", "page_token")
 	}
 	page.After = &postgres.RolloutPlace{StartedAt: time.UnixMicro(micros).UTC(), ID: id}
 	return page, nil
@@ -116,16 +117,18 @@ func (s *rolloutService) GetRollout(ctx context.Context, r *connect.Request[depl
 	return connect.NewResponse(out), nil
 }
 
-// find finds the rollout that a request names.
+// find returns the rollout that a request names.
 func (s *rolloutService) find(ctx context.Context, r *deploysv1.GetRolloutRequest) (*history.Rollout, error) {
 	filter, thing := postgres.RolloutFilter{Agents: s.visible(ctx)}, "rollout "+strconv.Quote(r.GetId())
 	switch w := r.GetWorkload(); {
 	case r.GetId() != "":
 		filter.IDs = []string{r.GetId()}
 	case w.GetNamespace() == "" || w.GetKind() == "" || w.GetName() == "":
-		return nil, fault.New(errcode.InvalidArgument, "give the id of a rollout, or namespace, kind and name of its workload").With("field", "id")
+		return nil, fault.New(errcode.InvalidArgument, "give the id of a rollout, or namespace, kind and name of its workload").
+			With("field", "id")
 	default:
-		filter.ClusterUID, filter.Namespace, filter.Kind, filter.Name, filter.AgentID = w.GetClusterUid(), w.GetNamespace(), w.GetKind(), w.GetName(), w.GetAgentId()
+		filter.ClusterUID, filter.AgentID = w.GetClusterUid(), w.GetAgentId()
+		filter.Namespace, filter.Kind, filter.Name = w.GetNamespace(), w.GetKind(), w.GetName()
 		filter.Revision = r.GetRevision()
 		thing = "a rollout of " + w.GetKind() + " " + w.GetNamespace() + "/" + w.GetName()
 	}
@@ -138,30 +141,32 @@ func (s *rolloutService) find(ctx context.Context, r *deploysv1.GetRolloutReques
 	}
 	for i := range found {
 		if found[i].ClusterUID != found[0].ClusterUID {
-			return nil, fault.New(errcode.InvalidArgument, "several clusters have %s %s/%s: name the cluster, such as %s", found[0].Kind, found[0].Namespace, found[0].Name, found[0].ClusterUID).
+			return nil, fault.New(errcode.InvalidArgument, "several clusters have %s %s/%s: name the cluster, such as %s",
+				found[0].Kind, found[0].Namespace, found[0].Name, found[0].ClusterUID).
 				With("field", "workload.cluster_uid")
 		}
 	}
 	return &found[0], nil
 }
 
-// filter reads a filter. An agent that the caller may not read has no rollouts.
+// filter converts a filter and restricts it to the agents that the caller may read.
 func (s *rolloutService) filter(ctx context.Context, f *deploysv1.RolloutFilter) (postgres.RolloutFilter, error) {
 	out := postgres.RolloutFilter{
-		Agents: s.visible(ctx), ClusterUID: f.GetClusterUid(), AgentID: f.GetAgentId(), Namespace: f.GetNamespace(), Kind: f.GetKind(), Name: f.GetName(),
+		Agents: s.visible(ctx), ClusterUID: f.GetClusterUid(), AgentID: f.GetAgentId(),
+		Namespace: f.GetNamespace(), Kind: f.GetKind(), Name: f.GetName(),
 		Labels: f.GetLabels(), Commit: f.GetCommit(), Group: f.GetGroup(), Stuck: f.GetStuck(),
 	}
 	for _, state := range f.GetStates() {
 		name, known := stateNames()[state]
 		if !known {
-			return out, fault.New(errcode.InvalidArgument, "state %s is not one that rollouts have", state).With("field", "filter.states")
+			return out, fault.New(errcode.InvalidArgument, "state %s does not exist", state).With("field", "filter.states")
 		}
 		out.States = append(out.States, name)
 	}
 	for _, change := range f.GetChanges() {
 		name, known := changeNames()[change]
 		if !known {
-			return out, fault.New(errcode.InvalidArgument, "change %s is not one that rollouts make", change).With("field", "filter.changes")
+			return out, fault.New(errcode.InvalidArgument, "change %s does not exist", change).With("field", "filter.changes")
 		}
 		out.Changes = append(out.Changes, name)
 	}
@@ -177,7 +182,7 @@ func (s *rolloutService) filter(ctx context.Context, f *deploysv1.RolloutFilter)
 			continue
 		}
 		if !at.given.IsValid() {
-			return out, fault.New(errcode.InvalidArgument, "%s is no time", field).With("field", field)
+			return out, fault.New(errcode.InvalidArgument, "%s is not a valid time", field).With("field", field)
 		}
 		*at.to = at.given.AsTime()
 	}

@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/services/deploys/sink"
 )
 
-// Sinks is what the API asks of them; a [sink.Set].
+// Sinks is the part of [sink.Set] that the API uses.
 type Sinks interface {
 	List(ctx context.Context) ([]sink.Status, error)
 	Backfill(ctx context.Context, name string, sequence uint64) error
@@ -46,7 +46,10 @@ func (s *sinkService) ListSinks(ctx context.Context, _ *connect.Request[deploysv
 }
 
 func statusMessage(s *sink.Status) *deploysv1.Sink {
-	out := &deploysv1.Sink{Name: s.Name, Type: s.Type, NextSequence: s.Next, Pending: s.Lag, Waiting: int64(s.Pending), Trouble: s.LastError}
+	out := &deploysv1.Sink{
+		Name: s.Name, Type: s.Type, NextSequence: s.Next,
+		Pending: s.Lag, Waiting: int64(s.Pending), Trouble: s.LastError,
+	}
 	if !s.LastErrorSince.IsZero() {
 		out.TroubleSince = timestamppb.New(s.LastErrorSince)
 	}
@@ -60,11 +63,11 @@ func (s *sinkService) BackfillSink(ctx context.Context, r *connect.Request[deplo
 	first := uint64(0)
 	if since := r.Msg.GetSince(); since != nil {
 		if !since.IsValid() {
-			return nil, fault.New(errcode.InvalidArgument, "since is no time").With("field", "since")
+			return nil, fault.New(errcode.InvalidArgument, "since is not a valid time").With("field", "since")
 		}
 		position, err := (&postgres.Store{}).FirstSince(ctx, s.pool, since.AsTime())
 		if postgres.Missing(err) {
-			return nil, fault.New(errcode.NotFound, "nothing was told since %s", since.AsTime())
+			return nil, fault.New(errcode.NotFound, "there is no fact since %s", since.AsTime())
 		}
 		if err != nil {
 			return nil, err
@@ -88,7 +91,7 @@ func (s *sinkService) ResendFact(ctx context.Context, r *connect.Request[deploys
 	case err != nil:
 		return nil, err
 	case fact.StreamSequence <= 0:
-		return nil, fault.New(errcode.FailedPrecondition, "fact %q is not on the stream any more", r.Msg.GetFactId())
+		return nil, fault.New(errcode.FailedPrecondition, "fact %q is no longer on the stream", r.Msg.GetFactId())
 	}
 	if err := s.sinks.Resend(ctx, r.Msg.GetSink(), uint64(fact.StreamSequence)); err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/services/deploys/history"
 )
 
-func TestNumbersAreOfTheTimeThatIsAskedFor(t *testing.T) {
+func TestStatsCoverTheRequestedPeriod(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	day := func(n int) func(*history.Rollout) {

@@ -15,22 +15,22 @@ import (
 	"lockstep.internal/services/deploys/postgres"
 )
 
-// recheck is how often a watch asks again what its caller may see.
-const recheck = 15 * time.Second
+// recheckInterval is how often a watch checks the caller's access.
+const recheckInterval = 15 * time.Second
 
-// watch is one caller's watch.
+// watch is the state of one WatchRollouts call.
 type watch struct {
 	*rolloutService
 
 	request *deploysv1.RolloutFilter
 	ended   int
 	send    func(*deploysv1.WatchRolloutsResponse) error
-	// sent is the last sequence told of each rollout.
+	// sent holds the last sent sequence of each rollout.
 	sent map[string]int64
 }
 
 func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[deploysv1.WatchRolloutsRequest], stream *connect.ServerStream[deploysv1.WatchRolloutsResponse]) error {
-	if err := plausible(r.Msg.ProtoReflect(), ""); err != nil {
+	if err := checkMessage(r.Msg.ProtoReflect(), ""); err != nil {
 		return err
 	}
 	ended := int(r.Msg.GetEnded())
@@ -43,15 +43,14 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 	if _, err := s.filter(ctx, w.request); err != nil {
 		return err
 	}
-	// The headers go out now, so that the caller knows that the watch began even where nothing is
-	// there yet.
+	// Send the headers, so that the caller knows that the watch has started.
 	if err := stream.Send(nil); err != nil {
-		return err //nolint:wrapcheck // the caller is gone
+		return err //nolint:wrapcheck // The caller disconnected.
 	}
 	if err := w.sendAll(ctx, true); err != nil {
 		return err
 	}
-	again := time.NewTicker(recheck)
+	again := time.NewTicker(recheckInterval)
 	defer again.Stop()
 	for {
 		var err error
@@ -61,7 +60,7 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 		case <-service.Draining(ctx):
 			return fault.New(errcode.Unavailable, "the server is stopping: watch again")
 		case <-again.C:
-			// A role that was given makes others visible.
+			// A new role makes further rollouts visible.
 			err = w.sendAll(ctx, false)
 		case <-changed.Changed():
 			if ids, all := changed.Take(); all {
@@ -76,8 +75,8 @@ func (s *rolloutService) WatchRollouts(ctx context.Context, r *connect.Request[d
 	}
 }
 
-// sendAll sends what runs, at first also the last ones that ended, and whatever was sent and has
-// changed.
+// sendAll sends running rollouts and changed ones among the sent. The initial call also sends the
+// last ended ones.
 func (w *watch) sendAll(ctx context.Context, initial bool) error {
 	filter, err := w.filter(ctx, w.request)
 	if err != nil {
@@ -105,7 +104,7 @@ func (w *watch) sendAll(ctx context.Context, initial bool) error {
 			return err
 		}
 	}
-	// Oldest first, as changes come.
+	// Oldest first, like changes.
 	slices.SortStableFunc(all, func(a, b history.Rollout) int { return a.StartedAt.Compare(b.StartedAt) })
 	for i := range all {
 		if err := w.sendOne(&all[i], initial); err != nil {
@@ -115,7 +114,7 @@ func (w *watch) sendAll(ctx context.Context, initial bool) error {
 	return nil
 }
 
-// every adds all rollouts that a filter selects.
+// every appends all rollouts that a filter selects.
 func (w *watch) every(ctx context.Context, filter postgres.RolloutFilter, all []history.Rollout) ([]history.Rollout, error) {
 	for page := (postgres.RolloutPage{Size: maxPageSize}); ; {
 		found, err := w.rollouts.List(ctx, filter, page)
@@ -130,7 +129,7 @@ func (w *watch) every(ctx context.Context, filter postgres.RolloutFilter, all []
 	}
 }
 
-// known are the rollouts that run as far as the caller knows.
+// known returns the ids of the sent rollouts.
 func (w *watch) known() []string {
 	ids := make([]string, 0, len(w.sent))
 	for id := range w.sent {
@@ -139,7 +138,7 @@ func (w *watch) known() []string {
 	return ids
 }
 
-// without are all states but one; of none that are named, all there are.
+// without returns the states except one. No states means all of them.
 func without(states []string, state string) []string {
 	if len(states) == 0 {
 		for _, name := range stateNames() {
@@ -149,8 +148,8 @@ func without(states []string, state string) []string {
 	return slices.DeleteFunc(slices.Clone(states), func(s string) bool { return s == state })
 }
 
-// sendChanged sends those of the rollouts that the caller watches. One that it has been sent is
-// sent once more when the filter no longer selects it, so that it is seen to leave.
+// sendChanged sends the rollouts that the caller watches. A sent rollout that the filter no longer
+// selects is sent once more, so that the caller sees the change.
 func (w *watch) sendChanged(ctx context.Context, ids []string) error {
 	filter, err := w.filter(ctx, w.request)
 	if err != nil {
@@ -187,8 +186,8 @@ func (w *watch) sendOne(r *history.Rollout, initial bool) error {
 		return nil
 	}
 	w.sent[r.ID] = r.LastSequence
-	if len(w.sent) > maxRemembered {
-		// What has ended is heard of once more at most, when it has drained.
+	if len(w.sent) > maxSent {
+		// Forget any other rollout. At worst it is sent once more.
 		for id := range w.sent {
 			if id != r.ID {
 				delete(w.sent, id)
@@ -199,5 +198,5 @@ func (w *watch) sendOne(r *history.Rollout, initial bool) error {
 	return w.send(&deploysv1.WatchRolloutsResponse{Rollout: rolloutMessage(r), Initial: initial})
 }
 
-// maxRemembered bounds what a watch remembers to have sent.
-const maxRemembered = 10_000
+// maxSent bounds the entries of watch.sent.
+const maxSent = 10_000

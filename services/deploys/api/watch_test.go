@@ -50,7 +50,7 @@ func over(r history.Rollout) history.Rollout {
 	return r
 }
 
-func TestAWatchTellsWhatRunsAndThenEveryChange(t *testing.T) {
+func TestWatchStreamsRunningRolloutsAndChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, done, others := b.rollout(agent), b.rollout(agent), b.rollout(otherAgent)
@@ -75,7 +75,7 @@ func TestAWatchTellsWhatRunsAndThenEveryChange(t *testing.T) {
 	require.Equal(t, done.ID, with.next().GetRollout().GetId())
 }
 
-func TestAWatchEndsWhenTheServerStops(t *testing.T) {
+func TestWatchEndsWhenTheServerStops(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := b.rollout(agent)
@@ -87,7 +87,7 @@ func TestAWatchEndsWhenTheServerStops(t *testing.T) {
 	idle.ends(errcode.Unavailable)
 }
 
-func TestAWatchEndsWithTheAccessOfItsCaller(t *testing.T) {
+func TestWatchEndsWithTheAccessOfItsCaller(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		user  int64
@@ -111,7 +111,7 @@ func TestAWatchEndsWithTheAccessOfItsCaller(t *testing.T) {
 	}
 }
 
-func TestAWatchShowsNothingMoreOfAProjectThatItsCallerHasLeft(t *testing.T) {
+func TestWatchHidesProjectsThatTheCallerLeft(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.book.write(func() { b.book.reads[reader] = []int64{agent, otherAgent} })
@@ -127,7 +127,7 @@ func TestAWatchShowsNothingMoreOfAProjectThatItsCallerHasLeft(t *testing.T) {
 
 // A connection of the listener that breaks loses notifications: what changed meanwhile is told when
 // it is back.
-func TestAWatchMissesNothingWhileTheDatabaseIsAway(t *testing.T) {
+func TestWatchMissesNothingWhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	r := b.rollout(agent)

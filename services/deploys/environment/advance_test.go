@@ -110,7 +110,7 @@ func (p *preview) said() []string {
 	return said
 }
 
-func TestAnEnvironment(t *testing.T) {
+func TestEnvironmentFacts(t *testing.T) {
 	t.Parallel()
 	const running, completed, failed = rollout.Running, rollout.Completed, rollout.Failed
 	size := []string{environment.AnnotationSize + "=2"}
@@ -285,7 +285,7 @@ func TestAnEnvironment(t *testing.T) {
 	}
 }
 
-func TestAFactOfAnEnvironmentTellsOfItsMembers(t *testing.T) {
+func TestFactListsTheMembers(t *testing.T) {
 	t.Parallel()
 	p := newPreview(t, environment.AnnotationSize+"=1", environment.AnnotationURL+"=https://pr-1.example.com")
 	p.hear("api", rollout.Running, "c1", "a:1", "")
@@ -313,7 +313,7 @@ func workload(annotations map[string]string, template string) *events.ObservedWo
 	}
 }
 
-func TestAWorkloadBelongsToAnEnvironmentByItsLabel(t *testing.T) {
+func TestLabelGroupsWorkloads(t *testing.T) {
 	t.Parallel()
 	key := rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "daemonset", Name: "api"}
 	rules := environment.Rules{}

@@ -16,22 +16,22 @@ import (
 	"lockstep.internal/services/deploys/sink/sinktest"
 )
 
-func TestALimiterNeverLetsMoreThroughThanItsLimitsTogether(t *testing.T) {
+func TestLimiterEnforcesAllLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const window = time.Minute
 		l := sink.NewLimiter(sink.Limit{Count: 20, Window: window, Burst: 100}).Within(sink.Limit{Count: 30, Window: 2 * window})
-		gate := sinktest.Gate{Windows: []sinktest.Window{{Count: 20, Length: window}, {Count: 30, Length: 2 * window}}}
+		server := sinktest.RateLimiter{Windows: []sinktest.Window{{Count: 20, Length: window}, {Count: 30, Length: 2 * window}}}
 		for range 500 {
 			require.NoError(t, l.Wait(t.Context()))
-			gate.Enter()
+			server.Allow()
 		}
-		refused, _ := gate.Refused()
+		refused, _ := server.Refused()
 		require.Zero(t, refused)
 	})
 }
 
-func TestAPauseHoldsEveryoneBack(t *testing.T) {
+func TestPauseBlocksAllRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const pause = 200 * time.Millisecond
@@ -54,7 +54,7 @@ func TestAPauseHoldsEveryoneBack(t *testing.T) {
 	})
 }
 
-func TestAwaitCountsNothing(t *testing.T) {
+func TestAwaitDoesNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := sink.NewLimiter(sink.Limit{Count: 1, Window: time.Hour})
@@ -83,7 +83,7 @@ func TestPublicAddresses(t *testing.T) {
 }
 
 // A public-looking name, or a redirect, leads to a private address: what counts is what is dialled.
-func TestWhatIsDialledIsLookedAtAfterResolutionAndRedirects(t *testing.T) {
+func TestAddressIsCheckedAfterResolutionAndRedirects(t *testing.T) {
 	t.Parallel()
 	reached := 0
 	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
@@ -108,7 +108,7 @@ func TestWhatIsDialledIsLookedAtAfterResolutionAndRedirects(t *testing.T) {
 	require.Len(t, sink.NetworkConfig{AllowNetworks: []string{"x", "10.0.0.0/8"}}.Validate(), 1)
 }
 
-func TestRetryAfterIsReadInBothForms(t *testing.T) {
+func TestRetryAfterIsParsedInBothForms(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Duration{

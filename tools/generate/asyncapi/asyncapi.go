@@ -29,7 +29,7 @@ percent-encoded. Time is UTC and says nothing about order; the position on the s
 func Generate(c catalog.Catalog, examples fs.FS) ([]byte, error) {
 	d := spec{
 		AsyncAPI: "3.0.0",
-		// The layout of this document; every event type carries its own version in its name.
+		// The version of the layout. Every event type has its own version.
 		Info:               info{Title: "Lockstep events", Version: "1", Description: about},
 		DefaultContentType: event.MediaType,
 		Channels:           map[string]channel{},
@@ -65,8 +65,8 @@ func Generate(c catalog.Catalog, examples fs.FS) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// addStream adds the channels of a stream that no event names: copies of another stream, facts that
-// a sink is to deliver again, and dead letters.
+// addStream adds the channels of a stream without event types of its own: copies of another stream,
+// requests to resend a fact to a sink, and dead letters.
 func (d *spec) addStream(s topology.Stream, c catalog.Catalog) error {
 	for _, e := range c.Events {
 		if s.CopyOf != "" && e.Stream.Family == s.CopyOf {
@@ -96,7 +96,7 @@ func (d *spec) addStream(s topology.Stream, c catalog.Catalog) error {
 	return fmt.Errorf("AsyncAPI document: stream %s: no event type rides on it: give one the %s of family %q", s.Name, catalog.SubjectKeyword, s.Family)
 }
 
-// add puts a message on the channel of a subject, which is made when it is not there.
+// add adds a message to the channel of a subject, and creates the channel if necessary.
 func (d *spec) add(s topology.Stream, subject, title string) error {
 	id := channelID(subject)
 	address := topology.Root + ".{cell}." + subject
@@ -148,7 +148,7 @@ func channelID(subject string) string {
 	return id.String()
 }
 
-// keeps says how long a stream keeps what.
+// keeps describes the retention of a stream.
 func keeps(s topology.Stream) string {
 	what, howLong := "every message", "until space is needed"
 	if s.LastPerSubject {

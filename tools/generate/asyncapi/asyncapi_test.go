@@ -62,7 +62,7 @@ func officialSchema(t *testing.T) *jsonschema.Schema {
 	return schema
 }
 
-func TestTheDocumentIsAsyncAPI(t *testing.T) {
+func TestDocumentIsValidAsyncAPI(t *testing.T) {
 	t.Parallel()
 	schema := officialSchema(t)
 	_, doc := generate(t)
@@ -92,7 +92,7 @@ func at(t *testing.T, doc map[string]any, path ...string) map[string]any {
 
 // What a schema cannot say: that references lead somewhere, and that parameters are those of the
 // address.
-func TestTheDocumentHangsTogether(t *testing.T) {
+func TestReferencesAndParametersResolve(t *testing.T) {
 	t.Parallel()
 	_, doc := generate(t)
 	var references []string
@@ -133,7 +133,7 @@ func TestTheDocumentHangsTogether(t *testing.T) {
 	}
 }
 
-func TestEveryStreamAndEveryTypeIsThere(t *testing.T) {
+func TestEveryStreamAndTypeIsDescribed(t *testing.T) {
 	t.Parallel()
 	raw, doc := generate(t)
 	for _, s := range topology.Streams() {
@@ -154,7 +154,7 @@ func TestEveryStreamAndEveryTypeIsThere(t *testing.T) {
 }
 
 // The headers that every example has are those that the document promises.
-func TestExamplesKeepThePromiseOfTheirHeaders(t *testing.T) {
+func TestExamplesHaveTheDescribedHeaders(t *testing.T) {
 	t.Parallel()
 	_, doc := generate(t)
 	compiler := jsonschema.NewCompiler()
@@ -177,7 +177,7 @@ func TestExamplesKeepThePromiseOfTheirHeaders(t *testing.T) {
 	}
 }
 
-func TestGenerateRefuses(t *testing.T) {
+func TestGenerateRefusesInvalidInput(t *testing.T) {
 	t.Parallel()
 	c := load(t)
 	name := c.Events[0].Name + ".json"

@@ -17,7 +17,7 @@ const (
 	deadMessage       = "DeadMessage"
 )
 
-// headersSchema is what every event's headers are.
+// headersSchema is the schema of the headers of every event.
 func headersSchema() map[string]any {
 	text := func(description string) map[string]any {
 		return map[string]any{"type": "string", "minLength": 1, "description": description}
@@ -65,8 +65,7 @@ func newMessage(e catalog.Event, examples fs.FS) (message, error) {
 	}, nil
 }
 
-// newCDEvent is a fact as it travels: as the customData of a CDEvent, whose type the fact's own is
-// not.
+// newCDEvent returns the schema of a fact as the customData of a CDEvent.
 func newCDEvent(e catalog.Event, sample example) message {
 	text := func(description string) map[string]any {
 		return map[string]any{"type": "string", "description": description}
@@ -108,7 +107,7 @@ func newCDEvent(e catalog.Event, sample example) message {
 	}
 }
 
-// cdeventsVersion is what facts are written in.
+// cdeventsVersion is the version of CDEvents of facts.
 const cdeventsVersion = "0.5.1"
 
 const cdeventSummary = `A fact about a rollout, a scaling, a workload or an environment, as a CDEvent 0.5.1; its customData is the fact whole. The subject's last token is the fact.
@@ -120,7 +119,7 @@ A subscriber that was let in by lockstep subscriber create reads its own durable
 has the headers Nats-Stream and Nats-Sequence: where it is on the stream. Facts of one workload are in order, numbered by sequence, and on the stream once.
 `
 
-// newExample turns the structured example of a type into what travels: headers and payload.
+// newExample converts the structured example of a type to headers and payload.
 func newExample(e catalog.Event, examples fs.FS) (example, error) {
 	name := e.Name + ".json"
 	raw, err := fs.ReadFile(examples, name)
@@ -142,7 +141,7 @@ func newExample(e catalog.Event, examples fs.FS) (example, error) {
 	for key, values := range msg.Header {
 		sample.Headers[key] = values[0]
 	}
-	// JSON is YAML, which tells whole numbers from others.
+	// Parse as YAML, which distinguishes integers from other numbers.
 	if err := yaml.Unmarshal(msg.Data, &sample.Payload); err != nil {
 		return example{}, fmt.Errorf("schemas/examples/%s: %w", name, err)
 	}

@@ -1,11 +1,11 @@
 package asyncapi
 
-// The part of the AsyncAPI 3.0 object model that is used, in the order in which it is written.
+// The used part of the AsyncAPI 3.0 object model, in the order of the output.
 
 type spec struct {
 	AsyncAPI           string               `yaml:"asyncapi"`
 	Info               info                 `yaml:"info"`
-	DefaultContentType string               `yaml:"defaultContentType"` //nolint:tagliatelle // AsyncAPI spells it so.
+	DefaultContentType string               `yaml:"defaultContentType"` //nolint:tagliatelle // As in AsyncAPI.
 	Channels           map[string]channel   `yaml:"channels"`
 	Operations         map[string]operation `yaml:"operations"`
 	Components         components           `yaml:"components"`
@@ -23,7 +23,7 @@ type channel struct {
 	Parameters  map[string]reference `yaml:"parameters"`
 	Messages    map[string]reference `yaml:"messages"`
 	Tags        []tag                `yaml:"tags"`
-	Stream      stream               `yaml:"x-lockstep-stream"` //nolint:tagliatelle // Extensions are spelled so.
+	Stream      stream               `yaml:"x-lockstep-stream"` //nolint:tagliatelle // As in AsyncAPI.
 }
 
 type stream struct {
@@ -58,7 +58,7 @@ type message struct {
 	Name        string    `yaml:"name"`
 	Title       string    `yaml:"title"`
 	Summary     string    `yaml:"summary"`
-	ContentType string    `yaml:"contentType,omitempty"` //nolint:tagliatelle // AsyncAPI spells it so.
+	ContentType string    `yaml:"contentType,omitempty"` //nolint:tagliatelle // As in AsyncAPI.
 	Headers     any       `yaml:"headers"`
 	Payload     any       `yaml:"payload"`
 	Examples    []example `yaml:"examples,omitempty"`

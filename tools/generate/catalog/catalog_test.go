@@ -70,7 +70,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-func TestLoadRefusesFilesThatDoNotFit(t *testing.T) {
+func TestLoadRefusesInvalidFiles(t *testing.T) {
 	t.Parallel()
 	rename := func(name string) fstest.MapFS {
 		base := strings.TrimSuffix(name, ".schema.json")
@@ -92,7 +92,7 @@ func TestLoadRefusesFilesThatDoNotFit(t *testing.T) {
 }
 
 // The subjects that the schemas name are those that the topology builds.
-func TestSubjectsAreThoseOfTheTopology(t *testing.T) {
+func TestSubjectsMatchTheTopology(t *testing.T) {
 	t.Parallel()
 	const cell = topology.Cell("{cell}")
 	// One value for each parameter.

@@ -11,17 +11,17 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-// Break is one way in which the schemas break their users.
+// Break is one incompatible change.
 type Break struct {
-	// Event is the type's short name, such as observed.pod.v1.
+	// Event is the short name of the type, such as observed.pod.v1.
 	Event string
-	// Pointer to the field, such as /containers/items/name; "/" for the event as a whole.
+	// Pointer to the field, such as /containers/items/name; "/" for the event itself.
 	Pointer string
 	// What changed, such as "type string became integer".
 	What string
 }
 
-// String is the whole sentence, with the consequence and the way out.
+// String returns the change, its consequence and the alternative.
 func (b Break) String() string {
 	family, version := cutVersion(b.Event)
 	return fmt.Sprintf("%s: %s: %s: consumers of v%d would break; add %s.v%d instead", b.Event, b.Pointer, b.What, version, family, version+1)
@@ -41,8 +41,8 @@ func cutVersion(name string) (string, int) {
 	return strings.TrimSuffix(name, match[0]), version
 }
 
-// Check compares every released event type with today's schemas, and returns the breaks sorted by
-// event; none means that everyone can go on.
+// Check compares every released event type with the present schemas and returns the incompatible
+// changes, sorted by event.
 func Check(released, current document.Set) []Break {
 	var breaks []Break
 	for _, file := range released.Names() {
@@ -67,12 +67,12 @@ const (
 	maxSteps = 10_000
 )
 
-// comparison of one event.
+// comparison compares one event.
 type comparison struct {
 	event  string
 	breaks []Break
-	// within holds the pairs of references being compared, so that a schema that contains itself is
-	// compared once.
+	// within holds the pairs of references in progress, so that a recursive schema is compared
+	// once.
 	within map[string]bool
 	steps  int
 }
@@ -94,7 +94,7 @@ func (c *comparison) subject(old, now document.Node) {
 	}
 }
 
-// schema compares one schema with what it became.
+// schema compares an old schema with the new one.
 func (c *comparison) schema(pointer string, old, now document.Node) {
 	if c.steps++; c.steps > maxSteps || strings.Count(pointer, "/") > maxDepth {
 		c.sayf("", "the schema is too large or too deep to be compared")
@@ -125,8 +125,7 @@ func (c *comparison) schema(pointer string, old, now document.Node) {
 
 func reference(n document.Node) string { return n.File() + ":" + n.At("$ref").Text() }
 
-// types tells whether the value is still of the same type; if not, nothing else about it is worth
-// telling.
+// types reports whether the type is unchanged. Otherwise nothing else is compared.
 func (c *comparison) types(pointer string, old, now document.Node) bool {
 	if before, after := literal(old.At("type")), literal(now.At("type")); before != after {
 		c.sayf(pointer, "type %s became %s", before, after)
@@ -141,7 +140,7 @@ func (c *comparison) types(pointer string, old, now document.Node) bool {
 	return true
 }
 
-// fields compares which fields there are and which of them may be relied on.
+// fields compares the fields and which of them are required.
 func (c *comparison) fields(pointer string, old, now document.Node) {
 	before, after := old.At("properties"), now.At("properties")
 	for _, name := range before.Keys() {
@@ -174,7 +173,7 @@ func (c *comparison) fields(pointer string, old, now document.Node) {
 	}
 }
 
-// children compares the schemas below: fields, items, and the values of maps.
+// children compares the schemas of fields, items and map values.
 func (c *comparison) children(pointer string, old, now document.Node) {
 	before, after := old.At("properties"), now.At("properties")
 	for _, name := range before.Keys() {

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-// literal is a value as JSON; what is not there is "nothing".
+// literal returns a value as JSON, or "nothing".
 func literal(n document.Node) string {
 	if n.Value == nil {
 		return "nothing"
@@ -25,8 +25,7 @@ func literal(n document.Node) string {
 	return string(raw)
 }
 
-// values compares which values a field may have: enum, const, and the known values of a field that
-// may gain more.
+// values compares the allowed values of a field: enum, const and known values.
 func (c *comparison) values(pointer string, old, now document.Node) {
 	if before, after := literal(old.At("const")), literal(now.At("const")); before != after {
 		c.sayf(pointer, "const %s became %s", before, after)
@@ -71,7 +70,7 @@ func without(all, some []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
 }
 
-// constraints compares the bounds of a value: they may be loosened, not tightened.
+// constraints compares the bounds of a value. They may be loosened, not tightened.
 func (c *comparison) constraints(pointer string, old, now document.Node) {
 	for _, key := range []string{"minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum"} {
 		c.bound(pointer, key, old.At(key), now.At(key), func(before, after *big.Rat) bool { return after.Cmp(before) > 0 })
@@ -79,8 +78,7 @@ func (c *comparison) constraints(pointer string, old, now document.Node) {
 	for _, key := range []string{"maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum"} {
 		c.bound(pointer, key, old.At(key), now.At(key), func(before, after *big.Rat) bool { return after.Cmp(before) < 0 })
 	}
-	// Whether one pattern allows all that another does cannot be told, nor need it: only leaving it
-	// away is a loosening for sure.
+	// Patterns cannot be compared, so only the removal of one is a loosening.
 	for _, key := range []string{"pattern", "multipleOf", "uniqueItems"} {
 		if before, after := literal(old.At(key)), literal(now.At(key)); before != after && after != "nothing" && after != "false" {
 			c.sayf(pointer, "%s %s became %s", key, before, after)
@@ -94,7 +92,7 @@ func (c *comparison) bound(pointer, key string, old, now document.Node, tightene
 		return
 	}
 	before := number(old)
-	// A length below zero is impossible, so that a minimum of zero says nothing.
+	// A length is never below zero, so a minimum of zero is no constraint.
 	if before == nil && strings.HasPrefix(key, "min") && key != "minimum" {
 		before = new(big.Rat)
 	}
@@ -103,7 +101,7 @@ func (c *comparison) bound(pointer, key string, old, now document.Node, tightene
 	}
 }
 
-// maxDigits of a bound; a number with a larger exponent would take for ever to compare.
+// maxDigits bounds the digits of a bound. Comparing larger exponents would take too long.
 const maxDigits = 64
 
 func number(n document.Node) *big.Rat {

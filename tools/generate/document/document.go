@@ -1,8 +1,7 @@
-// Package document reads JSON Schemas as documents: files that refer to each other.
+// Package document reads JSON Schemas as documents with references to each other.
 //
-// A [Set] is what one folder holds; a [Node] is one schema in it, found by name or by following
-// $ref. Nothing here knows what keywords mean, and nothing panics on a document that is no schema:
-// what is not there is empty.
+// A [Set] holds the schemas of one folder, a [Node] is one schema or value in it. The package does
+// not know the meaning of keywords and never panics: an absent value is an empty node.
 package document
 
 import (
@@ -20,7 +19,7 @@ import (
 // Suffix of the name of every schema file.
 const Suffix = ".schema.json"
 
-// maxHops ends a circle of references.
+// maxHops detects a cycle of references.
 const maxHops = 32
 
 // Set is the schemas of one folder by file name.
@@ -29,7 +28,7 @@ type Set struct {
 	roots map[string]any
 }
 
-// Read reads every schema file of a folder. All files that are no JSON are named in the error.
+// Read reads every schema file of a folder. The error names all invalid files.
 func Read(dir fs.FS) (Set, error) {
 	names, err := fs.Glob(dir, "*"+Suffix)
 	if err != nil {
@@ -44,14 +43,14 @@ func Read(dir fs.FS) (Set, error) {
 	return New(files)
 }
 
-// New makes a set of files that are already read.
+// New returns the set of files that were read before.
 func New(files map[string][]byte) (Set, error) {
 	s := Set{raw: files, roots: make(map[string]any, len(files))}
 	var faults []error
 	for _, name := range s.Names() {
 		root, err := decode(files[name])
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: is no JSON: %w", name, err))
+			faults = append(faults, fmt.Errorf("%s: is not JSON: %w", name, err))
 		}
 		s.roots[name] = root
 	}
@@ -63,15 +62,15 @@ func decode(raw []byte) (any, error) {
 	decoder.UseNumber()
 	var value any
 	if err := decoder.Decode(&value); err != nil {
-		return nil, err //nolint:wrapcheck // New names the file.
+		return nil, err //nolint:wrapcheck // Wrapped by New.
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the document")
+		return nil, errors.New("a second value follows the document")
 	}
 	return value, nil
 }
 
-// Names of the files, sorted.
+// Names returns the names of the files, sorted.
 func (s Set) Names() []string {
 	names := make([]string, 0, len(s.raw))
 	for name := range s.raw {
@@ -81,38 +80,38 @@ func (s Set) Names() []string {
 	return names
 }
 
-// Raw is a file as it is written.
+// Raw returns the content of a file.
 func (s Set) Raw(name string) []byte { return s.raw[name] }
 
-// Root is the schema that a file is; an empty node when there is no such file.
+// Root returns the schema of a file, or an empty node.
 func (s Set) Root(name string) Node { return Node{set: &s, file: name, Value: s.roots[name]} }
 
-// Node is one schema, or any other value of a document.
+// Node is a schema or another value of a document.
 type Node struct {
 	set   *Set
 	file  string
 	Value any
 }
 
-// File that the node is in.
+// File returns the file of the node.
 func (n Node) File() string { return n.file }
 
-// Object is the node's members, nil when it is no object.
+// Object returns the members of an object, or nil.
 func (n Node) Object() map[string]any {
 	object, _ := n.Value.(map[string]any)
 	return object
 }
 
-// Has tells whether a member is there.
+// Has reports whether a member exists.
 func (n Node) Has(key string) bool {
 	_, ok := n.Object()[key]
 	return ok
 }
 
-// At is the member of an object, an empty node when it is not there.
+// At returns a member of an object, or an empty node.
 func (n Node) At(key string) Node { return Node{set: n.set, file: n.file, Value: n.Object()[key]} }
 
-// Keys of an object, sorted.
+// Keys returns the names of the members, sorted.
 func (n Node) Keys() []string {
 	keys := make([]string, 0, len(n.Object()))
 	for key := range n.Object() {
@@ -122,13 +121,13 @@ func (n Node) Keys() []string {
 	return keys
 }
 
-// Text is a string, "" when the node is none.
+// Text returns a string, or "" for another value.
 func (n Node) Text() string {
 	text, _ := n.Value.(string)
 	return text
 }
 
-// Texts are the strings of an array; others are left out.
+// Texts returns the strings of an array.
 func (n Node) Texts() []string {
 	array, _ := n.Value.([]any)
 	texts := make([]string, 0, len(array))
@@ -140,8 +139,8 @@ func (n Node) Texts() []string {
 	return texts
 }
 
-// Resolve follows $ref until there is none. What stands beside a $ref says nothing about values
-// here: the catalog allows only a description there.
+// Resolve follows $ref to the last schema. It ignores keywords beside $ref; the catalog allows only
+// a description there.
 func (n Node) Resolve() (Node, error) {
 	for range maxHops {
 		if !n.Has("$ref") {
@@ -153,10 +152,10 @@ func (n Node) Resolve() (Node, error) {
 		}
 		n = next
 	}
-	return Node{}, fmt.Errorf("%s: references go in a circle", n.file)
+	return Node{}, fmt.Errorf("%s: references form a cycle", n.file)
 }
 
-// follow understands #/a/b, file.schema.json#/a/b and the same with any base before the file name.
+// follow resolves #/a/b and file.schema.json#/a/b, with any base URL.
 func (n Node) follow(ref string) (Node, error) {
 	address, pointer, _ := strings.Cut(ref, "#")
 	file := n.file
@@ -164,7 +163,7 @@ func (n Node) follow(ref string) (Node, error) {
 		file = path.Base(address)
 	}
 	if n.set == nil || n.set.raw[file] == nil {
-		return Node{}, fmt.Errorf("%s: $ref %q: there is no file %s", n.file, ref, file)
+		return Node{}, fmt.Errorf("%s: $ref %q: file %s does not exist", n.file, ref, file)
 	}
 	at := n.set.Root(file)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {

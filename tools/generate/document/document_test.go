@@ -9,13 +9,13 @@ import (
 	"lockstep.internal/tools/generate/document"
 )
 
-func TestReadNamesEveryFileThatIsNoJSON(t *testing.T) {
+func TestReadNamesEveryInvalidFile(t *testing.T) {
 	t.Parallel()
 	_, err := document.Read(fstest.MapFS{
 		"a.schema.json": {Data: []byte(`{`)}, "b.schema.json": {Data: []byte(`{} {}`)}, "c.schema.json": {Data: []byte(`{}`)}, "README.md": {Data: []byte(`no`)},
 	})
-	require.ErrorContains(t, err, "a.schema.json: is no JSON: unexpected EOF")
-	require.ErrorContains(t, err, "b.schema.json: is no JSON: something follows the document")
+	require.ErrorContains(t, err, "a.schema.json: is not JSON: unexpected EOF")
+	require.ErrorContains(t, err, "b.schema.json: is not JSON: a second value follows the document")
 	require.NotContains(t, err.Error(), "c.schema.json")
 }
 
@@ -36,8 +36,8 @@ func TestResolveFollowsReferences(t *testing.T) {
 	}
 	for ref, want := range map[string]string{
 		"#/$defs/None":              `$ref "#/$defs/None": n.schema.json has no /$defs/None`,
-		"c.schema.json#/":           `there is no file c.schema.json`,
-		"a.schema.json#/$defs/Loop": "references go in a circle",
+		"c.schema.json#/":           `file c.schema.json`,
+		"a.schema.json#/$defs/Loop": "references form a cycle",
 	} {
 		_, err := node(t, s, ref).Resolve()
 		require.ErrorContains(t, err, want)

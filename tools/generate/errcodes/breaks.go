@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Breaks says, one sentence each, which promises of a released registry another one breaks: a code
-// is never renamed or reused, and never changes what it is on HTTP, on Connect and as an exit
-// status. A new code is no break; descriptions are free.
+// Breaks returns a sentence for each incompatible change of a released registry. A code keeps its
+// name, HTTP status, Connect code and exit status. A new code and another description are
+// compatible.
 func Breaks(released, current []byte) ([]string, error) {
 	old, err := parse(released)
 	if err != nil {

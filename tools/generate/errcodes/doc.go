@@ -1,5 +1,4 @@
 // Package errcodes turns the registry of error codes, schemas/errors.json, into its Go table.
 //
-// It refuses a registry that breaks its own rules (see registry.go), naming every fault, so that
-// the table can be used without checks.
+// The error for an invalid registry names every broken rule (see registry.go).
 package errcodes

@@ -41,7 +41,7 @@ func TestParseNamesEveryBrokenRule(t *testing.T) {
 	}
 }
 
-func TestGenerateWritesWhatTheRegistrySays(t *testing.T) {
+func TestGenerateRendersTheRegistry(t *testing.T) {
 	t.Parallel()
 	source, err := Generate([]byte(`{"about":"x","errors":[{"code":"not_found","http":404,"connect":"not_found","exit":5,"description":"It does not exist."}]}`))
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package golden makes sure that every event that was ever released can still be read.
+// Package golden checks that every released event can still be decoded.
 //
-// [Faults] validates events on disk against schemas on disk, for the check before anything is
-// generated. The package's tests go on from there with what is generated: the registry's Validate,
-// the Go types, and NATS and back.
+// [Faults] validates events on disk with a schema library, before anything is generated. The tests
+// of the package do the same with the generated decoders, and send the events through NATS.
 package golden

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/tools/generate/golden"
 )
 
-func TestFaultsNamesWhatIsWrong(t *testing.T) {
+func TestFaultsNameEveryFault(t *testing.T) {
 	t.Parallel()
 	schemas, err := document.New(map[string][]byte{
 		"observed.tick.v1.schema.json": []byte(`{"type":"object","required":["at"],"properties":{"at":{"type":"string","format":"date-time"}}}`),

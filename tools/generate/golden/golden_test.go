@@ -29,7 +29,7 @@ func every(t *testing.T) []string {
 	return append(released, examples...)
 }
 
-func TestEveryEventEverReleasedCanStillBeRead(t *testing.T) {
+func TestGoldenEventsCanBeDecoded(t *testing.T) {
 	t.Parallel()
 	for _, file := range every(t) {
 		t.Run(strings.TrimPrefix(filepath.ToSlash(file), schemas+"/"), func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestEveryEventEverReleasedCanStillBeRead(t *testing.T) {
 	}
 }
 
-func TestEveryReleaseKnewEachOfItsTypes(t *testing.T) {
+func TestReleaseHasAGoldenEventOfEachType(t *testing.T) {
 	t.Parallel()
 	version, err := os.ReadFile(schemas + "/released/VERSION")
 	require.NoError(t, err)

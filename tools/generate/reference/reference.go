@@ -1,4 +1,5 @@
-// Package reference writes the event reference: one Markdown page for people who subscribe to events.
+// Package reference writes the event reference: one Markdown page for people who subscribe to
+// events.
 package reference
 
 import (
@@ -22,8 +23,8 @@ data is the payload. Subjects begin with ` + "`lockstep.<cell>.`" + `. [schemas/
 same for programs.
 `
 
-// Events returns the page: one section for each stream, with its event types and their top-level fields. It returns an error
-// for a reference that leads nowhere.
+// Events returns the page: one section for each stream, with its event types and their top-level
+// fields. It returns an error for a reference that leads nowhere.
 func Events(c catalog.Catalog) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteString(header)

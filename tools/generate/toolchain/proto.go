@@ -29,18 +29,17 @@ func (t Tools) Proto(ctx context.Context, schemas, prefix string) (tree.Tree, er
 	return files, nil
 }
 
-// LintProto says, one sentence each, where the API's definition breaks a rule of buf.yaml.
+// LintProto returns a sentence for each broken rule of buf.yaml.
 func (t Tools) LintProto(ctx context.Context, schemas string) ([]string, error) {
 	return t.findings(ctx, schemas, "lint")
 }
 
-// BreakingProto says, one sentence each, where the API's definition breaks its callers, compared
-// with a folder of released ones.
+// BreakingProto returns a sentence for each incompatible change since the released API.
 func (t Tools) BreakingProto(ctx context.Context, schemas, released string) ([]string, error) {
 	return t.findings(ctx, schemas, "breaking", "proto", "--against", released)
 }
 
-// findings runs buf, which ends with 100 when it has found something.
+// findings runs buf, which exits with 100 if it has findings.
 func (t Tools) findings(ctx context.Context, dir string, args ...string) ([]string, error) {
 	out, err := t.run(ctx, dir, "buf", args...)
 	var exit interface{ ExitCode() int }

@@ -1,9 +1,9 @@
 // Package toolchain runs the code generators at their pinned versions.
 //
-// The module tools/generate/pinned names them; their programs live in the repository's bin folder,
-// which is not committed. [Open] looks at the version each program was built from and builds all of
-// them anew when one is missing or another version, which takes minutes on a machine that has never
-// built them and needs the module proxy; everything else works offline.
+// The module tools/generate/pinned names the versions. The programs are in the bin folder of the
+// repository, which is not committed. [Open] compares the versions and builds the programs if one
+// is missing or has another version. The first build takes minutes and needs the module proxy;
+// everything else works offline.
 package toolchain
 
 import (
@@ -27,8 +27,7 @@ type Tools struct {
 	bin string
 }
 
-// Open finds the tools in bin or installs them there, telling on progress what takes long. The
-// repository's root holds tools/generate/pinned.
+// Open returns the tools in bin. It builds them if necessary and reports long steps on progress.
 func Open(ctx context.Context, root, bin string, progress io.Writer) (Tools, error) {
 	pinned := filepath.Join(root, "tools", "generate", "pinned")
 	wanted, err := pins(filepath.Join(pinned, "go.mod"))
@@ -55,7 +54,7 @@ func Open(ctx context.Context, root, bin string, progress io.Writer) (Tools, err
 	return Tools{bin: bin}, nil
 }
 
-// pins maps each tool's package to the version of its module.
+// pins returns the module version of each tool by package.
 func pins(file string) (map[string]string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -90,8 +89,7 @@ func programName(command string) string {
 	return path.Base(path.Dir(command))
 }
 
-// built is the version of the module that a program was built from, "" when it is no program of
-// that command.
+// built returns the module version of a program, or "" if it is not a build of the command.
 func built(program, command string) string {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil || info.Path != command {
@@ -100,11 +98,11 @@ func built(program, command string) string {
 	return info.Main.Version
 }
 
-// run runs a tool in a folder and returns what it printed, which is also in the error.
+// run runs a tool in a folder and returns its output. The error also has the output.
 func (t Tools) run(ctx context.Context, dir, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(t.bin, program), args...) //nolint:gosec // A pinned tool with arguments of ours.
 	cmd.Dir = dir
-	// buf.gen.yaml names the plugins alone, so that they are found in bin wherever it is.
+	// buf.gen.yaml names the plugins without a path, so PATH must contain bin.
 	cmd.Env = append(os.Environ(), "PATH="+t.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -35,7 +35,7 @@ func TestOpenReadsThePins(t *testing.T) {
 }
 
 // A program of another version, or something that is no program, is not taken for the tool.
-func TestOpenBuildsWhatIsNotThePinnedVersion(t *testing.T) {
+func TestOpenBuildsToolsOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	pinned := filepath.Join(root, "tools", "generate", "pinned")

@@ -1,8 +1,8 @@
 // Package tree compares and writes generated files.
 //
-// A [Tree] is what a part of the repository must hold; [Tree.Differences] says in sentences where
-// the disk differs, [Tree.Write] makes it so. Both know which folders belong to the generator
-// alone: a file there that is not in the tree is left over from something that is gone.
+// A [Tree] holds the expected files. [Tree.Differences] compares them with the disk, [Tree.Write]
+// writes them. A folder may belong to the generator alone; then a file that is not in the tree is
+// removed.
 package tree
 
 import (
@@ -16,7 +16,7 @@ import (
 	"slices"
 )
 
-// Tree is generated files by their slash-separated path below the repository's root.
+// Tree holds generated files by slash-separated path below the root of the repository.
 type Tree map[string][]byte
 
 // ReadDir adds every file below a folder on disk, at the same path below prefix.
@@ -42,8 +42,8 @@ func (t Tree) ReadDir(dir, prefix string) error {
 	return nil
 }
 
-// Differences says, one sentence each, what on disk is not as the tree has it. Owned folders hold
-// nothing but what is in the tree.
+// Differences returns a sentence for each difference between the tree and the disk, and for each
+// further file in the owned folders.
 func (t Tree) Differences(root string, owned []string) ([]string, error) {
 	var sentences []string
 	for _, path := range slices.Sorted(maps.Keys(t)) {
@@ -54,7 +54,7 @@ func (t Tree) Differences(root string, owned []string) ([]string, error) {
 		case err != nil:
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		case !bytes.Equal(current, t[path]):
-			sentences = append(sentences, path+": is not what its source says: run make generate")
+			sentences = append(sentences, path+": is stale: run make generate")
 		}
 	}
 	left, err := t.leftovers(root, owned)
@@ -62,12 +62,13 @@ func (t Tree) Differences(root string, owned []string) ([]string, error) {
 		return nil, err
 	}
 	for _, path := range left {
-		sentences = append(sentences, path+": is generated from nothing any more: run make generate")
+		sentences = append(sentences, path+": has no source any more: run make generate")
 	}
 	return sentences, nil
 }
 
-// Write writes what differs, removes what is left over, and returns the paths it touched.
+// Write writes changed files, removes further files from the owned folders, and returns the changed
+// paths.
 func (t Tree) Write(root string, owned []string) ([]string, error) {
 	var touched []string
 	for _, path := range slices.Sorted(maps.Keys(t)) {

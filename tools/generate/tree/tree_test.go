@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/tools/generate/tree"
 )
 
-func TestWriteMakesTheDiskAsTheTreeIs(t *testing.T) {
+func TestWriteMatchesTheTree(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	want := tree.Tree{"gen/a.go": []byte("a"), "gen/deep/b.go": []byte("b"), "one.yaml": []byte("1")}
@@ -35,7 +35,7 @@ func TestWriteMakesTheDiskAsTheTreeIs(t *testing.T) {
 	sentences, err = want.Differences(root, owned)
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"gen/a.go: is not what its source says: run make generate", "gen/deep/left.go: is generated from nothing any more: run make generate",
+		"gen/a.go: is stale: run make generate", "gen/deep/left.go: has no source any more: run make generate",
 	}, sentences)
 	touched, err = want.Write(root, owned)
 	require.NoError(t, err)

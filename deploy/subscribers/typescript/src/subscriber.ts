@@ -1,9 +1,9 @@
-// Prints deploy facts, one a line, and goes on where it ended: what happens while it is away waits for it.
+// Prints deploy facts, one per line. A restart continues with the first unacknowledged fact.
 //
 //   npm ci && npm run build && node dist/subscriber.js CREDENTIALS
 //
-// A fact is acknowledged once it is dealt with. One that was not, since this program or the network broke in between, comes again after half a
-// minute: do with it what may be done twice, or remember its ce-id.
+// The program acknowledges a fact after it has processed it. A fact without an acknowledgment is redelivered after half a
+// minute. So process facts idempotently, or deduplicate them by ce-id.
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { jetstream, type Consumer, type JsMsg } from "@nats-io/jetstream";
@@ -37,7 +37,7 @@ const nats = await connect({
   pass: credentials.password,
   inboxPrefix: credentials.inbox_prefix,
   name: "lockstep subscriber (TypeScript)",
-  // Every connection is ended within the hour, to be let in anew.
+  // The server closes every connection within an hour, and the client authenticates again.
   ignoreAuthErrorAbort: true,
   maxReconnectAttempts: -1,
   ...(credentials.ca ? { tls: { caFile: credentials.ca } } : {}),
@@ -55,7 +55,7 @@ let consumer: Consumer | undefined;
 while (!ending) {
   try {
     consumer ??= await jetstream(nats).consumers.get(credentials.stream, credentials.consumer);
-    // A request of its own for each while: one that was sent before the connection broke is answered into the void.
+    // Each request is short, because a broken connection loses the response.
     const messages = await consumer.fetch({ max_messages: 100, expires: 10_000 });
     for await (const message of messages) {
       show(message);

@@ -1,17 +1,14 @@
-// Package bigquery is the sink that puts each fact into a table of BigQuery as a row.
+// Package bigquery is the sink that inserts each fact as a row into a BigQuery table.
 //
-// The table is made where there is none, partitioned by day of occurred_at and clustered by
-// namespace and name; columns that a newer version adds are added to it. The dataset must exist.
-// The column data has the fact whole.
+// The sink creates the table if it is missing, partitioned by day of occurred_at and clustered by
+// namespace and name, and adds missing columns. The dataset must exist. The column data holds the
+// complete fact.
 //
-// Rows are streamed by tabledata.insertAll with the event's id as insert id, so BigQuery drops a
-// row that comes twice within about a minute; fact_id is that id, for queries that want to be sure.
-// The Storage Write API was not chosen: its default stream drops no repeated row at all, its
-// exactly-once streams need an offset kept for each stream, and at the rate of deploys its
-// throughput buys nothing.
+// Rows are streamed by tabledata.insertAll with the id of the event as insert id, so BigQuery drops
+// a row that repeats within about a minute. The column fact_id is that id, for queries that
+// deduplicate.
 //
-// A row that BigQuery finds invalid puts its fact on DEAD, without those beside it; everything else
-// is tried again.
+// An invalid row is dead-lettered alone. Every other failure is retried.
 package bigquery
 
 import (
@@ -39,15 +36,15 @@ import (
 type Config struct {
 	Project         string        `yaml:"project" help:"project of the dataset"`
 	Dataset         string        `yaml:"dataset" help:"dataset of the table; it must exist"`
-	Table           string        `yaml:"table" help:"table, made where there is none"`
-	CredentialsFile config.Secret `yaml:"credentials_file" help:"key of a service account that may create tables and insert rows in the dataset; default: what the machine has"`
-	APIURL          config.URL    `yaml:"api_url" help:"another API than Google's, such as an emulator; without credentials_file, none are sent to it; default: Google's"`
+	Table           string        `yaml:"table" help:"table; it is created if it is missing"`
+	CredentialsFile config.Secret `yaml:"credentials_file" help:"key of a service account that can create tables and insert rows in the dataset; default: the credentials of the machine"`
+	APIURL          config.URL    `yaml:"api_url" help:"URL of another API, such as an emulator; without credentials_file the sink sends no credentials to it; default: Google's"`
 }
 
-// DefaultConfig is what Config is unless told.
+// DefaultConfig returns the default of Config.
 func DefaultConfig() Config { return Config{Table: "deploy_facts"} }
 
-// Missing says which required settings are not given.
+// Missing returns the required settings that are absent.
 func (c Config) Missing() []string {
 	var missing []string
 	for key, value := range map[string]string{"project": c.Project, "dataset": c.Dataset, "table": c.Table} {
@@ -63,11 +60,11 @@ var (
 	datasetPattern = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 )
 
-// Validate says what is wrong with what is given.
+// Validate returns the faults of the settings.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.Project != "" && !projectPattern.MatchString(c.Project) {
-		faults = append(faults, config.Invalid("project", "%q is no id of a project", c.Project))
+		faults = append(faults, config.Invalid("project", "%q is not an id of a project", c.Project))
 	}
 	for key, value := range map[string]string{"dataset": c.Dataset, "table": c.Table} {
 		if value != "" && !datasetPattern.MatchString(value) {
@@ -75,16 +72,16 @@ func (c Config) Validate() []error {
 		}
 	}
 	if u, err := url.Parse(c.APIURL.Reveal()); c.APIURL != "" && (err != nil || u.Host == "") {
-		faults = append(faults, config.Invalid("api_url", "is no URL"))
+		faults = append(faults, config.Invalid("api_url", "not a URL"))
 	}
 	return faults
 }
 
-// Options beside the configuration.
+// Options in addition to the configuration.
 type Options struct {
-	// Transport to send with, which limits and guards. Required.
+	// Transport with rate limits and address checks. Required.
 	Transport http.RoundTripper
-	// Timeout of one insertion, its own repetitions included. Defaults to 30 s.
+	// Timeout of one insertion, with the retries of the client. Defaults to 30 s.
 	Timeout time.Duration
 }
 
@@ -98,7 +95,7 @@ type Sink struct {
 	ensured bool
 }
 
-// New makes the sink; it connects when it delivers.
+// New returns the sink. It connects at the first delivery.
 func New(cfg Config, o Options) *Sink {
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
@@ -106,7 +103,7 @@ func New(cfg Config, o Options) *Sink {
 	return &Sink{cfg: cfg, options: o}
 }
 
-// batch is how many rows are inserted at once: BigQuery recommends at most 500.
+// batch is how many rows one request inserts. BigQuery recommends at most 500.
 const batch = 200
 
 // Traits implements sink.Sink.
@@ -124,12 +121,12 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 func (s *Sink) DeliverBatch(ctx context.Context, deliveries []sink.Delivery) []error {
 	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
-	verdicts := make([]error, len(deliveries))
+	results := make([]error, len(deliveries))
 	rows := make([]row, 0, len(deliveries))
 	for i, d := range deliveries {
 		r, err := newRow(d.Key, d.Fact)
 		if err != nil {
-			verdicts[i] = sink.Permanent(err)
+			results[i] = sink.Permanent(err)
 			continue
 		}
 		r.index = i
@@ -137,21 +134,21 @@ func (s *Sink) DeliverBatch(ctx context.Context, deliveries []sink.Delivery) []e
 	}
 	table, err := s.table(ctx)
 	if err != nil {
-		s.all(rows, verdicts, judge("prepare the table", err))
-		return verdicts
+		s.all(rows, results, newError("prepare the table", err))
+		return results
 	}
-	s.insert(ctx, table, rows, verdicts)
-	return verdicts
+	s.insert(ctx, table, rows, results)
+	return results
 }
 
-func (s *Sink) all(rows []row, verdicts []error, err error) {
+func (s *Sink) all(rows []row, results []error, err error) {
 	for _, r := range rows {
-		verdicts[r.index] = err
+		results[r.index] = err
 	}
 }
 
-// insert inserts the rows, half of them at a time when they are too many.
-func (s *Sink) insert(ctx context.Context, table *bigquery.Table, rows []row, verdicts []error) {
+// insert inserts the rows. It splits a batch that is too large.
+func (s *Sink) insert(ctx context.Context, table *bigquery.Table, rows []row, results []error) {
 	if len(rows) == 0 {
 		return
 	}
@@ -165,25 +162,25 @@ func (s *Sink) insert(ctx context.Context, table *bigquery.Table, rows []row, ve
 	switch {
 	case err == nil:
 	case errors.As(err, &invalid):
-		s.judgeRows(rows, invalid, verdicts)
+		s.setRowErrors(rows, invalid, results)
 	case errors.As(err, &refused) && refused.Code == http.StatusRequestEntityTooLarge:
 		if len(rows) == 1 {
-			verdicts[rows[0].index] = sink.Permanent(fmt.Errorf("insert the row: %w", err))
+			results[rows[0].index] = sink.Permanent(fmt.Errorf("insert the row: %w", err))
 			return
 		}
-		s.insert(ctx, table, rows[:len(rows)/2], verdicts)
-		s.insert(ctx, table, rows[len(rows)/2:], verdicts)
+		s.insert(ctx, table, rows[:len(rows)/2], results)
+		s.insert(ctx, table, rows[len(rows)/2:], results)
 	default:
 		if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
 			s.forget()
 		}
-		s.all(rows, verdicts, judge("insert rows", err))
+		s.all(rows, results, newError("insert rows", err))
 	}
 }
 
-// judgeRows reads what BigQuery says of each row; those of which it says nothing are in the table,
-// or stopped by those that are invalid, which it says.
-func (s *Sink) judgeRows(rows []row, invalid bigquery.PutMultiError, verdicts []error) {
+// setRowErrors sets the error of each row that BigQuery reports. BigQuery also reports the valid
+// rows that an invalid row stopped.
+func (s *Sink) setRowErrors(rows []row, invalid bigquery.PutMultiError, results []error) {
 	for _, e := range invalid {
 		err := fmt.Errorf("insert the row: %w", e.Errors)
 		for _, cause := range e.Errors {
@@ -193,13 +190,13 @@ func (s *Sink) judgeRows(rows []row, invalid bigquery.PutMultiError, verdicts []
 			}
 		}
 		if e.RowIndex < len(rows) {
-			verdicts[rows[e.RowIndex].index] = err
+			results[rows[e.RowIndex].index] = err
 		}
 	}
 }
 
-func judge(what string, err error) error {
-	wrapped := fmt.Errorf("%s: %w", what, sink.WithoutURL(err))
+func newError(action string, err error) error {
+	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
 	if refused, ok := errors.AsType[*googleapi.Error](err); ok {
 		if delay, ok := sink.ParseRetryAfter(refused.Header, time.Now()); ok {
 			return &sink.RetryAfter{Delay: delay, Err: wrapped}
@@ -208,13 +205,14 @@ func judge(what string, err error) error {
 	return wrapped
 }
 
+// forget makes the next delivery check the table again.
 func (s *Sink) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensured = false
 }
 
-// table connects, and sees to it that the table is there.
+// table connects and ensures that the table exists.
 func (s *Sink) table(ctx context.Context) (*bigquery.Table, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +235,7 @@ func (s *Sink) table(ctx context.Context) (*bigquery.Table, error) {
 }
 
 func (s *Sink) connect(ctx context.Context) (*bigquery.Client, error) {
-	// What is made here outlives the delivery that needs it first.
+	// The client outlives the first delivery.
 	ctx = context.WithoutCancel(ctx)
 	authentication := []option.ClientOption{option.WithScopes(bigquery.Scope)}
 	var where []option.ClientOption
@@ -248,7 +246,7 @@ func (s *Sink) connect(ctx context.Context) (*bigquery.Client, error) {
 	case s.cfg.CredentialsFile.IsSet():
 		key, err := s.cfg.CredentialsFile.Read()
 		if err != nil {
-			return nil, fmt.Errorf("the credentials for BigQuery: %w", err)
+			return nil, fmt.Errorf("read the credentials for BigQuery: %w", err)
 		}
 		authentication = append(authentication, option.WithAuthCredentialsJSON(option.ServiceAccount, []byte(key)))
 	case s.cfg.APIURL != "":
@@ -258,29 +256,30 @@ func (s *Sink) connect(ctx context.Context) (*bigquery.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authenticate to BigQuery: %w", err)
 	}
-	client, err := bigquery.NewClient(ctx, s.cfg.Project, append(where, option.WithHTTPClient(&http.Client{Transport: transport}))...)
+	where = append(where, option.WithHTTPClient(&http.Client{Transport: transport}))
+	client, err := bigquery.NewClient(ctx, s.cfg.Project, where...)
 	if err != nil {
-		return nil, fmt.Errorf("set up the client for BigQuery: %w", err)
+		return nil, fmt.Errorf("create the client for BigQuery: %w", err)
 	}
 	return client, nil
 }
 
-// ensure makes the table, or adds the columns that it lacks.
+// ensure creates the table, or adds missing columns.
 func ensure(ctx context.Context, table *bigquery.Table) error {
 	metadata, err := table.Metadata(ctx)
 	if refused, ok := errors.AsType[*googleapi.Error](err); ok && refused.Code == http.StatusNotFound {
 		err = table.Create(ctx, &bigquery.TableMetadata{
-			Description: "Facts about deploys, told by Lockstep.", Schema: schema(),
+			Description: "Facts about deploys, published by Lockstep.", Schema: schema(),
 			TimePartitioning: &bigquery.TimePartitioning{Type: bigquery.DayPartitioningType, Field: "occurred_at"},
 			Clustering:       &bigquery.Clustering{Fields: []string{"namespace", "name"}},
 		})
 		if refused, ok := errors.AsType[*googleapi.Error](err); ok && refused.Code == http.StatusConflict {
-			return nil // another was faster
+			return nil // Another replica created it.
 		}
-		return err //nolint:wrapcheck // the caller says what was done
+		return err //nolint:wrapcheck // Wrapped by the caller.
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // the caller says what was done
+		return err //nolint:wrapcheck // Wrapped by the caller.
 	}
 	have := map[string]bool{}
 	for _, field := range metadata.Schema {
@@ -289,7 +288,7 @@ func ensure(ctx context.Context, table *bigquery.Table) error {
 	grown := metadata.Schema
 	for _, field := range schema() {
 		if !have[field.Name] {
-			field.Required = false // rows that are there lack it
+			field.Required = false // Existing rows lack it.
 			grown = append(grown, field)
 		}
 	}
@@ -297,7 +296,7 @@ func ensure(ctx context.Context, table *bigquery.Table) error {
 		return nil
 	}
 	_, err = table.Update(ctx, bigquery.TableMetadataToUpdate{Schema: grown}, metadata.ETag)
-	return err //nolint:wrapcheck // the caller says what was done
+	return err //nolint:wrapcheck // Wrapped by the caller.
 }
 
 // schema of the table.
@@ -307,14 +306,14 @@ func schema() bigquery.Schema {
 	}
 	text, number, at := bigquery.StringFieldType, bigquery.IntegerFieldType, bigquery.TimestampFieldType
 	fields := bigquery.Schema{
-		field("fact_id", text, "Id of the event: the same however often the fact is told."),
-		field("fact", text, "What happened, such as completed."),
+		field("fact_id", text, "Id of the event, the same in every delivery."),
+		field("fact", text, "Name of the fact, such as completed."),
 		field("cluster_uid", text, "UID of the cluster."),
 		field("namespace", text, "Namespace of the workload."),
 		field("kind", text, "deployment, statefulset, daemonset or group."),
 		field("name", text, "Name of the workload."),
-		field("occurred_at", at, "When it happened, as exactly as the cluster tells."),
-		field("observed_at", at, "When it was seen."),
+		field("occurred_at", at, "When it happened, as precisely as the cluster reports it."),
+		field("observed_at", at, "When the watcher observed it."),
 		field("sequence", number, "Number of the fact among those of the workload."),
 	}
 	for _, f := range fields {
@@ -323,25 +322,25 @@ func schema() bigquery.Schema {
 	images := field("images", text, "Images of the containers.")
 	images.Repeated = true
 	return append(fields,
-		field("agent_id", number, "Agent that told it."),
+		field("agent_id", number, "Agent that reported it."),
 		field("uid", text, "UID of the workload."),
-		field("provenance", text, "observed, or reconstructed afterwards."),
-		field("rollout_id", text, "Rollout that it belongs to."),
+		field("provenance", text, "observed or reconstructed."),
+		field("rollout_id", text, "Rollout of the fact."),
 		field("revision", number, "Revision of the rollout."),
 		field("change", text, "created, updated, rolled_back or restarted."),
 		images,
-		field("started_at", at, "When the rollout began to be seen."),
-		field("duration_ms", number, "How long it took."),
-		field("reason", text, "Why, in one word."),
-		field("message", text, "Why, in a sentence."),
-		field("environment_group", text, "Environment that it belongs to."),
-		field("environment_run", text, "What the run of the environment brings."),
-		field("environment_url", text, "Where the environment can be reached."),
-		field("data", bigquery.JSONFieldType, "The fact whole."),
+		field("started_at", at, "When the start of the rollout was observed."),
+		field("duration_ms", number, "Duration in milliseconds."),
+		field("reason", text, "Machine-readable reason."),
+		field("message", text, "Reason as a sentence."),
+		field("environment_group", text, "Environment of the fact."),
+		field("environment_run", text, "Run of the environment, such as a commit."),
+		field("environment_url", text, "URL of the environment."),
+		field("data", bigquery.JSONFieldType, "The complete fact."),
 	)
 }
 
-// row is a fact as a row.
+// row is the row of a fact.
 type row struct {
 	index  int // among the deliveries
 	id     string
@@ -354,13 +353,14 @@ func (r *row) Save() (map[string]bigquery.Value, string, error) { return r.value
 func newRow(key string, f events.DeployFact) (row, error) {
 	data, err := json.Marshal(f)
 	if err != nil {
-		return row{}, fmt.Errorf("make a row of fact %s: %w", key, err)
+		return row{}, fmt.Errorf("encode fact %s as a row: %w", key, err)
 	}
 	v, w := sink.NewView(f, sink.Source{}), f.Workload
 	values := map[string]bigquery.Value{
 		"fact_id": key, "fact": v.Fact, "cluster_uid": w.ClusterUID, "namespace": w.Namespace, "kind": w.Kind, "name": w.Name,
-		"occurred_at": f.OccurredAt.UTC(), "observed_at": f.ObservedAt.UTC(), "sequence": f.Sequence, "agent_id": w.AgentID, "uid": w.UID,
-		"provenance": string(f.Provenance), "images": v.Images, "reason": f.Reason, "message": f.Message, "data": string(data),
+		"occurred_at": f.OccurredAt.UTC(), "observed_at": f.ObservedAt.UTC(), "sequence": f.Sequence,
+		"agent_id": w.AgentID, "uid": w.UID, "provenance": string(f.Provenance), "images": v.Images,
+		"reason": f.Reason, "message": f.Message, "data": string(data),
 	}
 	if f.Rollout != nil {
 		values["rollout_id"], values["revision"], values["change"] = v.Rollout, v.Revision, v.Change

@@ -80,7 +80,7 @@ func noErrors(t *testing.T, errs []error) {
 	}
 }
 
-func TestTheTableIsMadeAndEachFactIsARow(t *testing.T) {
+func TestTableIsCreatedAndEachFactIsARow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	noErrors(t, b.sink.DeliverBatch(t.Context(), deliveries(3)))
@@ -104,7 +104,7 @@ func TestTheTableIsMadeAndEachFactIsARow(t *testing.T) {
 	require.Len(t, b.server.Rows(table), 4, "again, under their insert ids")
 }
 
-func TestColumnsThatATableLacksAreAdded(t *testing.T) {
+func TestMissingColumnsAreAdded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, b.sink.Deliver(t.Context(), delivery(1)))
@@ -114,7 +114,7 @@ func TestColumnsThatATableLacksAreAdded(t *testing.T) {
 	require.Len(t, b.server.Rows(table), 2)
 }
 
-func TestATableThatIsGoneOrNotReadyIsTriedAgain(t *testing.T) {
+func TestMissingTableIsRetried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.server.NotReady(2)
@@ -130,7 +130,7 @@ func TestATableThatIsGoneOrNotReadyIsTriedAgain(t *testing.T) {
 	require.Len(t, b.server.Rows(table), 1)
 }
 
-func TestARowThatIsInvalidEndsAloneAndThoseBesideItComeAgain(t *testing.T) {
+func TestInvalidRowFailsAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, b.sink.Deliver(t.Context(), delivery(1)))
@@ -149,7 +149,7 @@ func TestARowThatIsInvalidEndsAloneAndThoseBesideItComeAgain(t *testing.T) {
 	require.Len(t, b.server.Rows(table), 3)
 }
 
-func TestABatchThatIsTooLargeIsHalved(t *testing.T) {
+func TestTooLargeBatchIsSplit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.server.MaxBytes = 4 << 10
@@ -170,9 +170,9 @@ func TestFailuresOfTheAPI(t *testing.T) {
 	}{
 		"quota":   {sinktest.Status(403, http.Header{"Content-Type": {"application/json"}}, bigquerytest.Refusal(403, "quotaExceeded", "Exceeded quota")), 0},
 		"denied":  {sinktest.Status(403, http.Header{"Content-Type": {"application/json"}}, bigquerytest.Refusal(403, "accessDenied", "Access Denied")), 0},
-		"lost":    {sinktest.LoseAnswer(), 1},
+		"lost":    {sinktest.DropResponse(), 1},
 		"silence": {sinktest.Hang(true), 1},
-		"half":    {sinktest.HalfAnswer(), 1},
+		"half":    {sinktest.TruncateResponse(), 1},
 		"dropped": {sinktest.Drop(), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestFailuresOfTheAPI(t *testing.T) {
 				require.False(t, sink.IsPermanent(err))
 			}
 			require.Len(t, b.server.Rows(table), 1+tc.rows)
-			b.server.Faults.Over()
+			b.server.Faults.Clear()
 			b.open(time.Minute)
 			require.NoError(t, b.sink.Deliver(t.Context(), delivery(2)))
 			require.Len(t, b.server.Rows(table), 2)
@@ -196,7 +196,7 @@ func TestFailuresOfTheAPI(t *testing.T) {
 	}
 }
 
-func TestATemporaryFailureIsMendedWithinTheDelivery(t *testing.T) {
+func TestTemporaryFailureIsRetriedWithinTheDelivery(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, b.sink.Deliver(t.Context(), delivery(1)))
@@ -207,7 +207,7 @@ func TestATemporaryFailureIsMendedWithinTheDelivery(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), time.Second)
 }
 
-func TestADatasetThatIsNotThereIsTriedAgain(t *testing.T) {
+func TestMissingDatasetIsRetried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	cfg := bigquery.Config{Project: "acme-deploys", Dataset: "none", Table: "t", APIURL: config.URL(b.server.APIURL())}
@@ -218,7 +218,7 @@ func TestADatasetThatIsNotThereIsTriedAgain(t *testing.T) {
 	require.False(t, sink.IsPermanent(err))
 }
 
-func TestConfigurationThatCannotWork(t *testing.T) {
+func TestInvalidConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	require.Len(t, bigquery.Config{}.Missing(), 3)
 	require.Len(t, bigquery.Config{Project: "A", Dataset: "-", Table: "a b", APIURL: "x"}.Validate(), 4)

@@ -5,7 +5,7 @@ import (
 	"encoding/hex"
 )
 
-// longestInsertID is what BigQuery takes, in characters.
+// longestInsertID is the longest insert id that BigQuery accepts, in characters.
 const longestInsertID = 128
 
 func insertID(key string) string {

@@ -52,7 +52,7 @@ func document(t *testing.T) string {
 	return strings.NewReplacer("TOKEN", token, "SECRET", secret).Replace(whole)
 }
 
-func TestSinksAreReadAndMade(t *testing.T) {
+func TestSinksAreReadAndBuilt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sinks.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(document(t)), 0o600))
@@ -82,7 +82,7 @@ func TestSinksAreReadAndMade(t *testing.T) {
 	require.False(t, sinks.Entries[0].Filter.Selects(f))
 }
 
-func TestNoSinksAreNoFault(t *testing.T) {
+func TestEmptyFileIsValid(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "# none\n", "---\n", "null\n"} {
 		configs, err := catalog.Read("sinks.yaml", []byte(text))
@@ -91,7 +91,7 @@ func TestNoSinksAreNoFault(t *testing.T) {
 	}
 }
 
-func TestAllThatIsWrongIsSaidAtOnceWithItsLine(t *testing.T) {
+func TestAllFaultsAreReportedWithTheirLines(t *testing.T) {
 	t.Parallel()
 	_, err := catalog.Read("sinks.yaml", []byte(`Shop:
   type: slack
@@ -132,7 +132,7 @@ e: {}
 	require.ErrorContains(t, err, "sink x")
 }
 
-func TestTheExampleIsRead(t *testing.T) {
+func TestExampleIsValid(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../../../../deploy/examples/sinks.yaml")
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestTheExampleIsRead(t *testing.T) {
 	require.Len(t, types, 6, "one of each type")
 }
 
-func TestTheManualDescribesEverySetting(t *testing.T) {
+func TestManualDescribesEverySetting(t *testing.T) {
 	t.Parallel()
 	text, err := catalog.Manual()
 	require.NoError(t, err)

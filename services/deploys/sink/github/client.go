@@ -17,23 +17,23 @@ import (
 	"lockstep.internal/services/deploys/sink"
 )
 
-// Config of all sinks of GitHub, and of each.
+// Config of the sinks for GitHub.
 type Config struct {
 	APIURL    config.URL        `yaml:"api_url" help:"the API: https://api.github.com, or https://<host>/api/v3 of GitHub Enterprise Server"`
 	TokenFile config.Secret     `yaml:"token_file" help:"file with a token that may write statuses, deployments or pull requests, as the type of sink needs"`
 	Source    sink.SourceConfig `yaml:"source"`
 
-	Context     string `yaml:"context" help:"template of the context of commit statuses: what tells one status of a commit from another; default: lockstep/<namespace>/<name>"`
-	TargetURL   string `yaml:"target_url" help:"template of the address that a status or deployment links to; default: none"`
+	Context     string `yaml:"context" help:"template of the context of commit statuses, which identifies a status of a commit; default: lockstep/<namespace>/<name>"`
+	TargetURL   string `yaml:"target_url" help:"template of the URL that a status or deployment links to; default: none"`
 	Environment string `yaml:"environment" help:"template of the environment of deployments; default: the group, else the namespace"`
 	Production  bool   `yaml:"production" help:"deployments are to an environment that users see"`
 	Transient   bool   `yaml:"transient" help:"deployments are to environments that will go away"`
 
 	PullRequestKeys    []string `yaml:"pull_request_keys" help:"annotations or labels that hold the number of the pull request"`
-	PullRequestPattern string   `yaml:"pull_request_pattern" help:"regular expression over the name of the group, whose first group is the number of the pull request; where neither tells it, GitHub is asked for that of the commit"`
+	PullRequestPattern string   `yaml:"pull_request_pattern" help:"regular expression for the name of the group, with the number of the pull request as its group; without a match the sink searches the pull request of the commit"`
 }
 
-// DefaultConfig is what Config is unless told.
+// DefaultConfig returns the default of Config.
 func DefaultConfig() Config {
 	return Config{
 		APIURL: "https://api.github.com", Source: sink.DefaultSource(),
@@ -44,7 +44,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Missing says which required settings are not given.
+// Missing returns the required settings that are absent.
 func (c Config) Missing() []string {
 	if !c.TokenFile.IsSet() {
 		return []string{"token_file"}
@@ -52,11 +52,11 @@ func (c Config) Missing() []string {
 	return nil
 }
 
-// Validate says what is wrong with what is given.
+// Validate returns the faults of the settings.
 func (c Config) Validate() []error {
 	var faults []error
 	if u, err := url.Parse(c.APIURL.Reveal()); err != nil || u.Host == "" || u.User != nil {
-		faults = append(faults, config.Invalid("api_url", "is no URL such as https://api.github.com"))
+		faults = append(faults, config.Invalid("api_url", "not a URL such as https://api.github.com"))
 	}
 	for key, text := range map[string]string{"context": c.Context, "target_url": c.TargetURL, "environment": c.Environment} {
 		if _, err := sink.ParseTemplate(text, nil); err != nil {
@@ -74,7 +74,7 @@ func Limits() []sink.Limit {
 	return []sink.Limit{{Count: 80, Window: time.Minute, Burst: 10}, {Count: 500, Window: time.Hour, Burst: 80}}
 }
 
-// Destination names what the limits are shared by: the token.
+// Destination identifies the token, which shares the limits.
 func (c Config) Destination() string {
 	secret, err := c.TokenFile.Read()
 	if err != nil {
@@ -84,7 +84,7 @@ func (c Config) Destination() string {
 	return "github/" + c.APIURL.String() + "/" + hex.EncodeToString(digest[:])
 }
 
-// webHost is the host of repositories' addresses.
+// webHost returns the host of repository URLs.
 func (c Config) webHost() string {
 	u, err := url.Parse(c.APIURL.Reveal())
 	if err != nil {
@@ -93,19 +93,19 @@ func (c Config) webHost() string {
 	return strings.TrimPrefix(u.Hostname(), "api.")
 }
 
-// Options of a sink beside its configuration.
+// Options of a sink in addition to its configuration.
 type Options struct {
 	// Name of the sink.
 	Name string
 	// Template of the description or of the comment; nil for the default.
 	Template *sink.Template
-	// Client to send with, which limits and guards. Required.
+	// Client with rate limits and address checks. Required.
 	Client *http.Client
-	// Limiter of the client, to be paused by limits that come without Retry-After. Required.
+	// Limiter of the client. Limits without Retry-After pause it. Required.
 	Limiter *sink.Limiter
 }
 
-// api speaks to GitHub for one sink.
+// api is the GitHub client of one sink.
 type api struct {
 	cfg     Config
 	finder  *sink.Finder
@@ -123,8 +123,8 @@ func newAPI(cfg Config, o Options) (*api, error) {
 	return &api{cfg: cfg, finder: finder, client: &client, limiter: o.Limiter}, nil
 }
 
-// sameHost follows the redirects of repositories that were renamed, and takes the token nowhere
-// else.
+// sameHost follows redirects of renamed repositories and refuses those to another host, which would
+// receive the token.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 5 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -132,34 +132,33 @@ func sameHost(request *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Pace implements sink.RateLimited for all sinks of GitHub.
+// AwaitLimit implements sink.RateLimited for all sinks of GitHub.
 func (a *api) AwaitLimit(ctx context.Context) error { return a.limiter.Await(ctx) }
 
-// open makes a client with the token as it is now.
+// open returns a client with the present token.
 func (a *api) open() (*github.Client, error) {
 	token, err := a.cfg.TokenFile.Read()
 	if err != nil {
-		return nil, fmt.Errorf("the token for GitHub: %w", err)
+		return nil, fmt.Errorf("read the token for GitHub: %w", err)
 	}
 	base := strings.TrimSuffix(a.cfg.APIURL.Reveal(), "/") + "/"
 	client, err := github.NewClient(github.WithHTTPClient(a.client), github.WithAuthToken(strings.TrimSpace(token)), github.WithURLs(&base, nil),
 		github.WithUserAgent("lockstep-deploys"), github.WithDisableRateLimitCheck())
 	if err != nil {
-		return nil, fmt.Errorf("set up the client for GitHub: %w", err)
+		return nil, fmt.Errorf("create the client for GitHub: %w", err)
 	}
 	return client, nil
 }
 
-// secondaryPause is how long nothing is sent after a secondary limit that does not say how long:
-// what GitHub asks for.
+// secondaryPause is the pause after a secondary limit without a delay, as GitHub asks.
 const secondaryPause = time.Minute
 
-// judge makes of a failure what the runner understands. what says what was done.
-func (a *api) judge(what string, err error) error {
+// newError classifies an error for the sink worker.
+func (a *api) newError(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("%s: %w", what, sink.WithoutURL(err))
+	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
 	var primary *github.RateLimitError
 	var secondary *github.AbuseRateLimitError
 	var refused *github.ErrorResponse
@@ -193,14 +192,14 @@ func (a *api) pause(err error, delay time.Duration) error {
 	return &sink.RetryAfter{Delay: delay, Err: err}
 }
 
-// full is the whole commit: image tags often have the beginning of one only.
+// full returns the full commit id. Image tags often have an abbreviated one.
 func (a *api) full(ctx context.Context, client *github.Client, s sink.Source) (string, error) {
 	if len(s.Commit) == 40 || len(s.Commit) == 64 {
 		return s.Commit, nil
 	}
 	sha, _, err := client.Repositories.GetCommitSHA1(ctx, s.Owner, s.Name, s.Commit, "")
 	if err != nil {
-		return "", a.judge("look for commit "+s.Commit+" of "+s.Repository(), err)
+		return "", a.newError("look for commit "+s.Commit+" of "+s.Repository(), err)
 	}
 	return sha, nil
 }

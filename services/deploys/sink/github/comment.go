@@ -37,8 +37,8 @@ const defaultComment = `{{if eq .Fact "environment_ready"}}### Preview of {{text
 {{text .Message}}
 {{end}}`
 
-// Comments keeps one comment on the pull request of each environment: written when all of it is
-// ready for the first time, edited afterwards.
+// Comments keeps one comment on the pull request of each environment. It creates the comment when
+// the environment is ready for the first time and edits it afterwards.
 type Comments struct {
 	*api
 
@@ -47,7 +47,7 @@ type Comments struct {
 	template *sink.Template
 }
 
-// NewComments makes the sink.
+// NewComments returns the sink.
 func NewComments(cfg Config, o Options) (*Comments, error) {
 	api, err := newAPI(cfg, o)
 	if err != nil {
@@ -65,19 +65,19 @@ func NewComments(cfg Config, o Options) (*Comments, error) {
 
 func pullRequestPattern(text string) (*regexp.Regexp, error) {
 	if text == "" {
-		return nil, nil //nolint:nilnil // none
+		return nil, nil //nolint:nilnil // No pattern.
 	}
 	pattern, err := regexp.Compile(text)
 	if err != nil {
-		return nil, fmt.Errorf("is no regular expression: %w", err)
+		return nil, fmt.Errorf("not a regular expression: %w", err)
 	}
 	if pattern.NumSubexp() != 1 {
-		return nil, fmt.Errorf("has %d groups, must have one: the number", pattern.NumSubexp())
+		return nil, fmt.Errorf("has %d groups, must have one for the number", pattern.NumSubexp())
 	}
 	return pattern, nil
 }
 
-// Escape makes text harmless in Markdown: it shows as it is, links nothing and mentions nobody.
+// Escape disables Markdown, mentions and links in a text.
 func Escape(text string) string {
 	return markdown.Replace(text)
 }
@@ -99,13 +99,13 @@ func (s *Comments) Thread(f events.DeployFact) (string, bool) {
 	return source.Repository() + " " + f.Workload.ClusterUID + "/" + f.Workload.Namespace + "/" + f.Environment.Group, true
 }
 
-// comment is what is known of one.
+// comment is the stored state of a comment.
 type comment struct {
 	PullRequest int    `json:"pull_request,omitempty"`
 	ID          int64  `json:"id,omitempty"`
-	Ready       string `json:"ready,omitempty"` // run that was ready last
+	Ready       string `json:"ready,omitempty"` // the last ready run
 	URL         string `json:"url,omitempty"`   // of that run
-	Body        string `json:"body,omitempty"`  // digest of what it says
+	Body        string `json:"body,omitempty"`  // digest of the body
 }
 
 // Deliver implements sink.Sink.
@@ -120,7 +120,7 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 		}
 	}
 	if known.Ready == "" {
-		return nil // not before all of it is ready
+		return nil // The environment was never ready.
 	}
 	source, _ := s.finder.Repository(d.Fact)
 	mark := s.mark(d.Thread)
@@ -149,7 +149,7 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 	return sink.SaveThread(ctx, d, known)
 }
 
-// mark begins the comment, for the sink to know it again.
+// mark returns the first line of the comment, which identifies it.
 func (s *Comments) mark(thread string) string {
 	digest := sha256.Sum256([]byte(s.name + "\n" + thread))
 	return "<!-- lockstep " + hex.EncodeToString(digest[:16]) + " -->"
@@ -168,14 +168,14 @@ func (s *Comments) body(f events.DeployFact, source sink.Source, known comment, 
 	return mark + "\n" + sink.Truncate(maxComment-len(mark)-1, text), nil
 }
 
-// write edits the comment, or makes it where there is none, or none any more.
+// write edits the comment. It creates one if there is none.
 func (s *Comments) write(ctx context.Context, client *github.Client, source sink.Source, known comment, mark, body string) (int64, error) {
 	what := fmt.Sprintf("comment on pull request %d of %s", known.PullRequest, source.Repository())
 	id := known.ID
 	if id == 0 {
 		var err error
 		if id, err = s.find(ctx, client, source, known.PullRequest, mark); err != nil {
-			return 0, s.judge(what, err)
+			return 0, s.newError(what, err)
 		}
 	}
 	request := github.IssueCommentRequest{Body: body}
@@ -185,12 +185,12 @@ func (s *Comments) write(ctx context.Context, client *github.Client, source sink
 			return id, nil
 		}
 		if response == nil || response.StatusCode != http.StatusNotFound && response.StatusCode != http.StatusGone {
-			return 0, s.judge(what, err)
+			return 0, s.newError(what, err)
 		}
 	}
 	made, _, err := client.Issues.CreateComment(ctx, source.Owner, source.Name, known.PullRequest, request)
 	if err != nil {
-		return 0, s.judge(what, err)
+		return 0, s.newError(what, err)
 	}
 	return made.GetID(), nil
 }
@@ -215,8 +215,7 @@ func (s *Comments) find(ctx context.Context, client *github.Client, source sink.
 	return 0, nil
 }
 
-// pullRequest is the number that the fact tells, or that of the open pull request of the commit; 0
-// when there is none.
+// pullRequest returns the number in the fact, else the open pull request of the commit, else 0.
 func (s *Comments) pullRequest(ctx context.Context, client *github.Client, source sink.Source, f events.DeployFact) (int, error) {
 	for _, key := range s.cfg.PullRequestKeys {
 		for _, of := range []map[string]string{f.Workload.Annotations, f.Workload.Labels} {
@@ -237,7 +236,7 @@ func (s *Comments) pullRequest(ctx context.Context, client *github.Client, sourc
 	}
 	requests, _, err := client.PullRequests.ListPullRequestsWithCommit(ctx, source.Owner, source.Name, source.Commit, nil)
 	if err != nil {
-		return 0, s.judge("pull requests of commit "+source.Commit+" of "+source.Repository(), err)
+		return 0, s.newError("pull requests of commit "+source.Commit+" of "+source.Repository(), err)
 	}
 	for _, r := range requests {
 		if r.GetState() == "open" {

@@ -13,20 +13,20 @@ import (
 
 const (
 	task = "deploy"
-	// pagesSearched bounds how far back a deployment is looked for: of one commit and environment
-	// there are few.
+	// pagesSearched bounds the search for a deployment. A commit and environment have few.
 	pagesSearched = 10
 	pageSize      = 100
 )
 
-// Deployments makes one deployment of each rollout, or of each run of a group, and tells its state.
+// Deployments creates one deployment for each rollout, or for each run of a group, and updates its
+// state.
 type Deployments struct {
 	*api
 
 	environment, target, description *sink.Template
 }
 
-// NewDeployments makes the sink.
+// NewDeployments returns the sink.
 func NewDeployments(cfg Config, o Options) (*Deployments, error) {
 	api, err := newAPI(cfg, o)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Deployments) Thread(f events.DeployFact) (string, bool) {
 	return rolloutOf(f)
 }
 
-// rolloutOf is what is deployed: a rollout, or a run of a group.
+// rolloutOf identifies a rollout, or a run of a group.
 func rolloutOf(f events.DeployFact) (string, bool) {
 	switch {
 	case f.Rollout != nil:
@@ -68,13 +68,13 @@ func rolloutOf(f events.DeployFact) (string, bool) {
 	}
 }
 
-// deployment is what is known of one.
+// deployment is the stored state of a deployment.
 type deployment struct {
 	ID    int64  `json:"id"`
 	State string `json:"state"`
 }
 
-// payload tells a deployment of ours from others, and of which rollout it is.
+// payload identifies the rollout of a deployment.
 type payload struct {
 	Lockstep string `json:"lockstep_rollout"`
 }
@@ -95,7 +95,7 @@ func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
 		return err
 	}
 	if known.ID == 0 {
-		if known.ID, err = s.make(ctx, client, source, d); err != nil {
+		if known.ID, err = s.ensure(ctx, client, source, d); err != nil {
 			return err
 		}
 		if err := sink.SaveThread(ctx, d, known); err != nil {
@@ -107,8 +107,9 @@ func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
 	if err != nil {
 		return sink.Permanent(err)
 	}
-	if _, _, err := client.Repositories.CreateDeploymentStatus(ctx, source.Owner, source.Name, known.ID, request); err != nil {
-		return s.judge(fmt.Sprintf("status %s of deployment %d of %s", state, known.ID, source.Repository()), err)
+	_, _, err = client.Repositories.CreateDeploymentStatus(ctx, source.Owner, source.Name, known.ID, request)
+	if err != nil {
+		return s.newError(fmt.Sprintf("status %s of deployment %d of %s", state, known.ID, source.Repository()), err)
 	}
 	known.State = state
 	return sink.SaveThread(ctx, d, known)
@@ -123,7 +124,9 @@ func (s *Deployments) status(view sink.View, state string) (github.DeploymentSta
 	if err != nil {
 		return github.DeploymentStatusRequest{}, err
 	}
-	request := github.DeploymentStatusRequest{State: state, Description: new(sink.Truncate(longestDescription, description)), AutoInactive: new(true)}
+	request := github.DeploymentStatusRequest{
+		State: state, Description: new(sink.Truncate(longestDescription, description)), AutoInactive: new(true),
+	}
 	if target != "" {
 		request.LogURL = &target
 	}
@@ -133,8 +136,8 @@ func (s *Deployments) status(view sink.View, state string) (github.DeploymentSta
 	return request, nil
 }
 
-// make finds the deployment of the rollout, or makes it.
-func (s *Deployments) make(ctx context.Context, client *github.Client, source sink.Source, d sink.Delivery) (int64, error) {
+// ensure returns the deployment of the rollout. It creates one if there is none.
+func (s *Deployments) ensure(ctx context.Context, client *github.Client, source sink.Source, d sink.Delivery) (int64, error) {
 	environment, err := s.environment.Execute(sink.NewView(d.Fact, source))
 	if err != nil {
 		return 0, sink.Permanent(err)
@@ -148,21 +151,27 @@ func (s *Deployments) make(ctx context.Context, client *github.Client, source si
 		return id, err
 	}
 	made, _, err := client.Repositories.CreateDeployment(ctx, source.Owner, source.Name, github.DeploymentRequest{
-		Ref: sha, Task: new(task), AutoMerge: new(false), RequiredContexts: []string{}, Payload: payload{Lockstep: d.Thread}, Environment: &environment,
-		Description: new(sink.Truncate(longestDescription, d.Fact.Workload.Namespace+"/"+d.Fact.Workload.Name)), TransientEnvironment: &s.cfg.Transient, ProductionEnvironment: &s.cfg.Production,
+		Ref: sha, Task: new(task), AutoMerge: new(false), RequiredContexts: []string{},
+		Payload: payload{Lockstep: d.Thread}, Environment: &environment,
+		Description:          new(sink.Truncate(longestDescription, d.Fact.Workload.Namespace+"/"+d.Fact.Workload.Name)),
+		TransientEnvironment: &s.cfg.Transient, ProductionEnvironment: &s.cfg.Production,
 	})
 	if err != nil {
-		return 0, s.judge("deployment of commit "+sha+" of "+source.Repository(), err)
+		return 0, s.newError("deployment of commit "+sha+" of "+source.Repository(), err)
 	}
 	return made.GetID(), nil
 }
 
-func (s *Deployments) find(ctx context.Context, client *github.Client, source sink.Source, sha, environment, rollout string) (int64, error) {
-	options := &github.DeploymentsListOptions{SHA: sha, Task: task, Environment: environment, ListOptions: github.ListOptions{PerPage: pageSize}}
+func (s *Deployments) find(
+	ctx context.Context, client *github.Client, source sink.Source, sha, environment, rollout string,
+) (int64, error) {
+	options := &github.DeploymentsListOptions{
+		SHA: sha, Task: task, Environment: environment, ListOptions: github.ListOptions{PerPage: pageSize},
+	}
 	for range pagesSearched {
 		page, response, err := client.Repositories.ListDeployments(ctx, source.Owner, source.Name, options)
 		if err != nil {
-			return 0, s.judge("deployments of "+source.Repository(), err)
+			return 0, s.newError("deployments of "+source.Repository(), err)
 		}
 		for _, candidate := range page {
 			if ofRollout(candidate.Payload, rollout) {
@@ -177,7 +186,8 @@ func (s *Deployments) find(ctx context.Context, client *github.Client, source si
 	return 0, nil
 }
 
-// ofRollout reads a payload, which GitHub returns as an object or as a string that holds one.
+// ofRollout reports whether a payload is that of a rollout. GitHub returns an object, or a string
+// with one.
 func ofRollout(raw json.RawMessage, rollout string) bool {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {

@@ -1,17 +1,15 @@
-// Package github has the sinks that tell GitHub of deploys: commit statuses, deployments, and one
-// comment on the pull request of an environment.
+// Package github has the sinks for GitHub: commit statuses, deployments, and one comment on the
+// pull request of an environment.
 //
-// Which commit of which repository a fact brings is told by annotations, labels or image references
-// ([sink.SourceConfig]); of a fact that does not tell, nothing is told. All sinks with the same
-// token share the limits of GitHub's API for writers, 80 a minute and 500 an hour, and one request
-// is made at a time, as GitHub asks; what waits is told as one. A secondary limit (403 or 429) is
-// obeyed.
+// Annotations, labels or image references of a fact name its commit and repository
+// ([sink.SourceConfig]). A fact without them is ignored. All sinks with the same token share
+// GitHub's limits for writes, 80 a minute and 500 an hour, and send one request at a time, as
+// GitHub asks. Waiting facts become one write. A secondary limit (403 or 429) is obeyed.
 //
-// Written once: a status is told again only when it says something else, and the last of the 1,000
-// that a commit may have are kept for how a rollout ends; a deployment is known by its rollout in
-// its payload, a comment by a mark in its first line, so that after a crash they are found, not
-// made again.
+// Writes are idempotent. A status is written again only if it changed, and the last of the 1,000
+// statuses of a commit are reserved for the ends of rollouts. A deployment has its rollout in its
+// payload, and a comment a mark in its first line, so the sink finds them after a crash.
 //
-// What GitHub does not know (404) or refuses (422) puts the fact on DEAD; a token that is refused
-// (401, 403) is tried again, since tokens are renewed.
+// An unknown (404) or invalid (422) object dead-letters the fact. A refused token (401, 403) is
+// retried, because tokens are renewed.
 package github

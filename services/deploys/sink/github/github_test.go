@@ -118,7 +118,7 @@ func (b *bundle) states() string {
 	return strings.Join(list, " ")
 }
 
-func TestACommitIsToldHowItsRolloutIs(t *testing.T) {
+func TestCommitStatusFollowsItsRollout(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.statuses()
@@ -143,7 +143,7 @@ func TestACommitIsToldHowItsRolloutIs(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestWhatWaitedIsOneStatusAndAnOldRolloutSaysNothingAnyMore(t *testing.T) {
+func TestWaitingFactsBecomeOneStatusAndOldRolloutsAreIgnored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.statuses()
@@ -155,7 +155,7 @@ func TestWhatWaitedIsOneStatusAndAnOldRolloutSaysNothingAnyMore(t *testing.T) {
 	require.Equal(t, "pending success", b.states())
 }
 
-func TestTheBeginningOfACommitIsLookedUp(t *testing.T) {
+func TestAbbreviatedCommitIsResolved(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.cfg.Source.ImagePattern = `^registry\.example\.com/(?P<repository>[^:]+):(?P<commit>[0-9a-f]+)$`
@@ -168,7 +168,7 @@ func TestTheBeginningOfACommitIsLookedUp(t *testing.T) {
 	require.True(t, sink.IsPermanent(b.deliver(b.statuses(), f)))
 }
 
-func TestTheLastStatusesAreKeptForTheEnd(t *testing.T) {
+func TestLastStatusesAreReservedForTheEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.statuses()
@@ -225,10 +225,10 @@ func TestLimitsOfGitHubAreObeyed(t *testing.T) {
 
 // The real limits, on a scale of 1 to 100: the limiter never meets them. What goes out at its pace
 // may arrive closer together.
-func TestTheLimiterKeepsWithinTheLimits(t *testing.T) {
+func TestLimiterKeepsTheLimits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.server.Gate.Windows = []sinktest.Window{{Count: 80, Length: 300 * time.Millisecond}, {Count: 100, Length: 3 * time.Second}}
+	b.server.Limit.Windows = []sinktest.Window{{Count: 80, Length: 300 * time.Millisecond}, {Count: 100, Length: 3 * time.Second}}
 	b.limiter = sink.NewLimiter(sink.Limit{Count: 80, Window: 600 * time.Millisecond, Burst: 10}, sink.Limit{Count: 100, Window: 6 * time.Second, Burst: 80})
 	b.client = sink.NewClient(sink.ClientOptions{Limiter: b.limiter, Network: sink.NetworkConfig{AllowPrivate: true}})
 	t.Cleanup(b.client.CloseIdleConnections)
@@ -237,11 +237,11 @@ func TestTheLimiterKeepsWithinTheLimits(t *testing.T) {
 		require.NoError(t, b.deliver(s, fact(events.FactStarted, i+1)))
 		require.NoError(t, b.deliver(s, fact(events.FactCompleted, i+1)))
 	}
-	refused, _ := b.server.Gate.Refused()
+	refused, _ := b.server.Limit.Refused()
 	require.Zero(t, refused)
 }
 
-func TestRefusals(t *testing.T) {
+func TestPermanentAndTemporaryErrors(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change    func(b *bundle)
@@ -253,7 +253,7 @@ func TestRefusals(t *testing.T) {
 		"no token":           {func(b *bundle) { b.cfg.TokenFile = config.SecretFile("/none") }, false},
 		"5xx":                {func(b *bundle) { b.server.Faults.Next(sinktest.Status(502, nil, "<html>")) }, false},
 		"lost":               {func(b *bundle) { b.server.Faults.Next(sinktest.Drop()) }, false},
-		"half":               {func(b *bundle) { b.server.Faults.Next(sinktest.HalfAnswer()) }, false},
+		"half":               {func(b *bundle) { b.server.Faults.Next(sinktest.TruncateResponse()) }, false},
 		"time-out": {func(b *bundle) {
 			b.server.Faults.Next(sinktest.Hang(false))
 			b.client.Transport = sink.NewTransport(sink.ClientOptions{
@@ -276,7 +276,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestARolloutIsOneDeployment(t *testing.T) {
+func TestRolloutIsOneDeployment(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	s := b.deployments()
@@ -301,9 +301,9 @@ func TestARolloutIsOneDeployment(t *testing.T) {
 }
 
 // The answer is lost after the effect, or the process is killed before it can note it.
-func TestADeploymentIsFoundAgainAfterACrash(t *testing.T) {
+func TestDeploymentIsFoundAfterACrash(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]sinktest.Fault{"lost": sinktest.LoseAnswer(), "half": sinktest.HalfAnswer()} {
+	for name, fault := range map[string]sinktest.Fault{"lost": sinktest.DropResponse(), "half": sinktest.TruncateResponse()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
@@ -333,7 +333,7 @@ func (b *bundle) bodies() []string {
 	return list
 }
 
-func TestAnEnvironmentHasOneCommentWrittenWhenAllOfItIsReady(t *testing.T) {
+func TestEnvironmentHasOneCommentWhenReady(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.repo.Pulls[318] = &githubtest.Pull{State: "open"}
@@ -366,7 +366,7 @@ func TestAnEnvironmentHasOneCommentWrittenWhenAllOfItIsReady(t *testing.T) {
 	require.Len(t, b.bodies(), 1)
 }
 
-func TestACommentIsFoundAgainAfterACrashAndMadeAgainWhenItIsGone(t *testing.T) {
+func TestCommentIsFoundAfterACrashAndRecreatedWhenDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pull := &githubtest.Pull{State: "open"}
@@ -374,7 +374,7 @@ func TestACommentIsFoundAgainAfterACrashAndMadeAgainWhenItIsGone(t *testing.T) {
 	for range 150 {
 		pull.Comments = append(pull.Comments, &githubtest.Comment{ID: -1, Body: "of somebody else"})
 	}
-	b.server.Faults.Writes(sinktest.LoseAnswer())
+	b.server.Faults.Writes(sinktest.DropResponse())
 	ready := environment(events.FactEnvironmentReady, commit, "https://pr-318.example.com")
 	require.Error(t, b.deliver(b.comments(), ready))
 	require.Len(t, pull.Comments, 151)
@@ -388,7 +388,7 @@ func TestACommentIsFoundAgainAfterACrashAndMadeAgainWhenItIsGone(t *testing.T) {
 	require.Len(t, pull.Comments, 151)
 }
 
-func TestWhichPullRequest(t *testing.T) {
+func TestPullRequestIsFound(t *testing.T) {
 	t.Parallel()
 	named := environment(events.FactEnvironmentReady, commit, "https://x.example.com")
 	named.Workload.Annotations["lockstep.dev/pull-request"] = "7"
@@ -417,7 +417,7 @@ func TestWhichPullRequest(t *testing.T) {
 	}
 }
 
-func TestForeignTextIsHarmlessInAComment(t *testing.T) {
+func TestTextIsEscapedInAComment(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.repo.Pulls[318] = &githubtest.Pull{State: "open"}
@@ -430,7 +430,7 @@ func TestForeignTextIsHarmlessInAComment(t *testing.T) {
 	}
 }
 
-func TestConfigurationThatCannotWork(t *testing.T) {
+func TestInvalidConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	require.Len(t, github.DefaultConfig().Missing(), 1)
 	cfg := github.DefaultConfig()

@@ -12,29 +12,29 @@ const (
 	inactive   = "inactive"
 )
 
-// StatusFacts are the facts that commit statuses are made of, unless a filter names others.
+// StatusFacts returns the default filter of commit statuses.
 func StatusFacts() []string {
 	return []string{
-		"started", "stalled", "recovered", "blocked", "unblocked", "paused", "resumed", "completed", "superseded", "cancelled", "unknown",
-		"environment_started", "environment_ready", "environment_failed",
+		"started", "stalled", "recovered", "blocked", "unblocked", "paused", "resumed", "completed", "superseded",
+		"cancelled", "unknown", "environment_started", "environment_ready", "environment_failed",
 	}
 }
 
-// DeploymentFacts are those that deployments are made of.
+// DeploymentFacts returns the default filter of deployments.
 func DeploymentFacts() []string {
 	return []string{"started", "stalled", "recovered", "blocked", "unblocked", "completed", "superseded", "cancelled", "unknown"}
 }
 
-// CommentFacts are those that comments are made of.
+// CommentFacts returns the default filter of comments.
 func CommentFacts() []string {
 	return []string{"environment_started", "environment_ready", "environment_failed", "environment_removed"}
 }
 
-// statusOf is the state of a commit while the fact is the latest; "" for one that changes none.
+// statusOf returns the commit status for the latest fact, or "" if the fact does not change it.
 func statusOf(f events.Fact) string {
 	switch f {
-	case events.FactStarted, events.FactProgressed, events.FactRecovered, events.FactUnblocked, events.FactPaused, events.FactResumed, events.FactRolledBack,
-		events.FactRestarted, events.FactPartitionReached, events.FactEnvironmentStarted:
+	case events.FactStarted, events.FactProgressed, events.FactRecovered, events.FactUnblocked, events.FactPaused,
+		events.FactResumed, events.FactRolledBack, events.FactRestarted, events.FactPartitionReached, events.FactEnvironmentStarted:
 		return pending
 	case events.FactCompleted, events.FactEnvironmentReady:
 		return success
@@ -47,8 +47,8 @@ func statusOf(f events.Fact) string {
 	}
 }
 
-// deploymentOf is the state of a deployment while the fact is the latest; "" for one that changes
-// none.
+// deploymentOf returns the deployment state for the latest fact, or "" if the fact does not change
+// it.
 func deploymentOf(f events.Fact) string {
 	switch f {
 	case events.FactSuperseded, events.FactRemoved, events.FactEnvironmentRemoved:

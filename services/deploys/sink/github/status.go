@@ -1,6 +1,7 @@
 package github
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -11,10 +12,10 @@ import (
 )
 
 const (
-	// mostStatuses are how many a commit may have of one context, and keptStatuses how many of them
-	// are for how rollouts end.
-	mostStatuses       = 1000
-	keptStatuses       = 50
+	// maxStatuses bounds the statuses of a commit and context. reservedStatuses of them are for the
+	// ends of rollouts.
+	maxStatuses        = 1000
+	reservedStatuses   = 50
 	longestDescription = 140
 	longestContext     = 255
 )
@@ -22,14 +23,14 @@ const (
 const defaultDescription = `{{title .Fact}}{{if .Revision}}, revision {{.Revision}}{{end}}{{if .Duration}}, after {{duration .Duration}}{{end}}` +
 	`{{if .Reason}} ({{.Reason}}){{end}}`
 
-// Statuses tells each commit how its rollout is: a commit status for each workload.
+// Statuses sets a commit status for each workload.
 type Statuses struct {
 	*api
 
 	context, target, description *sink.Template
 }
 
-// NewStatuses makes the sink.
+// NewStatuses returns the sink.
 func NewStatuses(cfg Config, o Options) (*Statuses, error) {
 	api, err := newAPI(cfg, o)
 	if err != nil {
@@ -61,8 +62,8 @@ func (s *Statuses) Thread(f events.DeployFact) (string, bool) {
 	return source.Repository() + "@" + source.Commit + " " + name, err == nil
 }
 
-// told is what a commit was told of one context.
-type told struct {
+// statusRecord is the stored state of a status.
+type statusRecord struct {
 	Workload    string `json:"workload"`
 	Revision    int    `json:"revision"`
 	State       string `json:"state"`
@@ -70,8 +71,8 @@ type told struct {
 	Sent        int    `json:"sent"`
 }
 
-// overtaken says that the fact is of a rollout before the one that was told of last.
-func (t told) overtaken(f events.DeployFact) bool {
+// isOutdated reports whether the fact belongs to an earlier rollout than the last written status.
+func (t statusRecord) isOutdated(f events.DeployFact) bool {
 	return f.Rollout != nil && t.Workload == workload(f) && f.Rollout.Revision < t.Revision
 }
 
@@ -82,14 +83,14 @@ func workload(f events.DeployFact) string {
 
 // Deliver implements sink.Sink.
 func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
-	last, err := sink.LoadThread[told](ctx, d)
+	last, err := sink.LoadThread[statusRecord](ctx, d)
 	if err != nil {
 		return err
 	}
 	var latest *events.DeployFact
 	next := last
 	for _, f := range d.All() {
-		if next.overtaken(f) || statusOf(f.Fact) == "" {
+		if next.isOutdated(f) || statusOf(f.Fact) == "" {
 			continue
 		}
 		latest = &f
@@ -110,7 +111,7 @@ func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
 	if next.State == last.State && next.Description == last.Description && !d.Requested {
 		return sink.SaveThread(ctx, d, next)
 	}
-	if last.Sent >= mostStatuses-keptStatuses && next.State == pending {
+	if last.Sent >= maxStatuses-reservedStatuses && next.State == pending {
 		return nil
 	}
 	client, err := s.open()
@@ -122,7 +123,7 @@ func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
 		return err
 	}
 	if _, _, err := client.Repositories.CreateStatus(ctx, source.Owner, source.Name, sha, status); err != nil {
-		return s.judge(fmt.Sprintf("status %s of commit %s of %s", next.State, sha, source.Repository()), err)
+		return s.newError(fmt.Sprintf("status %s of commit %s of %s", next.State, sha, source.Repository()), err)
 	}
 	next.Sent++
 	return sink.SaveThread(ctx, d, next)
@@ -143,17 +144,11 @@ func (s *Statuses) status(f events.DeployFact, source sink.Source) (github.RepoS
 		return github.RepoStatus{}, err
 	}
 	status := github.RepoStatus{
-		State: new(statusOf(f.Fact)), Context: new(sink.Truncate(longestContext, name)), Description: new(sink.Truncate(longestDescription, description)),
+		State: new(statusOf(f.Fact)), Context: new(sink.Truncate(longestContext, name)),
+		Description: new(sink.Truncate(longestDescription, description)),
 	}
-	if target = orURL(target, view.URL); target != "" {
+	if target = cmp.Or(target, view.URL); target != "" {
 		status.TargetURL = &target
 	}
 	return status, nil
-}
-
-func orURL(given, fallback string) string {
-	if given != "" {
-		return given
-	}
-	return fallback
 }

@@ -1,4 +1,5 @@
-// Package sinktest has what the tests of sinks share: faults of a network, and threads in memory.
+// Package sinktest has the shared fixtures of the tests of sinks: network faults, rate limits and
+// threads in memory.
 package sinktest
 
 import (
@@ -10,11 +11,10 @@ import (
 	"time"
 )
 
-// Fault is what happens to one request instead of a proper answer.
+// Fault replaces the normal response to one request.
 type Fault func(w http.ResponseWriter, r *http.Request, serve http.Handler)
 
-// Faults happen to the next requests that they match, one each, before the handler within sees
-// them.
+// Faults applies each fault to one matching request, in place of the wrapped handler.
 type Faults struct {
 	mu    sync.Mutex
 	queue []queued
@@ -25,17 +25,17 @@ type queued struct {
 	fault   Fault
 }
 
-// Next makes the faults happen to the next requests, whatever they are.
+// Next applies the faults to the next requests.
 func (f *Faults) Next(faults ...Fault) {
 	f.Matching(func(*http.Request) bool { return true }, faults...)
 }
 
-// Writes makes the faults happen to the next requests that write.
+// Writes applies the faults to the next writing requests.
 func (f *Faults) Writes(faults ...Fault) {
 	f.Matching(func(r *http.Request) bool { return r.Method != http.MethodGet }, faults...)
 }
 
-// Matching makes the faults happen to the next requests that match.
+// Matching applies the faults to the next matching requests.
 func (f *Faults) Matching(matches func(*http.Request) bool, faults ...Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,8 +44,8 @@ func (f *Faults) Matching(matches func(*http.Request) bool, faults ...Fault) {
 	}
 }
 
-// Over has those that have not happened yet not happen any more.
-func (f *Faults) Over() {
+// Clear removes the faults that have not happened.
+func (f *Faults) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue = nil
@@ -63,10 +63,10 @@ func (f *Faults) take(r *http.Request) Fault {
 	return nil
 }
 
-// Around is the handler with the faults before it.
-func (f *Faults) Around(serve http.Handler) http.Handler {
+// Wrap returns a handler that applies the faults.
+func (f *Faults) Wrap(serve http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The body is taken whole, so that a fault meets a client that has sent all of it.
+		// Read the whole body, so that the client has sent everything before the fault.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -80,7 +80,7 @@ func (f *Faults) Around(serve http.Handler) http.Handler {
 	})
 }
 
-// Status answers so, without any effect.
+// Status returns a response without an effect.
 func Status(code int, header http.Header, body string) Fault {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		for name, values := range header {
@@ -91,21 +91,21 @@ func Status(code int, header http.Header, body string) Fault {
 	}
 }
 
-// Drop closes the connection before there is an effect.
+// Drop closes the connection before the effect.
 func Drop() Fault {
-	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { cut(w) }
+	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { closeConnection(w) }
 }
 
-// LoseAnswer closes the connection after the effect.
-func LoseAnswer() Fault {
+// DropResponse closes the connection after the effect.
+func DropResponse() Fault {
 	return func(w http.ResponseWriter, r *http.Request, serve http.Handler) {
 		serve.ServeHTTP(httptest.NewRecorder(), r)
-		cut(w)
+		closeConnection(w)
 	}
 }
 
-// HalfAnswer sends half of the answer after the effect, and closes the connection.
-func HalfAnswer() Fault {
+// TruncateResponse sends a part of the response after the effect and closes the connection.
+func TruncateResponse() Fault {
 	return func(w http.ResponseWriter, r *http.Request, serve http.Handler) {
 		recorder := httptest.NewRecorder()
 		serve.ServeHTTP(recorder, r)
@@ -122,7 +122,7 @@ func HalfAnswer() Fault {
 	}
 }
 
-// Hang has the effect and never answers: until the client gives up.
+// Hang sends no response until the client gives up, with or without the effect.
 func Hang(effect bool) Fault {
 	return func(_ http.ResponseWriter, r *http.Request, serve http.Handler) {
 		if effect {
@@ -135,7 +135,7 @@ func Hang(effect bool) Fault {
 	}
 }
 
-func cut(w http.ResponseWriter) {
+func closeConnection(w http.ResponseWriter) {
 	hijacker, ok := w.(http.Hijacker)
 	if !ok {
 		return

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Window is a limit as a server keeps it: at most Count in any Length.
+// Window is a limit of a server: at most Count requests in any Length.
 type Window struct {
 	Count  int
 	Length time.Duration
 }
 
-// Gate keeps windows, and punishes who does not stay away as long as he was told.
-type Gate struct {
+// RateLimiter enforces windows like a server, with a penalty for requests that come too early.
+type RateLimiter struct {
 	Windows []Window
-	// Penalty is how long nobody is let in once a limit is exceeded.
+	// Penalty is how long all requests are refused after a limit was exceeded.
 	Penalty time.Duration
 
 	mu      sync.Mutex
@@ -24,8 +24,8 @@ type Gate struct {
 	early   int
 }
 
-// Enter says whether one may enter, and otherwise for how long not.
-func (g *Gate) Enter() (time.Duration, bool) {
+// Allow reports whether a request is allowed, and otherwise for how long it is refused.
+func (g *RateLimiter) Allow() (time.Duration, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -51,8 +51,8 @@ func (g *Gate) Enter() (time.Duration, bool) {
 	return 0, true
 }
 
-// Refused is how many were refused, Early how many of them came before they should.
-func (g *Gate) Refused() (refused, early int) {
+// Refused returns how many requests were refused, and how many of them came during a penalty.
+func (g *RateLimiter) Refused() (refused, early int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.refused, g.early

@@ -7,24 +7,24 @@ import (
 	"sync"
 )
 
-// ErrDown is what Threads answer while they are down.
-var ErrDown = errors.New("the database is away")
+// ErrDown is the error of Threads while they are down.
+var ErrDown = errors.New("the database is unavailable")
 
-// Threads are threads in memory.
+// Threads is a sink.Threads in memory.
 type Threads struct {
 	mu     sync.Mutex
 	values map[string]json.RawMessage
 	down   bool
 }
 
-// Down makes them fail, or work again.
+// Down makes all methods fail, or work again.
 func (t *Threads) Down(down bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.down = down
 }
 
-// Forget empties them, as a database that was lost.
+// Forget deletes all values, like a lost database.
 func (t *Threads) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

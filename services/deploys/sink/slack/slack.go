@@ -1,18 +1,18 @@
-// Package slack is the sink that keeps one message for each rollout in a channel, posted when it
-// begins and edited as it goes.
+// Package slack is the sink that keeps one message per rollout in a channel. It posts the message
+// when the rollout starts and edits it afterwards.
 //
-// The message says how the rollout is: the last fact that changed that, the pods as they are
-// counted now, and whether the old ones are gone. What is not of a rollout or an environment is a
-// message of its own. Facts that waited are one edit, and an edit that would change nothing is not
-// made: Slack takes about one message a second for a channel. A 429 is obeyed.
+// The message shows the last fact that changed the state, the present pod counts, and whether the
+// old pods are gone. A fact without a rollout or an environment is a message of its own. Waiting
+// facts become one edit, and an edit without a change is skipped, because Slack accepts about one
+// message per second and channel. A 429 is obeyed.
 //
-// A message carries its rollout as metadata. Slack knows no idempotency keys; so the sink notes
-// that it is about to post, and after a crash or a lost answer looks for the message in the
-// channel's history first (scope channels:history or groups:history, beside chat:write). Without
-// that scope it posts again: twice is better than never.
+// Slack has no idempotency keys. So each message has its rollout as metadata, and the sink saves
+// the start of each post. After a crash or a lost response it searches the history of the channel
+// first (scope channels:history or groups:history, in addition to chat:write). Without that scope
+// it posts again: a duplicate is better than no message.
 //
-// What Slack refuses for its content puts the fact on DEAD. A channel or token that it does not
-// know is tried again: both are for people to mend.
+// A message that Slack refuses for its content is dead-lettered. An unknown channel or token is
+// retried, because an operator can fix it.
 package slack
 
 import (
@@ -40,10 +40,10 @@ type Config struct {
 	APIURL    config.URL    `yaml:"api_url" help:"Slack's API"`
 }
 
-// DefaultConfig is what Config is unless told.
+// DefaultConfig returns the default of Config.
 func DefaultConfig() Config { return Config{APIURL: "https://slack.com/api"} }
 
-// Missing says which required settings are not given.
+// Missing returns the required settings that are absent.
 func (c Config) Missing() []string {
 	var missing []string
 	if c.Channel == "" {
@@ -55,10 +55,10 @@ func (c Config) Missing() []string {
 	return missing
 }
 
-// Validate says what is wrong with what is given.
+// Validate returns the faults of the settings.
 func (c Config) Validate() []error {
 	if u, err := url.Parse(c.APIURL.Reveal()); err != nil || u.Host == "" || u.User != nil {
-		return []error{config.Invalid("api_url", "is no URL such as https://slack.com/api")}
+		return []error{config.Invalid("api_url", "not a URL such as https://slack.com/api")}
 	}
 	return nil
 }
@@ -66,14 +66,14 @@ func (c Config) Validate() []error {
 // Limits of Slack for one channel.
 func Limits() []sink.Limit { return []sink.Limit{{Count: 1, Window: 1100 * time.Millisecond}} }
 
-// Destination names what the limits are shared by.
+// Destination identifies the channel, which shares the limits.
 func (c Config) Destination() string { return "slack/" + c.APIURL.String() + "/" + c.Channel }
 
-// Facts are those that messages are made of, unless a filter names others.
+// Facts returns the default filter.
 func Facts() []string {
 	return []string{
-		"started", "progressed", "completed", "drained", "stalled", "recovered", "blocked", "unblocked", "paused", "resumed", "superseded", "cancelled",
-		"unknown", "partition_reached", "environment_started", "environment_ready", "environment_failed", "environment_removed",
+		"started", "progressed", "completed", "drained", "stalled", "recovered", "blocked", "unblocked",
+		"paused", "resumed", "superseded", "cancelled", "unknown", "partition_reached", "environment_started", "environment_ready", "environment_failed", "environment_removed",
 	}
 }
 
@@ -89,14 +89,14 @@ const defaultText = `{{$f := .Fact}}{{if or (eq $f "completed") (eq $f "environm
 >{{text .Message}}{{end}}{{end}}{{range .Images}}
 ` + "`{{text .}}`{{end}}"
 
-// longestText is what Slack shows without folding, in characters.
+// longestText is the longest text that Slack shows unfolded, in characters.
 const longestText = 3900
 
-// Options beside the configuration.
+// Options in addition to the configuration.
 type Options struct {
 	// Template of the message; nil for the default.
 	Template *sink.Template
-	// Client to send with, which limits and guards. Required.
+	// Client with rate limits and address checks. Required.
 	Client *http.Client
 	// Limiter of the client. Required.
 	Limiter *sink.Limiter
@@ -109,7 +109,7 @@ type Sink struct {
 	template *sink.Template
 }
 
-// New makes the sink.
+// New returns the sink.
 func New(cfg Config, o Options) (*Sink, error) {
 	s := &Sink{cfg: cfg, options: o, template: o.Template}
 	if s.template == nil {
@@ -121,7 +121,7 @@ func New(cfg Config, o Options) (*Sink, error) {
 	return s, nil
 }
 
-// Escape makes text harmless in a message: it mentions nobody and links nothing.
+// Escape disables mentions and links in a text.
 func Escape(text string) string { return escapes.Replace(text) }
 
 var escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'", "\n", " ", "\r", " ")
@@ -129,7 +129,7 @@ var escapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "
 // Traits implements sink.Sink.
 func (s *Sink) Traits() sink.Traits { return sink.Traits{Latest: true} }
 
-// Pace implements sink.RateLimited.
+// AwaitLimit implements sink.RateLimited.
 func (s *Sink) AwaitLimit(ctx context.Context) error { return s.options.Limiter.Await(ctx) }
 
 // Thread implements sink.Sink.
@@ -145,21 +145,21 @@ func (s *Sink) Thread(f events.DeployFact) (string, bool) {
 	}
 }
 
-// message is what is known of one.
+// message is the stored state of a message.
 type message struct {
-	// Posting since then, and not known whether Slack has it; nil when it is known.
+	// Posting is the start of a post with an unknown result; nil if there is none.
 	Posting *time.Time `json:"posting,omitempty"`
 	TS      string     `json:"ts,omitempty"`
-	Text    string     `json:"text,omitempty"` // digest of what it says
+	Text    string     `json:"text,omitempty"` // digest of the text
 
-	Head     *events.DeployFact `json:"head,omitempty"` // the fact that says how it is
+	Head     *events.DeployFact `json:"head,omitempty"` // the fact that determines the state
 	Counts   *events.Counts     `json:"counts,omitempty"`
 	Drained  bool               `json:"drained,omitempty"`
-	Sequence int                `json:"sequence,omitempty"` // of the last fact taken in
+	Sequence int                `json:"sequence,omitempty"` // of the last applied fact
 }
 
-// take takes a fact in, unless it is older than what was taken in already.
-func (m *message) take(f events.DeployFact) {
+// apply applies a fact, unless it is older than the last applied one.
+func (m *message) apply(f events.DeployFact) {
 	if f.Sequence <= m.Sequence {
 		return
 	}
@@ -189,7 +189,7 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 		return err
 	}
 	for _, f := range d.All() {
-		m.take(f)
+		m.apply(f)
 	}
 	if m.Head == nil {
 		return nil
@@ -205,12 +205,13 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 	}
 	token, err := s.cfg.TokenFile.Read()
 	if err != nil {
-		return fmt.Errorf("the token for Slack: %w", err)
+		return fmt.Errorf("read the token for Slack: %w", err)
 	}
-	client := slack.New(strings.TrimSpace(token), slack.OptionHTTPClient(s.options.Client), slack.OptionAPIURL(strings.TrimSuffix(s.cfg.APIURL.Reveal(), "/")+"/"))
+	api := strings.TrimSuffix(s.cfg.APIURL.Reveal(), "/") + "/"
+	client := slack.New(strings.TrimSpace(token), slack.OptionHTTPClient(s.options.Client), slack.OptionAPIURL(api))
 	if m.TS == "" && m.Posting != nil {
 		if m.TS, err = s.find(ctx, client, d.Thread, *m.Posting); err != nil {
-			return judge("look for the message in the channel", err)
+			return newError("search the channel for the message", err)
 		}
 	}
 	if m.TS != "" {
@@ -245,13 +246,14 @@ func (s *Sink) text(m message) (string, error) {
 const eventType = "lockstep_rollout"
 
 func options(thread, text string) slack.MsgOption {
-	return slack.MsgOptionCompose(slack.MsgOptionText(text, false), slack.MsgOptionDisableLinkUnfurl(), slack.MsgOptionDisableMediaUnfurl(),
+	return slack.MsgOptionCompose(
+		slack.MsgOptionText(text, false), slack.MsgOptionDisableLinkUnfurl(), slack.MsgOptionDisableMediaUnfurl(),
 		slack.MsgOptionMetadata(slack.SlackMetadata{EventType: eventType, EventPayload: map[string]any{"rollout": thread}}))
 }
 
-// edit edits the message; true says that it cannot be edited any more.
+// edit edits the message. It returns true if the message cannot be edited any more.
 func (s *Sink) edit(ctx context.Context, client *slack.Client, m *message, thread, text string) (bool, error) {
-	_, _, _, err := client.UpdateMessageContext( //nolint:dogsled // as the library has it
+	_, _, _, err := client.UpdateMessageContext( //nolint:dogsled // The library returns four values.
 		ctx, s.cfg.Channel, m.TS, options(thread, text))
 	if refusal, ok := errors.AsType[slack.SlackErrorResponse](err); ok {
 		switch refusal.Err {
@@ -259,10 +261,10 @@ func (s *Sink) edit(ctx context.Context, client *slack.Client, m *message, threa
 			return true, nil
 		}
 	}
-	return false, judge("edit the message", err)
+	return false, newError("edit the message", err)
 }
 
-// post posts the message, and first notes that it does.
+// post posts the message. It saves the start of the post first.
 func (s *Sink) post(ctx context.Context, client *slack.Client, d sink.Delivery, m *message, text string) error {
 	if err := s.options.Limiter.AwaitPause(ctx); err != nil {
 		return err
@@ -281,10 +283,10 @@ func (s *Sink) post(ctx context.Context, client *slack.Client, d sink.Delivery, 
 		m.Posting = nil
 		err = errors.Join(err, sink.SaveThread(ctx, d, *m))
 	}
-	return judge("post the message", err)
+	return newError("post the message", err)
 }
 
-// refused says that Slack has answered, and has not taken it.
+// refused reports whether Slack responded and did not accept the message.
 func refused(err error) bool {
 	var refusal slack.SlackErrorResponse
 	if _, ok := errors.AsType[*slack.RateLimitedError](err); ok {
@@ -295,7 +297,7 @@ func refused(err error) bool {
 	}
 	switch refusal.Err {
 	case "fatal_error", "internal_error", "request_timeout", "service_unavailable":
-		return false // Slack says that it may have had an effect
+		return false // The request may have had an effect.
 	}
 	return true
 }
@@ -303,14 +305,15 @@ func refused(err error) bool {
 const (
 	historyPages = 10
 	historySize  = 200
-	// skew is by how much clocks may differ.
+	// skew bounds the difference of clocks.
 	skew = time.Minute
 )
 
-// find looks for the message of the thread in the channel; "" when it is not there.
+// find returns the message of the thread in the channel, or "".
 func (s *Sink) find(ctx context.Context, client *slack.Client, thread string, since time.Time) (string, error) {
 	parameters := &slack.GetConversationHistoryParameters{
-		ChannelID: s.cfg.Channel, Oldest: fmt.Sprintf("%d.000000", since.Add(-skew).Unix()), Limit: historySize, IncludeAllMetadata: true, Inclusive: true,
+		ChannelID: s.cfg.Channel, Oldest: fmt.Sprintf("%d.000000", since.Add(-skew).Unix()),
+		Limit: historySize, IncludeAllMetadata: true, Inclusive: true,
 	}
 	for range historyPages {
 		page, err := client.GetConversationHistoryContext(ctx, parameters)
@@ -318,7 +321,7 @@ func (s *Sink) find(ctx context.Context, client *slack.Client, thread string, si
 			return "", nil
 		}
 		if err != nil {
-			return "", err //nolint:wrapcheck // judged by the caller
+			return "", err //nolint:wrapcheck // Wrapped by the caller.
 		}
 		for _, m := range page.Messages {
 			if m.Metadata.EventType == eventType && m.Metadata.EventPayload["rollout"] == thread {
@@ -332,19 +335,19 @@ func (s *Sink) find(ctx context.Context, client *slack.Client, thread string, si
 	return "", nil
 }
 
-// judge makes of a failure what the runner understands.
-func judge(what string, err error) error {
+// newError classifies an error for the sink worker.
+func newError(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("%s: %w", what, sink.WithoutURL(err))
+	wrapped := fmt.Errorf("%s: %w", action, sink.WithoutURL(err))
 	if limited, ok := errors.AsType[*slack.RateLimitedError](err); ok {
 		return &sink.RetryAfter{Delay: max(limited.RetryAfter, time.Second), Err: wrapped}
 	}
 	if refusal, ok := errors.AsType[slack.SlackErrorResponse](err); ok {
 		switch refusal.Err {
-		case "msg_too_long", "no_text", "invalid_blocks", "invalid_blocks_format", "invalid_metadata_format", "invalid_metadata_schema", "metadata_too_large",
-			"restricted_action", "too_many_attachments", "invalid_arguments", "invalid_arg_name":
+		case "msg_too_long", "no_text", "invalid_blocks", "invalid_blocks_format", "invalid_metadata_format",
+			"invalid_metadata_schema", "metadata_too_large", "restricted_action", "too_many_attachments", "invalid_arguments", "invalid_arg_name":
 			return sink.Permanent(wrapped)
 		case "ratelimited", "rate_limited":
 			return &sink.RetryAfter{Delay: time.Minute, Err: wrapped}

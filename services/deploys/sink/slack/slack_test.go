@@ -31,7 +31,7 @@ type bundle struct {
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	b := &bundle{t: t, server: slacktest.Start(t), threads: &sinktest.Threads{}, limiter: sink.NewLimiter()}
-	b.server.Gate.Windows = nil
+	b.server.Limit.Windows = nil
 	b.open()
 	return b
 }
@@ -69,7 +69,7 @@ func (b *bundle) deliver(facts ...events.DeployFact) error {
 	return b.sink.Deliver(b.t.Context(), sink.Delivery{Key: "k", Thread: thread, Fact: last, Earlier: facts[:len(facts)-1], Threads: b.threads})
 }
 
-func TestARolloutIsOneMessageEditedAsItGoes(t *testing.T) {
+func TestRolloutIsOneEditedMessage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, b.deliver(b.fact(events.FactStarted)))
@@ -97,7 +97,7 @@ func TestARolloutIsOneMessageEditedAsItGoes(t *testing.T) {
 	require.Equal(t, messages, b.server.Messages(), "older than what it says")
 }
 
-func TestWhatWaitedIsOneMessage(t *testing.T) {
+func TestWaitingFactsBecomeOneMessage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, b.deliver(b.fact(events.FactStarted), b.fact(events.FactProgressed), b.fact(events.FactCompleted), b.fact(events.FactDrained)))
@@ -107,10 +107,10 @@ func TestWhatWaitedIsOneMessage(t *testing.T) {
 }
 
 // Slack has the message, and the sink was never told, or was killed before it could note it.
-func TestAMessageIsFoundAgainAfterACrash(t *testing.T) {
+func TestMessageIsFoundAfterACrash(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]sinktest.Fault{
-		"lost": sinktest.LoseAnswer(), "half": sinktest.HalfAnswer(), "time-out": sinktest.Hang(true),
+		"lost": sinktest.DropResponse(), "half": sinktest.TruncateResponse(), "time-out": sinktest.Hang(true),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +130,7 @@ func TestAMessageIsFoundAgainAfterACrash(t *testing.T) {
 	}
 }
 
-func TestAMessageThatNeverArrivedIsPostedAgain(t *testing.T) {
+func TestLostMessageIsPostedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]sinktest.Fault{
 		"dropped": sinktest.Drop(), "5xx": sinktest.Status(503, nil, "<html>"), "silence": sinktest.Hang(false),
@@ -150,7 +150,7 @@ func TestAMessageThatNeverArrivedIsPostedAgain(t *testing.T) {
 	}
 }
 
-func TestWithoutTheScopeToLookTwiceIsBetterThanNever(t *testing.T) {
+func TestMessageIsPostedAgainWithoutTheHistoryScope(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.server.Refuse("conversations.history", "missing_scope")
@@ -161,7 +161,7 @@ func TestWithoutTheScopeToLookTwiceIsBetterThanNever(t *testing.T) {
 	require.Len(t, b.server.Messages(), 1)
 }
 
-func TestAMessageThatIsGoneIsPostedAgain(t *testing.T) {
+func TestDeletedMessageIsPostedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.NoError(t, b.deliver(b.fact(events.FactStarted)))
@@ -170,7 +170,7 @@ func TestAMessageThatIsGoneIsPostedAgain(t *testing.T) {
 	require.Len(t, b.server.Messages(), 1)
 }
 
-func TestRefusals(t *testing.T) {
+func TestPermanentAndTemporaryErrors(t *testing.T) {
 	t.Parallel()
 	for refusal, permanent := range map[string]bool{
 		"msg_too_long": true, "restricted_action": true, "channel_not_found": false, "not_in_channel": false, "is_archived": false, "invalid_auth": false,
@@ -191,7 +191,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestA429IsObeyed(t *testing.T) {
+func TestRetryAfterIsObeyed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.server.Faults.Next(sinktest.Status(http.StatusTooManyRequests, http.Header{"Retry-After": {"1"}}, `{"ok":false,"error":"ratelimited"}`))
@@ -203,22 +203,22 @@ func TestA429IsObeyed(t *testing.T) {
 	require.Zero(t, b.server.Calls("conversations.history"), "it is known not to be there")
 }
 
-func TestTheLimiterKeepsWithinSlacksLimit(t *testing.T) {
+func TestLimiterKeepsTheLimitOfSlack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	// What goes out a second apart may arrive closer together.
-	b.server.Gate.Windows = []sinktest.Window{{Count: 1, Length: 500 * time.Millisecond}}
+	b.server.Limit.Windows = []sinktest.Window{{Count: 1, Length: 500 * time.Millisecond}}
 	b.limiter = sink.NewLimiter(slack.Limits()...)
 	b.open()
 	for range 4 {
 		require.NoError(t, b.sink.AwaitLimit(t.Context()))
 		require.NoError(t, b.deliver(b.fact(events.FactProgressed)))
 	}
-	refused, _ := b.server.Gate.Refused()
+	refused, _ := b.server.Limit.Refused()
 	require.Zero(t, refused)
 }
 
-func TestTheDatabaseIsAskedFirst(t *testing.T) {
+func TestNothingIsPostedWhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.threads.Down(true)
@@ -243,7 +243,7 @@ func TestThreads(t *testing.T) {
 	require.Contains(t, b.server.Messages()[2].Text, "<https://pr-318.example.com>")
 }
 
-func TestConfigurationThatCannotWork(t *testing.T) {
+func TestInvalidConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	require.Len(t, slack.DefaultConfig().Missing(), 2)
 	require.Len(t, slack.Config{APIURL: "x"}.Validate(), 1)

@@ -1,13 +1,13 @@
-// Package webhook is the sink that posts each fact to an address, signed as Standard Webhooks says.
+// Package webhook is the sink that posts each fact to a URL, signed by Standard Webhooks.
 //
-// The body is the CloudEvent in structured JSON, or what a template makes; headers webhook-id,
-// webhook-timestamp and webhook-signature let the receiver verify and deduplicate: the id is the
-// event's, the same however often it is posted, by hand as well. Facts of one workload come in
+// The body is the CloudEvent in structured JSON, or the output of a template. The headers
+// webhook-id, webhook-timestamp and webhook-signature let the receiver verify and deduplicate. The
+// id is the id of the event, the same in every attempt and resend. Facts of one workload arrive in
 // order.
 //
-// 2xx is taken for received. 400, 410, 413, 415 and 422 put the fact on DEAD; everything else,
-// redirects included, is tried again with back-off, and 429 and 503 are obeyed when they say when.
-// The address may hold a secret: it is in no log and no error.
+// A status 2xx means success. 400, 410, 413, 415 and 422 dead-letter the fact. Any other status,
+// redirects included, is retried with back-off; 429 and 503 may set the delay with Retry-After. The
+// URL may contain a secret and is never logged.
 package webhook
 
 import (
@@ -31,17 +31,17 @@ import (
 
 // Config of a webhook.
 type Config struct {
-	URL         config.URL        `yaml:"url" help:"where to post"`
-	URLFile     config.Secret     `yaml:"url_file" help:"file that holds where to post, when the address is a secret"`
-	SecretFile  config.Secret     `yaml:"secret_file" help:"file with the signing secret, whsec_ and base64; several lines sign several times, to change secrets without a gap"`
+	URL         config.URL        `yaml:"url" help:"URL to post to"`
+	URLFile     config.Secret     `yaml:"url_file" help:"file with the URL, if the URL is a secret"`
+	SecretFile  config.Secret     `yaml:"secret_file" help:"file with the signing secret, whsec_ and base64; with several lines each secret signs, to rotate secrets without a gap"`
 	Headers     map[string]string `yaml:"headers" help:"further headers"`
-	ContentType string            `yaml:"content_type" help:"content type of what the template makes"`
+	ContentType string            `yaml:"content_type" help:"content type of the output of the template"`
 }
 
-// DefaultConfig is what Config is unless told.
+// DefaultConfig returns the default of Config.
 func DefaultConfig() Config { return Config{ContentType: "application/json"} }
 
-// Missing says which required settings are not given.
+// Missing returns the required settings that are absent.
 func (c Config) Missing() []string {
 	var missing []string
 	if c.URL == "" && !c.URLFile.IsSet() {
@@ -53,7 +53,7 @@ func (c Config) Missing() []string {
 	return missing
 }
 
-// Validate says what is wrong with what is given.
+// Validate returns the faults of the settings.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.URL != "" {
@@ -72,16 +72,16 @@ func (c Config) Validate() []error {
 func parseURL(text string) (string, error) {
 	u, err := url.Parse(strings.TrimSpace(text))
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return "", fmt.Errorf("the address is no https:// or http:// URL")
+		return "", fmt.Errorf("not a URL that starts with https:// or http://")
 	}
 	return u.String(), nil
 }
 
-// signers are the secrets, the newest first.
+// signers returns one signer for each secret in the file.
 func signers(secret config.Secret) ([]*standardwebhooks.Webhook, error) {
 	text, err := secret.Read()
 	if err != nil {
-		return nil, fmt.Errorf("the signing secret: %w", err)
+		return nil, fmt.Errorf("read the signing secret: %w", err)
 	}
 	var list []*standardwebhooks.Webhook
 	for line := range strings.Lines(text) {
@@ -95,18 +95,18 @@ func signers(secret config.Secret) ([]*standardwebhooks.Webhook, error) {
 		list = append(list, s)
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("there is no signing secret")
+		return nil, fmt.Errorf("the file has no signing secret")
 	}
 	return list, nil
 }
 
-// Options beside the configuration.
+// Options in addition to the configuration.
 type Options struct {
 	// Template of the body; nil posts the event.
 	Template *sink.Template
-	// Client to send with, which limits and guards. It must not follow redirects. Required.
+	// Client with rate limits and address checks. It must not follow redirects. Required.
 	Client *http.Client
-	// Parallel is how many workloads are told of at once. Defaults to 4.
+	// Parallel is how many workloads have concurrent deliveries. Defaults to 4.
 	Parallel int
 }
 
@@ -116,7 +116,7 @@ type Sink struct {
 	options Options
 }
 
-// New makes the sink.
+// New returns the sink.
 func New(cfg Config, options Options) *Sink {
 	if options.Parallel == 0 {
 		options.Parallel = 4
@@ -148,10 +148,10 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 	if err != nil {
 		return fmt.Errorf("post to the webhook: %w", sink.WithoutURL(err))
 	}
-	defer response.Body.Close() //nolint:errcheck // only read
-	// What is left of the answer is read so that the connection can be used again.
+	defer response.Body.Close() //nolint:errcheck // Opened for reading.
+	// Read the rest of the response, so the connection can be reused.
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10))
-	return judge(response)
+	return newError(response)
 }
 
 func (s *Sink) body(d sink.Delivery) ([]byte, string, error) {
@@ -168,7 +168,7 @@ func (s *Sink) request(ctx context.Context, key string, body []byte, now time.Ti
 	if s.cfg.URLFile.IsSet() {
 		var err error
 		if address, err = s.cfg.URLFile.Read(); err != nil {
-			return nil, fmt.Errorf("the address of the webhook: %w", err)
+			return nil, fmt.Errorf("read the URL of the webhook: %w", err)
 		}
 	}
 	address, err := parseURL(address)
@@ -183,7 +183,7 @@ func (s *Sink) request(ctx context.Context, key string, body []byte, now time.Ti
 	for _, k := range keys {
 		signature, err := k.Sign(key, now, body)
 		if err != nil {
-			return nil, fmt.Errorf("sign for the webhook: %w", err)
+			return nil, fmt.Errorf("sign the request to the webhook: %w", err)
 		}
 		signatures = append(signatures, signature)
 	}
@@ -201,13 +201,14 @@ func (s *Sink) request(ctx context.Context, key string, body []byte, now time.Ti
 	return request, nil
 }
 
-func judge(response *http.Response) error {
+func newError(response *http.Response) error {
 	if response.StatusCode/100 == 2 {
 		return nil
 	}
-	err := fmt.Errorf("the webhook answered %d", response.StatusCode)
+	err := fmt.Errorf("the webhook returned status %d", response.StatusCode)
 	switch response.StatusCode {
-	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge,
+		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return sink.Permanent(err)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if delay, ok := sink.ParseRetryAfter(response.Header, time.Now()); ok {

@@ -93,7 +93,7 @@ func open(t *testing.T, address, secrets string, change func(*webhook.Config, *w
 	return webhook.New(cfg, options)
 }
 
-func TestAnEventIsPostedSignedAndWhole(t *testing.T) {
+func TestEventIsPostedAndSigned(t *testing.T) {
 	t.Parallel()
 	r := receive(t, secret(1))
 	s := open(t, r.URL+"/hook", secret(0)+"\n"+secret(1), func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) {
@@ -114,7 +114,7 @@ func TestAnEventIsPostedSignedAndWhole(t *testing.T) {
 	require.Equal(t, "c1/shop/deployment/checkout", thread)
 }
 
-func TestATemplateMakesTheBody(t *testing.T) {
+func TestTemplateRendersTheBody(t *testing.T) {
 	t.Parallel()
 	r := receive(t, secret(0))
 	s := open(t, r.URL, secret(0), func(_ *webhook.Config, o *webhook.Options, _ *sink.ClientOptions) {
@@ -127,7 +127,7 @@ func TestATemplateMakesTheBody(t *testing.T) {
 	require.Equal(t, "application/json", r.header.Get("Content-Type"))
 }
 
-func TestAnswers(t *testing.T) {
+func TestStatusDecidesAboutRetry(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
 		200: "ok", 204: "ok", 400: "permanent", 401: "again", 404: "again", 408: "again", 410: "permanent", 413: "permanent", 422: "permanent",
@@ -162,7 +162,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestAWrongSecretIsTriedAgain(t *testing.T) {
+func TestWrongSecretIsRetried(t *testing.T) {
 	t.Parallel()
 	r := receive(t, secret(0))
 	err := open(t, r.URL, secret(5), nil).Deliver(t.Context(), delivery(t))
@@ -170,7 +170,7 @@ func TestAWrongSecretIsTriedAgain(t *testing.T) {
 	require.False(t, sink.IsPermanent(err))
 }
 
-func TestConnectionsThatBreakOrHang(t *testing.T) {
+func TestBrokenConnectionsAreRetried(t *testing.T) {
 	t.Parallel()
 	for name, behave := range map[string]func(net.Conn){
 		"closed at once":        func(c net.Conn) { _ = c.Close() },
@@ -215,7 +215,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	require.Empty(t, r.bodies)
 }
 
-func TestTheAddressMayBeInAFileAndBeChanged(t *testing.T) {
+func TestURLFileIsReadAtEachDelivery(t *testing.T) {
 	t.Parallel()
 	r := receive(t, secret(0))
 	file := filepath.Join(t.TempDir(), "url")
@@ -229,7 +229,7 @@ func TestTheAddressMayBeInAFileAndBeChanged(t *testing.T) {
 	require.Len(t, r.bodies, 1)
 }
 
-func TestConfigurationThatCannotWork(t *testing.T) {
+func TestInvalidConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	require.Len(t, webhook.Config{}.Missing(), 2)
 	require.Empty(t, webhook.Config{}.Validate())

@@ -64,7 +64,7 @@ func Start(tb testing.TB) *Server {
 	mux.HandleFunc("GET "+tables+"/{table}", s.handle(s.get))
 	mux.HandleFunc("PATCH "+tables+"/{table}", s.handle(s.patch))
 	mux.HandleFunc("POST "+tables+"/{table}/insertAll", s.handle(s.insertAll))
-	s.Server = httptest.NewServer(s.Faults.Around(mux))
+	s.Server = httptest.NewServer(s.Faults.Wrap(mux))
 	tb.Cleanup(s.Close)
 	return s
 }

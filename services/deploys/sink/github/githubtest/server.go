@@ -26,8 +26,8 @@ type Server struct {
 
 	// Faults happen before the API is reached.
 	Faults sinktest.Faults
-	// Gate keeps the secondary limits of writes.
-	Gate sinktest.Gate
+	// Limit enforces the secondary limits of writes.
+	Limit sinktest.RateLimiter
 
 	mu     sync.Mutex
 	repos  map[string]*Repository
@@ -86,7 +86,7 @@ type DeploymentStatus struct {
 // Start starts a GitHub that ends with the test. Its limits are GitHub's.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
-	s := &Server{repos: map[string]*Repository{}, Gate: sinktest.Gate{
+	s := &Server{repos: map[string]*Repository{}, Limit: sinktest.RateLimiter{
 		Windows: []sinktest.Window{{Count: 80, Length: time.Minute}, {Count: 500, Length: time.Hour}}, Penalty: time.Minute,
 	}}
 	mux := http.NewServeMux()
@@ -100,7 +100,7 @@ func Start(tb testing.TB) *Server {
 	mux.HandleFunc("GET "+repo+"/issues/{number}/comments", s.repo(s.comments))
 	mux.HandleFunc("POST "+repo+"/issues/{number}/comments", s.repo(s.createComment))
 	mux.HandleFunc("PATCH "+repo+"/issues/comments/{id}", s.repo(s.editComment))
-	s.Server = httptest.NewServer(s.Faults.Around(mux))
+	s.Server = httptest.NewServer(s.Faults.Wrap(mux))
 	tb.Cleanup(s.Close)
 	return s
 }
@@ -140,7 +140,7 @@ func (s *Server) repo(handle handler) http.HandlerFunc {
 			return
 		}
 		if r.Method != http.MethodGet {
-			if wait, ok := s.Gate.Enter(); !ok {
+			if wait, ok := s.Limit.Allow(); !ok {
 				w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds()+0.999)))
 				answer(w, http.StatusForbidden, SecondaryLimit())
 				return

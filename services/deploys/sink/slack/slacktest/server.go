@@ -36,8 +36,8 @@ type Server struct {
 
 	// Faults happen before the API is reached.
 	Faults sinktest.Faults
-	// Gate keeps the limit of messages to the channel.
-	Gate sinktest.Gate
+	// Limit enforces the limit of messages to the channel.
+	Limit sinktest.RateLimiter
 
 	mu       sync.Mutex
 	messages []*Message
@@ -52,7 +52,7 @@ func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{
 		refuse: map[string]string{}, calls: map[string]int{},
-		Gate: sinktest.Gate{Windows: []sinktest.Window{{Count: 1, Length: time.Second}}, Penalty: time.Second},
+		Limit: sinktest.RateLimiter{Windows: []sinktest.Window{{Count: 1, Length: time.Second}}, Penalty: time.Second},
 	}
 	mux := http.NewServeMux()
 	for name, method := range map[string]func(*http.Request) any{
@@ -60,7 +60,7 @@ func Start(tb testing.TB) *Server {
 	} {
 		mux.HandleFunc("POST /api/"+name, s.method(name, method))
 	}
-	s.Server = httptest.NewServer(s.Faults.Around(mux))
+	s.Server = httptest.NewServer(s.Faults.Wrap(mux))
 	tb.Cleanup(s.Close)
 	return s
 }
@@ -119,7 +119,7 @@ func (s *Server) method(name string, serve func(*http.Request) any) http.Handler
 			return
 		}
 		if name != "conversations.history" {
-			if wait, ok := s.Gate.Enter(); !ok {
+			if wait, ok := s.Limit.Allow(); !ok {
 				w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds()+0.999)))
 				w.WriteHeader(http.StatusTooManyRequests)
 				answer(w, refusal("ratelimited"))
