@@ -135,7 +135,7 @@ const (
 	TypeWorkspaceStateChanged = "dev.lockstep.workspace.state_changed.v1"
 )
 
-// Types returns every event type, sorted by name, a fresh copy at each call.
+// Types returns a copy of the list of event types, sorted by name.
 func Types() []Type {
 	return []Type{
 		{

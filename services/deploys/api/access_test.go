@@ -16,7 +16,7 @@ import (
 
 func TestCallersSeeOnlyTheirProjects(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	theirs, others := b.rollout(agent), b.rollout(otherAgent)
 	b.put(theirs, others)
 	for name, c := range map[string]struct {
@@ -66,7 +66,7 @@ func TestCallersSeeOnlyTheirProjects(t *testing.T) {
 
 func TestInvalidTokensAreRefused(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.put(b.rollout(agent))
 	for name, c := range map[string]struct {
 		with string
@@ -91,11 +91,11 @@ func TestInvalidTokensAreRefused(t *testing.T) {
 
 func TestOperationsRequireAnAdministrator(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	r := b.rollout(agent)
 	b.put(r)
 	b.save(postgres.Writing{Facts: []postgres.Fact{
-		{ID: "told", Workload: uuidOf(t, r.Workload), Sequence: 1, Fact: "started", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: 5},
+		{ID: "fact", Workload: uuidOf(t, r.Workload), Sequence: 1, Fact: "started", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: 5},
 		{ID: "old", Workload: uuidOf(t, r.Workload), Sequence: 2, Fact: "completed", RolloutID: r.ID, OccurredAt: start(), ObservedAt: start(), Data: "{}", StreamSequence: postgres.TooOld},
 	}})
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
@@ -123,7 +123,7 @@ func TestOperationsRequireAnAdministrator(t *testing.T) {
 
 // everything calls each method once, and returns what came of each. The agent's rollout is asked
 // for by its workload.
-func (b *bed) everything(t *testing.T, api clients) map[string]error {
+func (b *fixture) everything(t *testing.T, api clients) map[string]error {
 	t.Helper()
 	ctx := t.Context()
 	out := map[string]error{}
@@ -131,7 +131,7 @@ func (b *bed) everything(t *testing.T, api clients) map[string]error {
 	_, out["GetStats"] = api.GetStats(ctx, connect.NewRequest(&deploysv1.GetStatsRequest{}))
 	_, out["ListSinks"] = api.ListSinks(ctx, connect.NewRequest(&deploysv1.ListSinksRequest{}))
 	_, out["BackfillSink"] = api.BackfillSink(ctx, connect.NewRequest(&deploysv1.BackfillSinkRequest{Name: "chat"}))
-	_, out["ResendFact"] = api.ResendFact(ctx, connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "told"}))
+	_, out["ResendFact"] = api.ResendFact(ctx, connect.NewRequest(&deploysv1.ResendFactRequest{Sink: "chat", FactId: "fact"}))
 	_, out["ListClusters"] = api.ListClusters(ctx, connect.NewRequest(&deploysv1.ListClustersRequest{}))
 	_, out["ReleaseCluster"] = api.ReleaseCluster(ctx, connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))
 	rebuilding, err := api.Rebuild(ctx, connect.NewRequest(&deploysv1.RebuildRequest{}))

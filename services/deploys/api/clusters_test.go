@@ -17,7 +17,7 @@ import (
 )
 
 // claim notes whose clusters are, as the reader does.
-func (b *bed) claim(claims ...ownership.Claim) {
+func (b *fixture) claim(claims ...ownership.Claim) {
 	b.t.Helper()
 	reporters := []ownership.Reporter{{AgentID: agent, ProjectID: 1, Since: 1}}
 	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error { return (&store.Store{}).Claim(b.t.Context(), tx, reporters, claims) }))
@@ -25,7 +25,7 @@ func (b *bed) claim(claims ...ownership.Claim) {
 
 func TestClusterIsReleased(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent}, ownership.Claim{ClusterUID: "other", Since: 2, ProjectID: 3, AgentID: otherAgent})
 	b.save(store.Writing{Agents: []agents.Agent{{ID: agent, ClusterUID: "cluster"}}})
 	b.put(b.rollout(agent))
@@ -63,14 +63,14 @@ func TestClusterIsReleased(t *testing.T) {
 
 func TestInvalidReleasesAreRefused(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 2, AgentID: agent}, ownership.Claim{ClusterUID: "free", Since: 2, UserID: admin})
 	api := b.as(admin)
 	release := func(r *deploysv1.ReleaseClusterRequest) error {
 		_, err := api.ReleaseCluster(t.Context(), connect.NewRequest(r))
 		return err
 	}
-	for says, c := range map[string]struct {
+	for want, c := range map[string]struct {
 		request *deploysv1.ReleaseClusterRequest
 		code    errcode.Code
 	}{
@@ -83,7 +83,7 @@ func TestInvalidReleasesAreRefused(t *testing.T) {
 		"reason has 501 bytes":                            {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", Reason: strings.Repeat("x", 501)}, errcode.InvalidArgument},
 		"cluster_uid has 5000 bytes, at most 4096 may be": {&deploysv1.ReleaseClusterRequest{ClusterUid: strings.Repeat("x", 5000)}, errcode.InvalidArgument},
 	} {
-		require.Contains(t, refused(t, c.code, release(c.request)).Message, says)
+		require.Contains(t, refused(t, c.code, release(c.request)).Message, want)
 	}
 	list, err := api.ListClusters(t.Context(), connect.NewRequest(&deploysv1.ListClustersRequest{}))
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestInvalidReleasesAreRefused(t *testing.T) {
 
 func TestReleaseIsPendingUntilTheStreamIsRead(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.claim(ownership.Claim{ClusterUID: "cluster", Since: 1, ProjectID: 1, AgentID: agent})
 	b.stream.set(func() { b.stream.held = true })
 	released, err := b.as(admin).ReleaseCluster(t.Context(), connect.NewRequest(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}))

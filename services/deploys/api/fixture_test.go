@@ -42,14 +42,14 @@ const (
 	soon = time.Minute
 )
 
-// Users of the tests. The first agent is 7, whom the reader may read; 8 is another project's.
+// Users of the tests. The reader may read agent 7. Agent 8 belongs to another project.
 const (
 	admin, reader, stranger, blocked = 1, 2, 3, 4
 	agent, otherAgent                = 7, 8
 )
 
-// book is a directory that a test writes.
-type book struct {
+// fakeDirectory is a directory in memory.
+type fakeDirectory struct {
 	mu      sync.Mutex
 	users   map[int64]directory.User
 	key     directory.Key
@@ -57,37 +57,37 @@ type book struct {
 	changed chan struct{}
 }
 
-func (b *book) Ready() bool { return true }
+func (b *fakeDirectory) Ready() bool { return true }
 
-func (b *book) Changed() <-chan struct{} {
+func (b *fakeDirectory) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
 }
 
-func (b *book) User(id int64) (directory.User, bool) {
+func (b *fakeDirectory) User(id int64) (directory.User, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u, known := b.users[id]
 	return u, known
 }
 
-func (b *book) Key(id string) (directory.Key, bool) { return b.key, id == b.key.ID }
+func (b *fakeDirectory) Key(id string) (directory.Key, bool) { return b.key, id == b.key.ID }
 
-func (b *book) AgentRole(userID, agentID int64) directory.Role {
+func (b *fakeDirectory) AgentRole(userID, agentID int64) directory.Role {
 	if slices.Contains(b.Agents(userID, directory.RoleReader), agentID) {
 		return directory.RoleReader
 	}
 	return directory.RoleNone
 }
 
-func (b *book) Agents(userID int64, _ directory.Role) []int64 {
+func (b *fakeDirectory) Agents(userID int64, _ directory.Role) []int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.reads[userID])
 }
 
-func (b *book) write(change func()) {
+func (b *fakeDirectory) write(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change()
@@ -95,7 +95,7 @@ func (b *book) write(change func()) {
 	b.changed = make(chan struct{})
 }
 
-// sinks remember what they were asked.
+// sinks records its calls.
 type sinks struct {
 	mu    sync.Mutex
 	asked []string
@@ -120,27 +120,27 @@ func (s *sinks) Resend(_ context.Context, name string, sequence uint64) error {
 	return s.ask("resend %d to %s", sequence, name)
 }
 
-// bed is the API over a database, served as the service serves it.
-type bed struct {
-	t       *testing.T
-	book    *book
-	sinks   *sinks
-	pool    *pgxpool.Pool
-	stream  *playedStream
-	changes *store.Changes
-	private ed25519.PrivateKey
-	url     string
-	// stop tells the server to stop, and returns when it has.
+// fixture is the API with its database, served over HTTP.
+type fixture struct {
+	t         *testing.T
+	directory *fakeDirectory
+	sinks     *sinks
+	pool      *pgxpool.Pool
+	stream    *fakeStream
+	changes   *store.Changes
+	private   ed25519.PrivateKey
+	url       string
+	// stop stops the server and waits for it.
 	stop func()
 	made int
 }
 
-func setup(t *testing.T) *bed {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	now := time.Now()
-	b := &bed{t: t, private: private, sinks: &sinks{}, book: &book{
+	b := &fixture{t: t, private: private, sinks: &sinks{}, directory: &fakeDirectory{
 		changed: make(chan struct{}), key: directory.Key{ID: "k", Public: public, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)},
 		users: map[int64]directory.User{admin: {ID: admin, Admin: true}, reader: {ID: reader}, stranger: {ID: stranger}, blocked: {ID: blocked, Blocked: true}},
 		reads: map[int64][]int64{reader: {agent}, blocked: {agent}},
@@ -151,18 +151,18 @@ func setup(t *testing.T) *bed {
 	series, err := store.Migrations()
 	require.NoError(t, err)
 	require.NoError(t, postgres.Migrate(t.Context(), b.pool, slog.New(slog.DiscardHandler), series...))
-	b.stream = &playedStream{pool: b.pool}
+	b.stream = &fakeStream{pool: b.pool}
 	b.serve()
 	return b
 }
 
-// projects that there are.
+// projects are the existing projects.
 type projects map[int64]bool
 
 func (p projects) Project(id int64) bool { return p[id] }
 
-// playedStream takes releases in at once, unless it is held or somebody is faster.
-type playedStream struct {
+// fakeStream takes releases in at once, unless it is held or somebody is faster.
+type fakeStream struct {
 	pool *pgxpool.Pool
 
 	mu     sync.Mutex
@@ -172,7 +172,7 @@ type playedStream struct {
 	faster bool
 }
 
-func (s *playedStream) Release(ctx context.Context, claim ownership.Claim, to, user int64, reason string, _ time.Time) (uint64, error) {
+func (s *fakeStream) Release(ctx context.Context, claim ownership.Claim, to, user int64, reason string, _ time.Time) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fails != nil {
@@ -191,26 +191,26 @@ func (s *playedStream) Release(ctx context.Context, claim ownership.Claim, to, u
 	})
 }
 
-func (s *playedStream) Position(context.Context) (cursor.Position, error) {
+func (s *fakeStream) Position(context.Context) (cursor.Position, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at, nil
 }
 
-func (s *playedStream) set(change func()) {
+func (s *fakeStream) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-func (b *bed) serve() {
+func (b *fixture) serve() {
 	b.t.Helper()
-	verifier, err := access.NewVerifier(access.Config{Directory: b.book, Cell: cell, Audience: "deploys"})
+	verifier, err := access.NewVerifier(access.Config{Directory: b.directory, Cell: cell, Audience: "deploys"})
 	require.NoError(b.t, err)
 	b.changes = store.NewChanges(b.pool)
 	changes, logger := b.changes, slog.New(slog.DiscardHandler)
 	handler := api.NewHandler(api.Dependencies{
-		Pool: b.pool, Changes: changes, Access: verifier.Interceptor(), Roles: b.book, Sinks: b.sinks, Logger: logger, Now: time.Now,
+		Pool: b.pool, Changes: changes, Access: verifier.Interceptor(), Roles: b.directory, Sinks: b.sinks, Logger: logger, Now: time.Now,
 		Stream: b.stream, Projects: projects{2: true, 3: true},
 		Rebuild: func(context.Context, bool, func(sequence, last uint64) error) (api.Rebuilt, error) {
 			return api.Rebuilt{}, b.sinks.ask("rebuild")
@@ -240,7 +240,7 @@ func (b *bed) serve() {
 	}
 }
 
-// clients of a user.
+// clients returns the clients of a user.
 type clients struct {
 	deploysv1connect.ClusterServiceClient
 	deploysv1connect.RolloutServiceClient
@@ -248,7 +248,7 @@ type clients struct {
 	deploysv1connect.OperationServiceClient
 }
 
-func (b *bed) token(user int64) string {
+func (b *fixture) token(user int64) string {
 	b.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(b.private, "k", access.Grant{
@@ -258,12 +258,12 @@ func (b *bed) token(user int64) string {
 	return token
 }
 
-func (b *bed) as(user int64) clients {
+func (b *fixture) as(user int64) clients {
 	b.t.Helper()
 	return b.with("Bearer " + b.token(user))
 }
 
-func (b *bed) with(authorization string, options ...connect.ClientOption) clients {
+func (b *fixture) with(authorization string, options ...connect.ClientOption) clients {
 	b.t.Helper()
 	transport := &http.Transport{}
 	b.t.Cleanup(transport.CloseIdleConnections)
@@ -290,11 +290,11 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.RoundTripper.RoundTrip(r)
 }
 
-// start is when the rollouts of the tests start, but for those that say otherwise.
+// start returns the default start of rollouts.
 func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
 
-// rollout is one that runs, of a workload of its own, told of by the agent.
-func (b *bed) rollout(agentID int64, change ...func(*history.Rollout)) history.Rollout {
+// rollout returns a running rollout of a new workload of the agent.
+func (b *fixture) rollout(agentID int64, change ...func(*history.Rollout)) history.Rollout {
 	b.made++
 	name := fmt.Sprintf("w%d", b.made)
 	r := history.Rollout{
@@ -309,12 +309,11 @@ func (b *bed) rollout(agentID int64, change ...func(*history.Rollout)) history.R
 	return r
 }
 
-// put stores rollouts, as the reader does.
-// put stores rollouts, and returns when the service has heard of them.
-func (b *bed) put(rollouts ...history.Rollout) {
+// put stores rollouts and waits until the service has read the change.
+func (b *fixture) put(rollouts ...history.Rollout) {
 	b.t.Helper()
-	heard := b.changes.Subscribe()
-	defer heard.Close()
+	subscription := b.changes.Subscribe()
+	defer subscription.Close()
 	b.save(store.Writing{Rollouts: rollouts})
 	missing := map[string]bool{}
 	for i := range rollouts {
@@ -322,11 +321,11 @@ func (b *bed) put(rollouts ...history.Rollout) {
 	}
 	for late := time.After(soon); len(missing) > 0; {
 		select {
-		case <-heard.Changed():
+		case <-subscription.Changed():
 		case <-late:
-			require.FailNow(b.t, "the service does not hear of what was stored")
+			require.FailNow(b.t, "the service did not read the change")
 		}
-		ids, all := heard.Take()
+		ids, all := subscription.Take()
 		if all {
 			return
 		}
@@ -336,7 +335,7 @@ func (b *bed) put(rollouts ...history.Rollout) {
 	}
 }
 
-func (b *bed) save(w store.Writing) {
+func (b *fixture) save(w store.Writing) {
 	b.t.Helper()
 	require.NoError(b.t, pgx.BeginFunc(b.t.Context(), b.pool, func(tx pgx.Tx) error { return (&store.Store{}).Save(b.t.Context(), tx, w) }))
 }

@@ -34,7 +34,7 @@ func allTime() *deploysv1.RolloutFilter {
 // there when the first page was read comes once.
 func TestPagesAreStableWhileRolloutsStart(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	var before []string
 	for n := range 20 {
 		r := b.rollout(agent, func(r *history.Rollout) { r.StartedAt = start().Add(time.Duration(n/7) * time.Microsecond) })
@@ -64,7 +64,7 @@ func TestPagesAreStableWhileRolloutsStart(t *testing.T) {
 
 func TestExcessiveRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	b.put(b.rollout(agent))
 	api := b.as(reader)
 	place := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
@@ -130,7 +130,7 @@ func TestExcessiveRequestsAreRefused(t *testing.T) {
 // A request that is small until it is unpacked is refused by its true size, whoever sends it.
 func TestCompressedRequestIsLimitedByItsFullSize(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	for _, with := range []string{"", "Bearer " + b.token(reader)} {
 		api := b.with(with, connect.WithSendGzip())
 		_, err := api.GetRollout(t.Context(), connect.NewRequest(&deploysv1.GetRolloutRequest{Id: strings.Repeat("a", 4<<20)}))
@@ -140,7 +140,7 @@ func TestCompressedRequestIsLimitedByItsFullSize(t *testing.T) {
 
 func TestFactsOfALongRolloutAreOmitted(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	r := b.rollout(agent, func(r *history.Rollout) { r.LastSequence = 1500 })
 	facts := make([]postgres.Fact, 1500)
 	for n := range facts {

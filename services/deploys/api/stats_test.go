@@ -15,7 +15,7 @@ import (
 
 func TestStatsCoverTheRequestedPeriod(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	day := func(n int) func(*history.Rollout) {
 		return func(r *history.Rollout) { r.StartedAt = start().Add(time.Duration(n) * 24 * time.Hour) }
 	}

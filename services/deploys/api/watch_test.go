@@ -20,7 +20,7 @@ type watching struct {
 	stream *connect.ServerStreamForClient[deploysv1.WatchRolloutsResponse]
 }
 
-func (b *bed) watch(user int64, request *deploysv1.WatchRolloutsRequest) *watching {
+func (b *fixture) watch(user int64, request *deploysv1.WatchRolloutsRequest) *watching {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*soon)
 	b.t.Cleanup(cancel)
@@ -52,7 +52,7 @@ func over(r history.Rollout) history.Rollout {
 
 func TestWatchStreamsRunningRolloutsAndChanges(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	first, done, others := b.rollout(agent), b.rollout(agent), b.rollout(otherAgent)
 	b.put(first, done, others)
 	b.put(over(done))
@@ -77,7 +77,7 @@ func TestWatchStreamsRunningRolloutsAndChanges(t *testing.T) {
 
 func TestWatchEndsWhenTheServerStops(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	r := b.rollout(agent)
 	b.put(r)
 	w, idle := b.watch(reader, &deploysv1.WatchRolloutsRequest{}), b.watch(reader, &deploysv1.WatchRolloutsRequest{Filter: &deploysv1.RolloutFilter{Name: "none"}})
@@ -91,21 +91,21 @@ func TestWatchEndsWithTheAccessOfItsCaller(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		user  int64
-		takes func(*book)
+		takes func(*fakeDirectory)
 		code  errcode.Code
 	}{
-		"blocked":              {reader, func(k *book) { k.users[reader] = directory.User{ID: reader, Blocked: true} }, errcode.PermissionDenied},
-		"gone":                 {reader, func(k *book) { delete(k.users, reader) }, errcode.Unauthenticated},
-		"no administrator now": {admin, func(k *book) { k.users[admin] = directory.User{ID: admin} }, errcode.Unavailable},
+		"blocked":              {reader, func(k *fakeDirectory) { k.users[reader] = directory.User{ID: reader, Blocked: true} }, errcode.PermissionDenied},
+		"gone":                 {reader, func(k *fakeDirectory) { delete(k.users, reader) }, errcode.Unauthenticated},
+		"no administrator now": {admin, func(k *fakeDirectory) { k.users[admin] = directory.User{ID: admin} }, errcode.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := newFixture(t)
 			r := b.rollout(agent)
 			b.put(r)
 			w := b.watch(c.user, &deploysv1.WatchRolloutsRequest{})
 			require.Equal(t, r.ID, w.next().GetRollout().GetId())
-			b.book.write(func() { c.takes(b.book) })
+			b.directory.write(func() { c.takes(b.directory) })
 			w.ends(c.code)
 		})
 	}
@@ -113,13 +113,13 @@ func TestWatchEndsWithTheAccessOfItsCaller(t *testing.T) {
 
 func TestWatchHidesProjectsThatTheCallerLeft(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.book.write(func() { b.book.reads[reader] = []int64{agent, otherAgent} })
+	b := newFixture(t)
+	b.directory.write(func() { b.directory.reads[reader] = []int64{agent, otherAgent} })
 	left, kept := b.rollout(agent), b.rollout(otherAgent)
 	b.put(left, kept)
 	w := b.watch(reader, &deploysv1.WatchRolloutsRequest{})
 	require.ElementsMatch(t, []string{left.ID, kept.ID}, []string{w.next().GetRollout().GetId(), w.next().GetRollout().GetId()})
-	b.book.write(func() { b.book.reads[reader] = []int64{otherAgent} })
+	b.directory.write(func() { b.directory.reads[reader] = []int64{otherAgent} })
 	b.put(over(left), b.rollout(agent))
 	b.put(over(kept))
 	require.Equal(t, kept.ID, w.next().GetRollout().GetId(), "and nothing before it")
@@ -129,7 +129,7 @@ func TestWatchHidesProjectsThatTheCallerLeft(t *testing.T) {
 // it is back.
 func TestWatchMissesNothingWhileTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	r := b.rollout(agent)
 	b.put(r)
 	w := b.watch(reader, &deploysv1.WatchRolloutsRequest{})

@@ -15,7 +15,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// preview feeds an environment with news of its members.
+// preview is an environment under test.
 type preview struct {
 	t     testing.TB
 	rules environment.Rules
@@ -42,7 +42,7 @@ func (p *preview) advance(in environment.Input) {
 	in.AgentID, in.ObservedAt = 7, p.now
 	before := encode(p.t, p.state)
 	next, facts := p.rules.Advance(p.state, in)
-	require.Equal(p.t, before, encode(p.t, p.state), "the state given was changed")
+	require.Equal(p.t, before, encode(p.t, p.state), "Advance changed its input")
 	p.state = next
 	for _, f := range facts {
 		raw, err := json.Marshal(f)
@@ -59,8 +59,9 @@ func encode(t testing.TB, v any) string {
 	return string(raw)
 }
 
-// hear of a workload: its state, commit and image; rollout "" for one that was there before.
-func (p *preview) hear(name, state, commit, image, id string) {
+// observe applies the state, commit and image of a workload. An empty rollout id means that it
+// existed before.
+func (p *preview) observe(name, state, commit, image, id string) {
 	annotations := map[string]string{}
 	maps.Copy(annotations, p.extra)
 	if commit != "" {
@@ -84,7 +85,7 @@ func (p *preview) gone(name string) {
 	p.advance(environment.Input{Member: &environment.Member{Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}}})
 }
 
-func (p *preview) unfollowed(name string) {
+func (p *preview) unselect(name string) {
 	p.advance(environment.Input{Member: &environment.Member{
 		Workload: rollout.Key{ClusterUID: "c", Namespace: "pr", Kind: "deployment", Name: name}, Unselected: true,
 	}})
@@ -95,8 +96,8 @@ func (p *preview) wait(d time.Duration) {
 	p.advance(environment.Input{})
 }
 
-func (p *preview) said() []string {
-	said := []string{}
+func (p *preview) published() []string {
+	lines := []string{}
 	for _, f := range p.facts {
 		line := strings.TrimPrefix(string(f.Fact), "environment_")
 		if !strings.HasPrefix(f.Environment.Run, "images-") {
@@ -105,9 +106,9 @@ func (p *preview) said() []string {
 		if f.Environment.Settled {
 			line += " settled"
 		}
-		said = append(said, line)
+		lines = append(lines, line)
 	}
-	return said
+	return lines
 }
 
 func TestEnvironmentFacts(t *testing.T) {
@@ -117,165 +118,165 @@ func TestEnvironmentFacts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		annotations []string
 		does        func(p *preview)
-		says        []string
+		want        []string
 	}{
 		"is ready when the last of its workloads is": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("api", completed, "c1", "a:1", "r1")
-			p.hear("web", running, "c1", "w:1", "")
-			p.hear("web", completed, "c1", "w:1", "r2")
-			p.hear("web", completed, "c1", "w:1", "r2")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("api", completed, "c1", "a:1", "r1")
+			p.observe("web", running, "c1", "w:1", "")
+			p.observe("web", completed, "c1", "w:1", "r2")
+			p.observe("web", completed, "c1", "w:1", "r2")
 		}, []string{"started c1", "ready c1"}},
 		"a new commit is a new run": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", running, "c1", "w:1", "")
-			p.hear("api", completed, "c1", "a:1", "r1")
-			p.hear("web", completed, "c1", "w:1", "r2")
-			p.hear("api", running, "c2", "a:2", "r3")
-			p.hear("api", completed, "c2", "a:2", "r3")
-			p.hear("web", completed, "c2", "w:1", "r2")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", running, "c1", "w:1", "")
+			p.observe("api", completed, "c1", "a:1", "r1")
+			p.observe("web", completed, "c1", "w:1", "r2")
+			p.observe("api", running, "c2", "a:2", "r3")
+			p.observe("api", completed, "c2", "a:2", "r3")
+			p.observe("web", completed, "c2", "w:1", "r2")
 		}, []string{"started c1", "ready c1", "started c2", "ready c2"}},
 		"a commit overtaken by another is never ready": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", running, "c1", "w:1", "")
-			p.hear("api", running, "c2", "a:2", "r3")
-			p.hear("web", running, "c2", "w:2", "r4")
-			p.hear("api", completed, "c2", "a:2", "r3")
-			p.hear("web", completed, "c2", "w:2", "r4")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", running, "c1", "w:1", "")
+			p.observe("api", running, "c2", "a:2", "r3")
+			p.observe("web", running, "c2", "w:2", "r4")
+			p.observe("api", completed, "c2", "a:2", "r3")
+			p.observe("web", completed, "c2", "w:2", "r4")
 		}, []string{"started c1", "started c2", "ready c2"}},
 		"a workload that does not change keeps its commit: a settle time decides": {size, func(p *preview) {
-			p.hear("api", completed, "c1", "a:1", "")
-			p.hear("web", completed, "c1", "w:1", "")
-			p.hear("api", running, "c2", "a:2", "r3")
-			p.hear("api", completed, "c2", "a:2", "r3")
+			p.observe("api", completed, "c1", "a:1", "")
+			p.observe("web", completed, "c1", "w:1", "")
+			p.observe("api", running, "c2", "a:2", "r3")
+			p.observe("api", completed, "c2", "a:2", "r3")
 			p.wait(20 * time.Second)
 			require.Len(p.t, p.facts, 1)
 			p.wait(20 * time.Second)
 		}, []string{"started c2", "ready c2 settled"}},
-		"what was there before is silent": {size, func(p *preview) {
-			p.hear("api", completed, "c1", "a:1", "")
-			p.hear("web", completed, "c1", "w:1", "")
+		"an initial state publishes nothing": {size, func(p *preview) {
+			p.observe("api", completed, "c1", "a:1", "")
+			p.observe("web", completed, "c1", "w:1", "")
 			p.wait(time.Hour)
 		}, []string{}},
 		"fails when a workload stalls, and may recover": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", completed, "c1", "w:1", "r2")
-			p.hear("api", failed, "c1", "a:1", "r1")
-			p.hear("api", failed, "c1", "a:1", "r1")
-			p.hear("api", running, "c1", "a:1", "r1")
-			p.hear("api", completed, "c1", "a:1", "r1")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", completed, "c1", "w:1", "r2")
+			p.observe("api", failed, "c1", "a:1", "r1")
+			p.observe("api", failed, "c1", "a:1", "r1")
+			p.observe("api", running, "c1", "a:1", "r1")
+			p.observe("api", completed, "c1", "a:1", "r1")
 		}, []string{"started c1", "failed c1", "ready c1"}},
 		"names its members": {[]string{environment.AnnotationMembers + "=api,deployment/web"}, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("api", completed, "c1", "a:1", "r1")
-			p.hear("other", completed, "c1", "o:1", "r9")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("api", completed, "c1", "a:1", "r1")
+			p.observe("other", completed, "c1", "o:1", "r9")
 			p.wait(time.Hour)
-			p.hear("web", running, "c1", "w:1", "")
-			p.hear("web", completed, "c1", "w:1", "r2")
+			p.observe("web", running, "c1", "w:1", "")
+			p.observe("web", completed, "c1", "w:1", "r2")
 		}, []string{"started c1", "ready c1"}},
 		"says nothing of its size: settles": {nil, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("api", completed, "c1", "a:1", "r1")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("api", completed, "c1", "a:1", "r1")
 			p.wait(10 * time.Second)
-			p.hear("web", running, "c1", "w:1", "")
+			p.observe("web", running, "c1", "w:1", "")
 			p.wait(time.Hour)
-			p.hear("web", completed, "c1", "w:1", "r2")
+			p.observe("web", completed, "c1", "w:1", "r2")
 			p.wait(31 * time.Second)
 			p.wait(time.Hour)
 		}, []string{"started c1", "ready c1 settled"}},
 		"without commits: each time something rolls out": {size, func(p *preview) {
-			p.hear("api", running, "", "a:1", "")
-			p.hear("web", running, "", "w:1", "")
-			p.hear("api", completed, "", "a:1", "r1")
-			p.hear("web", completed, "", "w:1", "r2")
-			p.hear("web", running, "", "w:2", "r3")
-			p.hear("web", completed, "", "w:2", "r3")
+			p.observe("api", running, "", "a:1", "")
+			p.observe("web", running, "", "w:1", "")
+			p.observe("api", completed, "", "a:1", "r1")
+			p.observe("web", completed, "", "w:1", "r2")
+			p.observe("web", running, "", "w:2", "r3")
+			p.observe("web", completed, "", "w:2", "r3")
 		}, []string{"started", "ready", "started", "ready"}},
 		"a workload that comes late with the commit before is no return to it": {[]string{environment.AnnotationSize + "=3"}, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", running, "c1", "w:1", "")
-			p.hear("api", running, "c2", "a:2", "r3")
-			p.hear("db", running, "c1", "d:1", "")
-			p.hear("web", running, "c2", "w:2", "r4")
-			p.hear("db", running, "c2", "d:2", "r5")
-			p.hear("api", completed, "c2", "a:2", "r3")
-			p.hear("db", completed, "c2", "d:2", "r5")
-			p.hear("web", completed, "c2", "w:2", "r4")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", running, "c1", "w:1", "")
+			p.observe("api", running, "c2", "a:2", "r3")
+			p.observe("db", running, "c1", "d:1", "")
+			p.observe("web", running, "c2", "w:2", "r4")
+			p.observe("db", running, "c2", "d:2", "r5")
+			p.observe("api", completed, "c2", "a:2", "r3")
+			p.observe("db", completed, "c2", "d:2", "r5")
+			p.observe("web", completed, "c2", "w:2", "r4")
 		}, []string{"started c1", "started c2", "ready c2"}},
 		"taken back to the commit before is a run again": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", completed, "c1", "w:1", "r2")
-			p.hear("api", completed, "c1", "a:1", "r1")
-			p.hear("api", running, "c2", "a:2", "r3")
-			p.hear("api", running, "c1", "a:1", "r4")
-			p.hear("api", completed, "c1", "a:1", "r4")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", completed, "c1", "w:1", "r2")
+			p.observe("api", completed, "c1", "a:1", "r1")
+			p.observe("api", running, "c2", "a:2", "r3")
+			p.observe("api", running, "c1", "a:1", "r4")
+			p.observe("api", completed, "c1", "a:1", "r4")
 		}, []string{"started c1", "ready c1", "started c2", "started c1", "ready c1"}},
 		"a workload that failed before its commit came is no failure of it, unless it stays": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", failed, "c1", "w:1", "r2")
-			p.hear("api", running, "c2", "a:2", "r3")
-			p.hear("web", running, "c2", "w:2", "r4")
-			p.hear("api", completed, "c2", "a:2", "r3")
-			p.hear("web", completed, "c2", "w:2", "r4")
-			p.hear("web", failed, "c2", "w:2", "r4")
-			p.hear("api", running, "c3", "a:3", "r5")
-			p.hear("api", completed, "c3", "a:3", "r5")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", failed, "c1", "w:1", "r2")
+			p.observe("api", running, "c2", "a:2", "r3")
+			p.observe("web", running, "c2", "w:2", "r4")
+			p.observe("api", completed, "c2", "a:2", "r3")
+			p.observe("web", completed, "c2", "w:2", "r4")
+			p.observe("web", failed, "c2", "w:2", "r4")
+			p.observe("api", running, "c3", "a:3", "r5")
+			p.observe("api", completed, "c3", "a:3", "r5")
 			p.wait(31 * time.Second)
 		}, []string{"started c1", "failed c1", "started c2", "ready c2", "started c3", "failed c3 settled"}},
 		"is not ready with a commit that none of its workloads has any more": {nil, func(p *preview) {
-			p.hear("web", running, "c1", "w:1", "")
-			p.hear("web", completed, "c1", "w:1", "r1")
-			p.hear("api", running, "c2", "a:2", "")
+			p.observe("web", running, "c1", "w:1", "")
+			p.observe("web", completed, "c1", "w:1", "r1")
+			p.observe("api", running, "c2", "a:2", "")
 			p.gone("api")
 			p.wait(time.Hour)
 		}, []string{"started c1", "started c2"}},
 		"the workloads of the run know best how many there are": {nil, func(p *preview) {
 			p.extra[environment.AnnotationSize] = "3"
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("db", running, "c1", "d:1", "")
-			p.hear("web", running, "c1", "w:1", "")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("db", running, "c1", "d:1", "")
+			p.observe("web", running, "c1", "w:1", "")
 			p.extra[environment.AnnotationSize] = "2"
-			p.hear("api", running, "c2", "a:2", "r2")
+			p.observe("api", running, "c2", "a:2", "r2")
 			p.gone("db")
-			p.hear("api", completed, "c2", "a:2", "r2")
+			p.observe("api", completed, "c2", "a:2", "r2")
 			p.extra[environment.AnnotationSize] = "3"
-			p.hear("web", completed, "c1", "w:1", "r1")
+			p.observe("web", completed, "c1", "w:1", "r1")
 			p.wait(31 * time.Second)
 		}, []string{"started c1", "started c2", "ready c2 settled"}},
 		"without a commit, and complete at once": {[]string{environment.AnnotationSize + "=1"}, func(p *preview) {
-			p.hear("api", completed, "", "a:1", "r1")
+			p.observe("api", completed, "", "a:1", "r1")
 		}, []string{"started", "ready"}},
 		"a workload without a commit among others begins no run": {size, func(p *preview) {
-			p.hear("redis", completed, "", "r:1", "")
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("api", completed, "c1", "a:1", "r1")
-			p.hear("redis", running, "", "r:2", "r2")
-			p.hear("redis", completed, "", "r:2", "r2")
+			p.observe("redis", completed, "", "r:1", "")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("api", completed, "c1", "a:1", "r1")
+			p.observe("redis", running, "", "r:2", "r2")
+			p.observe("redis", completed, "", "r:2", "r2")
 		}, []string{"started c1", "ready c1"}},
 		"not followed for a while": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", completed, "c1", "w:1", "r2")
-			p.hear("api", completed, "c1", "a:1", "r1")
-			p.unfollowed("api")
-			p.unfollowed("web")
-			p.hear("web", completed, "c1", "w:1", "r2")
-			p.hear("api", completed, "c1", "a:1", "r1")
-			p.hear("api", running, "c2", "a:2", "r3")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", completed, "c1", "w:1", "r2")
+			p.observe("api", completed, "c1", "a:1", "r1")
+			p.unselect("api")
+			p.unselect("web")
+			p.observe("web", completed, "c1", "w:1", "r2")
+			p.observe("api", completed, "c1", "a:1", "r1")
+			p.observe("api", running, "c2", "a:2", "r3")
 		}, []string{"started c1", "ready c1", "started c2"}},
 		"goes away with its last workload": {size, func(p *preview) {
-			p.hear("api", running, "c1", "a:1", "")
-			p.hear("web", running, "c1", "w:1", "")
+			p.observe("api", running, "c1", "a:1", "")
+			p.observe("web", running, "c1", "w:1", "")
 			p.gone("api")
 			p.gone("web")
 			p.gone("web")
-			p.hear("web", running, "c1", "w:1", "")
+			p.observe("web", running, "c1", "w:1", "")
 		}, []string{"started c1", "removed c1", "started c1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPreview(t, tc.annotations...)
 			tc.does(p)
-			require.Equal(t, tc.says, p.said())
+			require.Equal(t, tc.want, p.published())
 			ids := map[string]bool{}
 			for _, f := range p.facts {
 				require.False(t, ids[rollout.ID(f)])
@@ -288,8 +289,8 @@ func TestEnvironmentFacts(t *testing.T) {
 func TestFactListsTheMembers(t *testing.T) {
 	t.Parallel()
 	p := newPreview(t, environment.AnnotationSize+"=1", environment.AnnotationURL+"=https://pr-1.example.com")
-	p.hear("api", rollout.Running, "c1", "a:1", "")
-	p.hear("api", rollout.Completed, "c1", "a:1", "r1")
+	p.observe("api", rollout.Running, "c1", "a:1", "")
+	p.observe("api", rollout.Completed, "c1", "a:1", "r1")
 	f := p.facts[1]
 	require.Equal(t, events.FactEnvironmentReady, f.Fact)
 	require.Equal(t, events.Workload{

@@ -18,26 +18,26 @@ import (
 
 const settle = 30 * time.Second
 
-// referee knows what an environment was told, and holds each fact of it against that.
+// referee checks each fact against the inputs of the environment.
 type referee struct {
 	*preview
 
 	rng     *rand.Rand
 	members map[string]environment.Member
 	news    time.Time
-	run     string // the one that has begun, empty when none has
-	told    events.Fact
-	moved   bool // something was heard that was not there before anybody looked
+	run     string // the started run, empty if there is none
+	last    events.Fact
+	moved   bool // an input changed the initial state
 	emptied bool // since the last fact
 	checked int
 }
 
-// heard of a member, or, where its state is empty, that it is none any more.
-func (r *referee) heard(m environment.Member) {
+// observe applies the state of a member. An empty state removes it.
+func (r *referee) observe(m environment.Member) {
 	known, there := r.members[m.Workload.Name]
 	again := there && encode(r.t, known) == encode(r.t, m) || !there && m.State == ""
 	if !again {
-		r.news = r.now.Add(time.Second) // as advance counts
+		r.news = r.now.Add(time.Second) // as in advance
 	}
 	before := encode(r.t, r.state)
 	last := len(r.members) == 1 && there && m.State == ""
@@ -50,7 +50,7 @@ func (r *referee) heard(m environment.Member) {
 	r.emptied = r.emptied || len(r.members) == 0
 	r.advance(environment.Input{Member: &m})
 	if again {
-		require.Equal(r.t, before, encode(r.t, r.state), "the same once more is no news")
+		require.Equal(r.t, before, encode(r.t, r.state), "an equal input changes nothing")
 	}
 	r.judge(last && !m.Unselected)
 }
@@ -60,27 +60,27 @@ func (r *referee) tick() {
 	r.judge(false)
 }
 
-// judge the facts that are new.
+// judge checks the new facts.
 func (r *referee) judge(deleted bool) {
-	require.True(r.t, r.moved || len(r.facts) == 0, "what was there before is silent")
+	require.True(r.t, r.moved || len(r.facts) == 0, "an initial state publishes nothing")
 	for _, f := range r.facts[r.checked:] {
 		run := f.Environment.Run
 		switch f.Fact {
 		case events.FactEnvironmentStarted:
 			images := strings.HasPrefix(run, "images-") // which may come back
-			require.True(r.t, run != r.run || r.emptied || images && r.told != events.FactEnvironmentStarted, "%s starts twice", run)
+			require.True(r.t, run != r.run || r.emptied || images && r.last != events.FactEnvironmentStarted, "%s starts twice", run)
 			r.run = run
 			require.True(r.t, images || r.some(func(m environment.Member) bool { return m.Commit == run }), "nobody names %s", run)
 		case events.FactEnvironmentFailed:
 			require.Equal(r.t, r.run, run)
-			require.Equal(r.t, events.FactEnvironmentStarted, r.told, "fails once, and after its start")
+			require.Equal(r.t, events.FactEnvironmentStarted, r.last, "fails once, and after its start")
 			require.True(r.t, r.some(func(m environment.Member) bool {
 				return m.State == rollout.Failed && (f.Environment.Settled || m.Commit == "" || m.Commit == run)
 			}), "none of it has failed")
 			r.unless(f)
 		case events.FactEnvironmentReady:
 			require.Equal(r.t, r.run, run)
-			require.Contains(r.t, []events.Fact{events.FactEnvironmentStarted, events.FactEnvironmentFailed}, r.told, "is ready once, and after its start")
+			require.Contains(r.t, []events.Fact{events.FactEnvironmentStarted, events.FactEnvironmentFailed}, r.last, "is ready once, and after its start")
 			require.NotEmpty(r.t, r.members)
 			require.False(r.t, r.some(func(m environment.Member) bool { return m.State != rollout.Completed }), "not all are complete")
 			require.GreaterOrEqual(r.t, len(r.members), f.Environment.Expected)
@@ -100,15 +100,15 @@ func (r *referee) judge(deleted bool) {
 			}
 		}
 		require.False(r.t, f.DurationMs != nil && *f.DurationMs < 0)
-		r.told, r.emptied = f.Fact, len(r.members) == 0
+		r.last, r.emptied = f.Fact, len(r.members) == 0
 		r.checked++
 	}
 	if deleted {
-		r.told = ""
+		r.last = ""
 	}
 }
 
-// unless something was heard of it lately, it is settled.
+// Without a recent change the environment is settled.
 func (r *referee) unless(f events.DeployFact) {
 	require.False(r.t, f.Environment.Settled && f.ObservedAt.Before(r.news.Add(settle)), "news at %s, settled at %s", r.news, f.ObservedAt)
 }
@@ -122,7 +122,7 @@ func (r *referee) some(is func(m environment.Member) bool) bool {
 	return false
 }
 
-// member at random, of a few that come to a few commits.
+// member returns a random member with a random commit.
 func (r *referee) member(sized byte) environment.Member {
 	name := string(rune('a' + r.rng.IntN(4)))
 	m := environment.Member{
@@ -147,9 +147,8 @@ func (r *referee) member(sized byte) environment.Member {
 	return m
 }
 
-// Whatever is heard, in whatever order: of each run there is one start, at most one failure and one
-// readiness, in that order and only when it is so; and an environment whose workloads come to rest
-// is told to be ready, or to have failed.
+// For any order of inputs, each run has one start, then at most one failure and one readiness, each
+// only if it is true. An environment at rest is ready or failed.
 func FuzzRuns(f *testing.F) {
 	for seed := range uint64(32) {
 		f.Add(seed, byte(seed))
@@ -159,7 +158,7 @@ func FuzzRuns(f *testing.F) {
 		for range 80 {
 			switch r.rng.IntN(10) {
 			case 0:
-				r.heard(environment.Member{Workload: r.member(sized).Workload, Unselected: r.rng.IntN(4) == 0})
+				r.observe(environment.Member{Workload: r.member(sized).Workload, Unselected: r.rng.IntN(4) == 0})
 			case 1:
 				r.now = r.now.Add(time.Duration(r.rng.IntN(60)) * time.Second)
 				r.tick()
@@ -169,7 +168,7 @@ func FuzzRuns(f *testing.F) {
 					r.tick()
 				}
 			default:
-				r.heard(r.member(sized))
+				r.observe(r.member(sized))
 			}
 			var back environment.State
 			require.NoError(t, json.Unmarshal([]byte(encode(t, r.state)), &back))
@@ -180,7 +179,7 @@ func FuzzRuns(f *testing.F) {
 	})
 }
 
-// rest is when everything completes with one commit, and nothing is heard any more.
+// rest completes everything with one commit, and then nothing changes.
 func (r *referee) rest() {
 	names := make([]string, 0, len(r.members))
 	for name := range r.members {
@@ -190,9 +189,9 @@ func (r *referee) rest() {
 	for _, name := range names {
 		m := r.members[name]
 		m.State, m.Commit, m.Size, m.Names, m.RolloutID = rollout.Running, "last", 0, nil, "last"
-		r.heard(m)
+		r.observe(m)
 		m.State = rollout.Completed
-		r.heard(m)
+		r.observe(m)
 	}
 	for range 3 {
 		if wake := r.state.Wake(); wake.After(r.now) {
@@ -201,12 +200,12 @@ func (r *referee) rest() {
 		r.tick()
 	}
 	if len(names) > 0 {
-		require.Equal(r.t, events.FactEnvironmentReady, r.told)
+		require.Equal(r.t, events.FactEnvironmentReady, r.last)
 		require.Equal(r.t, "last", r.run)
 		require.True(r.t, r.state.Wake().IsZero())
 	}
 	for _, name := range names {
-		r.heard(environment.Member{Workload: r.members[name].Workload})
+		r.observe(environment.Member{Workload: r.members[name].Workload})
 	}
 	if len(names) > 0 {
 		require.Equal(r.t, events.FactEnvironmentRemoved, r.facts[len(r.facts)-1].Fact)

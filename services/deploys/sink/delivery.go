@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"lockstep.internal/libs/retry"
 )
 
 // errPanicked wraps a panic of a sink.
@@ -150,7 +152,7 @@ func newResult(f *queued, err error) result {
 	switch {
 	case err == nil:
 		return result{fact: f, outcome: outcomeDelivered}
-	case IsPermanent(err):
+	case retry.IsPermanent(err):
 		return result{fact: f, outcome: outcomeDead, err: err}
 	default:
 		return result{fact: f, err: err}

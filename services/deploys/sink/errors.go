@@ -24,19 +24,6 @@ func (r *RetryAfter) Error() string {
 // Unwrap returns the cause.
 func (r *RetryAfter) Unwrap() error { return r.Err }
 
-// Permanent marks an error that a retry cannot fix: the fact is dead-lettered.
-func Permanent(err error) error { return &permanentError{err} }
-
-type permanentError struct{ error }
-
-func (p *permanentError) Unwrap() error { return p.error }
-
-// IsPermanent reports whether an error was made by Permanent.
-func IsPermanent(err error) bool {
-	var p *permanentError
-	return errors.As(err, &p)
-}
-
 // longestRetryAfter bounds the delay that a destination may ask for.
 const longestRetryAfter = time.Hour
 

@@ -3,11 +3,11 @@ package sink
 import (
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 )
 
@@ -44,7 +44,7 @@ type queue struct {
 	attempt   int
 	triedAt   time.Time
 	retryAt   time.Time
-	backoff   *backoff.ExponentialBackOff
+	backoff   *retry.Backoff
 	lastError error
 }
 
@@ -80,21 +80,20 @@ func (q *queue) head(t Traits) []*queued {
 }
 
 // failed records a failed attempt and sets the time of the next one.
-func (q *queue) failed(err error, now time.Time, retry Retry) {
+func (q *queue) failed(err error, now time.Time, limits Retry) {
 	if q.failures == 0 {
 		q.failingAt = now
 	}
 	q.failures++
 	if q.attempt == 0 {
 		q.triedAt = now
-		q.backoff = backoff.NewExponentialBackOff()
-		q.backoff.InitialInterval, q.backoff.MaxInterval, q.backoff.Multiplier = retry.Min, retry.Max, 2
+		q.backoff = retry.Policy{Min: limits.Min, Max: limits.Max}.Backoff()
 	}
 	q.attempt++
 	q.lastError = err
-	delay := min(q.backoff.NextBackOff(), retry.Max)
+	delay := q.backoff.Next()
 	if after, ok := asRetryAfter(err); ok {
-		delay = max(after, retry.Min)
+		delay = max(after, limits.Min)
 	}
 	q.retryAt = now.Add(delay)
 }

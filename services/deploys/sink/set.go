@@ -11,12 +11,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 )
@@ -132,25 +132,23 @@ func (s *Set) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	delay := restartBackOff()
+	delay := restartPolicy().Backoff()
 	for ctx.Err() == nil {
 		err := s.lead(ctx, delay.Reset)
 		if ctx.Err() != nil {
 			break
 		}
 		s.cfg.Logger.WarnContext(ctx, "sinks failed; restarting", "error", err)
-		if sleep(ctx, delay.NextBackOff()) != nil {
+		if delay.Wait(ctx) != nil {
 			break
 		}
 	}
 	return nil //nolint:nilerr // The caller ended ctx.
 }
 
-// restartBackOff returns the delays before restarts of workers and sets.
-func restartBackOff() *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval, b.Multiplier = 50*time.Millisecond, 5*time.Second, 2
-	return b
+// restartPolicy returns the pauses before restarts of workers and sets.
+func restartPolicy() retry.Policy {
+	return retry.Policy{Min: 50 * time.Millisecond, Max: 5 * time.Second}
 }
 
 // lead takes the lock and delivers until the lock is lost or ctx ends.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
@@ -139,7 +140,7 @@ func TestPermanentErrorIsDeadLetteredAndCanBeRetried(t *testing.T) {
 	var fixed atomic.Bool
 	r := &recorder{answer: func(d sink.Delivery) error {
 		if d.Key == "a/2" && !fixed.Load() {
-			return fmt.Errorf("with a line\nbreak: %w", sink.Permanent(errUnavailable))
+			return fmt.Errorf("with a line\nbreak: %w", retry.Permanent(errUnavailable))
 		}
 		return nil
 	}}

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/cdevent"
 )
@@ -21,9 +22,9 @@ type Sink interface {
 	// ignores the fact.
 	Thread(f events.DeployFact) (string, bool)
 	// Deliver delivers one fact. It may be called again for the same delivery, even after a
-	// success: Delivery.Key is the idempotency key. An error made by [Permanent] dead-letters the
-	// fact. A [RetryAfter] names the delay before the next attempt. Any other error is retried with
-	// back-off.
+	// success: Delivery.Key is the idempotency key. An error marked by [retry.Permanent]
+	// dead-letters the fact. A [RetryAfter] names the delay before the next attempt. Any other
+	// error is retried with back-off.
 	Deliver(ctx context.Context, d Delivery) error
 }
 
@@ -93,7 +94,7 @@ func LoadThread[T any](ctx context.Context, d Delivery) (T, error) {
 		return value, err
 	}
 	if err := json.Unmarshal(raw, &value); err != nil {
-		return value, Permanent(fmt.Errorf("stored value of thread %s: %w", d.Thread, err))
+		return value, retry.Permanent(fmt.Errorf("stored value of thread %s: %w", d.Thread, err))
 	}
 	return value, nil
 }

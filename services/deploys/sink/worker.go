@@ -50,7 +50,7 @@ func newWorker(s *Set, e Entry, st *store) *worker {
 
 // supervise restarts the worker until ctx ends.
 func (w *worker) supervise(ctx context.Context) {
-	delay := restartBackOff()
+	delay := restartPolicy().Backoff()
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := w.run(ctx)
@@ -62,7 +62,7 @@ func (w *worker) supervise(ctx context.Context) {
 		}
 		w.failed(err)
 		w.logger.WarnContext(ctx, "sink worker failed; restarting", "error", err)
-		if sleep(ctx, delay.NextBackOff()) != nil {
+		if delay.Wait(ctx) != nil {
 			return
 		}
 	}

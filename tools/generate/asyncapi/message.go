@@ -22,18 +22,18 @@ func headersSchema() map[string]any {
 	text := func(description string) map[string]any {
 		return map[string]any{"type": "string", "minLength": 1, "description": description}
 	}
-	trace := text("W3C trace context of what caused the event.")
+	trace := text("W3C trace context of the cause of the event.")
 	return map[string]any{
 		"type":        "object",
 		"description": "Attributes of a CloudEvent as headers of a NATS message.",
 		"required":    []string{"ce-specversion", "ce-id", "ce-source", "ce-type", "ce-subject", "ce-time", "ce-datacontenttype", "ce-dataschema"},
 		"properties": map[string]any{
 			"ce-specversion":          map[string]any{"type": "string", "const": "1.0", "description": "Version of CloudEvents."},
-			"ce-id":                   text("Id: the same whenever the same fact is told."),
-			"ce-source":               text("Who wrote it: /lockstep/<cell>/<service>, or /lockstep/<cell>/agents/<agent>/<component>."),
+			"ce-id":                   text("Id of the event. A repeated event has the same id."),
+			"ce-source":               text("Writer of the event: /lockstep/<cell>/<service>, or /lockstep/<cell>/agents/<agent>/<component>."),
 			"ce-type":                 text("Type of the event."),
-			"ce-subject":              text("What it is about."),
-			"ce-time":                 map[string]any{"type": "string", "format": "date-time", "description": "When it occurred, UTC. Never used for ordering."},
+			"ce-subject":              text("Subject of the event."),
+			"ce-time":                 map[string]any{"type": "string", "format": "date-time", "description": "Time of the event, UTC. Never used for ordering."},
 			"ce-datacontenttype":      map[string]any{"type": "string", "const": event.MediaType, "description": "Media type of the payload."},
 			"ce-dataschema":           map[string]any{"type": "string", "format": "uri", "description": "The JSON Schema of the payload."},
 			"ce-" + event.TraceParent: trace,
@@ -90,15 +90,15 @@ func newCDEvent(e catalog.Event, sample example) message {
 			"required": []string{"ce-specversion", "ce-id", "ce-source", "ce-type", "ce-subject", "ce-time", "ce-datacontenttype"},
 			"properties": map[string]any{
 				"ce-type":    map[string]any{"type": "string", "pattern": `^dev\.cdevents(\.(service|environment)|x\.lockstep-rollout)\.`, "description": "Type of the CDEvent."},
-				"ce-id":      text("The same for the same fact, however often it is told or read."),
+				"ce-id":      text("Id of the fact. A repeated fact has the same id."),
 				"ce-subject": text("<namespace>/<kind>/<name> of the workload or environment; _ stands for no namespace."),
 			},
 		},
 		Payload: map[string]any{
 			"type": "object", "required": []string{"context", "subject", "customData", "customDataContentType"},
 			"properties": map[string]any{
-				"context":               object("The attributes of the CloudEvent once more.", map[string]any{"type": text("As ce-type."), "id": text("As ce-id.")}),
-				"subject":               object("What the vocabulary of CDEvents says of it.", map[string]any{"id": text("As ce-subject.")}),
+				"context":               object("The attributes of the CloudEvent.", map[string]any{"type": text("As ce-type."), "id": text("As ce-id.")}),
+				"subject":               object("The subject as in CDEvents.", map[string]any{"id": text("As ce-subject.")}),
 				"customData":            reference{Ref: "./events/" + e.File},
 				"customDataContentType": map[string]any{"const": event.MediaType},
 			},

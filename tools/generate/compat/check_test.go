@@ -34,7 +34,7 @@ func field(schema string) string {
 	return `{"type":"object","required":["id"],"x-lockstep-subject":"observed.{agent}.pod","properties":{"id":{"type":"string"},"f":` + schema + `}}`
 }
 
-func says(breaks []compat.Break) []string {
+func sentences(breaks []compat.Break) []string {
 	sentences := make([]string, 0, len(breaks))
 	for _, b := range breaks {
 		sentences = append(sentences, b.Pointer+": "+b.What)
@@ -119,7 +119,7 @@ func TestFieldChanges(t *testing.T) {
 			t.Parallel()
 			const common = `{"$defs":{"Name":{"type":"string","minLength":1},"Number":{"type":"integer"},"Circle":{"$ref":"#/$defs/Circle"},` +
 				`"Tree":{"type":"object","properties":{"left":{"$ref":"#/$defs/Tree"},"right":{"$ref":"#/$defs/Tree"}}}}}`
-			got := says(compat.Check(set(t, field(tc.old), common), set(t, field(tc.now), common)))
+			got := sentences(compat.Check(set(t, field(tc.old), common), set(t, field(tc.now), common)))
 			require.Equal(t, append([]string{}, tc.want...), got)
 		})
 	}
@@ -155,7 +155,7 @@ func TestSharedChangeIsReportedForEachEvent(t *testing.T) {
 	const common = `{"$defs":{"Reference":{"type":"object","properties":{"name":{"type":"string"}}}}}`
 	use := `{"type":"object","properties":{"first":{"$ref":"common.schema.json#/$defs/Reference"},"all":{"type":"array","items":{"$ref":"common.schema.json#/$defs/Reference"}}}}`
 	breaks := compat.Check(set(t, use, common), set(t, use, strings.Replace(common, "string", "boolean", 1)))
-	require.Equal(t, []string{"/all/items/name: type string became boolean", "/first/name: type string became boolean"}, says(breaks))
+	require.Equal(t, []string{"/all/items/name: type string became boolean", "/first/name: type string became boolean"}, sentences(breaks))
 }
 
 // Every schema that is there, broken in every way that can be applied to it without thinking.

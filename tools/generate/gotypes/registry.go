@@ -15,7 +15,7 @@ const (
 {{- end}}
 )
 
-// Types returns every event type, sorted by name, a fresh copy at each call.
+// Types returns a copy of the list of event types, sorted by name.
 func Types() []Type {
 	return []Type{
 {{- range .}}

@@ -30,12 +30,12 @@ type Tools struct {
 // Open returns the tools in bin. It builds them if necessary and reports long steps on progress.
 func Open(ctx context.Context, root, bin string, progress io.Writer) (Tools, error) {
 	pinned := filepath.Join(root, "tools", "generate", "pinned")
-	wanted, err := pins(filepath.Join(pinned, "go.mod"))
+	pinnedVersions, err := pins(filepath.Join(pinned, "go.mod"))
 	if err != nil {
 		return Tools{}, err
 	}
 	stale := ""
-	for command, version := range wanted {
+	for command, version := range pinnedVersions {
 		if built(filepath.Join(bin, programName(command)), command) != version {
 			stale = command + " " + version
 		}
@@ -64,20 +64,20 @@ func pins(file string) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the pinned tools: %w", err)
 	}
-	wanted := map[string]string{}
+	pinnedVersions := map[string]string{}
 	for _, tool := range mod.Tool {
 		longest := ""
 		for _, require := range mod.Require {
 			inside := tool.Path == require.Mod.Path || strings.HasPrefix(tool.Path, require.Mod.Path+"/")
 			if inside && len(require.Mod.Path) > len(longest) {
-				longest, wanted[tool.Path] = require.Mod.Path, require.Mod.Version
+				longest, pinnedVersions[tool.Path] = require.Mod.Path, require.Mod.Version
 			}
 		}
 		if longest == "" {
 			return nil, fmt.Errorf("%s: tool %s: no required module holds it", file, tool.Path)
 		}
 	}
-	return wanted, nil
+	return pinnedVersions, nil
 }
 
 var majorSuffix = regexp.MustCompile(`^v[0-9]+$`)

@@ -28,6 +28,7 @@ import (
 	htransport "google.golang.org/api/transport/http"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 )
@@ -126,7 +127,7 @@ func (s *Sink) DeliverBatch(ctx context.Context, deliveries []sink.Delivery) []e
 	for i, d := range deliveries {
 		r, err := newRow(d.Key, d.Fact)
 		if err != nil {
-			results[i] = sink.Permanent(err)
+			results[i] = retry.Permanent(err)
 			continue
 		}
 		r.index = i
@@ -165,7 +166,7 @@ func (s *Sink) insert(ctx context.Context, table *bigquery.Table, rows []row, re
 		s.setRowErrors(rows, invalid, results)
 	case errors.As(err, &refused) && refused.Code == http.StatusRequestEntityTooLarge:
 		if len(rows) == 1 {
-			results[rows[0].index] = sink.Permanent(fmt.Errorf("insert the row: %w", err))
+			results[rows[0].index] = retry.Permanent(fmt.Errorf("insert the row: %w", err))
 			return
 		}
 		s.insert(ctx, table, rows[:len(rows)/2], results)
@@ -185,7 +186,7 @@ func (s *Sink) setRowErrors(rows []row, invalid bigquery.PutMultiError, results 
 		err := fmt.Errorf("insert the row: %w", e.Errors)
 		for _, cause := range e.Errors {
 			if known, ok := errors.AsType[*bigquery.Error](cause); ok && known.Reason == "invalid" {
-				err = sink.Permanent(err)
+				err = retry.Permanent(err)
 				break
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/bigquery"
@@ -121,7 +122,7 @@ func TestMissingTableIsRetried(t *testing.T) {
 	for range 2 {
 		err := b.sink.Deliver(t.Context(), delivery(1))
 		require.ErrorContains(t, err, "Not found")
-		require.False(t, sink.IsPermanent(err))
+		require.False(t, retry.IsPermanent(err))
 	}
 	require.NoError(t, b.sink.Deliver(t.Context(), delivery(1)))
 	b.server.Drop(table)
@@ -138,12 +139,12 @@ func TestInvalidRowFailsAlone(t *testing.T) {
 	b.server.Drop(table, "rollout_id", "revision", "change", "started_at")
 	batch[1].Fact.Rollout, batch[2].Fact.Rollout = nil, nil // these fit
 	errs := b.sink.DeliverBatch(t.Context(), batch)
-	require.True(t, sink.IsPermanent(errs[0]))
+	require.True(t, retry.IsPermanent(errs[0]))
 	require.ErrorContains(t, errs[0], "no such field")
-	require.True(t, sink.IsPermanent(errs[3]))
+	require.True(t, retry.IsPermanent(errs[3]))
 	for _, err := range errs[1:3] {
 		require.Error(t, err)
-		require.False(t, sink.IsPermanent(err))
+		require.False(t, retry.IsPermanent(err))
 	}
 	noErrors(t, b.sink.DeliverBatch(t.Context(), batch[1:3]))
 	require.Len(t, b.server.Rows(table), 3)
@@ -157,7 +158,7 @@ func TestTooLargeBatchIsSplit(t *testing.T) {
 	batch[7].Fact.Message = strings.Repeat("x", 5<<10)
 	errs := b.sink.DeliverBatch(t.Context(), batch)
 	for i, err := range errs {
-		require.Equal(t, i == 7, sink.IsPermanent(err), err)
+		require.Equal(t, i == 7, retry.IsPermanent(err), err)
 	}
 	require.Len(t, b.server.Rows(table), 19)
 }
@@ -185,7 +186,7 @@ func TestFailuresOfTheAPI(t *testing.T) {
 				b.server.Faults.Matching(inserts, slices.Repeat([]sinktest.Fault{tc.fault}, 20)...) // more than there are attempts within a delivery, however short their pauses
 				err := b.sink.Deliver(t.Context(), delivery(2))
 				require.Error(t, err)
-				require.False(t, sink.IsPermanent(err))
+				require.False(t, retry.IsPermanent(err))
 			}
 			require.Len(t, b.server.Rows(table), 1+tc.rows)
 			b.server.Faults.Clear()
@@ -215,7 +216,7 @@ func TestMissingDatasetIsRetried(t *testing.T) {
 	t.Cleanup((&http.Client{Transport: transport}).CloseIdleConnections)
 	err := bigquery.New(cfg, bigquery.Options{Transport: transport}).Deliver(t.Context(), delivery(1))
 	require.ErrorContains(t, err, "Not found: Dataset none")
-	require.False(t, sink.IsPermanent(err))
+	require.False(t, retry.IsPermanent(err))
 }
 
 func TestInvalidConfigurationIsRefused(t *testing.T) {

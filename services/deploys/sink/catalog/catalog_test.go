@@ -76,7 +76,7 @@ func TestSinksAreReadAndBuilt(t *testing.T) {
 	workload := events.Workload{Namespace: "shop", Kind: "deployment", Name: "a", Labels: map[string]string{"team": "web"}}
 	f := events.DeployFact{Fact: events.FactProgressed, Workload: workload}
 	require.True(t, sinks.Entries[0].Filter.Selects(f))
-	require.False(t, sinks.Entries[1].Filter.Selects(f), "a status says nothing of progress, unless asked")
+	require.False(t, sinks.Entries[1].Filter.Selects(f), "statuses ignore progress by default")
 	require.True(t, sinks.Entries[4].Filter.Selects(f), "all facts")
 	f.Workload.Namespace = "other"
 	require.False(t, sinks.Entries[0].Filter.Selects(f))

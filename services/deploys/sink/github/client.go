@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-github/v92/github"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/services/deploys/sink"
 )
 
@@ -174,7 +175,7 @@ func (a *api) newError(action string, err error) error {
 	case errors.As(err, &refused) && refused.Response != nil:
 		switch refused.Response.StatusCode {
 		case http.StatusNotFound, http.StatusGone, http.StatusUnprocessableEntity, http.StatusUnavailableForLegalReasons, http.StatusBadRequest:
-			return sink.Permanent(wrapped)
+			return retry.Permanent(wrapped)
 		case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable:
 			if delay, ok := sink.ParseRetryAfter(refused.Response.Header, time.Now()); ok {
 				return a.pause(wrapped, delay)

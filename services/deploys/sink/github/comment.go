@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-github/v92/github"
 
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 )
@@ -126,7 +127,7 @@ func (s *Comments) Deliver(ctx context.Context, d sink.Delivery) error {
 	mark := s.mark(d.Thread)
 	body, err := s.body(d.Fact, source, known, mark)
 	if err != nil {
-		return sink.Permanent(err)
+		return retry.Permanent(err)
 	}
 	digest := sha256.Sum256([]byte(body))
 	if known.ID != 0 && known.Body == hex.EncodeToString(digest[:]) && !d.Requested {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-github/v92/github"
 
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 )
@@ -105,7 +106,7 @@ func (s *Deployments) Deliver(ctx context.Context, d sink.Delivery) error {
 	view := sink.NewView(d.Fact, source)
 	request, err := s.status(view, state)
 	if err != nil {
-		return sink.Permanent(err)
+		return retry.Permanent(err)
 	}
 	_, _, err = client.Repositories.CreateDeploymentStatus(ctx, source.Owner, source.Name, known.ID, request)
 	if err != nil {
@@ -140,7 +141,7 @@ func (s *Deployments) status(view sink.View, state string) (github.DeploymentSta
 func (s *Deployments) ensure(ctx context.Context, client *github.Client, source sink.Source, d sink.Delivery) (int64, error) {
 	environment, err := s.environment.Execute(sink.NewView(d.Fact, source))
 	if err != nil {
-		return 0, sink.Permanent(err)
+		return 0, retry.Permanent(err)
 	}
 	sha, err := s.full(ctx, client, source)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/github"
@@ -73,7 +74,7 @@ func (b *bundle) comments() *github.Comments {
 	return s
 }
 
-// deliver brings the facts as one delivery.
+// deliver delivers the facts as one delivery.
 func (b *bundle) deliver(s sink.Sink, facts ...events.DeployFact) error {
 	b.t.Helper()
 	last := facts[len(facts)-1]
@@ -165,7 +166,7 @@ func TestAbbreviatedCommitIsResolved(t *testing.T) {
 	require.NoError(t, b.deliver(b.statuses(), f))
 	require.Equal(t, commit, b.repo.Statuses[0].SHA)
 	f.Rollout.Images[0].Image = "registry.example.com/" + repo + ":abcdef0"
-	require.True(t, sink.IsPermanent(b.deliver(b.statuses(), f)))
+	require.True(t, retry.IsPermanent(b.deliver(b.statuses(), f)))
 }
 
 func TestLastStatusesAreReservedForTheEnd(t *testing.T) {
@@ -185,7 +186,7 @@ func TestLastStatusesAreReservedForTheEnd(t *testing.T) {
 		b.repo.Statuses = append(b.repo.Statuses, githubtest.Status{SHA: commit, Context: "lockstep/shop/checkout"})
 	}
 	err := b.deliver(s, fact(events.FactStalled, 521))
-	require.True(t, sink.IsPermanent(err))
+	require.True(t, retry.IsPermanent(err))
 	require.ErrorContains(t, err, "maximum number of statuses")
 }
 
@@ -270,7 +271,7 @@ func TestPermanentAndTemporaryErrors(t *testing.T) {
 			tc.change(b)
 			err := b.deliver(b.statuses(), fact(events.FactStarted, 1))
 			require.Error(t, err)
-			require.Equal(t, tc.permanent, sink.IsPermanent(err), err)
+			require.Equal(t, tc.permanent, retry.IsPermanent(err), err)
 			require.NotContains(t, err.Error(), githubtest.Token)
 		})
 	}
@@ -300,7 +301,7 @@ func TestRolloutIsOneDeployment(t *testing.T) {
 	require.Equal(t, []githubtest.DeploymentStatus{{State: "success", Description: "environment ready", EnvironmentURL: "https://pr-318.example.com"}}, d.States)
 }
 
-// The answer is lost after the effect, or the process is killed before it can note it.
+// The response is lost, or the process is killed before it saves the deployment.
 func TestDeploymentIsFoundAfterACrash(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]sinktest.Fault{"lost": sinktest.DropResponse(), "half": sinktest.TruncateResponse()} {
@@ -400,10 +401,10 @@ func TestPullRequestIsFound(t *testing.T) {
 		fact events.DeployFact
 		want int
 	}{
-		"as the annotation says":              {named, 7},
-		"as the group is called":              {environment(events.FactEnvironmentReady, "sha256:abc", "https://x.example.com"), 318},
-		"that of the commit":                  {unnamed, 12},
-		"none when nothing tells of a commit": {nothing, 0},
+		"by the annotation":      {named, 7},
+		"as the group is called": {environment(events.FactEnvironmentReady, "sha256:abc", "https://x.example.com"), 318},
+		"that of the commit":     {unnamed, 12},
+		"none without a commit":  {nothing, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

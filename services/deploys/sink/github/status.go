@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-github/v92/github"
 
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 )
@@ -105,7 +106,7 @@ func (s *Statuses) Deliver(ctx context.Context, d sink.Delivery) error {
 	source, _ := s.finder.Find(*latest)
 	status, err := s.status(*latest, source)
 	if err != nil {
-		return sink.Permanent(err)
+		return retry.Permanent(err)
 	}
 	next.State, next.Description = status.GetState(), status.GetDescription()
 	if next.State == last.State && next.Description == last.Description && !d.Requested {

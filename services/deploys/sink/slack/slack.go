@@ -29,6 +29,7 @@ import (
 	"github.com/slack-go/slack"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 )
@@ -196,7 +197,7 @@ func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 	}
 	text, err := s.text(m)
 	if err != nil {
-		return sink.Permanent(err)
+		return retry.Permanent(err)
 	}
 	sum := sha256.Sum256([]byte(text))
 	digest := hex.EncodeToString(sum[:])
@@ -348,7 +349,7 @@ func newError(action string, err error) error {
 		switch refusal.Err {
 		case "msg_too_long", "no_text", "invalid_blocks", "invalid_blocks_format", "invalid_metadata_format",
 			"invalid_metadata_schema", "metadata_too_large", "restricted_action", "too_many_attachments", "invalid_arguments", "invalid_arg_name":
-			return sink.Permanent(wrapped)
+			return retry.Permanent(wrapped)
 		case "ratelimited", "rate_limited":
 			return &sink.RetryAfter{Delay: time.Minute, Err: wrapped}
 		}

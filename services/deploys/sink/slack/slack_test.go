@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/sinktest"
@@ -27,7 +28,7 @@ type bundle struct {
 	next    int
 }
 
-// setup has a Slack without limits, unless they are what the test is about.
+// setup starts a Slack server without limits.
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	b := &bundle{t: t, server: slacktest.Start(t), threads: &sinktest.Threads{}, limiter: sink.NewLimiter()}
@@ -94,7 +95,7 @@ func TestRolloutIsOneEditedMessage(t *testing.T) {
 	require.Equal(t, 5, messages[0].Edits)
 
 	require.NoError(t, b.deliver(done), "delivered again")
-	require.Equal(t, messages, b.server.Messages(), "older than what it says")
+	require.Equal(t, messages, b.server.Messages(), "an older fact is ignored")
 }
 
 func TestWaitingFactsBecomeOneMessage(t *testing.T) {
@@ -106,7 +107,7 @@ func TestWaitingFactsBecomeOneMessage(t *testing.T) {
 	require.Zero(t, b.server.Messages()[0].Edits)
 }
 
-// Slack has the message, and the sink was never told, or was killed before it could note it.
+// The response of Slack is lost, or the sink is killed before it saves the message.
 func TestMessageIsFoundAfterACrash(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]sinktest.Fault{
@@ -183,7 +184,7 @@ func TestPermanentAndTemporaryErrors(t *testing.T) {
 			first := b.fact(events.FactStarted)
 			err := b.deliver(first)
 			require.ErrorContains(t, err, refusal)
-			require.Equal(t, permanent, sink.IsPermanent(err))
+			require.Equal(t, permanent, retry.IsPermanent(err))
 			b.server.Refuse("chat.postMessage", "")
 			require.NoError(t, b.deliver(first))
 			require.Len(t, b.server.Messages(), 1)
@@ -223,7 +224,7 @@ func TestNothingIsPostedWhileTheDatabaseIsDown(t *testing.T) {
 	b := setup(t)
 	b.threads.Down(true)
 	require.ErrorIs(t, b.deliver(b.fact(events.FactStarted)), sinktest.ErrDown)
-	require.Empty(t, b.server.Messages(), "nothing is posted that could not be noted")
+	require.Empty(t, b.server.Messages(), "nothing is posted")
 }
 
 func TestThreads(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 )
@@ -137,7 +138,7 @@ func (s *Sink) Thread(f events.DeployFact) (string, bool) {
 func (s *Sink) Deliver(ctx context.Context, d sink.Delivery) error {
 	body, contentType, err := s.body(d)
 	if err != nil {
-		return sink.Permanent(err)
+		return retry.Permanent(err)
 	}
 	request, err := s.request(ctx, d.Key, body, time.Now())
 	if err != nil {
@@ -209,7 +210,7 @@ func newError(response *http.Response) error {
 	switch response.StatusCode {
 	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
-		return sink.Permanent(err)
+		return retry.Permanent(err)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if delay, ok := sink.ParseRetryAfter(response.Header, time.Now()); ok {
 			return &sink.RetryAfter{Delay: delay, Err: err}

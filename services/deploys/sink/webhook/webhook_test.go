@@ -21,6 +21,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/retry"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/deploys/sink"
 	"lockstep.internal/services/deploys/sink/webhook"
@@ -32,7 +33,8 @@ func secret(n byte) string {
 	return "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string('a'+rune(n)), 24)))
 }
 
-// receiver is an endpoint that verifies as Standard Webhooks says, and answers as the test says.
+// receiver is an endpoint that verifies signatures by Standard Webhooks and returns the responses
+// of the test.
 type receiver struct {
 	*httptest.Server
 
@@ -148,13 +150,13 @@ func TestStatusDecidesAboutRetry(t *testing.T) {
 			case "ok":
 				require.NoError(t, err)
 			case "permanent":
-				require.True(t, sink.IsPermanent(err))
+				require.True(t, retry.IsPermanent(err))
 			case "after":
 				require.ErrorAs(t, err, &after)
 				require.Equal(t, 7*time.Second, after.Delay)
 			default:
 				require.Error(t, err)
-				require.False(t, sink.IsPermanent(err))
+				require.False(t, retry.IsPermanent(err))
 				require.NotErrorAs(t, err, &after)
 			}
 			require.Len(t, r.bodies, 1, "a redirect is not followed")
@@ -167,7 +169,7 @@ func TestWrongSecretIsRetried(t *testing.T) {
 	r := receive(t, secret(0))
 	err := open(t, r.URL, secret(5), nil).Deliver(t.Context(), delivery(t))
 	require.ErrorContains(t, err, "401")
-	require.False(t, sink.IsPermanent(err))
+	require.False(t, retry.IsPermanent(err))
 }
 
 func TestBrokenConnectionsAreRetried(t *testing.T) {
@@ -199,7 +201,7 @@ func TestBrokenConnectionsAreRetried(t *testing.T) {
 			})
 			err = s.Deliver(t.Context(), delivery(t))
 			require.Error(t, err)
-			require.False(t, sink.IsPermanent(err))
+			require.False(t, retry.IsPermanent(err))
 			require.NotContains(t, err.Error(), "topsecret")
 		})
 	}
