@@ -74,14 +74,14 @@ func TestInvalidReleasesAreRefused(t *testing.T) {
 		request *deploysv1.ReleaseClusterRequest
 		code    errcode.Code
 	}{
-		"cluster_uid is empty":                            {&deploysv1.ReleaseClusterRequest{}, errcode.InvalidArgument},
-		"no agent has reported cluster \"none\"":          {&deploysv1.ReleaseClusterRequest{ClusterUid: "none"}, errcode.NotFound},
-		"project 9 does not exist":                        {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 9}, errcode.NotFound},
-		"project -1 does not exist":                       {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: -1}, errcode.NotFound},
-		"is project 2's already":                          {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}, errcode.FailedPrecondition},
-		"is nobody's already":                             {&deploysv1.ReleaseClusterRequest{ClusterUid: "free"}, errcode.FailedPrecondition},
-		"reason has 501 bytes":                            {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", Reason: strings.Repeat("x", 501)}, errcode.InvalidArgument},
-		"cluster_uid has 5000 bytes, at most 4096 may be": {&deploysv1.ReleaseClusterRequest{ClusterUid: strings.Repeat("x", 5000)}, errcode.InvalidArgument},
+		"cluster_uid is empty":                          {&deploysv1.ReleaseClusterRequest{}, errcode.InvalidArgument},
+		"no agent has reported cluster \"none\"":        {&deploysv1.ReleaseClusterRequest{ClusterUid: "none"}, errcode.NotFound},
+		"project 9 does not exist":                      {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 9}, errcode.NotFound},
+		"project -1 does not exist":                     {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: -1}, errcode.NotFound},
+		"project 2 already owns cluster":                {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", ToProjectId: 2}, errcode.FailedPrecondition},
+		"has no owner":                                  {&deploysv1.ReleaseClusterRequest{ClusterUid: "free"}, errcode.FailedPrecondition},
+		"reason has 501 bytes":                          {&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster", Reason: strings.Repeat("x", 501)}, errcode.InvalidArgument},
+		"cluster_uid has 5000 bytes, the limit is 4096": {&deploysv1.ReleaseClusterRequest{ClusterUid: strings.Repeat("x", 5000)}, errcode.InvalidArgument},
 	} {
 		require.Contains(t, refused(t, c.code, release(c.request)).Message, want)
 	}
@@ -96,7 +96,7 @@ func TestInvalidReleasesAreRefused(t *testing.T) {
 	require.Contains(t, refused(t, errcode.Unavailable, err).Message, "NATS did not confirm")
 	b.stream.set(func() { b.stream.fails, b.stream.faster = nil, true })
 	err = release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"})
-	require.Contains(t, refused(t, errcode.Conflict, err).Message, "was released by somebody else at the same time")
+	require.Contains(t, refused(t, errcode.Conflict, err).Message, "somebody else released cluster")
 	b.stream.set(func() { b.stream.faster = false })
 	require.NoError(t, release(&deploysv1.ReleaseClusterRequest{ClusterUid: "free", ToProjectId: 3}))
 	require.NoError(t, release(&deploysv1.ReleaseClusterRequest{ClusterUid: "cluster"}))
