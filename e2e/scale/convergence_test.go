@@ -12,7 +12,7 @@ import (
 )
 
 // groupSize is how many workspaces change at once.
-const groupSize = 300
+const groupSize = 210
 
 // TestConvergence starts many workspaces on three agents. Then a third of them stop, a third restart
 // and a third terminate, all at once.
