@@ -56,7 +56,7 @@ func TestImportsThatAreNotAllowedAreFound(t *testing.T) {
 			name: "a service whose name begins like another's", importer: "services/state", imported: "services/stateful",
 			wrong: true,
 		},
-		{name: "a service imports its own", importer: "services/state/connectapi", imported: "services/state/postgres"},
+		{name: "a service imports its own", importer: "services/state/api", imported: "services/state/postgres"},
 		{name: "a service imports libs", importer: "services/state", imported: "libs/event"},
 		{name: "a service imports the wire", importer: "services/state", imported: "schemas/gen/events"},
 		{name: "a service imports testkit", importer: "services/state", imported: "tools/testkit/natsd", wrong: true},

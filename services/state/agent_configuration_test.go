@@ -76,7 +76,7 @@ func TestOperatorsConfigureAgents(t *testing.T) {
 	require.Equal(t, made.GetCreatedAt().AsTime().Add(8*time.Hour), made.GetExpiresAt().AsTime())
 	_, err = adas.workspaces.CreateWorkspace(t.Context(), connect.NewRequest(&statev1.CreateWorkspaceRequest{Name: "second"}))
 	require.True(t, fault.Is(err, errcode.QuotaExceeded), err)
-	require.Equal(t, `user ada has 1 workspace on agent "acme", where each user may have 1: terminate one, or ask a maintainer to raise max_workspaces_per_user`, fault.From(err).Message)
+	require.Equal(t, `user ada has 1 workspace on agent "acme", the limit per user is 1: terminate one, or ask a maintainer to raise max_workspaces_per_user`, fault.From(err).Message)
 	again := call(t, adas.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "first", IdempotencyKey: "k"}).GetWorkspace()
 	require.Equal(t, made.GetId(), again.GetId(), "what was created before is no second one")
 	stopped := call(t, adas.workspaces.SetDesiredState, &statev1.SetDesiredStateRequest{Workspace: byName("first"), DesiredState: statev1.DesiredState_DESIRED_STATE_STOPPED}).GetWorkspace()

@@ -7,8 +7,9 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/directory"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/workspace"
 )
 
 const (
@@ -16,13 +17,14 @@ const (
 	defaultTemplate = "default"
 )
 
-// bootstrap makes what a new cell begins with: its range of ids, the template default, and the first administrator. It changes nothing that is there.
-func bootstrap(ctx context.Context, cfg Config, directory *postgres.Directory) error {
-	if err := directory.ReserveIDs(ctx, cfg.Cell.Number); err != nil {
+// bootstrap creates what a new cell needs: its id range, the default template and the first administrator. It
+// keeps what exists.
+func bootstrap(ctx context.Context, cfg Config, store *postgres.Directory) error {
+	if err := store.ReserveIDs(ctx, cfg.Cell.Number); err != nil {
 		return fmt.Errorf("reserve ids: %w", err)
 	}
-	spec := domain.Spec{Image: cfg.Workspace.Image, Command: []string{"sleep", "infinity"}}.WithDefaults()
-	if err := directory.AddTemplate(ctx, domain.Template{Name: defaultTemplate, Spec: spec}); err != nil {
+	spec := workspace.Spec{Image: cfg.Workspace.Image, Command: []string{"sleep", "infinity"}}.WithDefaults()
+	if err := store.AddTemplate(ctx, workspace.Template{Name: defaultTemplate, Spec: spec}); err != nil {
 		return fmt.Errorf("add the template %s: %w", defaultTemplate, err)
 	}
 	if !cfg.Bootstrap.AdminTokenFile.IsSet() {
@@ -36,24 +38,24 @@ func bootstrap(ctx context.Context, cfg Config, directory *postgres.Directory) e
 	if err != nil {
 		return fmt.Errorf("the administrator's token: %w", err)
 	}
-	return admin(ctx, directory, hash[:])
+	return admin(ctx, store, hash[:])
 }
 
-// admin makes the user admin and gives it the token, unless they are there. A token that was revoked stays so.
-func admin(ctx context.Context, directory *postgres.Directory, hash []byte) error {
-	user, err := directory.UserByName(ctx, adminUser)
+// admin creates the user admin with the token if they are missing. A revoked token stays revoked.
+func admin(ctx context.Context, store *postgres.Directory, hash []byte) error {
+	user, err := store.UserByName(ctx, adminUser)
 	if fault.Is(err, errcode.NotFound) {
-		user, err = directory.CreateUser(ctx, adminUser, true)
+		user, err = store.CreateUser(ctx, adminUser, true)
 	}
-	if fault.Is(err, errcode.AlreadyExists) { // another replica was faster
-		user, err = directory.UserByName(ctx, adminUser)
+	if fault.Is(err, errcode.AlreadyExists) { // another replica created it
+		user, err = store.UserByName(ctx, adminUser)
 	}
 	if err != nil {
-		return fmt.Errorf("make the user %s: %w", adminUser, err)
+		return fmt.Errorf("create the user %s: %w", adminUser, err)
 	}
-	_, err = directory.CreateToken(ctx, domain.Token{UserID: user.ID, Name: "bootstrap"}, hash)
+	_, err = store.CreateToken(ctx, directory.Token{UserID: user.ID, Name: "bootstrap"}, hash)
 	if err != nil && !fault.Is(err, errcode.AlreadyExists) {
-		return fmt.Errorf("give the user %s its token: %w", adminUser, err)
+		return fmt.Errorf("create the token of user %s: %w", adminUser, err)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 // Config of the state service.
@@ -14,7 +14,7 @@ type Config struct {
 	service.Config `yaml:",inline"`
 
 	Telemetry telemetry.Config `yaml:"telemetry"`
-	API       service.Listener `yaml:"api" help:"the API for people: Connect, gRPC and JSON over HTTP"`
+	API       service.Listener `yaml:"api" help:"the API: Connect, gRPC and JSON over HTTP"`
 	Cell      CellConfig       `yaml:"cell"`
 	Database  DatabaseConfig   `yaml:"database"`
 	NATS      natsconn.Config  `yaml:"nats"`
@@ -25,52 +25,52 @@ type Config struct {
 	Bootstrap BootstrapConfig  `yaml:"bootstrap"`
 }
 
-// CellConfig says which cell this is.
+// CellConfig identifies the cell.
 type CellConfig struct {
 	Name   string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
-	Number int64  `yaml:"number" help:"number of the cell, from 0 to 8191, which no other cell has: its ids begin at number * 2^40"`
+	Number int64  `yaml:"number" help:"number of the cell from 0 to 8191, unique among cells: ids start at number * 2^40"`
 }
 
-// DatabaseConfig says where PostgreSQL is.
+// DatabaseConfig locates PostgreSQL.
 type DatabaseConfig struct {
 	URL            config.URL    `yaml:"url" help:"PostgreSQL connection string; or give url_file"`
-	URLFile        config.Secret `yaml:"url_file" help:"file with the connection string, where it holds a password"`
+	URLFile        config.Secret `yaml:"url_file" help:"file with the connection string; use it if the string has a password"`
 	MaxConnections int           `yaml:"max_connections" help:"connections of this process; 0 = 10, or pool_max_conns of the connection string"`
 }
 
-// AgentsConfig says how agents are let in.
+// AgentsConfig configures the connections of agents.
 type AgentsConfig struct {
-	KeysDir string   `yaml:"keys_dir" help:"folder that lockstep nats init wrote: it holds the keys by which this service admits and cuts agents"`
-	URLs    []string `yaml:"urls" help:"where agents find NATS; empty = nats.url"`
-	CAFile  string   `yaml:"ca_file" help:"PEM file with the authorities that vouch for NATS to agents; empty = those of their systems"`
+	KeysDir string   `yaml:"keys_dir" help:"folder written by lockstep nats init, with the keys that authenticate and disconnect agents"`
+	URLs    []string `yaml:"urls" help:"NATS addresses for agents; empty = nats.url"`
+	CAFile  string   `yaml:"ca_file" help:"PEM file with the CAs of NATS for agents; empty = system CAs"`
 }
 
 // StreamsConfig sizes the streams.
 type StreamsConfig struct {
 	Replicas int          `yaml:"replicas" help:"copies of each stream: 1, or 3 on a cluster of NATS servers"`
-	Storage  config.Bytes `yaml:"storage" help:"what all streams together may fill on one server"`
+	Storage  config.Bytes `yaml:"storage" help:"disk space of all streams together on one server"`
 }
 
-// SecretsConfig names the keys that secrets are kept with.
+// SecretsConfig locates the keys that protect secrets.
 type SecretsConfig struct {
-	SealSeedFile  config.Secret `yaml:"seal_seed_file" help:"file with the X25519 seed (nkeys) that secret values are sealed with; lockstep state init makes it. Losing it loses them"`
-	DigestKeyFile config.Secret `yaml:"digest_key_file" help:"file with the key of the digests of secret values; lockstep state init makes it"`
+	SealSeedFile  config.Secret `yaml:"seal_seed_file" help:"file with the X25519 seed (nkeys) that seals secret values, created by lockstep state init; without it the values are lost"`
+	DigestKeyFile config.Secret `yaml:"digest_key_file" help:"file with the key of secret digests, created by lockstep state init"`
 }
 
-// WorkspaceConfig sets what workspaces have in common.
+// WorkspaceConfig configures all workspaces.
 type WorkspaceConfig struct {
-	NamespacePrefix string `yaml:"namespace_prefix" help:"beginning of the namespaces of workspaces; dispatchers refuse others"`
-	Image           string `yaml:"image" help:"image of the template default, made at the first start"`
+	NamespacePrefix string `yaml:"namespace_prefix" help:"prefix of workspace namespaces; dispatchers refuse others"`
+	Image           string `yaml:"image" help:"image of the default template, created at the first start"`
 }
 
-// BootstrapConfig makes the first administrator.
+// BootstrapConfig creates the first administrator.
 type BootstrapConfig struct {
-	AdminTokenFile config.Secret `yaml:"admin_token_file" help:"file with a personal access token of the user admin, who is made with it when nobody has it; lockstep state init makes it"`
+	AdminTokenFile config.Secret `yaml:"admin_token_file" help:"file with the personal access token of the first administrator, created by lockstep state init"`
 }
 
 const maxCellNumber = 1<<13 - 1
 
-// DefaultConfig is for one machine; database and keys have to be given.
+// DefaultConfig is for one machine. Database and keys have no defaults.
 func DefaultConfig() Config {
 	return Config{
 		Config:    service.DefaultConfig("127.0.0.1:8081"),
@@ -79,11 +79,11 @@ func DefaultConfig() Config {
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Streams:   StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
-		Workspace: WorkspaceConfig{NamespacePrefix: domain.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian"},
+		Workspace: WorkspaceConfig{NamespacePrefix: workspace.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian"},
 	}
 }
 
-// Validate checks what the parts do not.
+// Validate checks the fields that their types do not.
 func (c Config) Validate() []error {
 	var errs []error
 	if err := topology.ValidateCell(c.Cell.Name); err != nil {
@@ -96,13 +96,13 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("database.url", "give either database.url or database.url_file"))
 	}
 	if c.Agents.KeysDir == "" {
-		errs = append(errs, config.Invalid("agents.keys_dir", "is empty: run lockstep nats init and give its folder"))
+		errs = append(errs, config.Invalid("agents.keys_dir", "is missing: run lockstep nats init and give its folder"))
 	}
 	if c.Streams.Replicas != 1 && c.Streams.Replicas != 3 && c.Streams.Replicas != 5 {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))
 	}
 	if !c.Secrets.SealSeedFile.IsSet() || !c.Secrets.DigestKeyFile.IsSet() {
-		errs = append(errs, config.Invalid("secrets.seal_seed_file", "seal_seed_file and digest_key_file are needed: run lockstep state init"))
+		errs = append(errs, config.Invalid("secrets.seal_seed_file", "seal_seed_file and digest_key_file are missing: run lockstep state init"))
 	}
 	return errs
 }

@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"connectrpc.com/connect"
@@ -20,19 +21,22 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/connectapi"
+	"lockstep.internal/services/state/api"
+	"lockstep.internal/services/state/ingest"
 	"lockstep.internal/services/state/nats"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/rebuild"
 	"lockstep.internal/services/state/signing"
 	"lockstep.internal/services/state/vault"
 )
 
-// Program is what --help says of the service.
+// Program describes the service for --help.
 func Program() config.Program {
 	return config.Program{
 		Name: "state",
-		About: "The authority for what people want: organizations, projects, users, agents, workspaces. It serves the API, keeps everything in PostgreSQL, " +
-			"reads what clusters say from NATS, and tells everybody what changed.",
+		About: "Serves the API, stores organizations, projects, users, agents and workspaces in PostgreSQL, " +
+			"reads the reports of clusters from NATS, decides, and publishes every change.",
 	}
 }
 
@@ -53,29 +57,29 @@ func Main(ctx context.Context, cfg Config) error {
 	return service.Run(ctx, service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
 }
 
-// process is the service put together.
+// process holds the adapters of the service.
 type process struct {
-	cfg          Config
-	tel          *telemetry.Telemetry
-	pool         *pgxpool.Pool
-	directory    *postgres.Directory
-	workspaces   *postgres.Workspaces
-	observations *postgres.Observations
-	secrets      *postgres.Secrets
-	changes      *postgres.Changes
-	keyring      *signing.Keyring
-	conn         *natsconn.Conn
-	callout      *natsconn.Conn
-	system       *natsconn.Conn
-	publisher    *outbox.Publisher
-	responder    *natsauth.Responder
-	agents       *nats.Agents
-	subscribers  *nats.Subscribers
-	background   *background
-	api          service.Part
-	reader       *nats.Ingest
-	ingest       []service.Part
-	secretary    *nats.SecretResponder
+	cfg             Config
+	tel             *telemetry.Telemetry
+	pool            *pgxpool.Pool
+	directory       *postgres.Directory
+	workspaces      *postgres.Workspaces
+	observations    *postgres.Observations
+	secrets         *postgres.Secrets
+	changes         *postgres.Changes
+	keyring         *signing.Keyring
+	conn            *natsconn.Conn
+	callout         *natsconn.Conn
+	system          *natsconn.Conn
+	publisher       *outbox.Publisher
+	responder       *natsauth.Responder
+	agents          *nats.Agents
+	subscribers     *nats.Subscribers
+	background      *background
+	api             service.Part
+	readers         *nats.Readers
+	ingest          []service.Part
+	secretResponder *nats.SecretResponder
 }
 
 func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
@@ -112,10 +116,11 @@ func (p *process) openDatabase(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
-	cell := topology.Cell(p.cfg.Cell.Name)
-	p.directory = &postgres.Directory{DB: p.pool, Cell: cell, Now: time.Now}
-	p.workspaces = &postgres.Workspaces{Cell: cell}
-	p.observations = &postgres.Observations{Cell: cell}
+	cell := p.cell()
+	encoder := publish.Encoder{Cell: cell}
+	p.directory = &postgres.Directory{DB: p.pool, Encoder: encoder, Now: time.Now}
+	p.workspaces = &postgres.Workspaces{Encoder: encoder}
+	p.observations = &postgres.Observations{Encoder: encoder, Workspaces: p.workspaces}
 	p.secrets = &postgres.Secrets{Vault: v}
 	p.changes = postgres.NewChanges(p.pool)
 	p.keyring = &signing.Keyring{
@@ -124,7 +129,8 @@ func (p *process) openDatabase(context.Context) error {
 	return nil
 }
 
-// connect opens the service's three connections: its own, the one that admits agents, and the one that cuts them.
+// connect opens three connections to NATS: the service's own, one for the auth callout, and one in the system
+// account that disconnects agents.
 func (p *process) connect(ctx context.Context) error {
 	own := p.cfg.NATS
 	if !own.NKeySeedFile.IsSet() {
@@ -156,34 +162,35 @@ func (p *process) openStreams(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.restored})
+	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.republish})
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
 	return nil
 }
 
-// restored tells the present truth again after a stream, or the database, came back from an older copy: what is wanted, who there is; and asks
-// the clusters for theirs.
-func (p *process) restored(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
-	p.tel.Logger.WarnContext(ctx, "something was restored from an older copy: everything is told again", "reason", r.Reason)
-	// In the order in which everybody locks: agents before workspaces.
+// republish publishes the directory and all desired states again, and requests full resyncs: a stream or the
+// database was restored from an older backup.
+func (p *process) republish(ctx context.Context, tx pgx.Tx, r outbox.Restoration) error {
+	p.tel.Logger.WarnContext(ctx, "publishing everything again after a restore",
+		slog.String("stream", r.Stream), slog.String("reason", r.Reason))
+	// Lock in the usual order: agents before workspaces.
 	if r.Stream == "" {
 		if err := p.directory.RaiseConfigurations(ctx, tx); err != nil {
-			return fmt.Errorf("configure agents again: %w", err)
+			return fmt.Errorf("publish the configurations again: %w", err)
 		}
 	}
-	if err := p.observations.AskEveryone(ctx, tx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
-		return fmt.Errorf("ask for full resyncs: %w", err)
+	if err := p.observations.In(tx).RequestAllResyncs(ctx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
+		return fmt.Errorf("request full resyncs: %w", err)
 	}
-	if err := p.directory.TellAgain(ctx, tx); err != nil {
-		return fmt.Errorf("tell the directory again: %w", err)
+	if err := p.directory.RepublishAll(ctx, tx); err != nil {
+		return fmt.Errorf("publish the directory again: %w", err)
 	}
-	if err := p.workspaces.TellAgain(ctx, tx); err != nil {
-		return fmt.Errorf("tell workspaces again: %w", err)
+	if err := p.workspaces.RepublishAll(ctx, tx); err != nil {
+		return fmt.Errorf("publish the workspaces again: %w", err)
 	}
-	// Agents registered after the copy was taken have lost the consumers that they read with.
-	p.agents.AdmitAgain()
+	// The backup lacks the consumers of newer agents.
+	p.agents.RequestEnsure()
 	return nil
 }
 
@@ -196,33 +203,35 @@ func (p *process) openIngest(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	metrics, err := nats.NewIngestMetrics(p.tel.Metrics)
+	metrics, err := ingest.NewMetrics(p.tel.Metrics)
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	p.workspaces.Unexpected = metrics.Unexpected
-	p.reader = &nats.Ingest{
-		Pool: p.pool, JetStream: js, Cell: p.workspaces.Cell, Logger: p.tel.Logger, Workspaces: p.workspaces, Observations: p.observations,
-		Cursors: cursors, Metrics: metrics,
+	p.readers = &nats.Readers{
+		Pool: p.pool, JetStream: js, Cell: p.cell(), Logger: p.tel.Logger, Observations: p.observations, Cursors: cursors,
+		Ingest: &ingest.Ingest{Logger: p.tel.Logger, Metrics: metrics},
 	}
-	p.ingest, err = p.reader.Parts()
+	p.ingest, err = p.readers.Parts()
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
 	return nil
 }
 
-// rebuild is the API's way to a rebuild.
-func (p *process) rebuild(ctx context.Context, check bool, told func(stream string, sequence, last uint64) error) (connectapi.Rebuilt, error) {
-	r := nats.Rebuild{Ingest: p.reader, Told: func(at nats.RebuildProgress) error { return told(at.Stream, at.Sequence, at.Last) }}
+// rebuild serves the API's Rebuild.
+func (p *process) rebuild(ctx context.Context, check bool, progress func(rebuild.Progress) error) (rebuild.Outcome, error) {
+	r := rebuild.Rebuild{Readers: p.readers, OnProgress: progress}
 	began := time.Now()
 	out, err := r.Run(ctx, check)
 	if err != nil {
-		return connectapi.Rebuilt{}, fmt.Errorf("state: %w", err)
+		return out, fmt.Errorf("state: %w", err)
 	}
-	p.tel.Logger.InfoContext(ctx, "what is derived from the streams was rebuilt", "check", check, "differences", out.Differences, "seconds", time.Since(began).Seconds())
-	return connectapi.Rebuilt{Tables: out.Tables, Differences: out.Differences, Replaced: out.Replaced}, nil
+	p.tel.Logger.InfoContext(ctx, "rebuilt the read model", slog.Bool("check", check), slog.Bool("replaced", out.Replaced),
+		slog.Any("differences", out.Differences), slog.Duration("duration", time.Since(began)))
+	return out, nil
 }
+
+func (p *process) cell() topology.Cell { return topology.Cell(p.cfg.Cell.Name) }
 
 func (p *process) openCallout(context.Context) error {
 	keys, err := natsauth.LoadCalloutKeys(p.cfg.Agents.KeysDir)
@@ -233,15 +242,18 @@ func (p *process) openCallout(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("agents: %w", err)
 	}
-	cell := topology.Cell(p.cfg.Cell.Name)
-	kicker := &natsauth.Disconnector{Conn: p.system.Conn}
-	p.subscribers = &nats.Subscribers{Streams: js, Kicker: kicker, Logger: p.tel.Logger, Background: p.background.run}
-	p.agents = &nats.Agents{Streams: js, Kicker: kicker, Cell: cell, Logger: p.tel.Logger, Background: p.background.run, Again: make(chan struct{}, 1)}
+	cell := p.cell()
+	disconnector := &natsauth.Disconnector{Conn: p.system.Conn}
+	p.subscribers = &nats.Subscribers{Streams: js, Disconnector: disconnector, Logger: p.tel.Logger, Background: p.background.run}
+	p.agents = &nats.Agents{
+		Streams: js, Disconnector: disconnector, Cell: cell, Logger: p.tel.Logger, Background: p.background.run,
+		EnsureAgain: make(chan struct{}, 1),
+	}
 	p.responder = &natsauth.Responder{
 		Conn: p.callout.Conn, Keys: keys, Cell: cell, Logger: p.tel.Logger,
 		Authenticator: &nats.Authenticator{Directory: p.directory},
 	}
-	p.secretary = &nats.SecretResponder{
+	p.secretResponder = &nats.SecretResponder{
 		Conn: p.conn.Conn, Cell: cell, Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Secrets: p.secrets, Logger: p.tel.Logger,
 	}
 	return nil
@@ -260,16 +272,17 @@ func (p *process) openAPI(context.Context) error {
 	if err != nil {
 		return err
 	}
-	handler := connectapi.NewHandler(connectapi.Dependencies{
-		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets, Changes: p.changes, Streams: js, Agents: p.agents, Subscribers: p.subscribers,
-		Endpoint: endpoint, Rebuild: p.rebuild, Issuer: p.keyring, Cell: topology.Cell(p.cfg.Cell.Name), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
+	handler := api.NewHandler(api.Dependencies{
+		Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Observations: p.observations, Secrets: p.secrets,
+		Changes: p.changes, Streams: js, Agents: p.agents, Subscribers: p.subscribers, Endpoint: endpoint, Rebuild: p.rebuild,
+		Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
 	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}})
 	return nil
 }
 
-func (p *process) endpoint() (connectapi.AgentEndpoint, error) {
-	e := connectapi.AgentEndpoint{URLs: p.cfg.Agents.URLs, Cell: p.cfg.Cell.Name}
+func (p *process) endpoint() (api.AgentEndpoint, error) {
+	e := api.AgentEndpoint{URLs: p.cfg.Agents.URLs, Cell: p.cfg.Cell.Name}
 	if len(e.URLs) == 0 {
 		e.URLs = []string{p.cfg.NATS.URL.Reveal()}
 	}

@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/services/state/postgres"
 )
 
-// parts of the service: what begins when, and what is waited for.
+// parts lists the parts of the service with their start and stop order.
 func (p *process) parts() []service.Part {
 	named := func(name string, part service.Part) service.Part {
 		part.Name = name
@@ -30,9 +30,9 @@ func (p *process) parts() []service.Part {
 			if err := bootstrap(ctx, p.cfg, p.directory); err != nil {
 				return err
 			}
-			return p.directory.TellAgentsAnew(ctx)
+			return p.directory.UpgradeAgentEntries(ctx)
 		}},
-		{Name: "agents", StartAfter: []string{"bootstrap", "streams"}, Run: p.admitAgents},
+		{Name: "agents", StartAfter: []string{"bootstrap", "streams"}, Run: p.ensureConsumers},
 		{Name: "outbox", StartAfter: []string{"database", "streams"}, Run: ready(p.publisher.Run), Check: p.publisher.Check},
 		{Name: "changes", StartAfter: []string{"database"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.changes.Run(ctx, self.Ready)
@@ -40,24 +40,24 @@ func (p *process) parts() []service.Part {
 		{Name: "keys", StartAfter: []string{"bootstrap"}, Run: func(ctx context.Context, self *service.Handle) error {
 			return p.keyring.Run(ctx, self.Ready)
 		}},
-		// Agents come in when their consumers are there.
+		// Agents may connect when their consumers exist.
 		{Name: "callout", StartAfter: []string{"agents", "nats-callout"}, Run: ready(p.responder.Run)},
 		{Name: "secrets", StartAfter: []string{"database", "nats"}, Run: func(ctx context.Context, self *service.Handle) error {
-			return p.secretary.Run(ctx, self.Ready)
+			return p.secretResponder.Run(ctx, self.Ready)
 		}},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},
 		p.openedAPI(),
 	}, p.ingest...)
 }
 
-// openedAPI serves calls from the moment that there is something to read and write.
+// openedAPI starts the API when the tables and the signing keys exist.
 func (p *process) openedAPI() service.Part {
 	api := p.api
 	api.StartAfter = []string{"bootstrap", "changes", "keys"}
 	return api
 }
 
-// ready runs what is ready as soon as it runs.
+// ready adapts a part that is ready as soon as it runs.
 func ready(run func(context.Context) error) func(context.Context, *service.Handle) error {
 	return func(ctx context.Context, self *service.Handle) error {
 		self.Ready()
@@ -76,13 +76,13 @@ func (p *process) migrate(ctx context.Context, _ *service.Handle) error {
 	return nil
 }
 
-// keepStreams makes the streams, and what relays keep in the memory of NATS again whenever NATS may have been started again.
+// keepStreams creates the streams, and after every reconnect the buckets that NATS keeps in memory for relays.
 func (p *process) keepStreams(ctx context.Context, self *service.Handle) error {
 	connected := p.conn.StatusChanged(natsgo.CONNECTED)
 	defer p.conn.RemoveStatusListener(connected)
 	options := topology.Options{Replicas: p.cfg.Streams.Replicas, StorageBytes: int64(p.cfg.Streams.Storage)}
 	if err := topology.Ensure(ctx, p.agents.Streams, p.agents.Cell, options); err != nil {
-		return fmt.Errorf("make the streams: %w", err)
+		return fmt.Errorf("create the streams: %w", err)
 	}
 	self.Ready()
 	for {
@@ -92,7 +92,7 @@ func (p *process) keepStreams(ctx context.Context, self *service.Handle) error {
 				return nil
 			}
 			if err := topology.EnsureRelays(ctx, p.agents.Streams, options); err != nil {
-				return fmt.Errorf("make again what NATS has lost: %w", err)
+				return fmt.Errorf("create the buckets of relays again: %w", err)
 			}
 		case <-ctx.Done():
 			return nil
@@ -100,23 +100,23 @@ func (p *process) keepStreams(ctx context.Context, self *service.Handle) error {
 	}
 }
 
-// admitAgents makes sure of the consumers of every agent and subscriber, which a restored NATS may lack, and one that was away when an agent was registered: when the service begins, and
-// whenever that has happened.
-func (p *process) admitAgents(ctx context.Context, self *service.Handle) error {
+// ensureConsumers creates missing consumers of agents and subscribers: at the start, and on request. A restored
+// NATS lacks some, and one that was away at a registration.
+func (p *process) ensureConsumers(ctx context.Context, self *service.Handle) error {
 	for {
-		if err := errors.Join(p.admitAll(ctx), p.admitSubscribers(ctx)); err != nil {
+		if err := errors.Join(p.ensureAgents(ctx), p.ensureSubscribers(ctx)); err != nil {
 			return err
 		}
 		self.Ready()
 		select {
-		case <-p.agents.Again:
+		case <-p.agents.EnsureAgain:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func (p *process) admitAll(ctx context.Context) error {
+func (p *process) ensureAgents(ctx context.Context) error {
 	for page := (postgres.Page{Size: 500}); ; {
 		found, err := p.directory.Agents(ctx, nil, page)
 		if err != nil {
@@ -126,7 +126,7 @@ func (p *process) admitAll(ctx context.Context) error {
 			if a.Revoked {
 				continue
 			}
-			if err := p.agents.Admit(ctx, a.ID); err != nil {
+			if err := p.agents.Ensure(ctx, a.ID); err != nil {
 				return fmt.Errorf("agents: %w", err)
 			}
 		}
@@ -137,7 +137,7 @@ func (p *process) admitAll(ctx context.Context) error {
 	}
 }
 
-func (p *process) admitSubscribers(ctx context.Context) error {
+func (p *process) ensureSubscribers(ctx context.Context) error {
 	present := map[string]bool{}
 	for page := (postgres.Page{Size: 500}); ; {
 		found, err := p.directory.Subscribers(ctx, page)
@@ -149,7 +149,7 @@ func (p *process) admitSubscribers(ctx context.Context) error {
 				continue
 			}
 			present[s.Name] = true
-			if err := p.subscribers.Admit(ctx, s); err != nil {
+			if err := p.subscribers.Ensure(ctx, s); err != nil {
 				return fmt.Errorf("subscribers: %w", err)
 			}
 		}
@@ -158,25 +158,25 @@ func (p *process) admitSubscribers(ctx context.Context) error {
 		}
 		page.After = found[len(found)-1].ID
 	}
-	if err := p.subscribers.ForgetOthers(ctx, present); err != nil {
+	if err := p.subscribers.RemoveOthers(ctx, present); err != nil {
 		return fmt.Errorf("subscribers: %w", err)
 	}
 	return nil
 }
 
-// background runs work that outlives the call that began it.
+// background runs work after the call that started it.
 type background struct {
 	work chan func(ctx context.Context)
 }
 
-// backgroundQueue is how much work may wait to be begun, which takes no time.
+// backgroundQueue limits the work that waits to start.
 const backgroundQueue = 64
 
 func newBackground() *background {
 	return &background{work: make(chan func(context.Context), backgroundQueue)}
 }
 
-// run gives the work to the service. What has not begun when the service stops is dropped: nothing in the background may be needed.
+// run starts the work. It drops work if the queue is full or the service stops: background work is optional.
 func (b *background) run(work func(ctx context.Context)) {
 	select {
 	case b.work <- work:
@@ -184,7 +184,7 @@ func (b *background) run(work func(ctx context.Context)) {
 	}
 }
 
-// wait starts what it is given, and at the end waits for it.
+// wait starts queued work until ctx is done, and then waits for running work.
 func (b *background) wait(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

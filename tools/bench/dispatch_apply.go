@@ -19,7 +19,7 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/dispatcher/desired"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/services/state/render"
 	"lockstep.internal/tools/testkit/lab"
 )
@@ -40,8 +40,8 @@ type applyFixture struct {
 // of the same manifests with as many workers.
 func measureApplied(ctx context.Context, f *fixture, size Size, measured Measured) {
 	a := newApplyFixture(ctx, f)
-	timed := func(n int, apply func(context.Context, []domain.Workspace)) float64 {
-		workspaces := make([]domain.Workspace, n)
+	timed := func(n int, apply func(context.Context, []workspace.Workspace)) float64 {
+		workspaces := make([]workspace.Workspace, n)
 		for i := range workspaces {
 			workspaces[i] = a.newWorkspace()
 		}
@@ -79,28 +79,29 @@ func newApplyFixture(ctx context.Context, f *fixture) *applyFixture {
 }
 
 // newWorkspace returns a stopped workspace: its pods would burden the machine.
-func (a *applyFixture) newWorkspace() domain.Workspace {
+func (a *applyFixture) newWorkspace() workspace.Workspace {
 	a.created++
-	w := must(domain.NewWorkspace(domain.Creation{
+	w, _, err := workspace.New(workspace.Creation{
 		Name: fmt.Sprintf("w%06d", a.created), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default",
 		Now: time.Now(),
-		Spec: domain.Spec{
+		Spec: workspace.Spec{
 			Image: "registry.example.com/platform/workspaces/ide:2026.11.3",
-			Ports: []domain.Port{{Name: "web", Number: 8080}},
+			Ports: []workspace.Port{{Name: "web", Number: 8080}},
 			Env:   map[string]string{"EDITOR": "vim"}, CPU: "2", Memory: "4Gi", VolumeSize: "10Gi",
 		},
-	}))
-	w.DesiredState = domain.DesiredStopped
+	})
+	check(err)
+	w.DesiredState = workspace.DesiredStopped
 	return w
 }
 
 // dispatch publishes the desired events and waits for the results.
-func (a *applyFixture) dispatch(ctx context.Context, workspaces []domain.Workspace) {
+func (a *applyFixture) dispatch(ctx context.Context, workspaces []workspace.Workspace) {
 	for _, w := range workspaces {
 		e := must(event.New(event.Attributes{
 			Type: events.TypeDesiredWorkspace, Source: event.ServiceSource(string(benchCell), "state"),
 			Subject: w.ID.String(), ID: w.ID.String() + "/dispatch/1", Time: w.CreatedAt,
-		}, must(render.Encoded(w, render.Options{}))))
+		}, must(render.Desired(w, render.Options{}))))
 		must(a.js.PublishMsgAsync(must(event.Encode(e, benchCell.Desired(benchAgent, w.ID.String())))))
 	}
 	for range workspaces {
@@ -112,12 +113,12 @@ func (a *applyFixture) dispatch(ctx context.Context, workspaces []domain.Workspa
 }
 
 // apply applies the manifests.
-func (a *applyFixture) apply(ctx context.Context, workspaces []domain.Workspace) {
+func (a *applyFixture) apply(ctx context.Context, workspaces []workspace.Workspace) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(a.workers)
 	for _, w := range workspaces {
 		group.Go(func() error {
-			data, err := render.Encoded(w, render.Options{})
+			data, err := render.Desired(w, render.Options{})
 			if err != nil {
 				return err
 			}

@@ -19,7 +19,7 @@ import (
 	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/services/watcher/delivery"
 	"lockstep.internal/services/watcher/object"
 	"lockstep.internal/services/watcher/report"
@@ -53,7 +53,7 @@ type fleet struct {
 	// prefix of the workspaces' names, so that two fleets have different objects.
 	prefix string
 	// workspaces are those that the objects belong to; those beyond it bear an id that nobody knows, or none where anonymous is set.
-	workspaces []domain.Workspace
+	workspaces []workspace.Workspace
 	anonymous  bool
 }
 
@@ -76,7 +76,7 @@ func (f *fleet) name(i int) string {
 }
 
 func (f *fleet) namespace(i int) string {
-	return domain.DefaultNamespacePrefix + strconv.FormatInt(f.agent, 10) + "-" + f.name(i)
+	return workspace.DefaultNamespacePrefix + strconv.FormatInt(f.agent, 10) + "-" + f.name(i)
 }
 
 // id gives each object and workspace its own UUID, always the same.
@@ -88,15 +88,15 @@ func (f *fleet) id(kind string, i int) uuid.UUID {
 func (f *fleet) identify(m *metav1.ObjectMeta, kind string, i, version int) {
 	labels := make(map[string]string, len(m.Labels))
 	maps.Copy(labels, m.Labels)
-	labels[domain.LabelAgent] = strconv.FormatInt(f.agent, 10)
-	labels[domain.LabelWorkspaceName] = f.name(i)
+	labels[workspace.LabelAgent] = strconv.FormatInt(f.agent, 10)
+	labels[workspace.LabelWorkspaceName] = f.name(i)
 	switch {
 	case i < len(f.workspaces):
-		labels[domain.LabelWorkspace] = f.workspaces[i].ID.String()
+		labels[workspace.LabelWorkspace] = f.workspaces[i].ID.String()
 	case f.anonymous:
-		delete(labels, domain.LabelWorkspace)
+		delete(labels, workspace.LabelWorkspace)
 	default:
-		labels[domain.LabelWorkspace] = f.id("workspace", i).String()
+		labels[workspace.LabelWorkspace] = f.id("workspace", i).String()
 	}
 	m.Labels = labels
 	m.Namespace, m.UID, m.ResourceVersion = f.namespace(i), types.UID(f.id(kind, i).String()), strconv.Itoa(version)
@@ -175,7 +175,7 @@ func (f *fleet) observe(kind object.Kind, o metav1.Object, seen time.Time) (obse
 		kind: string(kind), namespace: o.GetNamespace(), name: o.GetName(), uid: string(o.GetUID()),
 		version: o.GetResourceVersion(), data: strings.Clone(string(message.Data)),
 	}
-	if id, err := uuid.Parse(o.GetLabels()[domain.LabelWorkspace]); err == nil {
+	if id, err := uuid.Parse(o.GetLabels()[workspace.LabelWorkspace]); err == nil {
 		r.workspace = &id
 	}
 	return observation{message: message, row: r}, nil

@@ -13,9 +13,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lockstep.internal/libs/postgres"
-	"lockstep.internal/services/state/domain"
+	stateingest "lockstep.internal/services/state/ingest"
 	statenats "lockstep.internal/services/state/nats"
 	store "lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/services/watcher/object"
 )
 
@@ -31,7 +33,7 @@ type ingestFixture struct {
 	pool       *pgxpool.Pool
 	bare       *bareUpsert
 	cursor     *cursorWatch
-	workspaces []domain.Workspace
+	workspaces []workspace.Workspace
 	version    int
 	sequence   uint64 // of the last message
 }
@@ -65,17 +67,17 @@ func ingest(ctx context.Context, f *fixture, size Size, measured Measured) {
 }
 
 func (i *ingestFixture) createWorkspaces(ctx context.Context, n int) {
-	workspaces := &store.Workspaces{Cell: benchCell}
+	workspaces := &store.Workspaces{Encoder: publish.Encoder{Cell: benchCell}}
 	check(postgres.InTx(ctx, i.pool, func(tx pgx.Tx) error {
 		for k := range n {
-			w, err := domain.NewWorkspace(domain.Creation{
+			w, created, err := workspace.New(workspace.Creation{
 				Name: fmt.Sprintf("w%06d", k), ProjectID: 4, AgentID: benchAgent, UserID: 9, Template: "default",
-				Spec: domain.Spec{Image: "registry.example.com/ide:9"}, Now: time.Now(),
+				Spec: workspace.Spec{Image: "registry.example.com/ide:9"}, Now: time.Now(),
 			})
 			if err != nil {
 				return err
 			}
-			if err := workspaces.Insert(ctx, tx, w); err != nil {
+			if err := workspaces.Insert(ctx, tx, w, created); err != nil {
 				return err
 			}
 			i.workspaces = append(i.workspaces, w)
@@ -150,9 +152,10 @@ func acknowledged(ctx context.Context, future jetstream.PubAckFuture) (*jetstrea
 
 // consume runs the consumer of the state service until it is stopped.
 func (i *ingestFixture) consume(ctx context.Context) (stop func() error) {
-	observed := must((&statenats.Ingest{
-		Pool: i.pool, JetStream: i.js, Cell: benchCell, Logger: quiet(),
-		Workspaces: &store.Workspaces{Cell: benchCell}, Observations: &store.Observations{Cell: benchCell},
+	encoder := publish.Encoder{Cell: benchCell}
+	observed := must((&statenats.Readers{
+		Pool: i.pool, JetStream: i.js, Cell: benchCell, Logger: quiet(), Ingest: &stateingest.Ingest{Logger: quiet()},
+		Observations: &store.Observations{Encoder: encoder, Workspaces: &store.Workspaces{Encoder: encoder}},
 	}).Observed())
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -15,6 +15,7 @@ import (
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/events"
 	store "lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/stack"
 	"lockstep.internal/tools/testkit/natsd"
@@ -205,17 +206,13 @@ func (b *resyncBed) store(ctx context.Context, n int) error {
 
 // ask asks the watcher for a full resync, as the state service does.
 func (b *resyncBed) ask(ctx context.Context) error {
-	observations := &store.Observations{Cell: benchCell}
+	observations := &store.Observations{Encoder: publish.Encoder{Cell: benchCell}}
 	err := postgres.InTx(ctx, b.database, func(tx pgx.Tx) error {
-		clusters, err := observations.LockClusters(ctx, tx, []int64{b.fleet.agent})
-		if err != nil {
-			return err
+		nonces, err := observations.In(tx).RequestResyncs(ctx, []int64{b.fleet.agent}, events.ResyncRequestCauseOperator, time.Now())
+		if err == nil && len(nonces) == 0 {
+			return errors.New("the agent does not exist")
 		}
-		cluster, there := clusters[b.fleet.agent]
-		if !there {
-			return errors.New("the agent is not there")
-		}
-		return observations.AskResync(ctx, tx, *cluster, events.ResyncRequestCauseOperator, time.Now())
+		return err //nolint:wrapcheck // wrapped below
 	})
 	if err != nil {
 		return fmt.Errorf("ask for a full resync: %w", err)

@@ -21,7 +21,7 @@ import (
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/services/watcher/kube/kubetest"
 	"lockstep.internal/tools/testkit/natsd"
 )
@@ -224,7 +224,7 @@ func watchBare(kubeconfig string, end <-chan os.Signal, ready func()) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	factory := informers.NewSharedInformerFactoryWithOptions(client, time.Duration(0), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = domain.LabelAgent + "=" + strconv.FormatInt(benchAgent, 10)
+		o.LabelSelector = workspace.LabelAgent + "=" + strconv.FormatInt(benchAgent, 10)
 	}))
 	synced := []cache.InformerSynced{
 		factory.Apps().V1().Deployments().Informer().HasSynced,

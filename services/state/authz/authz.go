@@ -4,7 +4,7 @@
 // A blocked user may do nothing, an administrator everything. For all others an action needs a role, and nothing is allowed that is not named here.
 package authz
 
-import "lockstep.internal/services/state/domain"
+import "lockstep.internal/services/state/directory"
 
 // Action is something that a caller wants to do.
 type Action string
@@ -28,7 +28,7 @@ const (
 )
 
 // Allowed says whether the user may act on a thing in whose scope the user has the role.
-func Allowed(user domain.User, role domain.Role, own bool, action Action) bool {
+func Allowed(user directory.User, role directory.Role, own bool, action Action) bool {
 	if user.Blocked || user.ID == 0 {
 		return false
 	}
@@ -39,24 +39,24 @@ func Allowed(user domain.User, role domain.Role, own bool, action Action) bool {
 	return ok && role.Rank() >= need.Rank()
 }
 
-func needed(action Action, own bool) (domain.Role, bool) {
+func needed(action Action, own bool) (directory.Role, bool) {
 	switch action {
 	case Read:
-		return domain.RoleReader, true
+		return directory.RoleReader, true
 	case CreateWorkspace:
-		return domain.RoleDeveloper, true
+		return directory.RoleDeveloper, true
 	case ManageWorkspace:
 		if own {
-			return domain.RoleDeveloper, true
+			return directory.RoleDeveloper, true
 		}
-		return domain.RoleMaintainer, true
+		return directory.RoleMaintainer, true
 	case ManageAgents, ManageTemplates:
-		return domain.RoleMaintainer, true
+		return directory.RoleMaintainer, true
 	case ManageMembers:
-		return domain.RoleOwner, true
+		return directory.RoleOwner, true
 	case ManageCell:
-		return domain.RoleNone, false
+		return directory.RoleNone, false
 	default:
-		return domain.RoleNone, false
+		return directory.RoleNone, false
 	}
 }

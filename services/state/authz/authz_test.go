@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"lockstep.internal/services/state/authz"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/directory"
 )
 
 func actions() []authz.Action {
@@ -15,35 +15,35 @@ func actions() []authz.Action {
 
 func TestEachRoleMayWhatItsNameSays(t *testing.T) {
 	t.Parallel()
-	for role, want := range map[domain.Role][]bool{
+	for role, want := range map[directory.Role][]bool{
 		//                     read   create manage agents templ. members cell
-		domain.RoleNone:       {false, false, false, false, false, false, false},
-		domain.RoleReader:     {true, false, false, false, false, false, false},
-		domain.RoleDeveloper:  {true, true, false, false, false, false, false},
-		domain.RoleMaintainer: {true, true, true, true, true, false, false},
-		domain.RoleOwner:      {true, true, true, true, true, true, false},
-		"emperor":             {false, false, false, false, false, false, false},
+		directory.RoleNone:       {false, false, false, false, false, false, false},
+		directory.RoleReader:     {true, false, false, false, false, false, false},
+		directory.RoleDeveloper:  {true, true, false, false, false, false, false},
+		directory.RoleMaintainer: {true, true, true, true, true, false, false},
+		directory.RoleOwner:      {true, true, true, true, true, true, false},
+		"emperor":                {false, false, false, false, false, false, false},
 	} {
 		for i, action := range actions() {
-			require.Equal(t, want[i], authz.Allowed(domain.User{ID: 1}, role, false, action), "%s %s", role, action)
+			require.Equal(t, want[i], authz.Allowed(directory.User{ID: 1}, role, false, action), "%s %s", role, action)
 		}
 	}
 }
 
 func TestADeveloperManagesOnlyOwnWorkspaces(t *testing.T) {
 	t.Parallel()
-	user := domain.User{ID: 1}
-	require.True(t, authz.Allowed(user, domain.RoleDeveloper, true, authz.ManageWorkspace))
-	require.False(t, authz.Allowed(user, domain.RoleDeveloper, false, authz.ManageWorkspace))
-	require.False(t, authz.Allowed(user, domain.RoleReader, true, authz.ManageWorkspace), "who lost the role lost the workspace")
+	user := directory.User{ID: 1}
+	require.True(t, authz.Allowed(user, directory.RoleDeveloper, true, authz.ManageWorkspace))
+	require.False(t, authz.Allowed(user, directory.RoleDeveloper, false, authz.ManageWorkspace))
+	require.False(t, authz.Allowed(user, directory.RoleReader, true, authz.ManageWorkspace), "who lost the role lost the workspace")
 }
 
 func TestAdministratorsMayEverythingAndTheBlockedNothing(t *testing.T) {
 	t.Parallel()
 	for _, action := range actions() {
-		require.True(t, authz.Allowed(domain.User{ID: 1, Admin: true}, domain.RoleNone, false, action))
-		require.False(t, authz.Allowed(domain.User{ID: 1, Admin: true, Blocked: true}, domain.RoleOwner, true, action))
-		require.False(t, authz.Allowed(domain.User{}, domain.RoleOwner, true, action), "nobody")
+		require.True(t, authz.Allowed(directory.User{ID: 1, Admin: true}, directory.RoleNone, false, action))
+		require.False(t, authz.Allowed(directory.User{ID: 1, Admin: true, Blocked: true}, directory.RoleOwner, true, action))
+		require.False(t, authz.Allowed(directory.User{}, directory.RoleOwner, true, action), "nobody")
 	}
-	require.False(t, authz.Allowed(domain.User{ID: 1}, domain.RoleOwner, true, "fly"))
+	require.False(t, authz.Allowed(directory.User{ID: 1}, directory.RoleOwner, true, "fly"))
 }

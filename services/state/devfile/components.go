@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 // workspacePath is where the one volume is.
@@ -25,8 +25,8 @@ type volume struct {
 }
 
 // components makes the spec of the container and the volume.
-func (r *reader) components(top object) domain.Spec {
-	var spec domain.Spec
+func (r *reader) components(top object) workspace.Spec {
+	var spec workspace.Spec
 	var containers []object
 	var volumes []volume
 	names := map[string]bool{}
@@ -132,7 +132,7 @@ func (r *reader) mounts(container object, volumes []volume) {
 }
 
 // check finds what the workspace's own rules say of the spec, and tells it by the devfile's fields.
-func (r *reader) check(spec domain.Spec, origin map[string]string, container string) {
+func (r *reader) check(spec workspace.Spec, origin map[string]string, container string) {
 	var wrong *fault.Error
 	if !errors.As(spec.Validate(), &wrong) {
 		return

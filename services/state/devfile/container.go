@@ -6,11 +6,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 // container reads the container component into the spec. It returns where in the devfile each of the spec's fields came from.
-func (r *reader) container(c object, spec *domain.Spec, volumes []volume) map[string]string {
+func (r *reader) container(c object, spec *workspace.Spec, volumes []volume) map[string]string {
 	origin := map[string]string{"image": c.at("image"), "ports": c.at("endpoints"), "env": c.at("env")}
 	spec.Image = c.text("image")
 	spec.Command, spec.Args = c.words("command"), c.words("args")
@@ -95,10 +95,10 @@ func (r *reader) sources(c object, env map[string]string) {
 }
 
 // endpoints are ports, but for those that nobody outside the pod is to reach.
-func (r *reader) endpoints(c object, origin map[string]string) []domain.Port {
-	var ports []domain.Port
+func (r *reader) endpoints(c object, origin map[string]string) []workspace.Port {
+	var ports []workspace.Port
 	for _, endpoint := range c.objects("endpoints") {
-		port := domain.Port{Name: endpoint.name("name"), Number: endpoint.port("targetPort")}
+		port := workspace.Port{Name: endpoint.name("name"), Number: endpoint.port("targetPort")}
 		exposure, protocol := endpoint.name("exposure"), endpoint.name("protocol")
 		endpoint.ignore("path", "attributes")
 		endpoint.flag("secure", false)

@@ -5,7 +5,7 @@ import (
 
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 // MaxSize of a devfile in bytes (64 KiB).
@@ -16,7 +16,7 @@ type Devfile struct {
 	// Name is metadata.name as it stands there; empty where there is none. It need not be a workspace's name.
 	Name string
 	// Spec with its defaults; it is valid.
-	Spec domain.Spec
+	Spec workspace.Spec
 }
 
 // Read reads a devfile.

@@ -13,7 +13,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/devfile"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,18 +28,18 @@ func file(tb testing.TB, name string) []byte {
 func TestRead(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]devfile.Devfile{
-		"node": {Name: "shop-frontend", Spec: domain.Spec{
+		"node": {Name: "shop-frontend", Spec: workspace.Spec{
 			Image: "registry.example/node-22:1-102", Args: []string{"tail", "-f", "/dev/null"}, CPU: "1500m", Memory: "2Gi", VolumeSize: "5Gi",
-			Ports: []domain.Port{{Name: "http-node", Number: 3000}, {Name: "metrics", Number: 9090}},
+			Ports: []workspace.Port{{Name: "http-node", Number: 3000}, {Name: "metrics", Number: 9090}},
 			Env: map[string]string{
 				"DEBUG_PORT": "5858", "NODE_ENV": "development", "RETRIES": "3", "PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace",
 			},
 		}},
-		"least": {Spec: domain.Spec{
+		"least": {Spec: workspace.Spec{
 			Image: "registry.example/ide:9", CPU: "500m", Memory: "1Gi", VolumeSize: "10Gi",
 			Env: map[string]string{"PROJECTS_ROOT": "/workspace", "PROJECT_SOURCE": "/workspace"},
 		}},
-		"detached": {Name: "Batch Runner", Spec: domain.Spec{
+		"detached": {Name: "Batch Runner", Spec: workspace.Spec{
 			Image:   "registry.example/batch@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 			Command: []string{"/bin/batch"}, Args: []string{"--say=hello hello", "--format={{template}}", "$(HOME)"},
 			CPU: "500m", Memory: "64Mi", VolumeSize: "10Gi", Env: map[string]string{},

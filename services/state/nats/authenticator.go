@@ -16,12 +16,13 @@ import (
 	"lockstep.internal/services/state/postgres"
 )
 
-// Authenticator lets in agents by their id and token, and subscribers by their name and token, as the directory knows them.
+// Authenticator authenticates agents by id and token, and subscribers by name and token.
 type Authenticator struct {
 	Directory *postgres.Directory
 }
 
-// Authenticate returns who is behind the credentials. The token is looked up by its hash, so that no comparison depends on a secret.
+// Authenticate returns the principal of the credentials. It looks tokens up by hash, so no comparison
+// depends on a secret.
 func (a *Authenticator) Authenticate(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	if strings.HasPrefix(c.Password, string(natsauth.TokenSubscriber)+"_") {
 		return a.subscriber(ctx, c)
@@ -37,7 +38,7 @@ func (a *Authenticator) subscriber(ctx context.Context, c natsauth.Credentials) 
 	name, listens := natsauth.ParseSubscriberUser(c.User)
 	s, err := a.Directory.SubscriberByToken(ctx, name, hash[:])
 	if fault.Is(err, errcode.NotFound) {
-		return natsauth.Principal{}, fmt.Errorf("%w: subscriber %q is unknown or revoked, or the token is not its own", natsauth.ErrRefused, name)
+		return natsauth.Principal{}, fmt.Errorf("%w: subscriber %q is unknown or revoked, or the token is wrong", natsauth.ErrRefused, name)
 	}
 	if err != nil {
 		return natsauth.Principal{}, fmt.Errorf("look up subscriber %q: %w", name, err)
@@ -51,7 +52,7 @@ func (a *Authenticator) subscriber(ctx context.Context, c natsauth.Credentials) 
 func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
 	id, err := strconv.ParseInt(c.User, 10, 64)
 	if err != nil || id <= 0 {
-		return natsauth.Principal{}, fmt.Errorf("%w: user is no agent's id", natsauth.ErrRefused)
+		return natsauth.Principal{}, fmt.Errorf("%w: the user is not an agent id", natsauth.ErrRefused)
 	}
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, c.Password)
 	if err != nil {
@@ -59,7 +60,7 @@ func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (nats
 	}
 	agent, err := a.Directory.AgentByToken(ctx, id, hash[:])
 	if fault.Is(err, errcode.NotFound) {
-		return natsauth.Principal{}, fmt.Errorf("%w: agent %d is unknown or revoked, or the token is not its own", natsauth.ErrRefused, id)
+		return natsauth.Principal{}, fmt.Errorf("%w: agent %d is unknown or revoked, or the token is wrong", natsauth.ErrRefused, id)
 	}
 	if err != nil {
 		return natsauth.Principal{}, fmt.Errorf("look up agent %d: %w", id, err)
@@ -67,43 +68,44 @@ func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (nats
 	return natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent.ID}, nil
 }
 
-// Agents prepares NATS for agents, and throws them out.
+// Agents creates the consumers of agents and disconnects revoked agents.
 type Agents struct {
-	Streams jetstream.JetStream
-	Kicker  *natsauth.Disconnector
-	Cell    topology.Cell
-	Logger  *slog.Logger
-	// Background runs work that outlives the call, and is waited for when the service stops.
+	Streams      jetstream.JetStream
+	Disconnector *natsauth.Disconnector
+	Cell         topology.Cell
+	Logger       *slog.Logger
+	// Background runs work after the call. The service waits for it when it stops.
 	Background func(func(ctx context.Context))
-	// Again has room for one element: that all agents are to be admitted anew.
-	Again chan struct{}
+	// EnsureAgain holds one element while all consumers must be ensured again.
+	EnsureAgain chan struct{}
 }
 
-// AdmitAgain has all agents admitted anew, by whoever receives from Again.
-func (a *Agents) AdmitAgain() {
+// RequestEnsure requests that all consumers are ensured again.
+func (a *Agents) RequestEnsure() {
 	select {
-	case a.Again <- struct{}{}:
-	default: // that is to be done already
+	case a.EnsureAgain <- struct{}{}:
+	default: // it is requested already
 	}
 }
 
-// Admit makes the consumers that the agent reads with.
-func (a *Agents) Admit(ctx context.Context, agent int64) error {
+// Ensure creates the consumers of the agent if they are missing.
+func (a *Agents) Ensure(ctx context.Context, agent int64) error {
 	if err := topology.EnsureAgent(ctx, a.Streams, a.Cell, agent); err != nil {
-		return fmt.Errorf("admit agent %d: %w", agent, err)
+		return fmt.Errorf("ensure the consumers of agent %d: %w", agent, err)
 	}
 	return nil
 }
 
-// Expel cuts the agent's connections now, and once more in the background, for one that was being admitted meanwhile.
-func (a *Agents) Expel(ctx context.Context, agent int64) error {
+// Disconnect closes the agent's connections now, and once more in the background for a connection that was
+// being authenticated.
+func (a *Agents) Disconnect(ctx context.Context, agent int64) error {
 	principal := natsauth.Principal{Kind: natsauth.KindAgent, AgentID: agent}
-	if _, err := a.Kicker.DisconnectOnce(ctx, principal); err != nil {
-		return fmt.Errorf("expel agent %d: %w", agent, err)
+	if _, err := a.Disconnector.DisconnectOnce(ctx, principal); err != nil {
+		return fmt.Errorf("disconnect agent %d: %w", agent, err)
 	}
 	a.Background(func(ctx context.Context) {
-		if _, err := a.Kicker.Disconnect(ctx, principal); err != nil && ctx.Err() == nil {
-			a.Logger.WarnContext(ctx, "cut the revoked agent's connections a second time", "agent", agent, "error", err)
+		if _, err := a.Disconnector.Disconnect(ctx, principal); err != nil && ctx.Err() == nil {
+			a.Logger.WarnContext(ctx, "disconnect a revoked agent again failed", slog.Int64("agent_id", agent), slog.Any("error", err))
 		}
 	})
 	return nil

@@ -16,21 +16,22 @@ import (
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
 	"lockstep.internal/services/state/vault"
+	"lockstep.internal/services/state/workspace"
 )
 
 const (
 	secretQueue = "state"
-	// How many requests of one agent wait; a dispatcher asks for a few at a time, and again when it gets no answer.
-	secretLine       = 64
+	// secretQueueLimit of one agent. A dispatcher sends few requests at a time and repeats unanswered ones.
+	secretQueueLimit = 64
 	secretConcurrent = 8
 	subscribeTimeout = 5 * time.Second
 )
 
-// SecretResponder answers dispatchers that ask for the values of a Secret: sealed to the agent of the subject, which is who asks, and only for a
-// workspace of that agent. Agents take turns, and what one asks beyond its line is dropped. Any number may run.
+// SecretResponder answers a dispatcher's request for the values of a Secret. The values are sealed to the agent
+// in the subject and belong to a workspace of that agent. Agents are served in turn; requests beyond the
+// limit of an agent are dropped. Any number of replicas may run.
 type SecretResponder struct {
 	Conn       *nats.Conn
 	Cell       topology.Cell
@@ -41,9 +42,9 @@ type SecretResponder struct {
 	Logger     *slog.Logger
 }
 
-// Run answers until ctx is done. ready is called once requests arrive.
+// Run answers until ctx is done. It calls ready when it is subscribed.
 func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
-	requests := newTurns(secretLine)
+	requests := newFairQueue(secretQueueLimit)
 	sub, err := r.Conn.QueueSubscribe(r.Cell.Prefix(topology.FamilySecret)+".*.*", secretQueue, func(msg *nats.Msg) { r.queue(ctx, requests, msg) })
 	if err != nil {
 		return fmt.Errorf("subscribe to requests for secrets: %w", err)
@@ -63,24 +64,24 @@ func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-func (r *SecretResponder) queue(ctx context.Context, requests *turns, msg *nats.Msg) {
-	var agent int64 // whoever has no id shares one line, to be told so
+func (r *SecretResponder) queue(ctx context.Context, requests *fairQueue, msg *nats.Msg) {
+	var agent int64 // 0 for an invalid subject: the answer is an error
 	if subject, err := topology.Parse(msg.Subject); err == nil {
 		agent, _ = subject.Agent()
 	}
-	if !requests.join(agent, msg) {
-		r.Logger.DebugContext(ctx, "an agent asks for more secrets at once than are given", "agent", agent)
+	if !requests.push(agent, msg) {
+		r.Logger.DebugContext(ctx, "dropped a request for secrets: the agent has too many", slog.Int64("agent_id", agent))
 	}
 }
 
-// serve answers one request after the other.
-func (r *SecretResponder) serve(ctx context.Context, requests *turns) {
+// serve answers requests one by one.
+func (r *SecretResponder) serve(ctx context.Context, requests *fairQueue) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-requests.some:
-			if msg, ok := requests.take(); ok {
+		case <-requests.ready:
+			if msg, ok := requests.pop(); ok {
 				r.answer(ctx, msg)
 			}
 		}
@@ -98,18 +99,19 @@ func (r *SecretResponder) answer(ctx context.Context, msg *nats.Msg) {
 		err = msg.Respond(raw)
 	}
 	if err != nil {
-		r.Logger.WarnContext(ctx, "answer a request for secrets: the dispatcher asks again", "subject", msg.Subject, "error", err)
+		r.Logger.WarnContext(ctx, "answer a request for secrets failed; the dispatcher repeats it",
+			slog.String("subject", msg.Subject), slog.Any("error", err))
 	}
 }
 
 func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (seal.Reply, error) {
 	subject, err := topology.Parse(msg.Subject)
 	if err != nil {
-		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
+		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject names no workspace of an agent")
 	}
 	agentID, err := subject.Agent()
 	if err != nil {
-		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject is not one of a workspace's secrets")
+		return seal.Reply{}, fault.Wrap(err, errcode.InvalidArgument, "the subject names no workspace of an agent")
 	}
 	workspaceID, err := uuid.Parse(subject.Tokens[1])
 	if err != nil {
@@ -127,7 +129,7 @@ func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (seal.Reply,
 	if err != nil {
 		return seal.Reply{}, err
 	}
-	// Another agent's workspace does not exist for this one.
+	// An agent must not learn about other agents' workspaces.
 	if w.AgentID != agentID || agent.Revoked {
 		return seal.Reply{}, fault.New(errcode.NotFound, "workspace %s does not exist", workspaceID)
 	}
@@ -139,7 +141,7 @@ func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (seal.Reply,
 		kind = vault.Files
 	}
 	if kind == "" || request.Digest == "" {
-		return seal.Reply{}, fault.New(errcode.Conflict, "the values of Secret %q have changed: a newer revision names them", request.Name)
+		return seal.Reply{}, fault.New(errcode.Conflict, "the values of Secret %q have changed: request them with the newer revision", request.Name)
 	}
 	values, err := r.Secrets.Get(ctx, r.Pool, w.ID, kind)
 	if err != nil {
@@ -155,11 +157,11 @@ func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (seal.Reply,
 	return seal.Reply{Box: box}, nil
 }
 
-// byKey names the contents of files, kept by path, as their Secret does: a path may have characters that a key may not.
+// byKey replaces the paths of files by the keys of the Secret.
 func byKey(files seal.Values) seal.Values {
 	named := make(seal.Values, len(files))
 	for path, content := range files {
-		named[domain.SecretFileKey(path)] = content
+		named[workspace.SecretFileKey(path)] = content
 	}
 	return named
 }

@@ -6,35 +6,36 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
 
-	"lockstep.internal/libs/event"
 	"lockstep.internal/libs/fault"
-	"lockstep.internal/libs/outbox"
 	"lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
-	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/agent"
 )
 
-// ConfigureAgent changes what is set for an agent, and tells the agent. The fault invalid_argument names everything that would be wrong; failed_precondition says that
-// the agent was revoked. What leaves everything as it is makes no new revision.
-func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change domain.AgentSettings) (domain.Agent, error) {
-	var a domain.Agent
+// ConfigureAgent changes an agent's settings and publishes the configuration. A change without effect makes
+// no new revision. Fault invalid_argument names every invalid field; failed_precondition: the agent is
+// revoked.
+func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change agent.Settings) (agent.Agent, error) {
+	var a agent.Agent
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		var before domain.AgentSettings
+		var before agent.Settings
 		err := tx.QueryRow(ctx, `select configuration from agents where id = $1 for no key update`, id).Scan(&before)
 		if err != nil {
 			return asFault(err, "", fmt.Sprintf("agent %d", id))
 		}
-		after := before.Merge(change)
-		if err := after.Configuration().Validate(); err != nil {
+		after, changed, err := before.Change(change)
+		if err != nil {
 			return err
 		}
-		grows := 0
-		if !after.Configuration().Equal(before.Configuration()) {
-			grows = 1
+		revisions := 0
+		if changed {
+			revisions = 1
 		}
-		rows, err := tx.Query(ctx, `update agents set configuration = $2, configuration_revision = configuration_revision + $3 where id = $1 returning `+agentColumns, id, after, grows)
+		rows, err := tx.Query(ctx, `
+			update agents set configuration = $2, configuration_revision = configuration_revision + $3
+			where id = $1 returning `+agentColumns, id, after, revisions)
 		if err != nil {
 			return fmt.Errorf("configure agent %d: %w", id, err)
 		}
@@ -44,18 +45,18 @@ func (d *Directory) ConfigureAgent(ctx context.Context, id int64, change domain.
 		if a.Revoked {
 			return fault.New(errcode.FailedPrecondition, "agent %d is revoked: it follows no configuration any more", id)
 		}
-		if grows == 0 {
+		if !changed {
 			return nil
 		}
-		return d.tellConfiguration(ctx, tx, a)
+		return d.publishConfiguration(ctx, tx, a)
 	})
 	return a, err
 }
 
-// RaiseConfigurations gives every agent's configuration a revision that was never given before, for a database that was restored from an older copy: agents
-// keep to the highest one that they have heard of. Each is told with the next TellAgain.
+// RaiseConfigurations gives every agent's configuration a new, higher revision: the database was restored from
+// an older backup, and agents keep the highest revision. RepublishAll publishes them.
 func (d *Directory) RaiseConfigurations(ctx context.Context, tx pgx.Tx) error {
-	// Revisions grow by one with each change, which is made by hand, so that the seconds since 1970 are ahead of all.
+	// Revisions count changes by operators. The seconds since 1970 are above all of them.
 	_, err := tx.Exec(ctx, `
 		with locked as (select id from agents order by id for no key update)
 		update agents a set configuration_revision = greatest(configuration_revision + 1, $1) from locked where locked.id = a.id`, d.Now().Unix())
@@ -65,18 +66,18 @@ func (d *Directory) RaiseConfigurations(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// AgentConfigurations returns those of these agents that exist.
-func (d *Directory) AgentConfigurations(ctx context.Context, ids []int64) (map[int64]domain.AgentConfiguration, error) {
+// AgentConfigurations returns the configurations of the agents that exist.
+func (d *Directory) AgentConfigurations(ctx context.Context, ids []int64) (map[int64]agent.Configuration, error) {
 	rows, err := d.DB.Query(ctx, `select id, configuration from agents where id = any($1)`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read the configurations of %d agents: %w", len(ids), err)
 	}
-	found := make(map[int64]domain.AgentConfiguration, len(ids))
+	found := make(map[int64]agent.Configuration, len(ids))
 	var id int64
-	var settings domain.AgentSettings
+	var settings agent.Settings
 	_, err = pgx.ForEachRow(rows, []any{&id, &settings}, func() error {
 		found[id] = settings.Configuration()
-		settings = domain.AgentSettings{}
+		settings = agent.Settings{}
 		return nil
 	})
 	if err != nil {
@@ -85,53 +86,36 @@ func (d *Directory) AgentConfigurations(ctx context.Context, ids []int64) (map[i
 	return found, nil
 }
 
-// LastResyncs returns, of each of these agents that has begun one, the last full resync.
-func (d *Directory) LastResyncs(ctx context.Context, ids []int64) (map[int64]domain.Resync, error) {
+// LastResyncs returns the last full resync of each of these agents.
+func (d *Directory) LastResyncs(ctx context.Context, ids []int64) (map[int64]agent.Resync, error) {
 	type row struct {
 		agentID int64
-		resync  domain.Resync
+		resync  agent.Resync
 	}
 	rows, err := list(ctx, d, "resyncs", func(r pgx.CollectableRow) (row, error) {
 		var out row
 		var ended *time.Time
 		err := r.Scan(&out.agentID, &out.resync.ID, &out.resync.Cause, &out.resync.Nonce, &out.resync.Outcome, &out.resync.Count, &out.resync.BegunAt, &ended)
 		out.resync.EndedAt = fromNullable(ended)
-		return out, err //nolint:wrapcheck // the query's caller says what it asked for
+		return out, err //nolint:wrapcheck // the caller wraps it
 	}, `
 		select distinct on (agent_id) agent_id, resync_id, cause, coalesce(nonce, ''), outcome, expected, begun_at, ended_at
 		from resyncs where agent_id = any($1) order by agent_id, begun_at desc, resync_id desc`, ids)
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[int64]domain.Resync, len(rows))
+	found := make(map[int64]agent.Resync, len(rows))
 	for _, r := range rows {
 		found[r.agentID] = r.resync
 	}
 	return found, nil
 }
 
-// tellConfiguration tells an agent, whose row is locked, what it is configured with.
-func (d *Directory) tellConfiguration(ctx context.Context, tx pgx.Tx, a domain.Agent) error {
-	c := a.Configuration
-	m, err := message(ctx, d.Cell, event.Attributes{
-		Type: events.TypeAgentConfig, Subject: fmt.Sprintf("agent/%d", a.ID), ID: fmt.Sprintf("agent/%d/configuration/%d", a.ID, a.ConfigurationRevision), Time: d.Now(),
-	}, d.Cell.ControlConfig(a.ID), events.AgentConfig{
-		ConfigRevision: int(a.ConfigurationRevision), FullResyncIntervalMs: int(c.FullResyncInterval.Milliseconds()),
-		UnschedulablePatienceMs: int(c.UnschedulablePatience.Milliseconds()), StopPatienceMs: int(c.StopPatience.Milliseconds()), RelayTargets: relayTargets(c.RelayTargets),
-	})
+// publishConfiguration publishes the configuration of an agent with a locked row.
+func (d *Directory) publishConfiguration(ctx context.Context, tx pgx.Tx, a agent.Agent) error {
+	m, err := d.Encoder.AgentConfig(ctx, a, d.Now())
 	if err != nil {
 		return err
 	}
-	if err := outbox.Insert(ctx, tx, m); err != nil {
-		return fmt.Errorf("tell agent %d its configuration: %w", a.ID, err)
-	}
-	return nil
-}
-
-func relayTargets(targets []domain.RelayTarget) []events.RelayTarget {
-	var told []events.RelayTarget
-	for _, t := range targets {
-		told = append(told, events.RelayTarget{Name: t.Name, Address: t.Address})
-	}
-	return told
+	return insertMessages(ctx, tx, []*nats.Msg{m})
 }

@@ -11,16 +11,18 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/actualstate"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/agent"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/workspace"
 )
 
 func (b *bundle) directory() *postgres.Directory {
-	return &postgres.Directory{DB: b.pool, Cell: "local", Now: time.Now}
+	return &postgres.Directory{DB: b.pool, Encoder: publish.Encoder{Cell: "local"}, Now: time.Now}
 }
 
-func lasting(d time.Duration) *domain.Milliseconds {
-	m := domain.Milliseconds(d)
+func lasting(d time.Duration) *agent.Milliseconds {
+	m := agent.Milliseconds(d)
 	return &m
 }
 
@@ -28,7 +30,7 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
-	made, err := d.RegisterAgent(t.Context(), domain.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")})
+	made, err := d.RegisterAgent(t.Context(), agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")})
 	require.NoError(t, err)
 	told := b.outbox()
 	require.Len(t, told, 2, "the directory's entry, and the configuration")
@@ -36,10 +38,10 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	require.Regexp(t, `^lockstep\.local\.control\.\d+\.config$`, control)
 	require.Equal(t, map[string]any{"config_revision": 1.0, "full_resync_interval_ms": 3600000.0, "unschedulable_patience_ms": 300000.0, "stop_patience_ms": 300000.0}, told[1].Data)
 
-	changed, err := d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{FullResyncInterval: lasting(time.Minute), MaxWorkspaces: new(3)})
+	changed, err := d.ConfigureAgent(t.Context(), made.ID, agent.Settings{FullResyncInterval: lasting(time.Minute), MaxWorkspaces: new(3)})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, changed.ConfigurationRevision)
-	want := domain.DefaultAgentConfiguration()
+	want := agent.DefaultConfiguration()
 	want.FullResyncInterval, want.MaxWorkspaces = time.Minute, 3
 	require.Equal(t, want, changed.Configuration)
 	told = b.outbox()
@@ -47,24 +49,24 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	require.Equal(t, control, told[0].Subject)
 	require.Equal(t, []any{2.0, 60000.0}, []any{told[0].Data["config_revision"], told[0].Data["full_resync_interval_ms"]})
 
-	for name, nothing := range map[string]domain.AgentSettings{
-		"nothing": {}, "the same": {MaxWorkspaces: new(3)}, "the default, which holds": {StopPatience: lasting(domain.DefaultStopPatience)},
+	for name, nothing := range map[string]agent.Settings{
+		"nothing": {}, "the same": {MaxWorkspaces: new(3)}, "the default, which holds": {StopPatience: lasting(agent.DefaultStopPatience)},
 	} {
 		same, err := d.ConfigureAgent(t.Context(), made.ID, nothing)
 		require.NoError(t, err)
 		require.Equal(t, changed, same, name)
 		require.Empty(t, b.outbox(), name)
 	}
-	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxAge: lasting(-1), MaxWorkspaces: new(9), StopPatience: lasting(1)})
+	_, err = d.ConfigureAgent(t.Context(), made.ID, agent.Settings{MaxAge: lasting(-1), MaxWorkspaces: new(9), StopPatience: lasting(1)})
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 	require.Len(t, fault.From(err).Details, 2)
 	got, err := d.Agent(t.Context(), made.ID)
 	require.NoError(t, err)
 	require.Equal(t, changed.Configuration, got.Configuration, "what is wrong changes nothing")
-	_, err = d.ConfigureAgent(t.Context(), 99, domain.AgentSettings{})
+	_, err = d.ConfigureAgent(t.Context(), 99, agent.Settings{})
 	require.True(t, fault.Is(err, errcode.NotFound))
 
-	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.TellAgain(t.Context(), tx) }))
+	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RepublishAll(t.Context(), tx) }))
 	again := map[string]message{}
 	for _, m := range b.outbox() {
 		again[m.Subject] = m
@@ -85,10 +87,10 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 
 	_, err = d.RevokeAgent(t.Context(), made.ID)
 	require.NoError(t, err)
-	_, err = d.ConfigureAgent(t.Context(), made.ID, domain.AgentSettings{MaxWorkspaces: new(5)})
+	_, err = d.ConfigureAgent(t.Context(), made.ID, agent.Settings{MaxWorkspaces: new(5)})
 	require.True(t, fault.Is(err, errcode.FailedPrecondition), err)
 	b.outbox()
-	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.TellAgain(t.Context(), tx) }))
+	require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RepublishAll(t.Context(), tx) }))
 	for _, m := range b.outbox() {
 		require.NotEqual(t, control, m.Subject, "who is revoked is told nothing more")
 	}
@@ -98,21 +100,21 @@ func TestWhoFollowsAnAgentsConfigurationIsToldItsRelayTargets(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
-	configure := func(targets ...domain.RelayTarget) (domain.Agent, []message) {
+	configure := func(targets ...agent.RelayTarget) (agent.Agent, []message) {
 		t.Helper()
-		a, err := d.ConfigureAgent(t.Context(), 7, domain.AgentSettings{RelayTargets: &targets})
+		a, err := d.ConfigureAgent(t.Context(), 7, agent.Settings{RelayTargets: &targets})
 		require.NoError(t, err)
 		return a, b.outbox()
 	}
-	shop, db := domain.RelayTarget{Name: "shop", Address: "shop.apps.svc:80"}, domain.RelayTarget{Name: "db", Address: "db.apps.svc:5432"}
+	shop, db := agent.RelayTarget{Name: "shop", Address: "shop.apps.svc:80"}, agent.RelayTarget{Name: "db", Address: "db.apps.svc:5432"}
 	a, told := configure(shop, db)
-	require.Equal(t, []domain.RelayTarget{db, shop}, a.Configuration.RelayTargets)
+	require.Equal(t, []agent.RelayTarget{db, shop}, a.Configuration.RelayTargets)
 	require.Len(t, told, 1)
 	require.Equal(t, []any{map[string]any{"name": "db", "address": "db.apps.svc:5432"}, map[string]any{"name": "shop", "address": "shop.apps.svc:80"}}, told[0].Data["relay_targets"])
 	same, told := configure(db, shop)
 	require.Equal(t, a.ConfigurationRevision, same.ConfigurationRevision)
 	require.Empty(t, told, "the order is no change")
-	other, err := d.ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: new(3)})
+	other, err := d.ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(3)})
 	require.NoError(t, err)
 	require.Equal(t, a.Configuration.RelayTargets, other.Configuration.RelayTargets, "what is not given stays")
 	require.Len(t, b.outbox()[0].Data["relay_targets"], 2)
@@ -131,9 +133,9 @@ func TestTwoOperatorsChangesBothHold(t *testing.T) {
 	errs := make([]error, 8)
 	for i := range errs {
 		changing.Go(func() {
-			change := domain.AgentSettings{MaxWorkspaces: new(i)}
+			change := agent.Settings{MaxWorkspaces: new(i)}
 			if i%2 == 0 {
-				change = domain.AgentSettings{MaxWorkspacesPerUser: new(i)}
+				change = agent.Settings{MaxWorkspacesPerUser: new(i)}
 			}
 			_, errs[i] = d.ConfigureAgent(t.Context(), 7, change)
 		})
@@ -157,16 +159,16 @@ func TestTwoOperatorsChangesBothHold(t *testing.T) {
 func TestAQuotaIsNeverExceeded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	_, err := b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: new(3), MaxWorkspacesPerUser: new(2)})
+	_, err := b.directory().ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(3), MaxWorkspacesPerUser: new(2)})
 	require.NoError(t, err)
 	create := func(name string, user int64) error {
-		w, err := domain.NewWorkspace(domain.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: user, Template: "default", Spec: domain.Spec{Image: "ide:9"}, Now: start()})
+		w, created, err := workspace.New(workspace.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: user, Template: "default", Spec: workspace.Spec{Image: "ide:9"}, Now: start()})
 		require.NoError(t, err)
 		return b.tx(func(tx pgx.Tx) error {
-			if err := b.store.Admit(t.Context(), tx, w); err != nil {
+			if err := b.store.CheckQuota(t.Context(), tx, w); err != nil {
 				return err
 			}
-			return b.store.Insert(t.Context(), tx, w)
+			return b.store.Insert(t.Context(), tx, w, created)
 		})
 	}
 	var creating sync.WaitGroup
@@ -187,22 +189,22 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 	require.Equal(t, 3, admitted)
 	require.NotZero(t, refused["max_workspaces_per_user"])
 	require.NotZero(t, refused["max_workspaces"])
-	b.inserted(domain.Creation{Name: "elsewhere", AgentID: 8})
+	b.inserted(workspace.Creation{Name: "elsewhere", AgentID: 8})
 
 	// What is to be terminated is free, what was terminated is too.
 	found, err := b.store.List(t.Context(), b.pool, postgres.WorkspaceFilter{AgentID: 7, UserID: 9}, postgres.WorkspacePage{Size: 1})
 	require.NoError(t, err)
-	b.save(found[0].ID, func(w *domain.Workspace) { w.DesiredState = domain.DesiredTerminated })
+	b.save(found[0].ID, func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredTerminated })
 	require.NoError(t, create("x", 9))
 	require.Error(t, create("y", 9))
-	b.save(found[0].ID, func(w *domain.Workspace) { w.ActualState = actualstate.Terminated })
+	b.save(found[0].ID, func(w *workspace.Workspace) { w.ActualState = actualstate.Terminated })
 	require.Error(t, create("y", 9))
-	_, err = b.directory().ConfigureAgent(t.Context(), 7, domain.AgentSettings{MaxWorkspaces: new(domain.Unlimited), MaxWorkspacesPerUser: new(domain.Unlimited)})
+	_, err = b.directory().ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(agent.Unlimited), MaxWorkspacesPerUser: new(agent.Unlimited)})
 	require.NoError(t, err)
 	require.NoError(t, create("y", 9))
-	nobody, err := domain.NewWorkspace(domain.Creation{Name: "z", ProjectID: 4, AgentID: 99, UserID: 9, Spec: domain.Spec{Image: "ide:9"}, Now: start()})
+	nobody, _, err := workspace.New(workspace.Creation{Name: "z", ProjectID: 4, AgentID: 99, UserID: 9, Spec: workspace.Spec{Image: "ide:9"}, Now: start()})
 	require.NoError(t, err)
-	require.True(t, fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.Admit(t.Context(), tx, nobody) }), errcode.NotFound))
+	require.True(t, fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.CheckQuota(t.Context(), tx, nobody) }), errcode.NotFound))
 }
 
 func TestTheLastResyncOfAnAgent(t *testing.T) {
@@ -221,5 +223,5 @@ func TestTheLastResyncOfAnAgent(t *testing.T) {
 	require.Len(t, found, 1)
 	last := found[7]
 	last.BegunAt = last.BegunAt.UTC()
-	require.Equal(t, domain.Resync{ID: "a", Cause: "requested", Nonce: "n", Outcome: "open", Count: 6, BegunAt: start().Add(time.Minute)}, last)
+	require.Equal(t, agent.Resync{ID: "a", Cause: "requested", Nonce: "n", Outcome: "open", Count: 6, BegunAt: start().Add(time.Minute)}, last)
 }

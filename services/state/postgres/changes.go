@@ -7,10 +7,10 @@ import (
 	"lockstep.internal/libs/postgres"
 )
 
-// Changes tells which workspaces changed.
+// Changes reports which workspaces changed.
 type Changes = postgres.ChangeListener[uuid.UUID]
 
-// NewChanges makes a Changes of workspaces.
+// NewChanges listens on WorkspaceChannel.
 func NewChanges(pool *pgxpool.Pool) *Changes {
 	return postgres.NewChangeListener(pool, WorkspaceChannel, uuid.Parse)
 }

@@ -7,10 +7,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/directory"
 )
 
-// list collects every row of a query.
+// list returns every row of a query.
 func list[T any](ctx context.Context, d *Directory, what string, scan pgx.RowToFunc[T], query string, args ...any) ([]T, error) {
 	rows, err := d.DB.Query(ctx, query, args...)
 	if err != nil {
@@ -23,7 +24,7 @@ func list[T any](ctx context.Context, d *Directory, what string, scan pgx.RowToF
 	return out, nil
 }
 
-// one collects the only row of a query; not_found names the missing thing.
+// one returns the only row of a query. Fault not_found names what is missing.
 func one[T any](ctx context.Context, d *Directory, missing string, scan pgx.RowToFunc[T], query string, args ...any) (T, error) {
 	rows, err := d.DB.Query(ctx, query, args...)
 	if err != nil {
@@ -36,36 +37,43 @@ func one[T any](ctx context.Context, d *Directory, missing string, scan pgx.RowT
 
 const agentColumns = `id, project_id, name, curve_public_key, created_at, last_seen_at, coalesce(cluster_uid, ''), revoked_at is not null, token_hash, configuration, configuration_revision`
 
-func scanAgent(row pgx.CollectableRow) (domain.Agent, error) {
-	var a domain.Agent
+func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
+	var a agent.Agent
 	var lastSeen *time.Time
-	var settings domain.AgentSettings
+	var settings agent.Settings
 	err := row.Scan(&a.ID, &a.ProjectID, &a.Name, &a.CurvePublicKey, &a.CreatedAt, &lastSeen, &a.ClusterUID, &a.Revoked, &a.TokenHash, &settings, &a.ConfigurationRevision)
 	a.Configuration = settings.Configuration()
 	if lastSeen != nil {
 		a.LastSeenAt = *lastSeen
 	}
-	return a, err //nolint:wrapcheck // the query's caller says what it asked for
+	return a, err //nolint:wrapcheck // the caller wraps it
 }
 
-func scanUser(row pgx.CollectableRow) (domain.User, error) {
-	var u domain.User
+func scanUser(row pgx.CollectableRow) (directory.User, error) {
+	var u directory.User
 	err := row.Scan(&u.ID, &u.Username, &u.Admin, &u.Blocked)
-	return u, err //nolint:wrapcheck // the query's caller says what it asked for
+	return u, err //nolint:wrapcheck // the caller wraps it
 }
 
-func scanMembership(row pgx.CollectableRow) (domain.Membership, error) {
-	var m domain.Membership
+func scanGroup(row pgx.CollectableRow) (directory.Group, error) {
+	var g directory.Group
+	err := row.Scan(&g.ID, &g.OrganizationID, &g.ParentID, &g.Name)
+	return g, err //nolint:wrapcheck // the caller wraps it
+}
+
+func scanMembership(row pgx.CollectableRow) (directory.Membership, error) {
+	var m directory.Membership
 	err := row.Scan(&m.UserID, &m.Scope.Kind, &m.Scope.ID, &m.Role)
-	return m, err //nolint:wrapcheck // the query's caller says what it asked for
+	return m, err //nolint:wrapcheck // the caller wraps it
 }
 
-// UserByToken returns the user of a token that is neither revoked nor expired, blocked users included, and when the token expires (zero for never). It notes that the
-// token was used (at most once a minute). not_found says nothing about why.
-func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, time.Time, error) {
+// UserByToken returns the user of a valid token and the token's expiry, zero for never. The user may be
+// blocked. It updates the token's last use at most once a minute. Fault not_found: the token is unknown,
+// revoked or expired.
+func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.User, time.Time, error) {
 	now := d.Now()
 	type found struct {
-		user    domain.User
+		user    directory.User
 		token   int64
 		used    *time.Time
 		expires *time.Time
@@ -73,17 +81,17 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, 
 	f, err := one(ctx, d, "token", func(row pgx.CollectableRow) (found, error) {
 		var f found
 		err := row.Scan(&f.user.ID, &f.user.Username, &f.user.Admin, &f.user.Blocked, &f.token, &f.used, &f.expires)
-		return f, err //nolint:wrapcheck // the query's caller says what it asked for
+		return f, err //nolint:wrapcheck // the caller wraps it
 	}, `
 		select u.id, u.username, u.admin, u.state = 'blocked', t.id, t.last_used_at, t.expires_at
 		from personal_access_tokens t join users u on u.id = t.user_id
 		where t.token_hash = $1 and t.revoked_at is null and (t.expires_at is null or t.expires_at > $2)`, hash, now)
 	if err != nil {
-		return domain.User{}, time.Time{}, err
+		return directory.User{}, time.Time{}, err
 	}
 	if f.used == nil || now.Sub(*f.used) > time.Minute {
 		if _, err := d.DB.Exec(ctx, `update personal_access_tokens set last_used_at = $2 where id = $1`, f.token, now); err != nil {
-			return domain.User{}, time.Time{}, fmt.Errorf("note the use of token %d: %w", f.token, err)
+			return directory.User{}, time.Time{}, fmt.Errorf("update the last use of token %d: %w", f.token, err)
 		}
 	}
 	if f.expires == nil {
@@ -92,39 +100,39 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (domain.User, 
 	return f.user, *f.expires, nil
 }
 
-// AgentByToken returns the agent of this id and token hash that is not revoked.
-func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (domain.Agent, error) {
+// AgentByToken returns the agent with an id and token hash. Fault not_found: unknown or revoked.
+func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (agent.Agent, error) {
 	return one(ctx, d, "agent", scanAgent, `select `+agentColumns+` from agents where id = $1 and token_hash = $2 and revoked_at is null`, id, hash)
 }
 
 // Agent returns one agent.
-func (d *Directory) Agent(ctx context.Context, id int64) (domain.Agent, error) {
+func (d *Directory) Agent(ctx context.Context, id int64) (agent.Agent, error) {
 	return one(ctx, d, fmt.Sprintf("agent %d", id), scanAgent, `select `+agentColumns+` from agents where id = $1`, id)
 }
 
 // Agents lists the agents of these projects; nil means every project.
-func (d *Directory) Agents(ctx context.Context, projects []int64, page Page) ([]domain.Agent, error) {
+func (d *Directory) Agents(ctx context.Context, projects []int64, page Page) ([]agent.Agent, error) {
 	return list(ctx, d, "agents", scanAgent, `
 		select `+agentColumns+` from agents where ($1::bigint[] is null or project_id = any($1)) and id > $2 order by id limit $3`, projects, page.After, page.Size)
 }
 
 // Project returns one project.
-func (d *Directory) Project(ctx context.Context, id int64) (domain.Project, error) {
+func (d *Directory) Project(ctx context.Context, id int64) (directory.Project, error) {
 	return one(ctx, d, fmt.Sprintf("project %d", id), scanProject, projectPaths+` where p.id = $1`, id)
 }
 
-// Projects lists projects, those of a group when it is not 0, and of these only when not nil.
-func (d *Directory) Projects(ctx context.Context, groupID int64, visible []int64, page Page) ([]domain.Project, error) {
+// Projects lists the projects of a group, or of all groups for 0, that are visible. Nil means all.
+func (d *Directory) Projects(ctx context.Context, groupID int64, visible []int64, page Page) ([]directory.Project, error) {
 	return list(ctx, d, "projects", scanProject, projectPaths+`
 		where ($1 = 0 or p.group_id = $1) and ($2::bigint[] is null or p.id = any($2)) and p.id > $3 order by p.id limit $4`, groupID, visible, page.After, page.Size)
 }
 
-// Organizations lists organizations: those in which the user has any role, every one when the user is 0.
-func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) ([]domain.Organization, error) {
-	return list(ctx, d, "organizations", func(row pgx.CollectableRow) (domain.Organization, error) {
-		var o domain.Organization
+// Organizations lists the organizations in which the user has a role, or all for user 0.
+func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) ([]directory.Organization, error) {
+	return list(ctx, d, "organizations", func(row pgx.CollectableRow) (directory.Organization, error) {
+		var o directory.Organization
 		err := row.Scan(&o.ID, &o.Name)
-		return o, err //nolint:wrapcheck // the query's caller says what it asked for
+		return o, err //nolint:wrapcheck // the caller wraps it
 	}, `
 		select id, name from organizations o where ($1 = 0 or exists (
 			select from memberships m where m.user_id = $1 and (
@@ -135,34 +143,30 @@ func (d *Directory) Organizations(ctx context.Context, userID int64, page Page) 
 }
 
 // Groups lists the groups of an organization.
-func (d *Directory) Groups(ctx context.Context, organizationID int64, page Page) ([]domain.Group, error) {
-	return list(ctx, d, "groups", func(row pgx.CollectableRow) (domain.Group, error) {
-		var g domain.Group
-		err := row.Scan(&g.ID, &g.OrganizationID, &g.ParentID, &g.Name)
-		return g, err //nolint:wrapcheck // the query's caller says what it asked for
-	}, `
+func (d *Directory) Groups(ctx context.Context, organizationID int64, page Page) ([]directory.Group, error) {
+	return list(ctx, d, "groups", scanGroup, `
 		select id, organization_id, coalesce(parent_group_id, 0), name from groups where organization_id = $1 and id > $2 order by id limit $3`,
 		organizationID, page.After, page.Size)
 }
 
 // Users lists users.
-func (d *Directory) Users(ctx context.Context, page Page) ([]domain.User, error) {
+func (d *Directory) Users(ctx context.Context, page Page) ([]directory.User, error) {
 	return list(ctx, d, "users", scanUser, `select id, username, admin, state = 'blocked' from users where id > $1 order by id limit $2`, page.After, page.Size)
 }
 
 // UserByName returns one user.
-func (d *Directory) UserByName(ctx context.Context, username string) (domain.User, error) {
+func (d *Directory) UserByName(ctx context.Context, username string) (directory.User, error) {
 	return one(ctx, d, fmt.Sprintf("user %q", username), scanUser, `select id, username, admin, state = 'blocked' from users where username = $1`, username)
 }
 
-// Memberships lists a user's memberships, or those in a scope when the user is 0.
-func (d *Directory) Memberships(ctx context.Context, userID int64, scope domain.Scope) ([]domain.Membership, error) {
+// Memberships lists the memberships of a user, or those in a scope for user 0.
+func (d *Directory) Memberships(ctx context.Context, userID int64, scope directory.Scope) ([]directory.Membership, error) {
 	return list(ctx, d, "memberships", scanMembership, `
 		select user_id, scope, scope_id, role from memberships
 		where ($1 <> 0 and user_id = $1) or ($1 = 0 and scope = $2 and scope_id = $3) order by user_id, scope, scope_id`, userID, scope.Kind, scope.ID)
 }
 
-// above gives the group of a scope and all groups above it, and its organization; the row of an organization's own scope has no group.
+// above selects the group of a scope and all groups above it, with their organization.
 const above = `
 	with recursive up as (
 		select g.id, g.parent_group_id, g.organization_id from groups g
@@ -171,17 +175,17 @@ const above = `
 		select g.id, g.parent_group_id, g.organization_id from groups g join up on g.id = up.parent_group_id
 	)`
 
-// Role returns the user's highest role in a scope: its own or inherited from above.
-func (d *Directory) Role(ctx context.Context, userID int64, scope domain.Scope) (domain.Role, error) {
-	roles, err := list(ctx, d, "roles", pgx.RowTo[domain.Role], above+`
+// Role returns the user's highest role in a scope, including inherited ones.
+func (d *Directory) Role(ctx context.Context, userID int64, scope directory.Scope) (directory.Role, error) {
+	roles, err := list(ctx, d, "roles", pgx.RowTo[directory.Role], above+`
 		select role from memberships m where user_id = $1 and (
 			(m.scope = $2 and m.scope_id = $3)
 			or (m.scope = 'group' and m.scope_id in (select id from up))
 			or (m.scope = 'organization' and m.scope_id in (select organization_id from up)))`, userID, scope.Kind, scope.ID)
 	if err != nil {
-		return domain.RoleNone, err
+		return directory.RoleNone, err
 	}
-	return domain.HighestRole(roles), nil
+	return directory.HighestRole(roles), nil
 }
 
 // VisibleProjects returns every project in which the user has a role.
@@ -201,8 +205,8 @@ func (d *Directory) VisibleProjects(ctx context.Context, userID int64) ([]int64,
 	return out, err
 }
 
-// ScopeExists returns not_found when there is no such organization, group or project.
-func (d *Directory) ScopeExists(ctx context.Context, scope domain.Scope) error {
+// ScopeExists returns the fault not_found if the organization, group or project does not exist.
+func (d *Directory) ScopeExists(ctx context.Context, scope directory.Scope) error {
 	_, err := one(ctx, d, fmt.Sprintf("%s %d", scope.Kind, scope.ID), pgx.RowTo[int64], `
 		select id from organizations where $1 = 'organization' and id = $2
 		union all select id from groups where $1 = 'group' and id = $2

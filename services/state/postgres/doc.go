@@ -1,6 +1,6 @@
-// Package postgres is what the state service keeps: the directory, workspaces with their sealed secrets, and what their clusters say.
+// Package postgres loads and stores: the directory, workspaces with their sealed secrets, and the reports of
+// their clusters. It decides nothing; package publish makes the messages that it puts into the outbox.
 //
-// Every change is told in the transaction that makes it, through the outbox. Rows are locked in one order: clusters, observed objects, workspaces by their
-// ids; whoever locks otherwise can be made to wait for itself. Errors that callers shall see are faults; everything else says what was
-// being done.
+// Every change and its messages are one transaction. Transactions lock in this order: agents, observed
+// objects, workspaces by id. Another order can deadlock. Errors for the API's callers are faults.
 package postgres

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/directory"
 )
 
 // A stream DIRECTORY that was restored from an older copy has memberships that were taken away since: it is told that they are no more.
@@ -18,7 +18,7 @@ func TestAMembershipThatWasTakenAwayStaysAwayAfterARestore(t *testing.T) {
 	again := func() []message {
 		t.Helper()
 		b.outbox()
-		require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.TellAgain(t.Context(), tx) }))
+		require.NoError(t, b.tx(func(tx pgx.Tx) error { return d.RepublishAll(t.Context(), tx) }))
 		var told []message
 		for _, m := range b.outbox() {
 			if m.Subject == subject {
@@ -27,7 +27,7 @@ func TestAMembershipThatWasTakenAwayStaysAwayAfterARestore(t *testing.T) {
 		}
 		return told
 	}
-	m := domain.Membership{UserID: 9, Scope: domain.Scope{Kind: domain.ScopeProject, ID: 4}, Role: domain.RoleReader}
+	m := directory.Membership{UserID: 9, Scope: directory.Scope{Kind: directory.ScopeProject, ID: 4}, Role: directory.RoleReader}
 	require.Empty(t, again())
 	for range 2 { // given, taken, and given and taken once more
 		require.NoError(t, d.PutMembership(t.Context(), m))

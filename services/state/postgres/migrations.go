@@ -13,7 +13,7 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations are those of the service's schema: its own and those of the libraries that keep tables in it.
+// Migrations returns the migrations of the service and of the libraries with tables in its schema.
 func Migrations() ([]postgres.Migrations, error) {
 	own, err := fs.Sub(files, "migrations")
 	if err != nil {

@@ -6,12 +6,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/workspace"
 )
 
-// Admit refuses a workspace that is about to be inserted where a limit of its agent is reached, with the fault quota_exceeded. An agent with limits is locked, so that
-// workspaces are counted one after the other; it comes before any workspace is locked.
-func (s *Workspaces) Admit(ctx context.Context, tx pgx.Tx, w domain.Workspace) error {
+// CheckQuota checks the agent's limits before a workspace is inserted. Fault quota_exceeded. It locks an agent
+// that has limits, so that concurrent creations count each other. Call it before locking workspaces.
+func (s *Workspaces) CheckQuota(ctx context.Context, tx pgx.Tx, w workspace.Workspace) error {
 	limits, err := s.limits(ctx, tx, w, "")
 	if err != nil || !limits.configuration.Limited() {
 		return err
@@ -19,25 +20,25 @@ func (s *Workspaces) Admit(ctx context.Context, tx pgx.Tx, w domain.Workspace) e
 	if limits, err = s.limits(ctx, tx, w, " for no key update of a"); err != nil {
 		return err
 	}
-	var have domain.Census
+	var have agent.Usage
 	err = tx.QueryRow(ctx, `
 		select count(*), count(*) filter (where user_id = $2) from workspaces where agent_id = $1 and desired_state <> 'terminated' and actual_state <> 'terminated'`,
-		w.AgentID, w.UserID).Scan(&have.OfAgent, &have.OfUser)
+		w.AgentID, w.UserID).Scan(&have.Agent, &have.User)
 	if err != nil {
 		return fmt.Errorf("count the workspaces of agent %d: %w", w.AgentID, err)
 	}
-	return limits.configuration.Admit(limits.agent, limits.user, have)
+	return limits.configuration.CheckQuota(limits.agent, limits.user, have)
 }
 
-// limits are what is to be known of a workspace's agent and user.
+// limits are the names and the configuration for a quota check.
 type limits struct {
 	agent, user   string
-	configuration domain.AgentConfiguration
+	configuration agent.Configuration
 }
 
-func (s *Workspaces) limits(ctx context.Context, tx pgx.Tx, w domain.Workspace, locking string) (limits, error) {
+func (s *Workspaces) limits(ctx context.Context, tx pgx.Tx, w workspace.Workspace, locking string) (limits, error) {
 	var l limits
-	var settings domain.AgentSettings
+	var settings agent.Settings
 	err := tx.QueryRow(ctx, `select a.name, u.username, a.configuration from agents a, users u where a.id = $1 and u.id = $2`+locking, w.AgentID, w.UserID).
 		Scan(&l.agent, &l.user, &settings)
 	l.configuration = settings.Configuration()

@@ -10,130 +10,118 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/ingest"
+	"lockstep.internal/services/state/orphan"
+	"lockstep.internal/services/state/workspace"
 )
 
-// KnowsResync tells whether the begin of a resync was taken in before: it came twice, or the stream is read again.
-func (s *Observations) KnowsResync(ctx context.Context, tx pgx.Tx, agentID int64, resyncID string) (bool, error) {
+// ResyncKnown implements ingest.ObservedStore.
+func (s *IngestStore) ResyncKnown(ctx context.Context, agentID int64, resyncID string) (bool, error) {
 	var known bool
-	err := tx.QueryRow(ctx, `select exists (select from resyncs where agent_id = $1 and resync_id = $2)`, agentID, resyncID).Scan(&known)
+	err := s.tx.QueryRow(ctx, `select exists (select from resyncs where agent_id = $1 and resync_id = $2)`,
+		agentID, resyncID).Scan(&known)
 	if err != nil {
-		return false, fmt.Errorf("look for resync %s of agent %d: %w", resyncID, agentID, err)
+		return false, fmt.Errorf("read resync %s of agent %d: %w", resyncID, agentID, err)
 	}
 	return known, nil
 }
 
-// BeginResync notes a full resync that begins, in the cluster's epoch. Another one of the agent that has not ended never will.
-func (s *Observations) BeginResync(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, begun events.ObservedResyncBegun) error {
-	listed := make(domain.Versions, len(begun.ListVersions))
-	for _, v := range begun.ListVersions {
-		listed[v.Kind] = v.ResourceVersion
-	}
-	_, err := tx.Exec(ctx, `
+// BeginResync implements ingest.ObservedStore.
+func (s *IngestStore) BeginResync(ctx context.Context, c agent.Cluster, begun events.ObservedResyncBegun) error {
+	_, err := s.tx.Exec(ctx, `
 		insert into resyncs (agent_id, resync_id, cluster_uid, epoch, nonce, cause, list_versions, expected, begun_at)
 		values ($1, $2, $3, $4, nullif($5, ''), $6, $7, $8, $9)`,
-		cluster.AgentID, begun.ResyncID, begun.ClusterUID, cluster.Epoch, begun.Nonce, begun.Cause, listed, begun.Count, begun.ObservedAt)
+		c.AgentID, begun.ResyncID, begun.ClusterUID, c.Epoch, begun.Nonce, begun.Cause, agent.ListVersions(begun),
+		begun.Count, begun.ObservedAt)
 	if err != nil {
-		return fmt.Errorf("begin resync %s of agent %d: %w", begun.ResyncID, cluster.AgentID, err)
+		return fmt.Errorf("begin resync %s of agent %d: %w", begun.ResyncID, c.AgentID, err)
 	}
-	_, err = tx.Exec(ctx, `update resyncs set outcome = 'incomplete' where agent_id = $1 and resync_id <> $2 and outcome = 'open'`, cluster.AgentID, begun.ResyncID)
+	_, err = s.tx.Exec(ctx, `
+		update resyncs set outcome = 'incomplete' where agent_id = $1 and resync_id <> $2 and outcome = 'open'`,
+		c.AgentID, begun.ResyncID)
 	if err != nil {
-		return fmt.Errorf("give up the resyncs of agent %d before %s: %w", cluster.AgentID, begun.ResyncID, err)
+		return fmt.Errorf("close the resyncs of agent %d before %s: %w", c.AgentID, begun.ResyncID, err)
 	}
 	return nil
 }
 
-// Ended is what a full resync that has ended brought about.
-type Ended struct {
-	// Judged is that it came in whole, so that what it lacks is gone. The rest is empty otherwise.
-	Judged bool
-	// Listed is when it began.
-	Listed time.Time
-	// Absent is what was there and is not.
-	Absent []Altered
-	// Missing is the workspaces that the cluster has no Deployment of, or another one than the dispatcher has left.
-	Missing []uuid.UUID
-	// Orphans are Deployments of workspaces that are terminated.
-	Orphans []OrphanSeen
-}
-
-// EndResync takes in that all members of a resync were sent. If all are stored, objects that it lacks are judged deleted: those at or below the version
-// that was listed, so that what came up meanwhile is left alone. What was deleted before is forgotten then, except
-// Deployments. A resync that is not open, or of another cluster, changes nothing.
-func (s *Observations) EndResync(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, ended events.ObservedResyncEnded) (Ended, error) {
-	var out Ended
-	var expected, received int64
-	err := tx.QueryRow(ctx, `
+// OpenResync implements ingest.ObservedStore.
+func (s *IngestStore) OpenResync(ctx context.Context, c agent.Cluster, resyncID string) (ingest.OpenResync, bool, error) {
+	var r ingest.OpenResync
+	err := s.tx.QueryRow(ctx, `
 		select begun_at, expected, (select count(*) from observed_objects o where o.agent_id = r.agent_id and o.resync_id = r.resync_id)
 		from resyncs r where agent_id = $1 and resync_id = $2 and cluster_uid = $3 and epoch = $4 and outcome = 'open'`,
-		cluster.AgentID, ended.ResyncID, ended.ClusterUID, cluster.Epoch).Scan(&out.Listed, &expected, &received)
+		c.AgentID, resyncID, c.UID, c.Epoch).Scan(&r.Begun, &r.Expected, &r.Received)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Ended{}, nil
+		return r, false, nil
 	}
 	if err != nil {
-		return Ended{}, fmt.Errorf("end resync %s of agent %d: %w", ended.ResyncID, cluster.AgentID, err)
+		return r, false, fmt.Errorf("read resync %s of agent %d: %w", resyncID, c.AgentID, err)
 	}
-	out.Listed = out.Listed.UTC()
-	out.Judged = received == expected && int64(ended.Count) == expected
-	outcome := "incomplete"
-	if out.Judged {
-		outcome = "complete"
-	}
-	_, err = tx.Exec(ctx, `update resyncs set outcome = $3, received = $4, ended_at = $5 where agent_id = $1 and resync_id = $2`,
-		cluster.AgentID, ended.ResyncID, outcome, received, ended.ObservedAt)
-	if err != nil {
-		return Ended{}, fmt.Errorf("end resync %s of agent %d: %w", ended.ResyncID, cluster.AgentID, err)
-	}
-	if !out.Judged {
-		return out, nil
-	}
-	if out.Absent, err = s.judge(ctx, tx, cluster, ended.ResyncID); err != nil {
-		return Ended{}, fmt.Errorf("judge absence by resync %s of agent %d: %w", ended.ResyncID, cluster.AgentID, err)
-	}
-	if out.Missing, err = s.missing(ctx, tx, cluster.AgentID); err != nil {
-		return Ended{}, fmt.Errorf("judge absence by resync %s of agent %d: %w", ended.ResyncID, cluster.AgentID, err)
-	}
-	if out.Orphans, err = s.revenants(ctx, tx, cluster, ended.ResyncID, ended.ObservedAt); err != nil {
-		return Ended{}, fmt.Errorf("judge by resync %s of agent %d: %w", ended.ResyncID, cluster.AgentID, err)
-	}
-	return out, nil
+	r.Begun = r.Begun.UTC()
+	return r, true, nil
 }
 
-// listedBelow joins an object with what a resync says of its kind, and tells those that it would have listed.
+// CloseResync implements ingest.ObservedStore.
+func (s *IngestStore) CloseResync(
+	ctx context.Context, agentID int64, resyncID string, received int64, complete bool, at time.Time,
+) error {
+	outcome := "incomplete"
+	if complete {
+		outcome = "complete"
+	}
+	_, err := s.tx.Exec(ctx, `
+		update resyncs set outcome = $3, received = $4, ended_at = $5 where agent_id = $1 and resync_id = $2`,
+		agentID, resyncID, outcome, received, at)
+	if err != nil {
+		return fmt.Errorf("close resync %s of agent %d: %w", resyncID, agentID, err)
+	}
+	return nil
+}
+
+// listedBelow joins objects with the versions that a resync listed for their kinds. Objects created after
+// the list are left out.
 const listedBelow = `
 	where r.agent_id = $1 and r.resync_id = $2 and o.agent_id = r.agent_id and o.kind = l.kind
 		and (o.epoch < r.epoch or o.epoch = r.epoch and o.resource_version <= l.version::numeric)`
 
-func (s *Observations) judge(ctx context.Context, tx pgx.Tx, cluster domain.Cluster, resyncID string) ([]Altered, error) {
-	_, err := tx.Exec(ctx, `
-		delete from observed_objects o using resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+listedBelow+` and o.deleted and o.kind <> 'deployment'`, cluster.AgentID, resyncID)
+// MarkAbsent implements ingest.ObservedStore. It also removes rows of objects that were deleted before,
+// except Deployments.
+func (s *IngestStore) MarkAbsent(ctx context.Context, agentID int64, resyncID string) ([]ingest.ObjectChange, error) {
+	_, err := s.tx.Exec(ctx, `
+		delete from observed_objects o using resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+listedBelow+`
+			and o.deleted and o.kind <> 'deployment'`, agentID, resyncID)
 	if err != nil {
-		return nil, fmt.Errorf("forget what was deleted: %w", err)
+		return nil, fmt.Errorf("remove the deleted objects of agent %d: %w", agentID, err)
 	}
-	rows, err := tx.Query(ctx, `
+	rows, err := s.tx.Query(ctx, `
 		update observed_objects o set deleted = true from resyncs r, jsonb_each_text(r.list_versions) as l (kind, version) `+listedBelow+`
 		and not o.deleted and o.resync_id is distinct from r.resync_id
-		returning o.kind, o.namespace, o.name, o.uid, o.workspace_id`, cluster.AgentID, resyncID)
+		returning o.kind, o.namespace, o.name, o.uid, o.workspace_id`, agentID, resyncID)
 	if err != nil {
-		return nil, fmt.Errorf("mark what is absent: %w", err)
+		return nil, fmt.Errorf("mark the absent objects of agent %d: %w", agentID, err)
 	}
-	absent, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Altered, error) {
-		a := Altered{Key: ObjectKey{AgentID: cluster.AgentID}, Deleted: true, Known: true}
-		var workspace *uuid.UUID
-		err := row.Scan(&a.Key.Kind, &a.Key.Namespace, &a.Key.Name, &a.UID, &workspace)
-		a.UIDBefore, a.WorkspaceID, a.WorkspaceIDBefore = a.UID, fromNullable(workspace), fromNullable(workspace)
-		return a, err //nolint:wrapcheck // EndResync says what it asked for
+	absent, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ingest.ObjectChange, error) {
+		c := ingest.ObjectChange{Key: ingest.ObjectKey{AgentID: agentID}, Deleted: true, Known: true}
+		var id *uuid.UUID
+		err := row.Scan(&c.Key.Kind, &c.Key.Namespace, &c.Key.Name, &c.UID, &id)
+		c.UIDBefore, c.WorkspaceID, c.WorkspaceIDBefore = c.UID, fromNullable(id), fromNullable(id)
+		return c, err //nolint:wrapcheck // wrapped below
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mark what is absent: %w", err)
+		return nil, fmt.Errorf("mark the absent objects of agent %d: %w", agentID, err)
 	}
 	return absent, nil
 }
 
-func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([]uuid.UUID, error) {
-	// Grouping is never worked out row against row, as a join is when PostgreSQL last looked at its tables before the agent was there.
-	// The revision is found as text: no string of the JSON can hold this, since its quotes would be escaped, and to parse all of them takes longer than all else here.
-	rows, err := tx.Query(ctx, `
+// WorkspacesToRepair implements ingest.ObservedStore.
+//
+// It groups both sides instead of joining them: with old table statistics PostgreSQL would compare every
+// row with every other. It finds the revision by a pattern: parsing all JSON takes longer than the rest,
+// and quotes inside JSON strings are escaped, so the pattern matches the annotation only.
+func (s *IngestStore) WorkspacesToRepair(ctx context.Context, agentID int64) ([]uuid.UUID, error) {
+	rows, err := s.tx.Query(ctx, `
 		select (array_agg(id) filter (where id is not null))[1] from (
 			select namespace, name, id, applied_uid as uid, applied_revision::text as revision, false as there
 			from workspaces where agent_id = $1 and actual_state <> 'terminated'
@@ -143,13 +131,41 @@ func (s *Observations) missing(ctx context.Context, tx pgx.Tx, agentID int64) ([
 		) as both_sides group by namespace, name
 		having count(id) > 0 and (not bool_or(there)
 			or max(uid) filter (where not there) <> '' and (count(distinct uid) > 1 or count(revision) < 2 or count(distinct revision) > 1))`,
-		agentID, domain.AnnotationDesiredRevision)
+		agentID, workspace.AnnotationDesiredRevision)
 	if err != nil {
-		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)
+		return nil, fmt.Errorf("read the workspaces to repair of agent %d: %w", agentID, err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
-		return nil, fmt.Errorf("look for workspaces without a Deployment: %w", err)
+		return nil, fmt.Errorf("read the workspaces to repair of agent %d: %w", agentID, err)
 	}
 	return ids, nil
+}
+
+// RevivedDeployments implements ingest.ObservedStore. The dispatcher's clock may differ from the watcher's,
+// so a termination less than a minute before the resync does not count.
+func (s *IngestStore) RevivedDeployments(
+	ctx context.Context, c agent.Cluster, resyncID string, at time.Time,
+) ([]ingest.FoundOrphan, error) {
+	rows, err := s.tx.Query(ctx, `
+		select o.uid, o.workspace_id, o.namespace, o.name
+		from resyncs r
+			join observed_objects o on o.agent_id = r.agent_id and o.resync_id = r.resync_id and o.kind = 'deployment' and not o.deleted
+			join workspaces w on w.id = o.workspace_id and w.agent_id = o.agent_id and w.actual_state = 'terminated'
+				and w.applied_at < r.begun_at - interval '1 minute'
+		where r.agent_id = $1 and r.resync_id = $2 order by o.namespace, o.name`, c.AgentID, resyncID)
+	if err != nil {
+		return nil, fmt.Errorf("read the revived Deployments of agent %d: %w", c.AgentID, err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ingest.FoundOrphan, error) {
+		o := ingest.FoundOrphan{Orphan: orphan.Orphan{AgentID: c.AgentID, SeenAt: at}, ClusterUID: c.UID}
+		var id uuid.UUID
+		err := row.Scan(&o.UID, &id, &o.Namespace, &o.Name)
+		o.Label = id.String()
+		return o, err //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the revived Deployments of agent %d: %w", c.AgentID, err)
+	}
+	return found, nil
 }

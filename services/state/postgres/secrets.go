@@ -12,10 +12,10 @@ import (
 	"lockstep.internal/services/state/vault"
 )
 
-// Secrets stores the secret values of workspaces, sealed.
+// Secrets stores the sealed secret values of workspaces.
 type Secrets struct{ Vault *vault.Vault }
 
-// Put replaces all values of one kind. The workspace's row is there and locked by the caller, or inserted in the same transaction.
+// Put replaces all values of a kind. The caller has locked or inserted the workspace in the transaction.
 func (s *Secrets) Put(ctx context.Context, tx pgx.Tx, workspaceID uuid.UUID, kind vault.Kind, values seal.Values) error {
 	box, err := s.Vault.Store(workspaceID.String(), kind, values)
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *Secrets) Put(ctx context.Context, tx pgx.Tx, workspaceID uuid.UUID, kin
 	return nil
 }
 
-// Get returns all values of one kind: none where there are none.
+// Get returns all values of a kind, or none.
 func (s *Secrets) Get(ctx context.Context, db Querier, workspaceID uuid.UUID, kind vault.Kind) (seal.Values, error) {
 	rows, err := db.Query(ctx, `select box from workspace_secrets where workspace_id = $1 and kind = $2`, workspaceID, kind)
 	if err != nil {

@@ -10,98 +10,101 @@ import (
 	"lockstep.internal/libs/readmodel"
 )
 
-// Forgotten is what a stream no longer tells.
-type Forgotten struct {
-	// Before is when the oldest message that it has was stored, if it had any before that; zero when it has everything.
+// Missing describes the messages that a stream no longer has.
+type Missing struct {
+	// Before is the storage time of the oldest message that is left; zero if none is missing.
 	Before time.Time
-	// Restored is that it was once put back from an older copy, and anything may be missing.
+	// Restored reports that the stream was restored from an older backup: any message may be missing.
 	Restored bool
 }
 
-// alike are two versions of an object, but for the epoch and the data.
+// alike compares two versions of an object, without epoch and data.
 const alike = `(l.uid, l.cluster_uid, l.resource_version, l.deleted) = (s.uid, s.cluster_uid, s.resource_version, s.deleted)`
 
-func (f Forgotten) nothing() bool { return f.Before.IsZero() && !f.Restored }
+func (f Missing) none() bool { return f.Before.IsZero() && !f.Restored }
 
-// KeepForgotten brings over what the streams have forgotten, from the real tables: nothing can be said against it.
-func (s *Shadow) KeepForgotten(ctx context.Context, tx pgx.Tx, observed, applied Forgotten) error {
-	if err := s.keepOccasions(ctx, tx); err != nil {
-		return fmt.Errorf("keep when objects were observed: %w", err)
+// KeepMissing copies from the live tables what the streams no longer have.
+func (s *Shadow) KeepMissing(ctx context.Context, tx pgx.Tx, observed, applied Missing) error {
+	if err := s.keepFirstReports(ctx, tx); err != nil {
+		return fmt.Errorf("keep the first reports of objects: %w", err)
 	}
-	if err := s.keepRevenants(ctx, tx); err != nil {
-		return fmt.Errorf("keep what has come back of terminated workspaces: %w", err)
+	if err := s.keepRevived(ctx, tx); err != nil {
+		return fmt.Errorf("keep the orphans of terminated workspaces: %w", err)
 	}
-	if !observed.nothing() {
+	if !observed.none() {
 		if err := s.keepObserved(ctx, tx, observed); err != nil {
-			return fmt.Errorf("keep what the stream of observations has forgotten: %w", err)
+			return fmt.Errorf("keep what OBSERVED no longer has: %w", err)
 		}
 	}
-	if !applied.nothing() {
+	if !applied.none() {
 		if err := s.keepApplied(ctx, tx, applied); err != nil {
-			return fmt.Errorf("keep what the stream of what was applied has forgotten: %w", err)
+			return fmt.Errorf("keep what APPLIED no longer has: %w", err)
 		}
 	}
 	return nil
 }
 
-// keepOccasions leaves objects alone that are the same but for when, and on which occasion, their version was observed first: the stream may have forgotten that.
-func (s *Shadow) keepOccasions(ctx context.Context, tx pgx.Tx) error {
+// keepFirstReports ignores differences in the time and cause of the first report of a version: the stream may
+// no longer have that report.
+func (s *Shadow) keepFirstReports(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		update `+readmodel.ShadowName("observed_objects")+` s set data = l.data from `+s.LiveName("observed_objects")+` l
 		where `+readmodel.SameKey(objectKey())+` and `+alike+`
-			and l.data <> s.data and `+occasionless("l.data")+` = `+occasionless("s.data"))
-	return err //nolint:wrapcheck // KeepForgotten says what it was doing
+			and l.data <> s.data and `+withoutReport("l.data")+` = `+withoutReport("s.data"))
+	return err //nolint:wrapcheck // KeepMissing wraps it
 }
 
-// occasionless is the data of an object without when and why it was told. It is taken as text, which it is: it may have been spoilt.
-func occasionless(data string) string {
+// withoutReport removes the time and cause of the report from an object's data. It works on text, because the
+// data may be corrupted.
+func withoutReport(data string) string {
 	return `replace(regexp_replace(` + data + `, '"((observed_at|update_type|resync_id)":"[^"]*"|first_seen":(true|false)),?', '', 'g'), ',}', '}')`
 }
 
-// keepRevenants brings over orphans of terminated workspaces whose Deployments are there. They are judged by resyncs that end after the termination, and that one
-// is told on another stream: which came first, neither says.
-func (s *Shadow) keepRevenants(ctx context.Context, tx pgx.Tx) error {
+// keepRevived copies orphans of terminated workspaces. A resync after the termination makes them orphans, and
+// the termination is on another stream: the replay cannot tell the order.
+func (s *Shadow) keepRevived(ctx context.Context, tx pgx.Tx) error {
 	const ofTerminated = `%[1]s.desired_revision = 0 and exists (
 		select from pg_temp.workspaces w where w.agent_id = %[1]s.agent_id and w.id::text = %[1]s.workspace and w.actual_state = 'terminated')`
 	if _, err := tx.Exec(ctx, fmt.Sprintf(`delete from pg_temp.orphans s where `+ofTerminated, "s")); err != nil {
-		return err //nolint:wrapcheck // KeepForgotten says what it was doing
+		return err //nolint:wrapcheck // KeepMissing wraps it
 	}
-	//nolint:unqueryvet // the shadow was made like it: the columns are the same, whichever there are
+	//nolint:unqueryvet // both tables have the same columns
 	_, err := tx.Exec(ctx, `insert into pg_temp.orphans select l.* from `+s.LiveName("orphans")+` l where `+fmt.Sprintf(ofTerminated, "l")+` and exists (
 		select from pg_temp.observed_objects o
 		where (o.agent_id, o.kind, o.namespace, o.name, o.uid) = (l.agent_id, 'deployment', l.namespace, l.name, l.uid) and not o.deleted)`)
-	return err //nolint:wrapcheck // KeepForgotten says what it was doing
+	return err //nolint:wrapcheck // KeepMissing wraps it
 }
 
-//nolint:unqueryvet // the shadows were made like the real tables: the columns are the same, whichever there are
-func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error {
+//nolint:unqueryvet // both tables have the same columns
+func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Missing) error {
 	return s.keep(
 		ctx, tx, f,
-		// Agents that are not heard of any more.
+		// Agents without a report in the stream.
 		`update pg_temp.agents s set cluster_uid = l.cluster_uid, epoch = l.epoch, ticked_at = l.ticked_at, last_seen_at = l.last_seen_at
 			from {agents} l, f where l.id = s.id and s.last_seen_at is null and (f.restored or l.last_seen_at < f.before)`,
-		// Clocks that told a later time before; they never go back.
+		// Clocks never go back.
 		`update pg_temp.agents s set ticked_at = l.ticked_at from {agents} l, f where l.id = s.id and (s.ticked_at is null or s.ticked_at < l.ticked_at)`,
-		// Tombstones of which a restored stream has older ones. They come before the epochs: which of them a row is of is not known where some began in what is lost.
+		// Tombstones that are newer than the restored stream. Before the epochs: a lost epoch may own them.
 		`update pg_temp.observed_objects s set (uid, cluster_uid, epoch, resource_version, workspace_id, resync_id, data)
 				= (l.uid, l.cluster_uid, l.epoch, l.resource_version, l.workspace_id, l.resync_id, l.data)
 			from {objects} l, f where {same} and f.restored and l.deleted and s.deleted and (l.epoch, l.resource_version) > (s.epoch, s.resource_version)`,
-		// Epochs that began in what is forgotten: only their order counts, and they never go back.
+		// Epochs that began in the missing part. Only their order counts, and they never go back.
 		`, later as (select l.id, l.epoch - s.epoch as by from {agents} l join pg_temp.agents s using (id) where l.epoch > s.epoch),
 			objects as (update pg_temp.observed_objects s set epoch = coalesce((select l.epoch from {objects} l where {same} and {alike} and l.data = s.data), s.epoch + by)
 				from later where id = s.agent_id),
 			resyncs as (update pg_temp.resyncs s set epoch = coalesce((select l.epoch from {resyncs} l where (l.agent_id, l.resync_id) = (s.agent_id, s.resync_id)), s.epoch + by)
 				from later where id = s.agent_id)
 			update pg_temp.agents a set epoch = epoch + by from later where later.id = a.id`,
-		// Objects of which the stream tells older versions only, which came late. Their version is taken from what was observed, in case that the row has another one.
+		// Objects with only older, late reports in the stream. The version is read from the data, because the
+		// row may be corrupted.
 		`update pg_temp.observed_objects s set (uid, cluster_uid, resource_version, deleted, workspace_id, data)
 				= (l.uid, l.cluster_uid, told, l.deleted or gone, l.workspace_id, l.data)
 			from (select *, substring(data from '"resource_version":"([0-9]{1,39})"')::numeric as told, data like '%"verb":"deleted"%' as gone from {objects}) l, f
 			where {same} and l.epoch = s.epoch and (told, gone) > (s.resource_version, s.deleted) and substring(l.data from '"observed_at":"([^"]*)"') < f.stamp`,
-		// Membership in resyncs that are not known any more.
+		// Membership in resyncs that the stream no longer has.
 		`update pg_temp.observed_objects s set resync_id = l.resync_id from {objects} l
 			where {same} and s.resync_id is null and not exists (select from pg_temp.resyncs r where (r.agent_id, r.resync_id) = (l.agent_id, l.resync_id))`,
-		// Objects that were observed last before: they are gone, or their agent is; and tombstones that the stream was restored without.
+		// Objects with a last report in the missing part, and tombstones that the restored stream lacks.
 		`insert into pg_temp.observed_objects select l.* from {objects} l, f
 			where f.restored and l.deleted or substring(l.data from '"observed_at":"([^"]*)"') < f.stamp on conflict do nothing`,
 		`delete from pg_temp.observed_objects s using f where f.restored and s.deleted and s.kind <> 'deployment' and not exists (select from {objects} l where {same})`,
@@ -110,32 +113,32 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Forgotten) error
 	)
 }
 
-func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Forgotten) error {
+func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Missing) error {
 	return s.keep(
 		ctx, tx, f,
-		// Nothing is heard of it any more.
+		// Workspaces without a report in the stream.
 		`update pg_temp.workspaces s set apply_error_revision = l.apply_error_revision, apply_error_reason = l.apply_error_reason,
 				apply_error_message = l.apply_error_message
 			from {workspaces} l, f where l.id = s.id and s.applied_revision = 0 and s.apply_error_revision is null and s.termination = 'none'
 				and (f.restored or l.applied_at < f.before or l.applied_at is null)`,
-		// What was applied last was so before.
+		// Applies in the missing part.
 		`update pg_temp.workspaces s set applied_revision = l.applied_revision, applied_at = l.applied_at, applied_uid = l.applied_uid, applied_generation = l.applied_generation
 			from {workspaces} l, f where l.id = s.id and (f.restored or l.applied_at < f.before)
 				and (s.applied_revision < l.applied_revision or s.applied_revision = l.applied_revision and s.applied_at < l.applied_at)`,
-		// A termination goes on until it is over, whatever is heard in between; it began after it was asked for.
+		// A termination that began in the missing part. It starts after its request and lasts until its end.
 		`update pg_temp.workspaces s set termination = l.termination
 			from {workspaces} l, f where l.id = s.id and s.termination = 'none' and l.termination = 'in_progress' and l.desired_state = 'terminated'
 				and (f.restored or l.desired_state_since < f.before)`,
 	)
 }
 
-// keep runs statements over f, what is forgotten.
-func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ...string) error {
+// keep runs statements on f, the missing part.
+func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Missing, statements ...string) error {
 	names := map[string]string{
 		"agents": s.LiveName("agents"), "objects": s.LiveName("observed_objects"), "resyncs": s.LiveName("resyncs"), "orphans": s.LiveName("orphans"), "workspaces": s.LiveName("workspaces"),
 		"same": readmodel.SameKey(objectKey()), "alike": alike,
 	}
-	// What objects say of when they were observed is compared as text: no time has to be made of what may have been spoilt.
+	// Times in object data are compared as text, because the data may be corrupted.
 	var stamp *string
 	if !f.Before.IsZero() {
 		stamp = nullable(f.Before.UTC().Format("2006-01-02T15:04:05"))
@@ -143,13 +146,13 @@ func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Forgotten, statements ..
 	for _, statement := range statements {
 		_, err := tx.Exec(ctx, `with f as (select $1::timestamptz as before, $2::text as stamp, $3::boolean as restored) `+readmodel.Render(statement, names), nullable(f.Before), stamp, f.Restored)
 		if err != nil {
-			return err //nolint:wrapcheck // KeepForgotten says what it was doing
+			return err //nolint:wrapcheck // KeepMissing wraps it
 		}
 	}
 	return nil
 }
 
-// KeepDue brings over the states of workspaces that are to be computed at their agents' next ticks.
+// KeepDue copies the states of workspaces that are due at the agent's next tick. That tick computes them.
 func (s *Shadow) KeepDue(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, readmodel.Render(`
 		update pg_temp.workspaces s set actual_state = l.actual_state, reason = l.reason, message = l.message, reconsider_at = l.reconsider_at

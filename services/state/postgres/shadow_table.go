@@ -2,17 +2,17 @@ package postgres
 
 import "lockstep.internal/libs/readmodel"
 
-// rebuiltTable says what of a table is derived from the streams; all other columns say what is wanted, or what was told.
+// rebuiltTable declares the columns of a table that are derived from the streams.
 type rebuiltTable struct {
 	readmodel.Table
 
-	// reset makes the derived columns of a fixed table what they are before anything is heard.
+	// reset assigns the values before the first report to the derived columns of a table with user rows.
 	reset string
-	// final is which rows l of a fixed table keep what they are for ever.
+	// final selects the rows l of a table with user rows that no report changes.
 	final string
 }
 
-// rebuiltTables are in the order in which they are locked.
+// rebuiltTables returns the tables in the order in which they are locked.
 func rebuiltTables() []rebuiltTable {
 	return []rebuiltTable{
 		{
@@ -35,14 +35,14 @@ func rebuiltTables() []rebuiltTable {
 			},
 		},
 		{
-			// When it was seen first depends on where batches ended. What came of its deletion is kept with the wish for it.
+			// The time of the first sight depends on the batches. A deletion is kept with its request.
 			Table: readmodel.Table{
 				Name: "orphans", Key: []string{"agent_id", "uid"},
 				Derived: []string{"workspace", "namespace", "name"},
 			},
 		},
 		{
-			// The revision and the time of the actual state count what was told.
+			// The revision and time of the actual state count published events, so they are kept.
 			Table: readmodel.Table{
 				Name: "workspaces", Key: []string{"id"}, UserRows: true,
 				Derived: []string{

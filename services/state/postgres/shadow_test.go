@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	libpostgres "lockstep.internal/libs/postgres"
-	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/workspace"
 )
 
 // everyColumn says of each column of the tables that a Shadow has whether it is derived from streams. A new column has to be decided upon: here, and
@@ -115,7 +115,7 @@ func TestAShadowProtectsTheRealTables(t *testing.T) {
 func TestAShadowFollowsWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first := b.inserted(domain.Creation{Name: "w"})
+	first := b.inserted(workspace.Creation{Name: "w"})
 	held, err := libpostgres.Lock{Name: "shadow"}.Try(t.Context(), b.pool)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, held.Release(t.Context())) })
@@ -127,7 +127,7 @@ func TestAShadowFollowsWhatIsWanted(t *testing.T) {
 	sync()
 	_, err = b.pool.Exec(t.Context(), `update workspaces set actual_state = 'terminated', desired_state = 'terminated', termination = 'finished', applied_revision = 3`)
 	require.NoError(t, err)
-	second := b.inserted(domain.Creation{Name: "w"})
+	second := b.inserted(workspace.Creation{Name: "w"})
 	_, err = b.pool.Exec(t.Context(), `update workspaces set actual_state = 'running', applied_revision = 1, desired_state = 'stopped' where id = $1`, second.ID)
 	require.NoError(t, err)
 	_, err = b.pool.Exec(t.Context(), `insert into agents (id, project_id, name, token_hash, curve_public_key, epoch) values (77, 4, 'c', 'c', 'X', 5)`)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"time"
@@ -13,20 +12,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/libs/postgres"
-	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/state/signing"
 	"lockstep.internal/services/state/vault"
 )
 
-// SigningKeys stores the keys that access tokens are signed with, the private part sealed.
+// SigningKeys stores the keys that sign access tokens. Private keys are sealed.
 type SigningKeys struct {
 	Directory *Directory
 	Vault     *vault.Vault
 	Logger    *slog.Logger
 }
 
-// Rotate makes the key that is needed and removes those that are over, once among all replicas, tells of both on DIRECTORY, and returns the keys there are. One that
-// cannot be opened, since the service has lost the key it was sealed with, is there without its private part.
+// Rotate creates the key that is due, removes expired keys, publishes both and returns the current keys.
+// Replicas do it once. A key that the vault cannot open has no private part.
 func (s *SigningKeys) Rotate(ctx context.Context) ([]signing.Key, error) {
 	var keys []signing.Key
 	err := postgres.InTx(ctx, s.Directory.DB, func(tx pgx.Tx) error {
@@ -34,10 +32,10 @@ func (s *SigningKeys) Rotate(ctx context.Context) ([]signing.Key, error) {
 		if keys, err = s.read(ctx, tx); err != nil {
 			return err
 		}
-		if plan := signing.NewPlan(s.Directory.Now(), keys); !plan.Make && len(plan.Over) == 0 {
+		if plan := signing.NewPlan(s.Directory.Now(), keys); !plan.Create && len(plan.Expired) == 0 {
 			return nil
 		}
-		// Another replica may be about to do the same. Readers are not held up.
+		// Another replica may do the same. The lock does not block readers.
 		if _, err := tx.Exec(ctx, `lock table token_signing_keys in share row exclusive mode`); err != nil {
 			return fmt.Errorf("lock the signing keys: %w", err)
 		}
@@ -52,12 +50,12 @@ func (s *SigningKeys) Rotate(ctx context.Context) ([]signing.Key, error) {
 
 func (s *SigningKeys) carryOut(ctx context.Context, tx pgx.Tx, plan signing.Plan, keys []signing.Key) ([]signing.Key, error) {
 	over := map[string]bool{}
-	for _, k := range plan.Over {
+	for _, k := range plan.Expired {
 		over[k.ID] = true
 		if _, err := tx.Exec(ctx, `delete from token_signing_keys where id = $1`, k.ID); err != nil {
 			return nil, fmt.Errorf("remove signing key %s: %w", k.ID, err)
 		}
-		if err := s.Directory.tellSigningKey(ctx, tx, k, true); err != nil {
+		if err := s.Directory.publish(ctx, tx, k.Entry(true)); err != nil {
 			return nil, err
 		}
 	}
@@ -67,7 +65,7 @@ func (s *SigningKeys) carryOut(ctx context.Context, tx pgx.Tx, plan signing.Plan
 			left = append(left, k)
 		}
 	}
-	if !plan.Make {
+	if !plan.Create {
 		return left, nil
 	}
 	made, err := s.make(ctx, tx)
@@ -92,10 +90,10 @@ func (s *SigningKeys) make(ctx context.Context, tx pgx.Tx) (signing.Key, error) 
 	if err != nil {
 		return signing.Key{}, fmt.Errorf("store a signing key: %w", err)
 	}
-	if err := s.Directory.tellSigningKey(ctx, tx, k, false); err != nil {
+	if err := s.Directory.publish(ctx, tx, k.Entry(false)); err != nil {
 		return signing.Key{}, err
 	}
-	s.Logger.InfoContext(ctx, "a signing key was made", "key", k.ID, "not_after", k.NotAfter)
+	s.Logger.InfoContext(ctx, "created a signing key", slog.String("key_id", k.ID), slog.Time("not_after", k.NotAfter))
 	return k, nil
 }
 
@@ -108,11 +106,11 @@ func (s *SigningKeys) read(ctx context.Context, tx pgx.Tx) ([]signing.Key, error
 		var k signing.Key
 		var box []byte
 		if err := row.Scan(&k.ID, (*[]byte)(&k.Public), &k.MadeAt, &k.NotAfter, &box); err != nil {
-			return k, err //nolint:wrapcheck // the query's caller says what it asked for
+			return k, err //nolint:wrapcheck // the caller wraps it
 		}
 		private, err := s.Vault.LoadSigningKey(k.ID, box)
 		if err != nil {
-			s.Logger.ErrorContext(ctx, "a signing key cannot be opened, another one is made", "key", k.ID, "error", err)
+			s.Logger.ErrorContext(ctx, "open a signing key failed; creating another one", slog.String("key_id", k.ID), slog.Any("error", err))
 			return k, nil
 		}
 		k.Private = private
@@ -126,16 +124,9 @@ func (s *SigningKeys) read(ctx context.Context, tx pgx.Tx) ([]signing.Key, error
 
 const signingKeyColumns = `id, public_key, made_at, not_after`
 
-// scanSigningKey reads what everybody may know of a key.
+// scanSigningKey reads the public part of a key.
 func scanSigningKey(row pgx.CollectableRow) (signing.Key, error) {
 	var k signing.Key
 	err := row.Scan(&k.ID, (*[]byte)(&k.Public), &k.MadeAt, &k.NotAfter)
-	return k, err //nolint:wrapcheck // the query's caller says what it asked for
-}
-
-func (d *Directory) tellSigningKey(ctx context.Context, tx pgx.Tx, k signing.Key, deleted bool) error {
-	return d.tell(ctx, tx, "key", k.ID, events.DirectoryKey{
-		KeyID: k.ID, Algorithm: events.KeyAlgorithmEdDSA, PublicKey: base64.RawURLEncoding.EncodeToString(k.Public),
-		NotBefore: k.MadeAt.UTC(), NotAfter: k.NotAfter.UTC(), Deleted: deleted,
-	})
+	return k, err //nolint:wrapcheck // the caller wraps it
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/libs/postgres"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/directory"
 )
 
 const subscriberColumns = `id, name, filter, from_beginning, user_id, created_at, revoked_at is not null`
 
-func scanSubscriber(row pgx.CollectableRow) (domain.Subscriber, error) {
-	var s domain.Subscriber
+func scanSubscriber(row pgx.CollectableRow) (directory.Subscriber, error) {
+	var s directory.Subscriber
 	err := row.Scan(&s.ID, &s.Name, &s.Filter, &s.FromBeginning, &s.UserID, &s.CreatedAt, &s.Revoked)
-	return s, err //nolint:wrapcheck // the query's caller says what it asked for
+	return s, err //nolint:wrapcheck // the caller wraps it
 }
 
-// CreateSubscriber makes a subscriber that authenticates with the token of this hash; already_exists when another one has the name and is not revoked.
-func (d *Directory) CreateSubscriber(ctx context.Context, s domain.Subscriber, hash []byte) (domain.Subscriber, error) {
-	var made domain.Subscriber
+// CreateSubscriber creates a subscriber with the hash of its token. Fault already_exists: the name is in use.
+func (d *Directory) CreateSubscriber(ctx context.Context, s directory.Subscriber, hash []byte) (directory.Subscriber, error) {
+	var made directory.Subscriber
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			insert into subscribers (name, filter, from_beginning, token_hash, user_id, created_at) values ($1, $2, $3, $4, $5, $6) returning `+subscriberColumns,
@@ -36,22 +36,22 @@ func (d *Directory) CreateSubscriber(ctx context.Context, s domain.Subscriber, h
 }
 
 // Subscriber returns one subscriber.
-func (d *Directory) Subscriber(ctx context.Context, id int64) (domain.Subscriber, error) {
+func (d *Directory) Subscriber(ctx context.Context, id int64) (directory.Subscriber, error) {
 	return one(ctx, d, fmt.Sprintf("subscriber %d", id), scanSubscriber, `select `+subscriberColumns+` from subscribers where id = $1`, id)
 }
 
-// SubscriberByToken returns the subscriber of this name and token hash that is not revoked.
-func (d *Directory) SubscriberByToken(ctx context.Context, name string, hash []byte) (domain.Subscriber, error) {
+// SubscriberByToken returns the subscriber with a name and token hash. Fault not_found: unknown or revoked.
+func (d *Directory) SubscriberByToken(ctx context.Context, name string, hash []byte) (directory.Subscriber, error) {
 	return one(ctx, d, "subscriber", scanSubscriber, `select `+subscriberColumns+` from subscribers where name = $1 and token_hash = $2 and revoked_at is null`, name, hash)
 }
 
-// Subscribers lists subscribers, revoked ones included.
-func (d *Directory) Subscribers(ctx context.Context, page Page) ([]domain.Subscriber, error) {
+// Subscribers lists subscribers, including revoked ones.
+func (d *Directory) Subscribers(ctx context.Context, page Page) ([]directory.Subscriber, error) {
 	return list(ctx, d, "subscribers", scanSubscriber, `select `+subscriberColumns+` from subscribers where id > $1 order by id limit $2`, page.After, page.Size)
 }
 
-// RevokeSubscriber voids a subscriber's credentials for ever.
-func (d *Directory) RevokeSubscriber(ctx context.Context, id int64) (domain.Subscriber, error) {
+// RevokeSubscriber revokes a subscriber's credentials permanently.
+func (d *Directory) RevokeSubscriber(ctx context.Context, id int64) (directory.Subscriber, error) {
 	return one(ctx, d, fmt.Sprintf("subscriber %d", id), scanSubscriber,
 		`update subscribers set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+subscriberColumns, id, d.Now())
 }

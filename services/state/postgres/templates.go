@@ -6,25 +6,25 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
-func scanTemplate(row pgx.CollectableRow) (domain.Template, error) {
-	var t domain.Template
+func scanTemplate(row pgx.CollectableRow) (workspace.Template, error) {
+	var t workspace.Template
 	err := row.Scan(&t.ProjectID, &t.Name, &t.Spec, &t.UpdatedAt)
-	return t, err //nolint:wrapcheck // the query's caller says what it asked for
+	return t, err //nolint:wrapcheck // the caller wraps it
 }
 
 // PutTemplate creates or replaces a template.
-func (d *Directory) PutTemplate(ctx context.Context, t domain.Template) (domain.Template, error) {
+func (d *Directory) PutTemplate(ctx context.Context, t workspace.Template) (workspace.Template, error) {
 	return one(ctx, d, fmt.Sprintf("template %q", t.Name), scanTemplate, `
 		insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4)
 		on conflict (project_id, name) do update set spec = excluded.spec, updated_at = excluded.updated_at
 		returning project_id, name, spec, updated_at`, t.ProjectID, t.Name, t.Spec, d.Now())
 }
 
-// AddTemplate creates a template unless there is one of its name.
-func (d *Directory) AddTemplate(ctx context.Context, t domain.Template) error {
+// AddTemplate creates a template if the name is free.
+func (d *Directory) AddTemplate(ctx context.Context, t workspace.Template) error {
 	_, err := d.DB.Exec(ctx, `insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4) on conflict do nothing`,
 		t.ProjectID, t.Name, t.Spec, d.Now())
 	if err != nil {
@@ -33,13 +33,13 @@ func (d *Directory) AddTemplate(ctx context.Context, t domain.Template) error {
 	return nil
 }
 
-// Template returns a project's template, or the one of that name that serves every project.
-func (d *Directory) Template(ctx context.Context, projectID int64, name string) (domain.Template, error) {
+// Template returns the project's template, or the one for all projects with that name.
+func (d *Directory) Template(ctx context.Context, projectID int64, name string) (workspace.Template, error) {
 	return one(ctx, d, fmt.Sprintf("template %q", name), scanTemplate, `
 		select project_id, name, spec, updated_at from templates where name = $2 and project_id in (0, $1) order by project_id desc limit 1`, projectID, name)
 }
 
-// Templates lists a project's templates and those that serve every project.
-func (d *Directory) Templates(ctx context.Context, projectID int64) ([]domain.Template, error) {
+// Templates lists the project's templates and those for all projects.
+func (d *Directory) Templates(ctx context.Context, projectID int64) ([]workspace.Template, error) {
 	return list(ctx, d, "templates", scanTemplate, `select project_id, name, spec, updated_at from templates where project_id in (0, $1) order by name, project_id`, projectID)
 }

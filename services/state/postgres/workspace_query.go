@@ -11,7 +11,7 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/actualstate"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 // Querier is a pool, a connection or a transaction.
@@ -19,7 +19,7 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// WorkspaceReference names a workspace by id, or by name where the id is zero.
+// WorkspaceReference names a workspace by id, or by name if the id is zero.
 type WorkspaceReference struct {
 	ID   uuid.UUID
 	Name string
@@ -32,44 +32,46 @@ func (r WorkspaceReference) String() string {
 	return fmt.Sprintf("%q", r.Name)
 }
 
-// WorkspaceFilter selects workspaces; what is empty selects all.
+// WorkspaceFilter selects workspaces. An empty field selects all.
 type WorkspaceFilter struct {
-	// ProjectIDs that the caller may see; nil for every one, empty for none.
+	// ProjectIDs that the caller may see; nil for all, empty for none.
 	ProjectIDs    []int64
 	ProjectID     int64
 	AgentID       int64
 	UserID        int64
-	ActualStates  []domain.ActualState
-	DesiredStates []domain.DesiredState
-	// IncludeTerminated is implied by ActualStates that name it and by References.
+	ActualStates  []actualstate.State
+	DesiredStates []workspace.DesiredState
+	// IncludeTerminated is implied by References and by ActualStates with terminated.
 	IncludeTerminated bool
 	References        []WorkspaceReference
 }
 
-// WorkspacePage asks for workspaces after one in the list. The list is newest first, so After is the lowest id of the page before; the zero id asks for the first page.
+// WorkspacePage selects a page of a list, newest first. After is the lowest id of the previous page; zero
+// selects the first page.
 type WorkspacePage struct {
 	After uuid.UUID
 	Size  int
 }
 
-// Get returns a workspace. A name is that of the one workspace that is not terminated, else of the newest one terminated. Fault not_found.
-func (s *Workspaces) Get(ctx context.Context, db Querier, ref WorkspaceReference) (domain.Workspace, error) {
+// Get returns a workspace. A name selects the workspace that is not terminated, or else the newest one.
+// Fault not_found.
+func (s *Workspaces) Get(ctx context.Context, db Querier, ref WorkspaceReference) (workspace.Workspace, error) {
 	return s.get(ctx, db, ref, "")
 }
 
-// LockOne is Get that locks the workspace until the end of the transaction.
-func (s *Workspaces) LockOne(ctx context.Context, tx pgx.Tx, ref WorkspaceReference) (domain.Workspace, error) {
+// LockOne is Get with a lock until the end of the transaction.
+func (s *Workspaces) LockOne(ctx context.Context, tx pgx.Tx, ref WorkspaceReference) (workspace.Workspace, error) {
 	return s.get(ctx, tx, ref, " for no key update")
 }
 
-func (s *Workspaces) get(ctx context.Context, db Querier, ref WorkspaceReference, locking string) (domain.Workspace, error) {
+func (s *Workspaces) get(ctx context.Context, db Querier, ref WorkspaceReference, locking string) (workspace.Workspace, error) {
 	query, arg := `select `+workspaceColumns+` from workspaces where id = $1`, any(ref.ID)
 	if ref.ID == uuid.Nil {
 		query, arg = `select `+workspaceColumns+` from workspaces where name = $1 order by actual_state = 'terminated', id desc limit 1`, any(ref.Name)
 	}
 	rows, err := db.Query(ctx, query+locking, arg)
 	if err != nil {
-		return domain.Workspace{}, fmt.Errorf("read workspace %s: %w", ref, err)
+		return workspace.Workspace{}, fmt.Errorf("read workspace %s: %w", ref, err)
 	}
 	w, err := pgx.CollectExactlyOneRow(rows, scanWorkspace)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -81,11 +83,11 @@ func (s *Workspaces) get(ctx context.Context, db Querier, ref WorkspaceReference
 	return w, nil
 }
 
-// GetByIdempotencyKey returns the workspace that a user created with the key. Fault not_found.
-func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID int64, key string) (domain.Workspace, error) {
+// GetByIdempotencyKey returns the workspace that a user created with a key. Fault not_found.
+func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID int64, key string) (workspace.Workspace, error) {
 	rows, err := db.Query(ctx, `select `+workspaceColumns+` from workspaces where user_id = $1 and idempotency_key = $2`, userID, key)
 	if err != nil {
-		return domain.Workspace{}, fmt.Errorf("read workspace by idempotency key: %w", err)
+		return workspace.Workspace{}, fmt.Errorf("read workspace by idempotency key: %w", err)
 	}
 	w, err := pgx.CollectExactlyOneRow(rows, scanWorkspace)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -97,8 +99,8 @@ func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID
 	return w, nil
 }
 
-// List returns one page of the workspaces that the filter selects, newest first. A page shorter than its size is the last.
-func (s *Workspaces) List(ctx context.Context, db Querier, f WorkspaceFilter, page WorkspacePage) ([]domain.Workspace, error) {
+// List returns one page of the selected workspaces, newest first. The last page is shorter than its size.
+func (s *Workspaces) List(ctx context.Context, db Querier, f WorkspaceFilter, page WorkspacePage) ([]workspace.Workspace, error) {
 	ids, names := []uuid.UUID{}, []string{}
 	for _, r := range f.References {
 		if r.ID != uuid.Nil {

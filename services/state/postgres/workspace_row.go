@@ -9,19 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"lockstep.internal/services/state/actualstate"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
-// workspaceColumns in the order of workspaceRow.
+// workspaceColumns in the order of scanWorkspace.
 const workspaceColumns = `id, name, project_id, agent_id, user_id, template, namespace, coalesce(idempotency_key, ''), created_at,
 	spec, desired_state, desired_revision, desired_state_changed_at,
 	actual_state, actual_state_revision, actual_state_changed_at, reason, message,
 	applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
 	desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of`
 
-func scanWorkspace(row pgx.CollectableRow) (domain.Workspace, error) {
+func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 	var (
-		w                                   domain.Workspace
+		w                                   workspace.Workspace
 		appliedAt, reconsiderAt, warnedOf   *time.Time
 		ageWarnedOf                         *time.Time
 		applyErrorRevision                  *int64
@@ -33,7 +33,7 @@ func scanWorkspace(row pgx.CollectableRow) (domain.Workspace, error) {
 		&w.AppliedRevision, &appliedAt, &applyErrorRevision, &applyErrorReason, &applyErrorMessage, &w.Termination, &reconsiderAt,
 		&w.DesiredStateSince, &warnedOf, &w.AppliedUID, &w.AppliedGeneration, &ageWarnedOf)
 	if err != nil {
-		return w, err //nolint:wrapcheck // the query's caller says what it asked for
+		return w, err //nolint:wrapcheck // the caller wraps it
 	}
 	w.AppliedAt, w.ReconsiderAt, w.ExpiryWarnedOf = fromNullable(appliedAt), fromNullable(reconsiderAt), fromNullable(warnedOf)
 	w.AgeWarnedOf = fromNullable(ageWarnedOf)
@@ -46,7 +46,7 @@ func scanWorkspace(row pgx.CollectableRow) (domain.Workspace, error) {
 	return w, nil
 }
 
-// workspaceArgs are the columns that may be null.
+// workspaceArgs are the nullable columns.
 type workspaceArgs struct {
 	appliedAt, reconsiderAt, warnedOf   *time.Time
 	ageWarnedOf                         *time.Time
@@ -54,7 +54,7 @@ type workspaceArgs struct {
 	applyErrorReason, applyErrorMessage *string
 }
 
-func argsOf(w domain.Workspace) workspaceArgs {
+func argsOf(w workspace.Workspace) workspaceArgs {
 	a := workspaceArgs{appliedAt: nullable(w.AppliedAt), reconsiderAt: nullable(w.ReconsiderAt), warnedOf: nullable(w.ExpiryWarnedOf), ageWarnedOf: nullable(w.AgeWarnedOf)}
 	if w.ApplyError != nil {
 		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, &w.ApplyError.Reason, &w.ApplyError.Message
@@ -62,7 +62,7 @@ func argsOf(w domain.Workspace) workspaceArgs {
 	return a
 }
 
-// workspaceRows are the columns of many workspaces that change after creation, one array each.
+// workspaceRows are the mutable columns of many workspaces, one array each.
 type workspaceRows struct {
 	ids                   []uuid.UUID
 	specs                 []string
@@ -87,7 +87,7 @@ type workspaceRows struct {
 	ageWarnedOf           []*time.Time
 }
 
-func (r *workspaceRows) add(w domain.Workspace) error {
+func (r *workspaceRows) add(w workspace.Workspace) error {
 	spec, err := json.Marshal(w.Spec)
 	if err != nil {
 		return fmt.Errorf("marshal the spec of workspace %s: %w", w.ID, err)
@@ -118,13 +118,13 @@ func (r *workspaceRows) add(w domain.Workspace) error {
 	return nil
 }
 
-// few workspaces are written by a statement each: the server makes ready and executes one in half the time that it takes with arrays.
+// few is the number of workspaces up to which single statements are faster than one with arrays.
 const few = 4
 
-// update has the batch write them, and notify of each if it is to be told.
-func (r *workspaceRows) update(batch *pgx.Batch, told bool) {
+// update adds the statements that write the rows, and optionally notify WorkspaceChannel.
+func (r *workspaceRows) update(batch *pgx.Batch, notify bool) {
 	returning := ""
-	if told {
+	if notify {
 		returning = ` returning pg_notify('` + WorkspaceChannel + `', w.id::text)`
 	}
 	if len(r.ids) > few {

@@ -16,8 +16,9 @@ import (
 	libpostgres "lockstep.internal/libs/postgres"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/services/state/actualstate"
-	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
@@ -40,7 +41,7 @@ func setup(t *testing.T) *bundle {
 	series, err := postgres.Migrations()
 	require.NoError(t, err)
 	require.NoError(t, libpostgres.Migrate(t.Context(), pool, logger, series...))
-	b := &bundle{t: t, pool: pool, store: &postgres.Workspaces{Cell: "local"}}
+	b := &bundle{t: t, pool: pool, store: &postgres.Workspaces{Encoder: publish.Encoder{Cell: "local"}}}
 	for _, sql := range []string{
 		`insert into organizations (id, name) values (1, 'o')`, `insert into groups (id, organization_id, name) values (2, 1, 'g')`,
 		`insert into projects (id, organization_id, group_id, name) values (4, 1, 2, 'p'), (5, 1, 2, 'q')`,
@@ -57,7 +58,7 @@ func (b *bundle) tx(fn func(tx pgx.Tx) error) error {
 	return libpostgres.InTx(b.t.Context(), b.pool, fn)
 }
 
-func (b *bundle) insert(c domain.Creation) (domain.Workspace, error) {
+func (b *bundle) insert(c workspace.Creation) (workspace.Workspace, error) {
 	b.t.Helper()
 	if c.ProjectID == 0 {
 		c.ProjectID = 4
@@ -72,21 +73,21 @@ func (b *bundle) insert(c domain.Creation) (domain.Workspace, error) {
 	if c.Spec.Image == "" {
 		c.Spec.Image = "ide:9"
 	}
-	w, err := domain.NewWorkspace(c)
+	w, created, err := workspace.New(c)
 	require.NoError(b.t, err)
-	return w, b.tx(func(tx pgx.Tx) error { return b.store.Insert(b.t.Context(), tx, w) })
+	return w, b.tx(func(tx pgx.Tx) error { return b.store.Insert(b.t.Context(), tx, w, created) })
 }
 
-func (b *bundle) inserted(c domain.Creation) domain.Workspace {
+func (b *bundle) inserted(c workspace.Creation) workspace.Workspace {
 	b.t.Helper()
 	w, err := b.insert(c)
 	require.NoError(b.t, err)
 	return w
 }
 
-func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) domain.Workspace {
+func (b *bundle) save(id uuid.UUID, change func(w *workspace.Workspace)) workspace.Workspace {
 	b.t.Helper()
-	var after domain.Workspace
+	var after workspace.Workspace
 	require.NoError(b.t, b.tx(func(tx pgx.Tx) error {
 		locked, err := b.store.Lock(b.t.Context(), tx, []uuid.UUID{id, uuid.New()})
 		if err != nil {
@@ -96,9 +97,22 @@ func (b *bundle) save(id uuid.UUID, change func(w *domain.Workspace)) domain.Wor
 		before := locked[id]
 		after = before
 		change(&after)
-		return b.store.Save(b.t.Context(), tx, before, after)
+		return b.store.Save(b.t.Context(), tx, workspace.Update{Before: before, After: after})
 	}))
 	return after
+}
+
+// decide saves a workspace with the events of a decision.
+func (b *bundle) decide(id uuid.UUID, decide func(w workspace.Workspace) (workspace.Workspace, []workspace.Event)) {
+	b.t.Helper()
+	require.NoError(b.t, b.tx(func(tx pgx.Tx) error {
+		locked, err := b.store.Lock(b.t.Context(), tx, []uuid.UUID{id})
+		if err != nil {
+			return err
+		}
+		after, events := decide(locked[id])
+		return b.store.Save(b.t.Context(), tx, workspace.Update{Before: locked[id], After: after, Events: events})
+	}))
 }
 
 // message is a row of the outbox.
@@ -129,15 +143,14 @@ func (b *bundle) outbox() []message {
 func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	made := b.inserted(domain.Creation{Name: "ide", IdempotencyKey: "k", Spec: domain.Spec{
-		Image: "ide:9", Ports: []domain.Port{{Name: "http", Number: 80}}, Env: map[string]string{"A": "b"}, SecretEnv: []string{"T"}, SecretEnvDigest: "d",
+	made := b.inserted(workspace.Creation{Name: "ide", IdempotencyKey: "k", Spec: workspace.Spec{
+		Image: "ide:9", Ports: []workspace.Port{{Name: "http", Number: 80}}, Env: map[string]string{"A": "b"}, SecretEnv: []string{"T"}, SecretEnvDigest: "d",
 	}})
-	made.Cause = domain.Cause{}
 	got, err := b.store.Get(t.Context(), b.pool, postgres.WorkspaceReference{ID: made.ID})
 	require.NoError(t, err)
 	require.Equal(t, made, got)
-	after := b.save(made.ID, func(w *domain.Workspace) {
-		w.Spec.Image, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = "ide:10", domain.DesiredTerminated, 5, start().Add(time.Second)
+	after := b.save(made.ID, func(w *workspace.Workspace) {
+		w.Spec.Image, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = "ide:10", workspace.DesiredTerminated, 5, start().Add(time.Second)
 		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message = actualstate.Error, 3, start().Add(time.Minute), "R", "M"
 		w.AppliedRevision, w.AppliedAt = 4, start().Add(time.Hour)
 		w.ApplyError = &actualstate.ApplyError{Revision: 5, Reason: "R", Message: "M"}
@@ -158,7 +171,7 @@ func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
 func TestWhatASaveTells(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	made := b.inserted(domain.Creation{Name: "ide"})
+	made := b.inserted(workspace.Creation{Name: "ide"})
 	id := made.ID.String()
 	told := b.outbox()
 	require.Len(t, told, 3)
@@ -169,30 +182,35 @@ func TestWhatASaveTells(t *testing.T) {
 	require.Equal(t, "lockstep.local.workspace.4."+id+".created", told[2].Subject)
 	require.Equal(t, []string{"/lockstep/local/state"}, told[2].Header["ce-source"])
 
-	b.save(made.ID, func(*domain.Workspace) {})
-	b.save(made.ID, func(w *domain.Workspace) { w.AppliedRevision = 1 })
+	b.save(made.ID, func(*workspace.Workspace) {})
+	b.save(made.ID, func(w *workspace.Workspace) { w.AppliedRevision = 1 })
 	require.Empty(t, b.outbox(), "nothing that others have to hear of")
 
-	b.save(made.ID, func(w *domain.Workspace) { w.ActualState, w.ActualStateRevision = actualstate.Running, 1 })
+	b.decide(made.ID, func(w workspace.Workspace) (workspace.Workspace, []workspace.Event) {
+		return w.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "R", Message: "M"}, start())
+	})
+	b.decide(made.ID, func(w workspace.Workspace) (workspace.Workspace, []workspace.Event) {
+		return w.Observe(workspace.Observation{At: start()})
+	})
 	told = b.outbox()
 	require.Len(t, told, 1)
 	require.Equal(t, "lockstep.local.workspace.4."+id+".state_changed", told[0].Subject)
 	require.Equal(t, []string{id + "/actual/1"}, told[0].Header["ce-id"])
 
-	b.save(made.ID, func(w *domain.Workspace) {
-		stopped, err := w.SetDesired(domain.DesiredStopped, 10, start())
+	b.decide(made.ID, func(w workspace.Workspace) (workspace.Workspace, []workspace.Event) {
+		stopped, events, err := w.SetDesired(workspace.DesiredStopped, 10, start())
 		require.NoError(t, err)
-		*w = stopped
+		return stopped, events
 	})
 	told = b.outbox()
 	require.Len(t, told, 3)
 	require.Equal(t, []any{"stopped", "stopped", "stopped"}, []any{told[0].Data["target"], told[1].Data["target"], told[2].Data["to"]})
 	require.EqualValues(t, 10, told[2].Data["user_id"])
 
-	terminated := b.inserted(domain.Creation{Name: "gone"})
-	b.save(terminated.ID, func(w *domain.Workspace) { w.ActualState = actualstate.Terminated })
+	terminated := b.inserted(workspace.Creation{Name: "gone"})
+	b.save(terminated.ID, func(w *workspace.Workspace) { w.ActualState = actualstate.Terminated })
 	b.outbox()
-	require.NoError(t, b.tx(func(tx pgx.Tx) error { return b.store.TellAgain(t.Context(), tx) }))
+	require.NoError(t, b.tx(func(tx pgx.Tx) error { return b.store.RepublishAll(t.Context(), tx) }))
 	told = b.outbox()
 	require.Len(t, told, 1)
 	require.Equal(t, "lockstep.local.desired.7."+id, told[0].Subject)
@@ -202,13 +220,13 @@ func TestWhatASaveTells(t *testing.T) {
 func TestAFailedTransactionTellsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.inserted(domain.Creation{Name: "ide", IdempotencyKey: "k"})
+	b.inserted(workspace.Creation{Name: "ide", IdempotencyKey: "k"})
 	b.outbox()
-	_, err := b.insert(domain.Creation{Name: "ide"})
+	_, err := b.insert(workspace.Creation{Name: "ide"})
 	require.True(t, fault.Is(err, errcode.AlreadyExists), err)
-	_, err = b.insert(domain.Creation{Name: "other", IdempotencyKey: "k"})
+	_, err = b.insert(workspace.Creation{Name: "other", IdempotencyKey: "k"})
 	require.True(t, fault.Is(err, errcode.AlreadyExists), err)
-	_, err = b.insert(domain.Creation{Name: "other", AgentID: 99})
+	_, err = b.insert(workspace.Creation{Name: "other", AgentID: 99})
 	require.True(t, fault.Is(err, errcode.NotFound), err)
 	require.Empty(t, b.outbox())
 }
@@ -221,11 +239,11 @@ func TestSavesAreNotified(t *testing.T) {
 	defer conn.Release()
 	_, err = conn.Exec(t.Context(), `listen `+postgres.WorkspaceChannel)
 	require.NoError(t, err)
-	made := b.inserted(domain.Creation{Name: "ide"})
+	made := b.inserted(workspace.Creation{Name: "ide"})
 	n, err := conn.Conn().WaitForNotification(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, made.ID.String(), n.Payload)
-	b.save(made.ID, func(w *domain.Workspace) { w.AppliedRevision = 1 })
+	b.save(made.ID, func(w *workspace.Workspace) { w.AppliedRevision = 1 })
 	n, err = conn.Conn().WaitForNotification(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, made.ID.String(), n.Payload)
@@ -234,9 +252,9 @@ func TestSavesAreNotified(t *testing.T) {
 func TestListing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	all := make([]domain.Workspace, 0, 5)
+	all := make([]workspace.Workspace, 0, 5)
 	for i := range 5 {
-		c := domain.Creation{Name: fmt.Sprintf("w%d", i)}
+		c := workspace.Creation{Name: fmt.Sprintf("w%d", i)}
 		switch i {
 		case 1:
 			c.ProjectID = 5
@@ -247,10 +265,10 @@ func TestListing(t *testing.T) {
 		}
 		all = append(all, b.inserted(c))
 	}
-	b.save(all[4].ID, func(w *domain.Workspace) {
-		w.ActualState, w.DesiredState = actualstate.Terminated, domain.DesiredTerminated
+	b.save(all[4].ID, func(w *workspace.Workspace) {
+		w.ActualState, w.DesiredState = actualstate.Terminated, workspace.DesiredTerminated
 	})
-	b.save(all[0].ID, func(w *domain.Workspace) { w.ActualState = actualstate.Running })
+	b.save(all[0].ID, func(w *workspace.Workspace) { w.ActualState = actualstate.Running })
 	list := func(f postgres.WorkspaceFilter) []string {
 		t.Helper()
 		// In pages of one, which have to add up to the whole.
@@ -271,9 +289,9 @@ func TestListing(t *testing.T) {
 	}{
 		"all":                   {postgres.WorkspaceFilter{}, []string{"w3", "w2", "w1", "w0"}},
 		"with terminated":       {postgres.WorkspaceFilter{IncludeTerminated: true}, []string{"w4", "w3", "w2", "w1", "w0"}},
-		"terminated":            {postgres.WorkspaceFilter{ActualStates: []domain.ActualState{actualstate.Terminated}}, []string{"w4"}},
-		"by actual states":      {postgres.WorkspaceFilter{ActualStates: []domain.ActualState{actualstate.Running, actualstate.Failed}}, []string{"w0"}},
-		"by desired state":      {postgres.WorkspaceFilter{DesiredStates: []domain.DesiredState{domain.DesiredTerminated}, IncludeTerminated: true}, []string{"w4"}},
+		"terminated":            {postgres.WorkspaceFilter{ActualStates: []actualstate.State{actualstate.Terminated}}, []string{"w4"}},
+		"by actual states":      {postgres.WorkspaceFilter{ActualStates: []actualstate.State{actualstate.Running, actualstate.Failed}}, []string{"w0"}},
+		"by desired state":      {postgres.WorkspaceFilter{DesiredStates: []workspace.DesiredState{workspace.DesiredTerminated}, IncludeTerminated: true}, []string{"w4"}},
 		"of a project":          {postgres.WorkspaceFilter{ProjectID: 5}, []string{"w1"}},
 		"of an agent":           {postgres.WorkspaceFilter{AgentID: 8}, []string{"w2"}},
 		"of a user":             {postgres.WorkspaceFilter{UserID: 10}, []string{"w3"}},

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 // Annotations of the pods.
@@ -32,7 +32,7 @@ const (
 )
 
 func (r rendering) selector() map[string]string {
-	return map[string]string{domain.LabelWorkspace: r.ID.String()}
+	return map[string]string{workspace.LabelWorkspace: r.ID.String()}
 }
 
 func (r rendering) deployment() appsv1.Deployment {
@@ -41,7 +41,7 @@ func (r rendering) deployment() appsv1.Deployment {
 		replicas = 1
 	}
 	meta := r.meta(r.Name)
-	meta.Annotations = map[string]string{domain.AnnotationDesiredRevision: strconv.FormatInt(r.DesiredRevision, 10)}
+	meta.Annotations = map[string]string{workspace.AnnotationDesiredRevision: strconv.FormatInt(r.DesiredRevision, 10)}
 	return appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 		ObjectMeta: meta,
@@ -90,7 +90,7 @@ func (r rendering) pod() corev1.PodSpec {
 	if len(r.Spec.SecretFiles) > 0 {
 		files := &corev1.SecretVolumeSource{SecretName: r.SecretFilesName(), DefaultMode: new(int32(0o440))}
 		for _, path := range r.Spec.SecretFiles {
-			files.Items = append(files.Items, corev1.KeyToPath{Key: domain.SecretFileKey(path), Path: path})
+			files.Items = append(files.Items, corev1.KeyToPath{Key: workspace.SecretFileKey(path), Path: path})
 		}
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "secrets", VolumeSource: corev1.VolumeSource{Secret: files}})
 	}

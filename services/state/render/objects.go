@@ -10,18 +10,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/workspace"
 )
 
 // rendering is one workspace on its way to manifests.
 type rendering struct {
-	domain.Workspace
+	workspace.Workspace
 
 	options             Options
 	cpu, memory, volume resource.Quantity
 }
 
-func manifests(w domain.Workspace, o Options) ([]any, error) {
+func manifests(w workspace.Workspace, o Options) ([]any, error) {
 	r := rendering{Workspace: w, options: o}
 	for _, q := range []struct {
 		name, value string
@@ -80,9 +80,9 @@ type (
 
 func (r rendering) labels() map[string]string {
 	return map[string]string{
-		domain.LabelAgent:         strconv.FormatInt(r.AgentID, 10),
-		domain.LabelWorkspace:     r.ID.String(),
-		domain.LabelWorkspaceName: r.Name,
+		workspace.LabelAgent:         strconv.FormatInt(r.AgentID, 10),
+		workspace.LabelWorkspace:     r.ID.String(),
+		workspace.LabelWorkspaceName: r.Name,
 	}
 }
 

@@ -8,17 +8,19 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/domain"
+	"lockstep.internal/services/state/orphan"
+	"lockstep.internal/services/state/workspace"
 )
 
-// MaxSize of the rendered event's data, in bytes (256 KiB).
+// MaxSize is the limit of the rendered event data, in bytes (256 KiB).
 const MaxSize = 256 << 10
 
-// Encoded is the data of the event that tells a dispatcher what a workspace shall be: an [events.DesiredWorkspace] as JSON. The fault payload_too_large says that it
-// would be above [MaxSize].
-func Encoded(w domain.Workspace, o Options) (json.RawMessage, error) {
+// Desired renders the data of the event desired.workspace: an [events.DesiredWorkspace] as JSON. Fault
+// payload_too_large reports data above [MaxSize].
+func Desired(w workspace.Workspace, o Options) (json.RawMessage, error) {
 	d := desired{DesiredWorkspace: events.DesiredWorkspace{
-		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, DesiredRevision: int(w.DesiredRevision), Target: w.DesiredState.Target(),
+		WorkspaceID: w.ID.String(), Name: w.Name, Namespace: w.Namespace, DesiredRevision: int(w.DesiredRevision),
+		Target: w.DesiredState.Target(),
 	}}
 	if d.Target != events.DesiredTargetTerminated {
 		var err error
@@ -33,20 +35,20 @@ func Encoded(w domain.Workspace, o Options) (json.RawMessage, error) {
 	}
 	if len(data) > MaxSize {
 		return nil, fault.New(errcode.PayloadTooLarge,
-			"workspace %q takes %d bytes as manifests, at most %d may be: make its variables shorter or fewer",
+			"the manifests of workspace %q have %d bytes, the limit is %d: use fewer or shorter variables",
 			w.Name, len(data), MaxSize).With("size_bytes", strconv.Itoa(len(data)))
 	}
 	return data, nil
 }
 
-// desired is the event's data whose manifests are the objects as they are, rather than taken apart first.
+// desired is the event data with typed objects as manifests: they are encoded once.
 type desired struct {
 	events.DesiredWorkspace
 
 	Manifests []any `json:"manifests,omitempty"`
 }
 
-func secrets(w domain.Workspace) []events.SecretReference {
+func secrets(w workspace.Workspace) []events.SecretReference {
 	var out []events.SecretReference
 	if len(w.Spec.SecretEnv) > 0 {
 		out = append(out, events.SecretReference{Name: w.SecretEnvName(), Digest: w.Spec.SecretEnvDigest})
@@ -55,4 +57,29 @@ func secrets(w domain.Workspace) []events.SecretReference {
 		out = append(out, events.SecretReference{Name: w.SecretFilesName(), Digest: w.Spec.SecretFilesDigest})
 	}
 	return out
+}
+
+// DeletedOrphan returns the data of the event that deletes an orphan. Its manifests are stubs of the objects
+// of a workspace with that name. The dispatcher deletes those with the orphan's labels, and whatever else
+// its inventory lists.
+func DeletedOrphan(o orphan.Orphan) events.DesiredWorkspace {
+	w := workspace.Workspace{Name: o.Name}
+	stub := func(apiVersion, kind, name string) map[string]any {
+		metadata := map[string]any{"name": name, "namespace": o.Namespace}
+		return map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata}
+	}
+	return events.DesiredWorkspace{
+		WorkspaceID: o.Label, Name: o.Name, Namespace: o.Namespace, DesiredRevision: int(o.DesiredRevision),
+		Target: events.DesiredTargetTerminated,
+		Manifests: []map[string]any{
+			stub("v1", "ServiceAccount", o.Name),
+			stub("networking.k8s.io/v1", "NetworkPolicy", o.Name),
+			stub("v1", "ResourceQuota", o.Name),
+			stub("v1", "Secret", w.SecretEnvName()),
+			stub("v1", "Secret", w.SecretFilesName()),
+			stub("v1", "PersistentVolumeClaim", rendering{Workspace: w}.volumeName()),
+			stub("v1", "Service", o.Name),
+			stub("apps/v1", "Deployment", o.Name),
+		},
+	}
 }

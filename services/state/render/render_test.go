@@ -21,32 +21,32 @@ import (
 	"lockstep.internal/libs/fault"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/state/domain"
 	"lockstep.internal/services/state/render"
+	"lockstep.internal/services/state/workspace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func workspace(tb testing.TB, spec domain.Spec) domain.Workspace {
+func newWorkspace(tb testing.TB, spec workspace.Spec) workspace.Workspace {
 	tb.Helper()
-	w, err := domain.NewWorkspace(domain.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)})
+	w, _, err := workspace.New(workspace.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)})
 	require.NoError(tb, err)
 	w.ID = uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa")
 	return w
 }
 
-func full() domain.Spec {
-	return domain.Spec{
+func full() workspace.Spec {
+	return workspace.Spec{
 		Image: "registry.example/ide:9", CPU: "1500m", Memory: "2Gi", VolumeSize: "20Gi", Command: []string{"/bin/ide", "--serve"},
-		Ports: []domain.Port{{Name: "http", Number: 8080}, {Name: "ssh", Number: 2222}}, Env: map[string]string{"B": "$(A)", "A": "1", "C": ""},
+		Ports: []workspace.Port{{Name: "http", Number: 8080}, {Name: "ssh", Number: 2222}}, Env: map[string]string{"B": "$(A)", "A": "1", "C": ""},
 		SecretEnv: []string{"TOKEN"}, SecretFiles: []string{"netrc", "ssh/id ed25519"}, SecretEnvDigest: "d1", SecretFilesDigest: "d2",
 	}
 }
 
 // desired is what a dispatcher reads.
-func desired(w domain.Workspace, o render.Options) (events.DesiredWorkspace, error) {
+func desired(w workspace.Workspace, o render.Options) (events.DesiredWorkspace, error) {
 	var d events.DesiredWorkspace
-	data, err := render.Encoded(w, o)
+	data, err := render.Desired(w, o)
 	if err != nil {
 		return d, err
 	}
@@ -56,21 +56,21 @@ func desired(w domain.Workspace, o render.Options) (events.DesiredWorkspace, err
 // TestGolden compares with what is in testdata; UPDATE_GOLDEN=1 writes it.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	stopped := workspace(t, full())
-	stopped.DesiredState, stopped.DesiredRevision = domain.DesiredRestartRequested, 12
+	stopped := newWorkspace(t, full())
+	stopped.DesiredState, stopped.DesiredRevision = workspace.DesiredRestartRequested, 12
 	for name, test := range map[string]struct {
-		workspace domain.Workspace
+		workspace workspace.Workspace
 		options   render.Options
 	}{
-		"args":    {workspace(t, domain.Spec{Image: "ide", Args: []string{"tail", "-f", "$(HOME)/log"}}), render.Options{}},
-		"least":   {workspace(t, domain.Spec{Image: "ide"}), render.Options{}},
-		"full":    {workspace(t, full()), render.Options{}},
+		"args":    {newWorkspace(t, workspace.Spec{Image: "ide", Args: []string{"tail", "-f", "$(HOME)/log"}}), render.Options{}},
+		"least":   {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{}},
+		"full":    {newWorkspace(t, full()), render.Options{}},
 		"stopped": {stopped, render.Options{}},
-		"options": {workspace(t, domain.Spec{Image: "ide"}), render.Options{
+		"options": {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{
 			Ingress:       []render.Peer{{NamespaceLabels: map[string]string{"n": "1"}, PodLabels: map[string]string{"p": "1"}}},
 			PrivateRanges: []string{"10.0.0.0/8"}, EgressAllowed: []string{"10.1.0.0/16"}, StorageClass: "fast", ProgressDeadline: time.Minute, ResourceQuota: true,
 		}},
-		"closed": {workspace(t, domain.Spec{Image: "ide"}), render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}}},
+		"closed": {newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{Ingress: []render.Peer{}, PrivateRanges: []string{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +132,7 @@ func TestTheSameBytesAlways(t *testing.T) {
 	}
 	var first []byte
 	for range 20 {
-		got, err := desired(workspace(t, spec), render.Options{ResourceQuota: true})
+		got, err := desired(newWorkspace(t, spec), render.Options{ResourceQuota: true})
 		require.NoError(t, err)
 		data, err := json.Marshal(got)
 		require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestTheSameBytesAlways(t *testing.T) {
 }
 
 // template is the pod template of a rendered workspace, as JSON.
-func template(t *testing.T, w domain.Workspace) string {
+func template(t *testing.T, w workspace.Workspace) string {
 	t.Helper()
 	got, err := desired(w, render.Options{})
 	require.NoError(t, err)
@@ -157,21 +157,21 @@ func template(t *testing.T, w domain.Workspace) string {
 
 func TestWhatReplacesThePod(t *testing.T) {
 	t.Parallel()
-	base := workspace(t, full())
+	base := newWorkspace(t, full())
 	for name, test := range map[string]struct {
-		change   func(w *domain.Workspace)
+		change   func(w *workspace.Workspace)
 		replaces bool
 	}{
-		"another revision":          {func(w *domain.Workspace) { w.DesiredRevision = 9 }, false},
-		"a stop":                    {func(w *domain.Workspace) { w.DesiredState = domain.DesiredStopped }, false},
-		"a larger volume":           {func(w *domain.Workspace) { w.Spec.VolumeSize = "30Gi" }, false},
-		"a new secret variable":     {func(w *domain.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
-		"a new secret file":         {func(w *domain.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
-		"another image":             {func(w *domain.Workspace) { w.Spec.Image = "other" }, true},
-		"another argument":          {func(w *domain.Workspace) { w.Spec.Args = []string{"--debug"} }, true},
-		"another plain variable":    {func(w *domain.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
-		"another amount of memory":  {func(w *domain.Workspace) { w.Spec.Memory = "3Gi" }, true},
-		"the same amount otherwise": {func(w *domain.Workspace) { w.Spec.Memory = "2048Mi" }, false},
+		"another revision":          {func(w *workspace.Workspace) { w.DesiredRevision = 9 }, false},
+		"a stop":                    {func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredStopped }, false},
+		"a larger volume":           {func(w *workspace.Workspace) { w.Spec.VolumeSize = "30Gi" }, false},
+		"a new secret variable":     {func(w *workspace.Workspace) { w.Spec.SecretEnvDigest = "d9" }, true},
+		"a new secret file":         {func(w *workspace.Workspace) { w.Spec.SecretFilesDigest = "d9" }, true},
+		"another image":             {func(w *workspace.Workspace) { w.Spec.Image = "other" }, true},
+		"another argument":          {func(w *workspace.Workspace) { w.Spec.Args = []string{"--debug"} }, true},
+		"another plain variable":    {func(w *workspace.Workspace) { w.Spec.Env = map[string]string{"A": "2"} }, true},
+		"another amount of memory":  {func(w *workspace.Workspace) { w.Spec.Memory = "3Gi" }, true},
+		"the same amount otherwise": {func(w *workspace.Workspace) { w.Spec.Memory = "2048Mi" }, false},
 	} {
 		changed := base
 		test.change(&changed)
@@ -181,7 +181,7 @@ func TestWhatReplacesThePod(t *testing.T) {
 
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
-	got, err := desired(workspace(t, full()), render.Options{})
+	got, err := desired(newWorkspace(t, full()), render.Options{})
 	require.NoError(t, err)
 	require.Equal(t, "restricted", got.Manifests[0]["metadata"].(map[string]any)["labels"].(map[string]any)["pod-security.kubernetes.io/enforce"])
 	data, err := json.Marshal(got.Manifests[len(got.Manifests)-1])
@@ -205,21 +205,21 @@ func TestPodsAreRestricted(t *testing.T) {
 
 func TestSecretsTravelByNameAndDigestOnly(t *testing.T) {
 	t.Parallel()
-	got, err := desired(workspace(t, full()), render.Options{})
+	got, err := desired(newWorkspace(t, full()), render.Options{})
 	require.NoError(t, err)
 	require.Equal(t, []events.SecretReference{{Name: "ide-env", Digest: "d1"}, {Name: "ide-files", Digest: "d2"}}, got.Secrets)
 	for _, m := range got.Manifests {
 		require.NotEqual(t, "Secret", m["kind"])
 	}
-	none, err := desired(workspace(t, domain.Spec{Image: "ide"}), render.Options{})
+	none, err := desired(newWorkspace(t, workspace.Spec{Image: "ide"}), render.Options{})
 	require.NoError(t, err)
 	require.Empty(t, none.Secrets)
 }
 
 func TestTerminatedHasNoManifests(t *testing.T) {
 	t.Parallel()
-	w := workspace(t, full())
-	w.DesiredState = domain.DesiredTerminated
+	w := newWorkspace(t, full())
+	w.DesiredState = workspace.DesiredTerminated
 	got, err := desired(w, render.Options{})
 	require.NoError(t, err)
 	require.Equal(t, events.DesiredWorkspace{
@@ -229,18 +229,18 @@ func TestTerminatedHasNoManifests(t *testing.T) {
 
 func TestWhatIsTooLargeIsRefused(t *testing.T) {
 	t.Parallel()
-	spec := domain.Spec{Image: "ide", Env: map[string]string{}}
+	spec := workspace.Spec{Image: "ide", Env: map[string]string{}}
 	for i := range 10 {
 		spec.Env[fmt.Sprintf("V%d", i)] = strings.Repeat("x", 30<<10)
 	}
-	_, err := render.Encoded(workspace(t, spec), render.Options{})
+	_, err := render.Desired(newWorkspace(t, spec), render.Options{})
 	require.True(t, fault.Is(err, errcode.PayloadTooLarge), err)
-	require.ErrorContains(t, err, "make its variables shorter or fewer")
+	require.ErrorContains(t, err, "use fewer or shorter variables")
 }
 
 func TestWhatWasNotValidatedIsAnError(t *testing.T) {
 	t.Parallel()
-	w := workspace(t, full())
+	w := newWorkspace(t, full())
 	_, err := desired(w, render.Options{PrivateRanges: []string{"here"}})
 	require.ErrorContains(t, err, `private range "here"`)
 	_, err = desired(w, render.Options{EgressAllowed: []string{"10.0.0.1"}})

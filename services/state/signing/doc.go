@@ -1,8 +1,9 @@
-// Package signing makes, rotates and uses the keys that access tokens are signed with.
+// Package signing creates, rotates and uses the keys that sign access tokens.
 //
-// A key lives for two days, and a new one is made every day, so that two are valid at a time: tokens of the older one are accepted until they are over. A new key does
-// not sign for its first ten minutes, in which everybody hears of it, unless there is no other. None signs a token that would outlive it.
+// A key is valid for two days, and a new one is created every day, so two keys overlap. A new key starts to
+// sign after ten minutes, when every service knows it, unless there is no other. No key signs a token that
+// outlives it. Replicas share the keys.
 //
-// Private keys are in the database, sealed with the service's own key; public ones are told on DIRECTORY in the transaction that stores them. Replicas share the keys. A
-// [Keyring] looks for them every minute; while the database is away it signs with those it has.
+// The database stores private keys sealed with the service's key. Public keys are published on DIRECTORY in
+// the transaction that stores them. While the database is away a [Keyring] signs with the keys that it has.
 package signing

@@ -13,19 +13,19 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Store keeps the keys.
+// Store stores the keys.
 type Store interface {
-	// Rotate does what [NewPlan] says, once among all replicas, and returns the keys of then.
+	// Rotate carries out [NewPlan] once among all replicas, and returns the current keys.
 	Rotate(ctx context.Context) ([]Key, error)
 }
 
-// Keyring signs access tokens. Its fields are set before it is used; Keyring is safe for concurrent use.
+// Keyring signs access tokens. Set its fields before the first use. It is safe for concurrent use.
 type Keyring struct {
 	Store  Store
 	Cell   topology.Cell
 	Logger *slog.Logger
 	Now    func() time.Time
-	// Interval is how often keys are looked after. Defaults to a minute.
+	// Interval between two rotations. Defaults to a minute.
 	Interval time.Duration
 
 	mu   sync.RWMutex
@@ -34,37 +34,37 @@ type Keyring struct {
 
 const defaultInterval = time.Minute
 
-// Run looks after the keys until ctx is done, and calls ready once there are some. It returns an error while there are none.
+// Run rotates the keys until ctx is done. It calls ready with the first key, and fails without any key.
 func (k *Keyring) Run(ctx context.Context, ready func()) error {
 	interval := k.Interval
 	if interval == 0 {
 		interval = defaultInterval
 	}
-	turn := time.NewTicker(interval)
-	defer turn.Stop()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
 	for {
-		switch err := k.look(ctx); {
+		switch err := k.rotate(ctx); {
 		case err == nil:
 			ready()
 		case ctx.Err() != nil:
 			return nil
-		case !k.able():
+		case !k.canSign():
 			return fmt.Errorf("signing keys: %w", err)
 		default:
-			k.Logger.WarnContext(ctx, "the signing keys could not be looked after, those known are used on", slog.Any("error", err))
+			k.Logger.WarnContext(ctx, "rotate the signing keys failed; using the known keys", slog.Any("error", err))
 		}
 		select {
-		case <-turn.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-func (k *Keyring) look(ctx context.Context) error {
+func (k *Keyring) rotate(ctx context.Context) error {
 	keys, err := k.Store.Rotate(ctx)
 	if err != nil {
-		return fmt.Errorf("look after the signing keys: %w", err)
+		return fmt.Errorf("rotate the signing keys: %w", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -72,9 +72,9 @@ func (k *Keyring) look(ctx context.Context) error {
 	return nil
 }
 
-func (k *Keyring) able() bool {
-	_, able := k.current()
-	return able
+func (k *Keyring) canSign() bool {
+	_, found := k.current()
+	return found
 }
 
 func (k *Keyring) current() (Key, bool) {
@@ -83,11 +83,12 @@ func (k *Keyring) current() (Key, bool) {
 	return Current(k.Now(), k.keys)
 }
 
-// Issue makes an access token for the user, which ends no later than until where that is not zero, and says when it does. Its errors are faults.
+// Issue returns an access token for the user and its expiry, which is not after until. A zero until sets no
+// limit. Errors are faults.
 func (k *Keyring) Issue(userID int64, admin bool, audience []string, until time.Time) (string, time.Time, error) {
-	key, able := k.current()
-	if !able {
-		return "", time.Time{}, fault.New(errcode.Unavailable, "there is no key to sign access tokens with at the moment: try again")
+	key, found := k.current()
+	if !found {
+		return "", time.Time{}, fault.New(errcode.Unavailable, "no key can sign access tokens now: try again")
 	}
 	now := k.Now().UTC().Truncate(time.Second)
 	expires := now.Add(access.TokenLifetime)
@@ -95,7 +96,7 @@ func (k *Keyring) Issue(userID int64, admin bool, audience []string, until time.
 		expires = until.UTC().Truncate(time.Second)
 	}
 	if !expires.After(now) {
-		return "", time.Time{}, fault.New(errcode.Unauthenticated, "the personal access token is over: make a new one")
+		return "", time.Time{}, fault.New(errcode.Unauthenticated, "the personal access token has expired: create a new one")
 	}
 	token, err := access.Sign(key.Private, key.ID, access.Grant{
 		Issuer: access.Issuer(k.Cell), Audience: audience, UserID: userID, Admin: admin, IssuedAt: now, ExpiresAt: expires,

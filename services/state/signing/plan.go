@@ -2,63 +2,75 @@ package signing
 
 import (
 	"crypto/ed25519"
+	"encoding/base64"
 	"slices"
 	"time"
 
 	"lockstep.internal/libs/access"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/directory"
 )
 
 const (
-	// keyLifetime is from the making of a key to the end of the last token that it signed.
+	// keyLifetime is the time from the creation of a key to the expiry of its last token.
 	keyLifetime = 48 * time.Hour
-	// keyInterval is between the making of one key and of the next.
+	// keyInterval is the time between the creation of two keys.
 	keyInterval = 24 * time.Hour
-	// keyLead is how long a new key is told before it signs.
+	// keyLead is the time between the publication of a key and its first signature.
 	keyLead = 10 * time.Minute
-	// keyRest is what must be left of a key's life for it to sign: more than a token lives.
+	// keyRest is the remaining lifetime that a key needs to sign. It is longer than a token's lifetime.
 	keyRest = 2 * access.TokenLifetime
 )
 
-// Key signs access tokens from when it was made until it is over.
+// Key signs access tokens.
 type Key struct {
 	ID       string
 	Public   ed25519.PublicKey
-	Private  ed25519.PrivateKey // nil where it could not be opened
+	Private  ed25519.PrivateKey // nil if the vault cannot open it
 	MadeAt   time.Time
 	NotAfter time.Time
 }
 
-// signs says whether the key may sign at that time at all.
-func (k Key) signs(now time.Time) bool {
+// canSign reports whether the key may sign at a time.
+func (k Key) canSign(now time.Time) bool {
 	return k.Private != nil && now.Before(k.NotAfter.Add(-keyRest))
 }
 
-// Plan is what there is to do about the keys.
-type Plan struct {
-	// Make says that a new key is needed.
-	Make bool
-	// Over are the keys that no token can be of any more.
-	Over []Key
+// Entry publishes the public key, or its removal.
+func (k Key) Entry(removed bool) directory.Entry {
+	return directory.Entry{Kind: "key", Key: k.ID, Data: events.DirectoryKey{
+		KeyID: k.ID, Algorithm: events.KeyAlgorithmEdDSA, PublicKey: base64.RawURLEncoding.EncodeToString(k.Public),
+		NotBefore: k.MadeAt.UTC(), NotAfter: k.NotAfter.UTC(), Deleted: removed,
+	}}
 }
 
-// NewPlan says what there is to do at that time.
+// Plan is a rotation of the keys.
+type Plan struct {
+	// Create reports that a new key is due.
+	Create bool
+	// Expired are the keys to remove.
+	Expired []Key
+}
+
+// NewPlan plans the rotation that is due at a time.
 func NewPlan(now time.Time, keys []Key) Plan {
-	p := Plan{Make: true}
+	p := Plan{Create: true}
 	for _, k := range keys {
 		if !now.Before(k.NotAfter) {
-			p.Over = append(p.Over, k)
+			p.Expired = append(p.Expired, k)
 			continue
 		}
-		if k.signs(now) && now.Before(k.MadeAt.Add(keyInterval)) {
-			p.Make = false
+		if k.canSign(now) && now.Before(k.MadeAt.Add(keyInterval)) {
+			p.Create = false
 		}
 	}
 	return p
 }
 
-// Current is the key to sign with at that time: the newest that everybody has heard of, else the oldest. False: there is none.
+// Current returns the key to sign with: the newest one that all services know, or else the oldest. It
+// returns false without a key.
 func Current(now time.Time, keys []Key) (Key, bool) {
-	able := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !k.signs(now) })
+	able := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !k.canSign(now) })
 	if len(able) == 0 {
 		return Key{}, false
 	}
@@ -72,5 +84,5 @@ func Current(now time.Time, keys []Key) (Key, bool) {
 	return current, true
 }
 
-// End of a key that is made at that time.
+// End returns the expiry of a key created at a time.
 func End(made time.Time) time.Time { return made.Add(keyLifetime) }

@@ -64,8 +64,8 @@ func TestWhatThereIsToDo(t *testing.T) {
 		"after a long time": {1000 * time.Hour, []signing.Key{key("a", start), lost}, true, 2},
 	} {
 		plan := signing.NewPlan(start.Add(c.after), c.keys)
-		require.Equal(t, c.make, plan.Make, name)
-		require.Len(t, plan.Over, c.over, name)
+		require.Equal(t, c.make, plan.Create, name)
+		require.Len(t, plan.Expired, c.over, name)
 	}
 }
 
@@ -82,10 +82,10 @@ func TestThereIsAlwaysAKeyThatEverybodyHasHeardOf(t *testing.T) {
 			now = start.Add(at)
 		}
 		plan := signing.NewPlan(now, keys)
-		for _, gone := range plan.Over {
+		for _, gone := range plan.Expired {
 			keys = slicesWithout(keys, gone.ID)
 		}
-		if plan.Make {
+		if plan.Create {
 			n++
 			keys = append(keys, key(fmt.Sprint(n), now))
 		}

@@ -1,0 +1,66 @@
+// Package agent holds what is known about agents and the clusters that they connect: configuration,
+// quotas, versions and resyncs. It is pure.
+package agent
+
+import (
+	"encoding/hex"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/directory"
+)
+
+// Agent connects a cluster, or a part of one, to Lockstep.
+type Agent struct {
+	ID             int64
+	ProjectID      int64
+	Name           string
+	CurvePublicKey string
+	CreatedAt      time.Time
+	LastSeenAt     time.Time
+	ClusterUID     string
+	Revoked        bool
+	// TokenHash is the SHA-256 of the agent's token.
+	TokenHash []byte
+	// ConfigurationRevision grows with every change of Configuration.
+	Configuration         Configuration
+	ConfigurationRevision int64
+}
+
+// EntryVersion is the version of the agent's directory entry. Version 0 has no token_hash. Raise it when
+// the entries of existing agents must be published again with more fields.
+const EntryVersion = 1
+
+// Entry publishes the agent without its name.
+func (a Agent) Entry() directory.Entry {
+	return directory.Entry{Kind: "agent", Key: directory.Key(a.ID), Data: events.DirectoryAgent{
+		AgentID: int(a.ID), ProjectID: int(a.ProjectID), CurvePublicKey: a.CurvePublicKey,
+		TokenHash: hex.EncodeToString(a.TokenHash), Revoked: a.Revoked,
+	}}
+}
+
+// ConfigEvent is the payload that configures the agent's programs.
+func (a Agent) ConfigEvent() events.AgentConfig {
+	c := a.Configuration
+	config := events.AgentConfig{
+		ConfigRevision: int(a.ConfigurationRevision), FullResyncIntervalMs: int(c.FullResyncInterval.Milliseconds()),
+		UnschedulablePatienceMs: int(c.UnschedulablePatience.Milliseconds()), StopPatienceMs: int(c.StopPatience.Milliseconds()),
+	}
+	for _, t := range c.RelayTargets {
+		config.RelayTargets = append(config.RelayTargets, events.RelayTarget{Name: t.Name, Address: t.Address})
+	}
+	return config
+}
+
+// Resync is one full report of a cluster.
+type Resync struct {
+	ID string
+	// Cause explains why the watcher began it. Nonce is the request that it answers; empty without one.
+	Cause, Nonce string
+	// Outcome is open, complete or incomplete.
+	Outcome string
+	// Count of its objects.
+	Count int64
+	// EndedAt is zero while the resync is open.
+	BegunAt, EndedAt time.Time
+}

@@ -1,0 +1,61 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/postgres"
+)
+
+// access authorizes callers.
+type access struct{ directory *postgres.Directory }
+
+// allow returns nil if the caller may act in the scope. Fault not_found: the caller may not read the thing.
+// Fault permission_denied: it may read but not act. The error names the thing, such as workspace "a".
+func (a access) allow(ctx context.Context, scope directory.Scope, own bool, action authz.Action, thing string) error {
+	user := caller(ctx)
+	role := directory.RoleNone
+	if !user.Admin {
+		var err error
+		if role, err = a.directory.Role(ctx, user.ID, scope); err != nil {
+			return fmt.Errorf("authorize: %w", err)
+		}
+	}
+	switch {
+	case authz.Allowed(user, role, own, action):
+		return nil
+	case action == authz.Read || !authz.Allowed(user, role, own, authz.Read):
+		return fault.New(errcode.NotFound, "%s does not exist", thing)
+	default:
+		return fault.New(errcode.PermissionDenied, "user %s may not %s: %s needs a higher role than %q in %s %d", user.Username, action, thing, role, scope.Kind, scope.ID)
+	}
+}
+
+// administer returns nil if the caller is an administrator.
+func (a access) administer(ctx context.Context) error {
+	if user := caller(ctx); !authz.Allowed(user, directory.RoleNone, false, authz.ManageCell) {
+		return fault.New(errcode.PermissionDenied, "user %s is not an administrator of this cell", user.Username)
+	}
+	return nil
+}
+
+// visible returns the projects that the caller may read; nil for all.
+func (a access) visible(ctx context.Context) ([]int64, error) {
+	user := caller(ctx)
+	if user.Admin {
+		return nil, nil
+	}
+	projects, err := a.directory.VisibleProjects(ctx, user.ID)
+	if err != nil {
+		return nil, fmt.Errorf("authorize: %w", err)
+	}
+	return projects, nil
+}
+
+func projectScope(id int64) directory.Scope {
+	return directory.Scope{Kind: directory.ScopeProject, ID: id}
+}

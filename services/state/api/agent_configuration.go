@@ -1,0 +1,131 @@
+package api
+
+import (
+	"context"
+	"math"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"lockstep.internal/libs/fault"
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/authz"
+)
+
+func (s *agentService) ConfigureAgent(ctx context.Context, r *connect.Request[statev1.ConfigureAgentRequest]) (*connect.Response[statev1.ConfigureAgentResponse], error) {
+	a, err := s.agent(ctx, r.Msg.GetId(), authz.ManageAgents)
+	if err != nil {
+		return nil, err
+	}
+	change, err := settings(r.Msg.GetConfiguration())
+	if err != nil {
+		return nil, err
+	}
+	if a, err = s.directory.ConfigureAgent(ctx, a.ID, change); err != nil {
+		return nil, err
+	}
+	shown, err := s.messages(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ConfigureAgentResponse{Agent: shown[0]}), nil
+}
+
+func (s *agentService) RequestResync(ctx context.Context, r *connect.Request[statev1.RequestResyncRequest]) (*connect.Response[statev1.RequestResyncResponse], error) {
+	a, err := s.agent(ctx, r.Msg.GetId(), authz.ManageAgents)
+	if err != nil {
+		return nil, err
+	}
+	if a.Revoked {
+		return nil, fault.New(errcode.FailedPrecondition, "agent %d is revoked: it answers no request", a.ID)
+	}
+	var nonces map[int64]string
+	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		nonces, err = s.observations.In(tx).RequestResyncs(ctx, []int64{a.ID}, events.ResyncRequestCauseOperator, s.now())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.RequestResyncResponse{Nonce: nonces[a.ID]}), nil
+}
+
+// messages returns agents with their last resyncs.
+func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*statev1.Agent, error) {
+	resyncs, err := s.directory.LastResyncs(ctx, each(agents, func(a agent.Agent) int64 { return a.ID }))
+	if err != nil {
+		return nil, err
+	}
+	return each(agents, func(a agent.Agent) *statev1.Agent {
+		out := agentMessage(a)
+		if last, begun := resyncs[a.ID]; begun {
+			out.LastResync = &statev1.Resync{
+				Id: last.ID, Cause: last.Cause, Nonce: last.Nonce, Outcome: last.Outcome, Count: last.Count, BegunAt: timestamp(last.BegunAt), EndedAt: timestamp(last.EndedAt),
+			}
+		}
+		return out
+	}), nil
+}
+
+func configuration(c agent.Configuration, revision int64) *statev1.AgentConfiguration {
+	workspaces, perUser := limit(c.MaxWorkspaces), limit(c.MaxWorkspacesPerUser)
+	return &statev1.AgentConfiguration{
+		Revision: revision, FullResyncInterval: durationpb.New(c.FullResyncInterval),
+		UnschedulablePatience: durationpb.New(c.UnschedulablePatience), StopPatience: durationpb.New(c.StopPatience),
+		MaxWorkspaces: &workspaces, MaxWorkspacesPerUser: &perUser,
+		StopAfterRunning: durationpb.New(c.StopAfterRunning), TerminateAfterStopped: durationpb.New(c.TerminateAfterStopped),
+		MaxAge: durationpb.New(c.MaxAge), ExpiryWarning: durationpb.New(c.ExpiryWarning),
+		RelayTargets: &statev1.RelayTargets{Targets: each(c.RelayTargets, func(t agent.RelayTarget) *statev1.RelayTarget {
+			return &statev1.RelayTarget{Name: t.Name, Address: t.Address}
+		})},
+	}
+}
+
+func limit(n int) int32 { return int32(min(max(n, agent.Unlimited), math.MaxInt32)) }
+
+// settings returns the settings that a request changes.
+func settings(c *statev1.AgentConfiguration) (agent.Settings, error) {
+	var s agent.Settings
+	for _, d := range []struct {
+		field string
+		given *durationpb.Duration
+		to    **agent.Milliseconds
+	}{
+		{"full_resync_interval", c.GetFullResyncInterval(), &s.FullResyncInterval},
+		{"unschedulable_patience", c.GetUnschedulablePatience(), &s.UnschedulablePatience},
+		{"stop_patience", c.GetStopPatience(), &s.StopPatience},
+		{"stop_after_running", c.GetStopAfterRunning(), &s.StopAfterRunning},
+		{"terminate_after_stopped", c.GetTerminateAfterStopped(), &s.TerminateAfterStopped},
+		{"max_age", c.GetMaxAge(), &s.MaxAge},
+		{"expiry_warning", c.GetExpiryWarning(), &s.ExpiryWarning},
+	} {
+		if d.given == nil {
+			continue
+		}
+		if err := d.given.CheckValid(); err != nil {
+			return s, fault.New(errcode.InvalidArgument, "%s: %v", d.field, err).With("field", d.field)
+		}
+		value := agent.Milliseconds(d.given.AsDuration())
+		*d.to = &value
+	}
+	if c != nil && c.MaxWorkspaces != nil {
+		n := int(c.GetMaxWorkspaces())
+		s.MaxWorkspaces = &n
+	}
+	if c != nil && c.MaxWorkspacesPerUser != nil {
+		n := int(c.GetMaxWorkspacesPerUser())
+		s.MaxWorkspacesPerUser = &n
+	}
+	if c.GetRelayTargets() != nil {
+		targets := each(c.GetRelayTargets().GetTargets(), func(t *statev1.RelayTarget) agent.RelayTarget {
+			return agent.RelayTarget{Name: t.GetName(), Address: t.GetAddress()}
+		})
+		s.RelayTargets = &targets
+	}
+	return s, nil
+}

@@ -1,0 +1,65 @@
+package api
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/fault"
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/state/postgres"
+)
+
+// Dependencies of the API, all required.
+type Dependencies struct {
+	Pool         *pgxpool.Pool
+	Directory    *postgres.Directory
+	Workspaces   *postgres.Workspaces
+	Observations *postgres.Observations
+	Secrets      *postgres.Secrets
+	Changes      *postgres.Changes
+	Streams      jetstream.JetStream
+	Agents       Agents
+	Subscribers  Subscribers
+	Endpoint     AgentEndpoint
+	Rebuild      Rebuild
+	Issuer       Issuer
+	Cell         topology.Cell
+	Logger       *slog.Logger
+	Now          func() time.Time
+	// Interceptors before all others, such as tracing.
+	Interceptors []connect.Interceptor
+}
+
+// maxRequest limits a decompressed message, in bytes. It is read before the caller is authenticated.
+const maxRequest = 4 << 20
+
+// NewHandler returns the handler of every service of the API.
+func NewHandler(d Dependencies) http.Handler {
+	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
+	sessions := newSessionCache()
+	callers := &authentication{directory: d.Directory, sessions: sessions, now: d.Now}
+	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), callers)...), connect.WithReadMaxBytes(maxRequest))
+	access := access{directory: d.Directory}
+	mux := http.NewServeMux()
+	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, sessions: sessions}, options))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, issuer: d.Issuer, sessions: sessions, now: d.Now}, options))
+	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
+		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
+	}, options))
+	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
+	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
+		access: access, callers: callers, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+	}, options))
+	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
+	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
+		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,
+	}, options))
+	return mux
+}

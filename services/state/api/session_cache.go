@@ -1,0 +1,66 @@
+package api
+
+import (
+	"sync"
+	"time"
+
+	"lockstep.internal/libs/natsauth"
+)
+
+const (
+	// sessionTTL is the lifetime of a cached session. A revocation by another replica takes effect within it.
+	sessionTTL = time.Second
+	// maxSessions limits the memory. A full cache is cleared.
+	maxSessions = 10_000
+)
+
+// sessionCache caches the sessions of tokens, so that a busy caller costs one query per second. It is safe for
+// concurrent use.
+type sessionCache struct {
+	mu sync.Mutex
+	// generation counts invalidations.
+	generation int
+	sessions   map[natsauth.TokenHash]cachedSession
+}
+
+type cachedSession struct {
+	session session
+	until   time.Time
+}
+
+func newSessionCache() *sessionCache {
+	return &sessionCache{sessions: map[natsauth.TokenHash]cachedSession{}}
+}
+
+// find returns the session of a token, and the generation to pass to add.
+func (c *sessionCache) find(hash natsauth.TokenHash, now time.Time) (session, bool, int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, known := c.sessions[hash]
+	return s.session, known && now.Before(s.until), c.generation
+}
+
+// add caches a session that was read at a time, unless the cache was invalidated since.
+func (c *sessionCache) add(hash natsauth.TokenHash, s session, now time.Time, generation int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.generation != generation {
+		return
+	}
+	if len(c.sessions) >= maxSessions {
+		clear(c.sessions)
+	}
+	until := now.Add(sessionTTL)
+	if !s.expires.IsZero() && s.expires.Before(until) {
+		until = s.expires
+	}
+	c.sessions[hash] = cachedSession{session: s, until: until}
+}
+
+// invalidate clears the cache after a revocation or a block.
+func (c *sessionCache) invalidate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.generation++
+	clear(c.sessions)
+}

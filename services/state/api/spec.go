@@ -1,0 +1,108 @@
+package api
+
+import (
+	"maps"
+	"slices"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/seal"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/state/vault"
+	"lockstep.internal/services/state/workspace"
+)
+
+// maxSecretBytes limits the secret values of a workspace. A Kubernetes Secret holds at most 1 MiB, and one
+// reply carries all values.
+const maxSecretBytes = 512 << 10
+
+func spec(s workspace.Spec) *statev1.WorkspaceSpec {
+	return &statev1.WorkspaceSpec{
+		Image: s.Image, Ports: each(s.Ports, port), Env: s.Env, Cpu: s.CPU, Memory: s.Memory, VolumeSize: s.VolumeSize, Command: s.Command, Args: s.Args,
+		SecretEnv: s.SecretEnv, SecretFiles: s.SecretFiles,
+	}
+}
+
+func port(p workspace.Port) *statev1.Port { return &statev1.Port{Name: p.Name, Number: p.Number} }
+
+func portOf(p *statev1.Port) workspace.Port {
+	return workspace.Port{Name: p.GetName(), Number: p.GetNumber()}
+}
+
+func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
+	return workspace.Spec{
+		Image: s.GetImage(), Ports: each(s.GetPorts(), portOf), Env: s.GetEnv(), CPU: s.GetCpu(), Memory: s.GetMemory(), VolumeSize: s.GetVolumeSize(), Command: s.GetCommand(),
+		Args: s.GetArgs(),
+	}
+}
+
+// override returns the spec with the overrides of a request, without secrets.
+func override(base workspace.Spec, o *statev1.WorkspaceOverrides) workspace.Spec {
+	replace := func(field *string, value string) {
+		if value != "" {
+			*field = value
+		}
+	}
+	replace(&base.Image, o.GetImage())
+	replace(&base.CPU, o.GetCpu())
+	replace(&base.Memory, o.GetMemory())
+	replace(&base.VolumeSize, o.GetVolumeSize())
+	if len(o.GetCommand()) > 0 {
+		// The old arguments belong to the old command.
+		base.Command, base.Args = o.GetCommand(), nil
+	}
+	if len(o.GetArgs()) > 0 {
+		base.Args = o.GetArgs()
+	}
+	if len(o.GetPorts()) > 0 {
+		base.Ports = each(o.GetPorts(), portOf)
+	}
+	if len(o.GetEnv()) > 0 {
+		env := maps.Clone(base.Env)
+		if env == nil {
+			env = map[string]string{}
+		}
+		maps.Copy(env, o.GetEnv())
+		base.Env = env
+	}
+	return base
+}
+
+// secretValues are the secrets of a request by kind.
+type secretValues map[vault.Kind]seal.Values
+
+func secretsOf(o *statev1.WorkspaceOverrides) (secretValues, error) {
+	out := secretValues{}
+	size := 0
+	for name, value := range o.GetSecretEnv() {
+		out.add(vault.Env, name, value)
+		size += len(name) + len(value)
+	}
+	for name, value := range o.GetSecretFiles() {
+		out.add(vault.Files, name, string(value))
+		size += len(name) + len(value)
+	}
+	if size > maxSecretBytes {
+		return nil, fault.New(errcode.PayloadTooLarge, "the secrets have %d bytes, the limit of a workspace is %d", size, maxSecretBytes)
+	}
+	return out, nil
+}
+
+func (s secretValues) add(kind vault.Kind, name, value string) {
+	if s[kind] == nil {
+		s[kind] = seal.Values{}
+	}
+	s[kind][name] = seal.NewValue(value)
+}
+
+// describe sets the names and the digest of secret values in the spec, never the values.
+func describe(spec workspace.Spec, kind vault.Kind, values seal.Values, digest string) workspace.Spec {
+	names := slices.Sorted(maps.Keys(values))
+	switch kind {
+	case vault.Env:
+		spec.SecretEnv, spec.SecretEnvDigest = names, digest
+	case vault.Files:
+		spec.SecretFiles, spec.SecretFilesDigest = names, digest
+	}
+	return spec
+}

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/state/directory"
+)
+
+type tokenService struct {
+	statev1connect.UnimplementedTokenServiceHandler
+	access
+
+	issuer   Issuer
+	sessions *sessionCache
+	now      func() time.Time
+}
+
+// Issuer issues access tokens that expire no later than until; zero sets no limit.
+type Issuer interface {
+	Issue(userID int64, admin bool, audience []string, until time.Time) (token string, expires time.Time, err error)
+}
+
+// maxAudience limits the services that one access token is for.
+const maxAudience = 16
+
+func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[statev1.CreateTokenRequest]) (*connect.Response[statev1.CreateTokenResponse], error) {
+	if err := displayName("name", r.Msg.GetName()); err != nil {
+		return nil, err
+	}
+	t := directory.Token{Name: r.Msg.GetName()}
+	if r.Msg.GetExpiresAt() != nil {
+		t.ExpiresAt = r.Msg.GetExpiresAt().AsTime()
+		if !t.ExpiresAt.After(s.now()) {
+			return nil, fault.New(errcode.InvalidArgument, "expires_at %s is in the past", t.ExpiresAt.Format(time.RFC3339)).With("field", "expires_at")
+		}
+	}
+	var err error
+	if t.UserID, err = s.owner(ctx, r.Msg.GetUserId()); err != nil {
+		return nil, err
+	}
+	value := natsauth.NewToken(natsauth.TokenPersonal)
+	hash, err := natsauth.HashToken(natsauth.TokenPersonal, value)
+	if err != nil {
+		return nil, fault.Wrap(err, errcode.Internal, "make a token")
+	}
+	if t, err = s.directory.CreateToken(ctx, t, hash[:]); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.CreateTokenResponse{Token: accessToken(t), Value: value}), nil
+}
+
+func (s *tokenService) ListTokens(ctx context.Context, r *connect.Request[statev1.ListTokensRequest]) (*connect.Response[statev1.ListTokensResponse], error) {
+	owner, err := s.owner(ctx, r.Msg.GetUserId())
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.directory.Tokens(ctx, owner)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ListTokensResponse{Tokens: each(found, accessToken)}), nil
+}
+
+func (s *tokenService) RevokeToken(ctx context.Context, r *connect.Request[statev1.RevokeTokenRequest]) (*connect.Response[statev1.RevokeTokenResponse], error) {
+	if err := id("id", r.Msg.GetId()); err != nil {
+		return nil, err
+	}
+	t, err := s.directory.Token(ctx, r.Msg.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if t.UserID != caller(ctx).ID && !caller(ctx).Admin {
+		return nil, fault.New(errcode.NotFound, "token %d does not exist", t.ID)
+	}
+	defer s.sessions.invalidate()
+	if err := s.directory.RevokeToken(ctx, t.ID); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.RevokeTokenResponse{}), nil
+}
+
+func (s *tokenService) ExchangeToken(ctx context.Context, r *connect.Request[statev1.ExchangeTokenRequest]) (*connect.Response[statev1.ExchangeTokenResponse], error) {
+	audience := r.Msg.GetAudience()
+	if len(audience) == 0 || len(audience) > maxAudience {
+		return nil, fault.New(errcode.InvalidArgument, "audience must name 1 to %d services, such as deploys", maxAudience).With("field", "audience")
+	}
+	for _, name := range audience {
+		if slug(name) != nil {
+			return nil, fault.New(errcode.InvalidArgument, "audience %q is not a service name: use 1 to 40 characters of a-z, 0-9 and -", name).With("field", "audience")
+		}
+	}
+	by := sessionOf(ctx)
+	token, expires, err := s.issuer.Issue(by.user.ID, by.user.Admin, audience, by.expires)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.ExchangeTokenResponse{AccessToken: token, ExpiresAt: timestamp(expires)}), nil
+}
+
+// owner returns the owner of the tokens: the caller, or any user for an administrator.
+func (s *tokenService) owner(ctx context.Context, userID int64) (int64, error) {
+	if userID == 0 || userID == caller(ctx).ID {
+		return caller(ctx).ID, nil
+	}
+	return userID, s.administer(ctx)
+}

@@ -1,0 +1,362 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/fault"
+	libpostgres "lockstep.internal/libs/postgres"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/errcode"
+	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/schemas/gen/lockstep/state/v1/statev1connect"
+	"lockstep.internal/services/state/authz"
+	"lockstep.internal/services/state/devfile"
+	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/postgres"
+	"lockstep.internal/services/state/workspace"
+)
+
+const (
+	defaultTemplate      = "default"
+	maxIdempotencyKey    = 64
+	madeUpNameCharacters = 8
+)
+
+type workspaceService struct {
+	statev1connect.UnimplementedWorkspaceServiceHandler
+	access
+
+	pool         *pgxpool.Pool
+	workspaces   *postgres.Workspaces
+	callers      *authentication
+	observations *postgres.Observations
+	secrets      *postgres.Secrets
+	changes      *postgres.Changes
+	streams      jetstream.JetStream
+	cell         topology.Cell
+	now          func() time.Time
+}
+
+func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Request[statev1.CreateWorkspaceRequest]) (*connect.Response[statev1.CreateWorkspaceResponse], error) {
+	creation, secrets, err := s.creation(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	w, created, err := workspace.New(creation)
+	if err != nil {
+		return nil, err
+	}
+	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.workspaces.CheckQuota(ctx, tx, w); err != nil {
+			return err
+		}
+		if err := s.workspaces.Insert(ctx, tx, w, created); err != nil {
+			return err
+		}
+		for kind, values := range secrets {
+			if err := s.secrets.Put(ctx, tx, w.ID, kind, values); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if w.IdempotencyKey != "" && (fault.Is(err, errcode.AlreadyExists) || fault.Is(err, errcode.QuotaExceeded)) {
+		// A repeated request gets the workspace of the first one.
+		if first, findErr := s.workspaces.GetByIdempotencyKey(ctx, s.pool, w.UserID, w.IdempotencyKey); findErr == nil {
+			w, err = first, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	messages, err := s.messages(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.CreateWorkspaceResponse{Workspace: messages[0]}), nil
+}
+
+// creation reads and authorizes a request.
+func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorkspaceRequest) (workspace.Creation, secretValues, error) {
+	c := workspace.Creation{
+		Name: m.GetName(), ProjectID: m.GetProjectId(), UserID: caller(ctx).ID, Template: m.GetTemplate(), IdempotencyKey: m.GetIdempotencyKey(), Now: s.now(),
+	}
+	if err := fromDevfile(&c, m.GetDevfile()); err != nil {
+		return c, nil, err
+	}
+	if c.Name == "" {
+		c.Name = "workspace-" + strings.ToLower(rand.Text()[:madeUpNameCharacters])
+	}
+	if c.Template == "" {
+		c.Template = defaultTemplate
+	}
+	if err := slug(c.Name); err != nil {
+		return c, nil, err
+	}
+	if len(c.IdempotencyKey) > maxIdempotencyKey {
+		return c, nil, fault.New(errcode.InvalidArgument, "idempotency_key has %d characters, the limit is %d", len(c.IdempotencyKey), maxIdempotencyKey).With("field", "idempotency_key")
+	}
+	secrets, err := secretsOf(m.GetOverrides())
+	if err != nil {
+		return c, nil, err
+	}
+	if c.ProjectID, err = s.onlyProject(ctx, c.ProjectID); err != nil {
+		return c, nil, err
+	}
+	if err := s.allow(ctx, projectScope(c.ProjectID), false, authz.CreateWorkspace, fmt.Sprintf("project %d", c.ProjectID)); err != nil {
+		return c, nil, err
+	}
+	if c.AgentID, err = s.onlyAgent(ctx, c.ProjectID, m.GetAgentId()); err != nil {
+		return c, nil, err
+	}
+	if m.GetDevfile() == "" {
+		t, err := s.directory.Template(ctx, c.ProjectID, c.Template)
+		if err != nil {
+			return c, nil, err
+		}
+		c.Spec = t.Spec
+	}
+	c.Spec = override(c.Spec, m.GetOverrides())
+	for kind, values := range secrets {
+		c.Spec = describe(c.Spec, kind, values, s.secrets.Vault.Digest(values))
+	}
+	return c, secrets, nil
+}
+
+// fromDevfile fills a creation from the devfile, if there is one.
+func fromDevfile(c *workspace.Creation, text string) error {
+	if text == "" {
+		return nil
+	}
+	if c.Template != "" {
+		return fault.New(errcode.InvalidArgument, "give a template or a devfile, not both").With("field", "devfile")
+	}
+	d, err := devfile.Read([]byte(text))
+	if err != nil {
+		return err
+	}
+	c.Template, c.Spec = workspace.TemplateDevfile, d.Spec
+	if c.Name != "" {
+		return nil
+	}
+	c.Name = d.Name
+	if err := slug(c.Name); c.Name != "" && err != nil {
+		return fault.New(errcode.InvalidArgument, "the devfile's metadata.name %.80q is not a workspace name; give a name", c.Name).With("field", "name")
+	}
+	return nil
+}
+
+// onlyProject returns the given project, or the only one that the caller may read.
+func (s *workspaceService) onlyProject(ctx context.Context, asked int64) (int64, error) {
+	if asked != 0 {
+		_, err := s.directory.Project(ctx, asked)
+		return asked, err
+	}
+	visible, err := s.visible(ctx)
+	if err != nil {
+		return 0, err
+	}
+	found, err := s.directory.Projects(ctx, 0, visible, postgres.Page{Size: maxPageSize})
+	if err != nil {
+		return 0, err
+	}
+	if len(found) == 1 {
+		return found[0].ID, nil
+	}
+	names := each(found, func(p directory.Project) string { return fmt.Sprintf("%d (%s)", p.ID, p.Path) })
+	return 0, choose("project", names)
+}
+
+// onlyAgent returns the given agent of the project, or the project's only one.
+func (s *workspaceService) onlyAgent(ctx context.Context, projectID, asked int64) (int64, error) {
+	found, err := s.directory.Agents(ctx, []int64{projectID}, postgres.Page{Size: maxPageSize})
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	var last int64
+	for _, a := range found {
+		if a.Revoked {
+			continue
+		}
+		if a.ID == asked {
+			return asked, nil
+		}
+		names, last = append(names, fmt.Sprintf("%d (%s)", a.ID, a.Name)), a.ID
+	}
+	if asked != 0 {
+		return 0, fault.New(errcode.NotFound, "agent %d does not exist in project %d", asked, projectID)
+	}
+	if len(names) == 1 {
+		return last, nil
+	}
+	return 0, choose("agent", names)
+}
+
+func choose(what string, names []string) error {
+	if len(names) == 0 {
+		return fault.New(errcode.FailedPrecondition, "you may use no %s: ask a maintainer to create one", what)
+	}
+	return fault.New(errcode.InvalidArgument, "%[1]s_id is missing: give one of %[2]s", what, strings.Join(names, ", ")).With("field", what+"_id")
+}
+
+func (s *workspaceService) GetWorkspace(ctx context.Context, r *connect.Request[statev1.GetWorkspaceRequest]) (*connect.Response[statev1.GetWorkspaceResponse], error) {
+	w, err := s.find(ctx, r.Msg.GetWorkspace(), authz.Read)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := s.messages(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.GetWorkspaceResponse{Workspace: messages[0]}), nil
+}
+
+func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Request[statev1.ListWorkspacesRequest]) (*connect.Response[statev1.ListWorkspacesResponse], error) {
+	p, err := page(r.Msg.GetPageSize(), "")
+	if err != nil {
+		return nil, err
+	}
+	wp := postgres.WorkspacePage{Size: p.Size}
+	if token := r.Msg.GetPageToken(); token != "" {
+		if wp.After, err = uuid.Parse(token); err != nil {
+			return nil, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListWorkspaces").With("field", "page_token")
+		}
+	}
+	filter, err := s.filter(ctx, r.Msg.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.workspaces.List(ctx, s.pool, filter, wp)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := s.messages(ctx, found...)
+	if err != nil {
+		return nil, err
+	}
+	out := &statev1.ListWorkspacesResponse{Workspaces: messages}
+	if len(found) == wp.Size {
+		out.NextPageToken = found[len(found)-1].ID.String()
+	}
+	return connect.NewResponse(out), nil
+}
+
+func (s *workspaceService) SetDesiredState(ctx context.Context, r *connect.Request[statev1.SetDesiredStateRequest]) (*connect.Response[statev1.SetDesiredStateResponse], error) {
+	to, ok := desiredStates()[r.Msg.GetDesiredState()]
+	if !ok {
+		return nil, fault.New(errcode.InvalidArgument, "desired_state is missing: give running, stopped, restart_requested or terminated").With("field", "desired_state")
+	}
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(_ pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
+		return w.SetDesired(to, caller(ctx).ID, s.now())
+	})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := s.messages(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.SetDesiredStateResponse{Workspace: messages[0]}), nil
+}
+
+func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Request[statev1.UpdateWorkspaceRequest]) (*connect.Response[statev1.UpdateWorkspaceResponse], error) {
+	secrets, err := secretsOf(r.Msg.GetOverrides())
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
+		next := override(w.Spec, r.Msg.GetOverrides())
+		for kind, given := range secrets {
+			values, err := s.secrets.Get(ctx, tx, w.ID, kind)
+			if err != nil {
+				return w, nil, err
+			}
+			maps.Copy(values, given)
+			next = describe(next, kind, values, s.secrets.Vault.Digest(values))
+			if err := s.secrets.Put(ctx, tx, w.ID, kind, values); err != nil {
+				return w, nil, err
+			}
+		}
+		return w.Update(next, caller(ctx).ID, s.now())
+	})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := s.messages(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&statev1.UpdateWorkspaceResponse{Workspace: messages[0]}), nil
+}
+
+// change locks a workspace that the caller may manage, decides, and saves the result.
+func (s *workspaceService) change(
+	ctx context.Context, ref *statev1.WorkspaceReference,
+	decide func(pgx.Tx, workspace.Workspace) (workspace.Workspace, []workspace.Event, error),
+) (workspace.Workspace, error) {
+	r, err := referenceOf(ref)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	var after workspace.Workspace
+	err = libpostgres.InTx(ctx, s.pool, func(tx pgx.Tx) error {
+		before, err := s.workspaces.LockOne(ctx, tx, r)
+		if err != nil {
+			return err
+		}
+		within := access{directory: s.directory.Within(tx)}
+		if err := within.allowWorkspace(ctx, before, authz.ManageWorkspace, r); err != nil {
+			return err
+		}
+		var events []workspace.Event
+		if after, events, err = decide(tx, before); err != nil || len(events) == 0 {
+			return err
+		}
+		return s.workspaces.Save(ctx, tx, workspace.Update{Before: before, After: after, Events: events})
+	})
+	return after, err
+}
+
+// find returns a workspace if the caller may act on it.
+func (s *workspaceService) find(ctx context.Context, ref *statev1.WorkspaceReference, action authz.Action) (workspace.Workspace, error) {
+	r, err := referenceOf(ref)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	w, err := s.workspaces.Get(ctx, s.pool, r)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	return w, s.allowWorkspace(ctx, w, action, r)
+}
+
+func (a access) allowWorkspace(ctx context.Context, w workspace.Workspace, action authz.Action, named postgres.WorkspaceReference) error {
+	return a.allow(ctx, projectScope(w.ProjectID), w.UserID == caller(ctx).ID, action, "workspace "+named.String())
+}
+
+func referenceOf(ref *statev1.WorkspaceReference) (postgres.WorkspaceReference, error) {
+	switch {
+	case ref.GetId() != "":
+		id, err := uuid.Parse(ref.GetId())
+		if err != nil {
+			return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace id %q is not a UUID", ref.GetId()).With("field", "workspace.id")
+		}
+		return postgres.WorkspaceReference{ID: id}, nil
+	case ref.GetName() != "":
+		return postgres.WorkspaceReference{Name: ref.GetName()}, nil
+	default:
+		return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace is missing: give its id or its name").With("field", "workspace")
+	}
+}

@@ -1,0 +1,172 @@
+// Package directory holds who exists in a cell and which role they have: organizations, groups, projects,
+// users, tokens, memberships and subscribers. Each published type makes its own [Entry]. It is pure.
+package directory
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Entry is an event on the stream DIRECTORY. The last entry of a kind and key is the current one.
+type Entry struct {
+	Kind, Key string
+	// Data is the payload, such as events.DirectoryUser.
+	Data any
+}
+
+// Key makes the key of an entry with a numeric id.
+func Key(id int64) string { return strconv.FormatInt(id, 10) }
+
+// Organization holds groups.
+type Organization struct {
+	ID   int64
+	Name string
+}
+
+// Entry publishes the organization without its name.
+func (o Organization) Entry() Entry {
+	return Entry{"organization", Key(o.ID), events.DirectoryOrganization{OrganizationID: int(o.ID)}}
+}
+
+// Group holds groups and projects. ParentID is 0 directly below the organization.
+type Group struct {
+	ID             int64
+	OrganizationID int64
+	ParentID       int64
+	Name           string
+}
+
+// Entry publishes the group without its name.
+func (g Group) Entry() Entry {
+	return Entry{"group", Key(g.ID), events.DirectoryGroup{
+		GroupID: int(g.ID), OrganizationID: int(g.OrganizationID), ParentGroupID: int(g.ParentID),
+	}}
+}
+
+// Project holds workspaces and agents. Path joins the names from the organization down by slashes.
+type Project struct {
+	ID             int64
+	OrganizationID int64
+	GroupID        int64
+	Name           string
+	Path           string
+}
+
+// Entry publishes the project without its name.
+func (p Project) Entry() Entry {
+	return Entry{"project", Key(p.ID), events.DirectoryProject{
+		ProjectID: int(p.ID), GroupID: int(p.GroupID), OrganizationID: int(p.OrganizationID),
+	}}
+}
+
+// User is a person or a program that calls the API.
+type User struct {
+	ID       int64
+	Username string
+	Admin    bool
+	Blocked  bool
+}
+
+// Entry publishes the user without the username.
+func (u User) Entry() Entry {
+	state := events.UserStateActive
+	if u.Blocked {
+		state = events.UserStateBlocked
+	}
+	return Entry{"user", Key(u.ID), events.DirectoryUser{UserID: int(u.ID), State: state, Admin: u.Admin}}
+}
+
+// Token is a personal access token without its value. A zero time means never.
+type Token struct {
+	ID         int64
+	UserID     int64
+	Name       string
+	CreatedAt  time.Time
+	ExpiresAt  time.Time
+	LastUsedAt time.Time
+	Revoked    bool
+}
+
+// Subscriber is an external tool that reads deploy events from NATS. At most one subscriber of a name is
+// not revoked.
+type Subscriber struct {
+	ID   int64
+	Name string
+	// Filter is the subject filter of the events that it may read.
+	Filter string
+	// FromBeginning delivers all events of the stream, instead of those since CreatedAt.
+	FromBeginning bool
+	// UserID created it.
+	UserID    int64
+	CreatedAt time.Time
+	Revoked   bool
+}
+
+// Since is the storage time of the first event that the subscriber gets; zero for the oldest.
+func (s Subscriber) Since() time.Time {
+	if s.FromBeginning {
+		return time.Time{}
+	}
+	return s.CreatedAt
+}
+
+// Role in an organization, a group or a project. Each role may do what the lower ones may.
+type Role string
+
+// Roles, from the lowest to the highest.
+const (
+	RoleNone       Role = ""
+	RoleReader     Role = "reader"
+	RoleDeveloper  Role = "developer"
+	RoleMaintainer Role = "maintainer"
+	RoleOwner      Role = "owner"
+)
+
+// Rank orders roles. An unknown role ranks as none.
+func (r Role) Rank() int {
+	return max(0, slices.Index([]Role{RoleNone, RoleReader, RoleDeveloper, RoleMaintainer, RoleOwner}, r))
+}
+
+// HighestRole returns the highest of several inherited roles.
+func HighestRole(roles []Role) Role {
+	if len(roles) == 0 {
+		return RoleNone
+	}
+	return slices.MaxFunc(roles, func(a, b Role) int { return cmp.Compare(a.Rank(), b.Rank()) })
+}
+
+// ScopeKind is the kind of a Scope.
+type ScopeKind string
+
+// Kinds of scopes.
+const (
+	ScopeOrganization ScopeKind = "organization"
+	ScopeGroup        ScopeKind = "group"
+	ScopeProject      ScopeKind = "project"
+)
+
+// Scope is one organization, group or project.
+type Scope struct {
+	Kind ScopeKind
+	ID   int64
+}
+
+// Membership is a user's role in a scope.
+type Membership struct {
+	UserID int64
+	Scope  Scope
+	Role   Role
+}
+
+// Entry publishes the membership, or its end.
+func (m Membership) Entry(ended bool) Entry {
+	return Entry{"membership", fmt.Sprintf("%d-%s-%d", m.UserID, m.Scope.Kind, m.Scope.ID), events.DirectoryMembership{
+		UserID: int(m.UserID), Scope: events.MembershipScope(m.Scope.Kind), ScopeID: int(m.Scope.ID),
+		Role: events.MembershipRole(m.Role), Deleted: ended,
+	}}
+}

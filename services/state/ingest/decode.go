@@ -1,0 +1,339 @@
+package ingest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/workspace"
+)
+
+const (
+	watcherComponent    = "watcher"
+	dispatcherComponent = "dispatcher"
+
+	// maxName and maxMessage bound stored texts, in bytes. Names are keys in the database.
+	maxName    = 253
+	maxMessage = 4096
+
+	scopeWorkloads = string(events.ScopeWorkloads)
+)
+
+// agentEvent is an event on a subject of its agent.
+type agentEvent struct {
+	event.Event
+
+	agentID int64
+	subject string
+	// path is the rest of the subject after the agent, joined by slashes.
+	path string
+}
+
+// openEvent decodes a CloudEvent. Its source must be the component of the agent that the subject names.
+// The data is not read.
+func openEvent(cell topology.Cell, subject, family, component string, header nats.Header, data []byte) (agentEvent, error) {
+	parsed, err := topology.Parse(subject)
+	if err != nil {
+		return agentEvent{}, fmt.Errorf("subject: %w", err)
+	}
+	agentID, err := parsed.Agent()
+	if err != nil {
+		return agentEvent{}, fmt.Errorf("subject: %w", err)
+	}
+	if parsed.Cell != cell || parsed.Family != family {
+		return agentEvent{}, fmt.Errorf("subject %s: does not match %s", subject, cell.All(family))
+	}
+	e, err := event.Decode(header, data)
+	if err != nil {
+		return agentEvent{}, fmt.Errorf("event: %w", err)
+	}
+	if want := event.AgentSource(string(cell), agentID, component); e.Source() != want {
+		return agentEvent{}, fmt.Errorf("source %.200q: only %s writes on %s", e.Source(), want, subject)
+	}
+	if !strings.HasPrefix(e.Type(), event.TypePrefix+family+".") {
+		return agentEvent{}, fmt.Errorf("type %.200q: does not belong on %s", e.Type(), subject)
+	}
+	return agentEvent{Event: e, agentID: agentID, subject: subject, path: strings.Join(parsed.Tokens[1:], "/")}, nil
+}
+
+// requirePath checks that the event belongs on its subject.
+func (e agentEvent) requirePath(path string) error {
+	if e.path != path {
+		return fmt.Errorf("%.200q does not belong on subject %s", path, e.subject)
+	}
+	return nil
+}
+
+// DecodeApplied decodes a message of APPLIED.
+func DecodeApplied(cell topology.Cell, subject string, header nats.Header, data []byte) (Applied, error) {
+	e, err := openEvent(cell, subject, topology.FamilyApplied, dispatcherComponent, header, data)
+	if err != nil {
+		return Applied{}, err
+	}
+	a := Applied{AgentID: e.agentID, Type: e.Type()}
+	if err := a.read(e); err != nil {
+		return Applied{}, fmt.Errorf("data: %w", err)
+	}
+	if a.Label != e.path {
+		return Applied{}, fmt.Errorf("workspace %.80q: does not belong on subject %s", a.Label, subject)
+	}
+	if a.Revision > workspace.MaxRevision || a.ClusterRevision > workspace.MaxRevision {
+		return Applied{}, fmt.Errorf("desired_revision %d or cluster_revision %d: is above %d",
+			a.Revision, a.ClusterRevision, int64(workspace.MaxRevision))
+	}
+	a.WorkspaceID = canonicalID(a.Label)
+	return a, checkName("workspace_id", a.Label, 1)
+}
+
+func (a *Applied) read(e agentEvent) error {
+	decoded, err := events.DecodeAny(e.Type(), e.Data())
+	if err != nil {
+		return err //nolint:wrapcheck // DecodeApplied wraps it
+	}
+	switch d := decoded.(type) {
+	case *events.Applied:
+		a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+		a.DeploymentUID, a.DeploymentGeneration = truncate(d.DeploymentUID, maxName), int64(d.DeploymentGeneration)
+		for _, object := range d.Repaired {
+			a.Repaired = append(a.Repaired, events.ObjectReference{
+				ApiVersion: truncate(object.ApiVersion, maxName), Kind: truncate(object.Kind, maxName),
+				Namespace: truncate(object.Namespace, maxName), Name: truncate(object.Name, maxName),
+			})
+		}
+	case *events.ApplyFailed:
+		a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+		a.Reason, a.Message = truncate(d.Reason, maxName), truncate(d.Message, maxMessage)
+		a.ClusterRevision = int64(d.ClusterRevision)
+	case *events.Terminating:
+		a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+	case *events.Terminated:
+		a.Label, a.Revision, a.At = d.WorkspaceID, int64(d.DesiredRevision), d.ObservedAt.UTC()
+	default:
+		return fmt.Errorf("type %s: is not known to this version of the service", e.Type())
+	}
+	return nil
+}
+
+// forDeploys reports whether only the deploys service reads a message. The subject tells: a workload whose
+// rollouts are followed, or a claim of a cluster.
+func forDeploys(subject string) bool {
+	const position = 3 // lockstep.<cell>.observed.<agent>.workload.…
+	for range position {
+		_, rest, found := strings.Cut(subject, ".")
+		if !found {
+			return false
+		}
+		subject = rest
+	}
+	agentToken, rest, _ := strings.Cut(subject, ".")
+	return agentToken == topology.TokenCluster || strings.HasPrefix(rest, topology.TokenWorkload+".")
+}
+
+// DecodeObserved decodes a message of OBSERVED. Messages for the deploys service are marked Ignored.
+func DecodeObserved(cell topology.Cell, subject string, header nats.Header, data []byte) (Observed, error) {
+	if forDeploys(subject) {
+		return Observed{Ignored: true}, nil
+	}
+	e, err := openEvent(cell, subject, topology.FamilyObserved, watcherComponent, header, data)
+	if err != nil {
+		return Observed{}, err
+	}
+	o := Observed{AgentID: e.agentID}
+	switch e.Type() {
+	case events.TypeObservedDeployment:
+		err = readObject(&o, e, KindDeployment, func(d *events.ObservedDeployment) (*events.ObjectMeta, string) {
+			return &d.Object, d.Object.Name
+		})
+	case events.TypeObservedReplicaSet:
+		err = readObject(&o, e, KindReplicaSet, func(d *events.ObservedReplicaSet) (*events.ObjectMeta, string) {
+			return &d.Object, d.Deployment
+		})
+	case events.TypeObservedPod:
+		err = readObject(&o, e, KindPod, func(d *events.ObservedPod) (*events.ObjectMeta, string) {
+			return &d.Object, d.Deployment
+		})
+	case events.TypeObservedRejected:
+		err = o.readRejected(e)
+	case events.TypeObservedTick:
+		err = o.readTick(e)
+	case events.TypeObservedResyncBegun:
+		err = o.readResyncBegun(e)
+	case events.TypeObservedResyncEnded:
+		err = o.readResyncEnded(e)
+	default:
+		err = fmt.Errorf("type %s: is not known to this version of the service", e.Type())
+	}
+	if err != nil || o.Ignored {
+		return Observed{Ignored: o.Ignored}, err
+	}
+	return o, checkName("cluster_uid", o.ClusterUID, 1)
+}
+
+// readObject reads an observed object. The subject's path is the one of the Deployment that owns it. The
+// object is encoded again, which drops unknown fields.
+func readObject[T any, P events.Data[T]](
+	o *Observed, e agentEvent, kind string, metaOf func(P) (*events.ObjectMeta, string),
+) error {
+	d, err := events.Decode[T, P](e.Data())
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	data, err := json.Marshal(&d)
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	meta, deployment := metaOf(&d)
+	if err := e.requirePath(KindDeployment + "/" + meta.Namespace + "/" + deployment); err != nil {
+		return err
+	}
+	return o.setObject(meta, kind, data)
+}
+
+// readRejected reads that an object exists and the watcher could not send it.
+func (o *Observed) readRejected(e agentEvent) error {
+	d, err := events.Decode[events.ObservedRejected](e.Data())
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	if err := e.requirePath("rejected"); err != nil {
+		return err
+	}
+	if string(d.Scope) == scopeWorkloads {
+		o.Ignored = true
+		return nil
+	}
+	data, err := json.Marshal(struct {
+		Object events.ObjectMeta `json:"object"`
+	}{d.Object})
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	return errors.Join(checkName("kind", d.Kind, 1), o.setObject(&d.Object, d.Kind, data))
+}
+
+func (o *Observed) setObject(meta *events.ObjectMeta, kind string, data []byte) error {
+	if !agent.ValidVersion(meta.ResourceVersion) {
+		return fmt.Errorf("resource_version %.80q: is not a resource version", meta.ResourceVersion)
+	}
+	o.ClusterUID, o.At, o.Label = meta.ClusterUID, meta.ObservedAt.UTC(), meta.WorkspaceID
+	o.Object = &Object{
+		AgentID: o.AgentID, Kind: kind, Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID,
+		ClusterUID: meta.ClusterUID, ResourceVersion: meta.ResourceVersion, Deleted: meta.Verb == events.VerbDeleted,
+		WorkspaceID: canonicalID(meta.WorkspaceID), ResyncID: meta.ResyncID, Data: string(withoutNUL(data)),
+	}
+	return errors.Join(checkName("namespace", meta.Namespace, 0), checkName("name", meta.Name, 1),
+		checkName("uid", meta.UID, 1), checkName("resync_id", meta.ResyncID, 0), checkName("workspace_id", meta.WorkspaceID, 0))
+}
+
+func (o *Observed) readTick(e agentEvent) error {
+	d, err := events.Decode[events.ObservedTick](e.Data())
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	o.ClusterUID, o.At, o.Tick = d.ClusterUID, d.ObservedAt.UTC(), true
+	return e.requirePath("tick")
+}
+
+func (o *Observed) readResyncBegun(e agentEvent) error {
+	begun, err := events.Decode[events.ObservedResyncBegun](e.Data())
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	o.Begun = &begun
+	o.ClusterUID, o.At = o.Begun.ClusterUID, o.Begun.ObservedAt.UTC()
+	if err := e.requirePath("resync"); err != nil {
+		return err
+	}
+	if string(o.Begun.Scope) == scopeWorkloads {
+		o.Ignored = true
+		return nil
+	}
+	errs := []error{checkName("resync_id", o.Begun.ResyncID, 1), checkName("nonce", o.Begun.Nonce, 0)}
+	for _, v := range o.Begun.ListVersions {
+		errs = append(errs, checkName("list_versions", v.Kind, 1))
+		if !agent.ValidVersion(v.ResourceVersion) {
+			errs = append(errs, fmt.Errorf("list_versions of %.80s: %.80q is not a resource version", v.Kind, v.ResourceVersion))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Observed) readResyncEnded(e agentEvent) error {
+	ended, err := events.Decode[events.ObservedResyncEnded](e.Data())
+	if err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	o.Ended = &ended
+	o.ClusterUID, o.At = o.Ended.ClusterUID, o.Ended.ObservedAt.UTC()
+	if err := e.requirePath("resync"); err != nil {
+		return err
+	}
+	if string(o.Ended.Scope) == scopeWorkloads {
+		o.Ignored = true
+		return nil
+	}
+	return checkName("resync_id", o.Ended.ResyncID, 1)
+}
+
+// canonicalID parses a workspace id in its canonical form; zero for every other text.
+func canonicalID(label string) uuid.UUID {
+	id, err := uuid.Parse(label)
+	if err != nil || id.String() != label {
+		return uuid.Nil
+	}
+	return id
+}
+
+// checkName checks a text that becomes a key in the database.
+func checkName(field, value string, least int) error {
+	switch {
+	case len(value) < least:
+		return fmt.Errorf("%s: is empty", field)
+	case len(value) > maxName:
+		return fmt.Errorf("%s: has %d bytes, the limit is %d", field, len(value), maxName)
+	case strings.ContainsRune(value, 0):
+		return fmt.Errorf("%s: contains a NUL byte", field)
+	default:
+		return nil
+	}
+}
+
+// truncate shortens a text to a number of bytes and drops NUL bytes, which PostgreSQL refuses.
+func truncate(text string, most int) string {
+	text = strings.ReplaceAll(text, "\x00", "")
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// withoutNUL drops the escape \u0000 from encoded JSON: PostgreSQL refuses NUL bytes in texts.
+func withoutNUL(data []byte) []byte {
+	const escape = `\u0000`
+	if !strings.Contains(string(data), escape) {
+		return data
+	}
+	out := make([]byte, 0, len(data))
+	for i := 0; i < len(data); i++ {
+		if data[i] != '\\' {
+			out = append(out, data[i])
+			continue
+		}
+		if strings.HasPrefix(string(data[i:min(len(data), i+len(escape))]), escape) {
+			i += len(escape) - 1
+			continue
+		}
+		// Copy an escape as a whole: in \\u0000 the second backslash starts no escape.
+		out = append(out, data[i], data[i+1])
+		i++
+	}
+	return out
+}

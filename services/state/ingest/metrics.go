@@ -1,0 +1,78 @@
+package ingest
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lockstep.internal/schemas/gen/events"
+)
+
+// Metrics count what the streams bring. A nil Metrics counts nothing.
+type Metrics struct {
+	resyncs    *prometheus.CounterVec
+	dispatches *prometheus.CounterVec
+	unexpected *prometheus.CounterVec
+	orphans    prometheus.Counter
+	stale      prometheus.Counter
+}
+
+// NewMetrics creates and registers the metrics.
+func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+	opts := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: "lockstep", Subsystem: "state", Name: name, Help: help}
+	}
+	m := &Metrics{
+		resyncs: prometheus.NewCounterVec(opts("resyncs_total",
+			"Full resyncs that ended, by outcome. An incomplete one misses members and deletes nothing."), []string{"outcome"}),
+		dispatches: prometheus.NewCounterVec(opts("dispatches_total",
+			"Desired revisions that the system made by itself, by cause."), []string{"cause"}),
+		unexpected: prometheus.NewCounterVec(opts("unexpected_changes_total",
+			"Changes of the actual state that the state diagram does not have."), []string{"from", "to"}),
+		orphans: prometheus.NewCounter(opts("orphans_total",
+			"Deployments reported with the label of an unknown workspace.")),
+		stale: prometheus.NewCounter(opts("strays_total",
+			"Dropped reports of clusters that their agents have left.")),
+	}
+	for _, c := range []prometheus.Collector{m.resyncs, m.dispatches, m.unexpected, m.orphans, m.stale} {
+		if err := registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("register the ingest metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) unexpectedChange(from, to events.ActualState) {
+	if m != nil {
+		m.unexpected.WithLabelValues(string(from), string(to)).Inc()
+	}
+}
+
+func (m *Metrics) resyncEnded(complete bool) {
+	if m == nil {
+		return
+	}
+	outcome := "incomplete"
+	if complete {
+		outcome = "complete"
+	}
+	m.resyncs.WithLabelValues(outcome).Inc()
+}
+
+func (m *Metrics) dispatched(cause events.DesiredStateCause) {
+	if m != nil {
+		m.dispatches.WithLabelValues(string(cause)).Inc()
+	}
+}
+
+func (m *Metrics) orphanFound() {
+	if m != nil {
+		m.orphans.Inc()
+	}
+}
+
+func (m *Metrics) droppedStale() {
+	if m != nil {
+		m.stale.Inc()
+	}
+}

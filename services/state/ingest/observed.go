@@ -1,0 +1,342 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/orphan"
+)
+
+// Observed is a watcher's report: an object, a tick, or the begin or end of a full resync.
+type Observed struct {
+	// Ignored marks reports for the deploys service. Nothing else is set then.
+	Ignored bool
+
+	Sequence uint64
+	// Stored is when the stream stored the message.
+	Stored time.Time
+
+	AgentID    int64
+	ClusterUID string
+	At         time.Time
+	// Object is nil for other reports. Its Epoch is not set.
+	Object *Object
+	// Label names the object's workspace. It may be any text.
+	Label string
+	// Begun and Ended are nil for other reports.
+	Begun *events.ObservedResyncBegun
+	Ended *events.ObservedResyncEnded
+	Tick  bool
+}
+
+func (o *Observed) workspaceID() uuid.UUID {
+	if o.Object == nil {
+		return uuid.Nil
+	}
+	return o.Object.WorkspaceID
+}
+
+// observedBatch is one batch of OBSERVED in its transaction.
+type observedBatch struct {
+	*Ingest
+
+	store    Store
+	clusters map[int64]*agent.Cluster
+	owners   map[uuid.UUID]int64
+	// pending are the objects of each agent that are not stored yet, one version per key.
+	pending map[int64]*pendingObjects
+	updates workspaceUpdates
+	ticked  map[int64]time.Time
+	// orphans are new orphans. resolved are Deployments that may have been orphans and are none now.
+	orphans  []FoundOrphan
+	resolved []ObjectChange
+}
+
+type pendingObjects struct {
+	objects []Object
+	index   map[ObjectKey]int
+	// reports are the last messages about the objects.
+	reports []*Observed
+}
+
+// Observed applies a batch of OBSERVED, message by message in the stream's order.
+func (i *Ingest) Observed(ctx context.Context, s Store, messages []*Observed) error {
+	b := &observedBatch{
+		Ingest: i, store: s, pending: map[int64]*pendingObjects{}, updates: workspaceUpdates{}, ticked: map[int64]time.Time{},
+	}
+	if err := b.identify(ctx, messages); err != nil {
+		return err
+	}
+	for _, o := range messages {
+		if err := b.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := b.storeAll(ctx); err != nil {
+		return err
+	}
+	if err := b.addDue(ctx); err != nil {
+		return err
+	}
+	if err := s.SaveClusters(ctx, b.clusters); err != nil {
+		return err
+	}
+	if err := s.DeleteOrphans(ctx, b.resolved); err != nil {
+		return err
+	}
+	if err := s.InsertOrphans(ctx, b.orphans); err != nil {
+		return err
+	}
+	return i.recompute(ctx, s, b.updates)
+}
+
+// identify locks the agents and rejects messages of unknown ones. An object that names another agent's
+// workspace is stored without a workspace.
+func (b *observedBatch) identify(ctx context.Context, messages []*Observed) error {
+	seen := map[int64]struct{}{}
+	var agents []int64
+	ids := make([]uuid.UUID, len(messages))
+	for m, o := range messages {
+		ids[m] = o.workspaceID()
+		if _, known := seen[o.AgentID]; !known {
+			seen[o.AgentID] = struct{}{}
+			agents = append(agents, o.AgentID)
+		}
+	}
+	var err error
+	if b.clusters, b.owners, err = b.store.Identify(ctx, agents, distinct(ids)); err != nil {
+		return err
+	}
+	for _, o := range messages {
+		if b.clusters[o.AgentID] == nil {
+			return &Rejected{o.Sequence, fmt.Errorf("agent %d does not exist", o.AgentID)}
+		}
+		if owner, known := b.owners[o.workspaceID()]; known && owner != o.AgentID {
+			o.Object.WorkspaceID = uuid.Nil
+		}
+	}
+	return nil
+}
+
+func (b *observedBatch) apply(ctx context.Context, o *Observed) error {
+	cluster := b.clusters[o.AgentID]
+	if o.Stored.After(cluster.LastSeenAt) {
+		cluster.LastSeenAt = o.Stored
+	}
+	if o.Begun != nil {
+		return b.beginResync(ctx, o)
+	}
+	if cluster.UID == "" {
+		cluster.UID = o.ClusterUID
+	}
+	if o.ClusterUID != cluster.UID {
+		// A late report of the agent's previous cluster: the resync of the new one has begun.
+		b.Metrics.droppedStale()
+		return nil
+	}
+	switch {
+	case o.Ended != nil:
+		return b.endResync(ctx, o)
+	case o.Tick:
+		if o.At.After(cluster.TickedAt) {
+			cluster.TickedAt = o.At
+		}
+		b.ticked[o.AgentID] = cluster.TickedAt
+	default:
+		b.add(o, cluster.Epoch)
+	}
+	return nil
+}
+
+// add merges an object with its pending version.
+func (b *observedBatch) add(o *Observed, epoch int64) {
+	p := b.pending[o.AgentID]
+	if p == nil {
+		p = &pendingObjects{index: map[ObjectKey]int{}}
+		b.pending[o.AgentID] = p
+	}
+	object := *o.Object
+	object.Epoch = epoch
+	at, known := p.index[object.Key()]
+	if !known {
+		p.index[object.Key()] = len(p.objects)
+		p.objects, p.reports = append(p.objects, object), append(p.reports, o)
+		return
+	}
+	merged := p.objects[at].Merge(object)
+	if merged.sameVersion(&object) {
+		p.reports[at] = o
+	}
+	p.objects[at] = merged
+}
+
+// beginResync begins a full resync. A repeated begin changes nothing.
+func (b *observedBatch) beginResync(ctx context.Context, o *Observed) error {
+	known, err := b.store.ResyncKnown(ctx, o.AgentID, o.Begun.ResyncID)
+	if err != nil || known {
+		return err
+	}
+	if err := b.storeAgent(ctx, o.AgentID); err != nil {
+		return err
+	}
+	before := *b.clusters[o.AgentID]
+	highest, err := b.store.HighestVersions(ctx, before)
+	if err != nil {
+		return err
+	}
+	cluster, verify := before.BeginResync(*o.Begun, highest)
+	if cluster.Epoch != before.Epoch {
+		b.Logger.WarnContext(ctx, "began a new epoch: the agent's cluster was recreated or restored",
+			slog.Int64("agent_id", o.AgentID), slog.String("cluster_id", cluster.UID),
+			slog.String("previous_cluster_id", before.UID), slog.Int64("epoch", cluster.Epoch))
+	}
+	b.clusters[o.AgentID] = &cluster
+	if err := b.store.BeginResync(ctx, cluster, *o.Begun); err != nil || !verify {
+		return err
+	}
+	nonce, err := agent.NewNonce(highest)
+	if err != nil {
+		return fmt.Errorf("request a resync of agent %d: %w", o.AgentID, err)
+	}
+	return b.store.RequestResync(ctx, cluster, nonce, events.ResyncRequestCauseNewEpoch, o.At)
+}
+
+// endResync ends a full resync. If all members arrived, what it did not list is absent.
+func (b *observedBatch) endResync(ctx context.Context, o *Observed) error {
+	if err := b.storeAgent(ctx, o.AgentID); err != nil {
+		return err
+	}
+	cluster, id := *b.clusters[o.AgentID], o.Ended.ResyncID
+	resync, open, err := b.store.OpenResync(ctx, cluster, id)
+	if err != nil || !open {
+		return err
+	}
+	complete := resync.Received == resync.Expected && int64(o.Ended.Count) == resync.Expected
+	b.Metrics.resyncEnded(complete)
+	if err := b.store.CloseResync(ctx, o.AgentID, id, resync.Received, complete, o.Ended.ObservedAt); err != nil {
+		return err
+	}
+	if !complete {
+		b.Logger.WarnContext(ctx, "ignored an incomplete full resync", slog.Int64("agent_id", o.AgentID),
+			slog.String("resync_id", id), slog.Int64("count", resync.Received), slog.Int64("expected", resync.Expected))
+		return nil
+	}
+	absent, err := b.store.MarkAbsent(ctx, o.AgentID, id)
+	if err != nil {
+		return err
+	}
+	for i := range absent {
+		b.objectChanged(&absent[i], o, "")
+	}
+	repair, err := b.store.WorkspacesToRepair(ctx, o.AgentID)
+	if err != nil {
+		return err
+	}
+	for _, workspaceID := range repair {
+		b.updates.of(workspaceID, o.At).listed = resync.Begun
+	}
+	revived, err := b.store.RevivedDeployments(ctx, cluster, id, o.Ended.ObservedAt)
+	b.orphans = append(b.orphans, revived...)
+	return err
+}
+
+// storeAll stores all pending objects.
+func (b *observedBatch) storeAll(ctx context.Context) error {
+	all := &pendingObjects{}
+	for _, p := range b.pending {
+		all.objects, all.reports = append(all.objects, p.objects...), append(all.reports, p.reports...)
+	}
+	clear(b.pending)
+	return b.put(ctx, all)
+}
+
+// storeAgent stores the pending objects of one agent.
+func (b *observedBatch) storeAgent(ctx context.Context, agentID int64) error {
+	p := b.pending[agentID]
+	delete(b.pending, agentID)
+	if p == nil {
+		return nil
+	}
+	return b.put(ctx, p)
+}
+
+func (b *observedBatch) put(ctx context.Context, p *pendingObjects) error {
+	if len(p.objects) == 0 {
+		return nil
+	}
+	changes, err := b.store.PutObjects(ctx, p.objects)
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	reports := make(map[ObjectKey]*Observed, len(p.objects))
+	for i := range p.objects {
+		reports[p.objects[i].Key()] = p.reports[i]
+	}
+	for i := range changes {
+		o := reports[changes[i].Key]
+		b.objectChanged(&changes[i], o, o.Label)
+	}
+	return nil
+}
+
+// objectChanged notes the workspaces that a changed object affects. The label is the object's, or empty if
+// the object is absent.
+func (b *observedBatch) objectChanged(c *ObjectChange, o *Observed, label string) {
+	for _, id := range []uuid.UUID{c.WorkspaceID, c.WorkspaceIDBefore} {
+		if id == uuid.Nil {
+			continue
+		}
+		update := b.updates.of(id, o.At)
+		if c.Key.Kind == KindDeployment {
+			// A Deployment that is deleted and recreated within the batch is not gone. One that names
+			// another workspace now is.
+			lost := c.Deleted || id != c.WorkspaceID
+			update.gone = lost && (update.gone || c.Known && !c.DeletedBefore)
+		}
+	}
+	if c.Key.Kind == KindDeployment {
+		b.findOrphan(c, o, label)
+	}
+}
+
+// findOrphan notes a Deployment that names no workspace of its agent, and one that did before and does not
+// now: it is deleted, recreated or renamed.
+func (b *observedBatch) findOrphan(c *ObjectChange, o *Observed, label string) {
+	_, known := b.owners[c.WorkspaceID]
+	isOrphan := !c.Deleted && label != "" && !known
+	existed, relabelled := c.Known && !c.DeletedBefore, c.WorkspaceIDBefore != c.WorkspaceID
+	if existed && (c.Deleted || c.UIDBefore != c.UID || relabelled && !isOrphan) {
+		b.resolved = append(b.resolved, *c)
+		b.orphans = slices.DeleteFunc(b.orphans, func(found FoundOrphan) bool {
+			return found.AgentID == c.Key.AgentID && found.UID == c.UIDBefore
+		})
+	}
+	if isOrphan && (!existed || c.UIDBefore != c.UID || relabelled) {
+		b.orphans = append(b.orphans, FoundOrphan{ClusterUID: o.ClusterUID, Orphan: orphan.Orphan{
+			AgentID: c.Key.AgentID, UID: c.UID, Label: label, Namespace: c.Key.Namespace, Name: c.Key.Name, SeenAt: o.At,
+		}})
+		b.Metrics.orphanFound()
+	}
+}
+
+// addDue adds the workspaces with a deadline that the batch's ticks have reached.
+func (b *observedBatch) addDue(ctx context.Context) error {
+	if len(b.ticked) == 0 {
+		return nil
+	}
+	due, err := b.store.DueWorkspaces(ctx, b.ticked)
+	if err != nil {
+		return err
+	}
+	for _, id := range due {
+		b.updates.of(id, time.Time{}) // the agent's clock is the time of the event
+	}
+	return nil
+}

@@ -1,9 +1,0 @@
-package nats_test
-
-import (
-	"testing"
-
-	"lockstep.internal/tools/testkit/pgtest"
-)
-
-func TestMain(m *testing.M) { pgtest.Main(m) }

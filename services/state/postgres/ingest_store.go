@@ -1,0 +1,200 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/ingest"
+	"lockstep.internal/services/state/publish"
+	"lockstep.internal/services/state/workspace"
+)
+
+// Observations stores what clusters report, and requests full resyncs from them.
+type Observations struct {
+	Encoder    publish.Encoder
+	Workspaces *Workspaces
+}
+
+// In returns the store within a transaction.
+func (o *Observations) In(tx pgx.Tx) *IngestStore { return &IngestStore{Observations: o, tx: tx} }
+
+// IngestStore implements ingest.Store within one transaction.
+type IngestStore struct {
+	*Observations
+
+	tx pgx.Tx
+}
+
+var _ ingest.Store = (*IngestStore)(nil)
+
+// SaveWorkspaces implements ingest.WorkspaceStore.
+func (s *IngestStore) SaveWorkspaces(ctx context.Context, updates []workspace.Update) error {
+	return s.Workspaces.Save(ctx, s.tx, updates...)
+}
+
+// LockClusters locks the agents that exist and returns their clusters.
+func (s *IngestStore) LockClusters(ctx context.Context, agentIDs []int64) (map[int64]*agent.Cluster, error) {
+	clusters, _, err := s.Identify(ctx, agentIDs, nil)
+	return clusters, err
+}
+
+// Identify implements ingest.ObservedStore.
+func (s *IngestStore) Identify(
+	ctx context.Context, agentIDs []int64, workspaces []uuid.UUID,
+) (map[int64]*agent.Cluster, map[uuid.UUID]int64, error) {
+	var batch pgx.Batch
+	clusters, owners := queueClusters(&batch, agentIDs), queueOwners(&batch, workspaces)
+	err := send(ctx, s.tx, &batch, "lock %d agents and read the agents of %d workspaces", len(agentIDs), len(workspaces))
+	if err != nil {
+		return nil, nil, err
+	}
+	return clusters, owners, nil
+}
+
+// queueClusters adds the statement that locks the agents. The map is filled when the batch is sent.
+func queueClusters(batch *pgx.Batch, agentIDs []int64) map[int64]*agent.Cluster {
+	clusters := make(map[int64]*agent.Cluster, len(agentIDs))
+	batch.Queue(`
+		select id, coalesce(cluster_uid, ''), epoch, ticked_at, last_seen_at from agents where id = any($1)
+		order by id for no key update`, agentIDs).Query(func(rows pgx.Rows) error {
+		var c agent.Cluster
+		var ticked, seen *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&c.AgentID, &c.UID, &c.Epoch, &ticked, &seen}, func() error {
+			cluster := c
+			cluster.TickedAt, cluster.LastSeenAt = fromNullable(ticked), fromNullable(seen)
+			clusters[c.AgentID] = &cluster
+			return nil
+		})
+		return err //nolint:wrapcheck // send wraps it
+	})
+	return clusters
+}
+
+// queueOwners adds the statement that reads the agents of workspaces. The map is filled when the batch is
+// sent.
+func queueOwners(batch *pgx.Batch, ids []uuid.UUID) map[uuid.UUID]int64 {
+	owners := make(map[uuid.UUID]int64, len(ids))
+	if len(ids) == 0 {
+		return owners
+	}
+	batch.Queue(`select id, agent_id from workspaces where id = any($1)`, ids).Query(func(rows pgx.Rows) error {
+		var id uuid.UUID
+		var agentID int64
+		_, err := pgx.ForEachRow(rows, []any{&id, &agentID}, func() error { owners[id] = agentID; return nil })
+		return err //nolint:wrapcheck // send wraps it
+	})
+	return owners
+}
+
+// Owners implements ingest.AppliedStore.
+func (s *IngestStore) Owners(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]int64, error) {
+	var batch pgx.Batch
+	owners := queueOwners(&batch, ids)
+	if batch.Len() == 0 {
+		return owners, nil
+	}
+	if err := send(ctx, s.tx, &batch, "read the agents of %d workspaces", len(ids)); err != nil {
+		return nil, err
+	}
+	return owners, nil
+}
+
+// SaveClusters implements ingest.ObservedStore.
+func (s *IngestStore) SaveClusters(ctx context.Context, clusters map[int64]*agent.Cluster) error {
+	n := len(clusters)
+	ids, epochs, uids := make([]int64, 0, n), make([]int64, 0, n), make([]string, 0, n)
+	ticked, seen := make([]*time.Time, 0, n), make([]*time.Time, 0, n)
+	for id, c := range clusters {
+		ids, epochs, uids = append(ids, id), append(epochs, c.Epoch), append(uids, c.UID)
+		ticked, seen = append(ticked, nullable(c.TickedAt)), append(seen, nullable(c.LastSeenAt))
+	}
+	_, err := s.tx.Exec(ctx, `
+		update agents a set cluster_uid = nullif(n.uid, ''), epoch = n.epoch, ticked_at = n.ticked, last_seen_at = n.seen
+		from unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[]) as n (id, uid, epoch, ticked, seen)
+		where a.id = n.id`, ids, uids, epochs, ticked, seen)
+	if err != nil {
+		return fmt.Errorf("store the clusters of %d agents: %w", len(ids), err)
+	}
+	return nil
+}
+
+// DueWorkspaces implements ingest.ObservedStore.
+func (s *IngestStore) DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error) {
+	agents, times := make([]int64, 0, len(clocks)), make([]time.Time, 0, len(clocks))
+	for id, clock := range clocks {
+		agents, times = append(agents, id), append(times, clock)
+	}
+	rows, err := s.tx.Query(ctx, `
+		with configured as (
+			update agents set considered_revision = configuration_revision
+			where id = any($1) and considered_revision <> configuration_revision returning id
+		)
+		select w.id from unnest($1::bigint[], $2::timestamptz[]) as n (agent_id, ticked)
+			join workspaces w on w.agent_id = n.agent_id and w.reconsider_at <= n.ticked
+		union select w.id from configured c join workspaces w on w.agent_id = c.id and w.actual_state <> 'terminated'`,
+		agents, times)
+	if err != nil {
+		return nil, fmt.Errorf("read due workspaces: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("read due workspaces: %w", err)
+	}
+	return ids, nil
+}
+
+// RequestResync implements ingest.ObservedStore.
+func (s *IngestStore) RequestResync(
+	ctx context.Context, c agent.Cluster, nonce string, cause events.ResyncRequestCause, at time.Time,
+) error {
+	m, err := s.Encoder.ResyncRequest(ctx, c.AgentID, nonce, cause, at)
+	if err != nil {
+		return err
+	}
+	return insertMessages(ctx, s.tx, []*nats.Msg{m})
+}
+
+// RequestResyncs requests a full resync from each of the agents that exist, and returns the nonces.
+func (s *IngestStore) RequestResyncs(
+	ctx context.Context, agentIDs []int64, cause events.ResyncRequestCause, at time.Time,
+) (map[int64]string, error) {
+	clusters, err := s.LockClusters(ctx, agentIDs)
+	if err != nil {
+		return nil, err
+	}
+	nonces := make(map[int64]string, len(clusters))
+	for id, cluster := range clusters {
+		highest, err := s.HighestVersions(ctx, *cluster)
+		if err != nil {
+			return nil, err
+		}
+		if nonces[id], err = agent.NewNonce(highest); err != nil {
+			return nil, fmt.Errorf("request a resync of agent %d: %w", id, err)
+		}
+		if err := s.RequestResync(ctx, *cluster, nonces[id], cause, at); err != nil {
+			return nil, err
+		}
+	}
+	return nonces, nil
+}
+
+// RequestAllResyncs requests a full resync from every agent that is not revoked.
+func (s *IngestStore) RequestAllResyncs(ctx context.Context, cause events.ResyncRequestCause, at time.Time) error {
+	rows, err := s.tx.Query(ctx, `select id from agents where revoked_at is null order by id for no key update`)
+	if err != nil {
+		return fmt.Errorf("lock all agents: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("lock all agents: %w", err)
+	}
+	_, err = s.RequestResyncs(ctx, ids, cause, at)
+	return err
+}

@@ -1,0 +1,225 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/ingest"
+	"lockstep.internal/services/state/workspace"
+)
+
+// PutObjects implements ingest.ObservedStore. It also records the resync that listed each object.
+func (s *IngestStore) PutObjects(ctx context.Context, objects []ingest.Object) ([]ingest.ObjectChange, error) {
+	if len(objects) == 0 {
+		return nil, nil
+	}
+	known, err := s.markListed(ctx, objects)
+	if err != nil || len(known) == len(objects) {
+		return nil, err
+	}
+	var c objectColumns
+	for i := range objects {
+		if !known[i] {
+			c.add(&objects[i])
+		}
+	}
+	rows, err := s.tx.Query(ctx, `
+		with put as (
+			insert into observed_objects as o (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version,
+				deleted, workspace_id, resync_id, data)
+			select n.agent_id, n.kind, n.namespace, n.name, n.uid, n.cluster_uid, n.epoch, n.version::numeric,
+				n.deleted, n.workspace_id, n.resync_id, n.data
+			from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[],
+					$9::boolean[], $10::uuid[], $11::text[], $12::text[])
+				as n (agent_id, kind, namespace, name, uid, cluster_uid, epoch, version, deleted, workspace_id, resync_id, data)
+			on conflict (agent_id, kind, namespace, name) do update set
+				uid = excluded.uid, cluster_uid = excluded.cluster_uid, epoch = excluded.epoch,
+				resource_version = excluded.resource_version, deleted = excluded.deleted, workspace_id = excluded.workspace_id,
+				resync_id = coalesce(excluded.resync_id, o.resync_id), data = excluded.data
+			where (excluded.epoch, excluded.resource_version, excluded.deleted) > (o.epoch, o.resource_version, o.deleted)
+			returning agent_id, kind, namespace, name, uid, workspace_id, deleted
+		)
+		select put.agent_id, put.kind, put.namespace, put.name, put.uid, put.workspace_id, put.deleted,
+			old.uid is not null, coalesce(old.uid, ''), old.workspace_id, coalesce(old.deleted, false)
+		from put left join observed_objects old using (agent_id, kind, namespace, name)
+		where put.workspace_id is not null or old.workspace_id is not null or put.kind = 'deployment'`,
+		c.agents, c.kinds, c.namespaces, c.names, c.uids, c.clusters, c.epochs, c.versions, c.deleted, c.workspaces,
+		c.resyncs, c.data)
+	if err != nil {
+		return nil, fmt.Errorf("store %d objects: %w", len(objects), err)
+	}
+	changes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ingest.ObjectChange, error) {
+		var c ingest.ObjectChange
+		var now, before *uuid.UUID
+		err := row.Scan(&c.Key.AgentID, &c.Key.Kind, &c.Key.Namespace, &c.Key.Name, &c.UID, &now, &c.Deleted,
+			&c.Known, &c.UIDBefore, &before, &c.DeletedBefore)
+		c.WorkspaceID, c.WorkspaceIDBefore = fromNullable(now), fromNullable(before)
+		return c, err //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store %d objects: %w", len(objects), err)
+	}
+	return changes, nil
+}
+
+// markListed records the resync of objects that are not newer than the stored ones, and returns their
+// indexes. A full resync has hardly any others, and this update is much cheaper than an upsert.
+func (s *IngestStore) markListed(ctx context.Context, objects []ingest.Object) (map[int]bool, error) {
+	var c objectColumns
+	var members []int
+	for i := range objects {
+		if objects[i].ResyncID != "" {
+			c.add(&objects[i])
+			members = append(members, i)
+		}
+	}
+	if len(members) == 0 {
+		return nil, nil //nolint:nilnil // an empty set
+	}
+	rows, err := s.tx.Query(ctx, `
+		update observed_objects o set resync_id = n.resync_id
+		from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::boolean[], $8::text[], $9::bigint[])
+			as n (agent_id, kind, namespace, name, epoch, version, deleted, resync_id, member)
+		where (o.agent_id, o.kind, o.namespace, o.name) = (n.agent_id, n.kind, n.namespace, n.name)
+			and (n.epoch, n.version::numeric, n.deleted) <= (o.epoch, o.resource_version, o.deleted)
+		returning n.member`,
+		c.agents, c.kinds, c.namespaces, c.names, c.epochs, c.versions, c.deleted, c.resyncs, members)
+	if err != nil {
+		return nil, fmt.Errorf("mark %d listed objects: %w", len(members), err)
+	}
+	known := make(map[int]bool, len(members))
+	var member int
+	if _, err := pgx.ForEachRow(rows, []any{&member}, func() error { known[member] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("mark %d listed objects: %w", len(members), err)
+	}
+	return known, nil
+}
+
+// objectColumns are the columns of many objects, one array each.
+type objectColumns struct {
+	agents, epochs                                           []int64
+	kinds, namespaces, names, uids, clusters, versions, data []string
+	deleted                                                  []bool
+	workspaces                                               []*uuid.UUID
+	resyncs                                                  []*string
+}
+
+func (c *objectColumns) add(o *ingest.Object) {
+	c.agents, c.epochs = append(c.agents, o.AgentID), append(c.epochs, o.Epoch)
+	c.kinds, c.namespaces, c.names = append(c.kinds, o.Kind), append(c.namespaces, o.Namespace), append(c.names, o.Name)
+	c.uids, c.clusters = append(c.uids, o.UID), append(c.clusters, o.ClusterUID)
+	c.versions = append(c.versions, o.ResourceVersion)
+	c.data, c.deleted = append(c.data, o.Data), append(c.deleted, o.Deleted)
+	c.workspaces, c.resyncs = append(c.workspaces, nullable(o.WorkspaceID)), append(c.resyncs, nullable(o.ResyncID))
+}
+
+// HighestVersions implements ingest.ObservedStore.
+func (s *IngestStore) HighestVersions(ctx context.Context, c agent.Cluster) (agent.Versions, error) {
+	rows, err := s.tx.Query(ctx, `
+		select kind, max(resource_version)::text from observed_objects where agent_id = $1 and epoch = $2 group by kind`,
+		c.AgentID, c.Epoch)
+	if err != nil {
+		return nil, fmt.Errorf("read the highest versions of agent %d: %w", c.AgentID, err)
+	}
+	versions := agent.Versions{}
+	var kind, version string
+	if _, err := pgx.ForEachRow(rows, []any{&kind, &version}, func() error { versions[kind] = version; return nil }); err != nil {
+		return nil, fmt.Errorf("read the highest versions of agent %d: %w", c.AgentID, err)
+	}
+	return versions, nil
+}
+
+// LockWorkspaces implements ingest.WorkspaceStore. An object counts if it is in the workspace's namespace, a
+// Deployment if it also has the workspace's name. Other objects with the workspace's label are ignored.
+func (s *IngestStore) LockWorkspaces(
+	ctx context.Context, ids []uuid.UUID,
+) (map[uuid.UUID]workspace.Workspace, map[uuid.UUID]*workspace.Observation, error) {
+	var batch pgx.Batch
+	workspaces, observations := queueLock(&batch, ids), make(map[uuid.UUID]*workspace.Observation, len(ids))
+	for _, id := range ids {
+		observations[id] = &workspace.Observation{}
+	}
+	// Statements of a batch run in order: this one reads what the lock waited for.
+	batch.Queue(`
+		select o.workspace_id, o.kind, o.deleted, case when o.deleted then '{}' else o.data end
+		from observed_objects o join workspaces w on w.id = o.workspace_id and w.agent_id = o.agent_id and w.namespace = o.namespace
+		where o.workspace_id = any($1) and (o.kind = 'deployment' and o.name = w.name or o.kind in ('pod', 'replicaset') and not o.deleted)
+		order by o.kind, o.name`, ids).Query(func(rows pgx.Rows) error {
+		var (
+			id      uuid.UUID
+			kind    string
+			deleted bool
+			data    []byte
+		)
+		_, err := pgx.ForEachRow(rows, []any{&id, &kind, &deleted, &data}, func() error {
+			if err := addObject(observations[id], kind, deleted, data); err != nil {
+				return fmt.Errorf("%s of workspace %s: %w", kind, id, err)
+			}
+			return nil
+		})
+		return err //nolint:wrapcheck // send wraps it
+	})
+	queueClocks(&batch, ids, observations)
+	if err := send(ctx, s.tx, &batch, "lock %d workspaces and read their objects", len(ids)); err != nil {
+		return nil, nil, err
+	}
+	return workspaces, observations, nil
+}
+
+func addObject(o *workspace.Observation, kind string, deleted bool, data []byte) error {
+	switch kind {
+	case ingest.KindDeployment:
+		o.Seen = true
+		if deleted {
+			return nil
+		}
+		return json.Unmarshal(data, &o.Deployment) //nolint:wrapcheck // LockWorkspaces wraps it
+	case ingest.KindReplicaSet:
+		var rs events.ObservedReplicaSet
+		err := json.Unmarshal(data, &rs)
+		o.ReplicaSets = append(o.ReplicaSets, rs)
+		return err //nolint:wrapcheck // LockWorkspaces wraps it
+	default:
+		var pod events.ObservedPod
+		err := json.Unmarshal(data, &pod)
+		o.Pods = append(o.Pods, pod)
+		return err //nolint:wrapcheck // LockWorkspaces wraps it
+	}
+}
+
+// queueClocks adds the statement that reads the agents' clocks and configurations. It runs after the lock,
+// so that a later transaction never reads an earlier clock.
+func queueClocks(batch *pgx.Batch, ids []uuid.UUID, out map[uuid.UUID]*workspace.Observation) {
+	type clock struct {
+		ticked     *time.Time
+		settings   agent.Settings
+		workspaces []uuid.UUID
+	}
+	batch.Queue(`
+		select a.ticked_at, a.configuration, array_agg(w.id) from workspaces w join agents a on a.id = w.agent_id
+		where w.id = any($1) group by a.id`, ids).Query(func(rows pgx.Rows) error {
+		clocks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (clock, error) {
+			var c clock
+			err := row.Scan(&c.ticked, &c.settings, &c.workspaces)
+			return c, err //nolint:wrapcheck // wrapped below
+		})
+		if err != nil {
+			return fmt.Errorf("read the clocks of agents: %w", err)
+		}
+		for _, c := range clocks {
+			configuration := c.settings.Configuration()
+			for _, id := range c.workspaces {
+				out[id].Clock = fromNullable(c.ticked).UTC()
+				out[id].Patience, out[id].AgePolicies = configuration.Patience(), configuration.AgePolicies()
+			}
+		}
+		return nil
+	})
+}

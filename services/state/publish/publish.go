@@ -1,0 +1,168 @@
+// Package publish makes the messages that the state service publishes: it renders manifests, encodes
+// events and chooses subjects. It is pure: package postgres stores the messages in the outbox, in the
+// transaction of the change, and the outbox publishes them in order.
+package publish
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
+	"lockstep.internal/services/state/agent"
+	"lockstep.internal/services/state/directory"
+	"lockstep.internal/services/state/orphan"
+	"lockstep.internal/services/state/render"
+	"lockstep.internal/services/state/workspace"
+)
+
+// endedTTL is how long DESIRED keeps the message of a terminated workspace or deleted orphan. A dispatcher
+// that reads it finds nothing to delete.
+const endedTTL = time.Hour
+
+// Encoder makes messages of one cell. Its methods add the trace of the context to each message.
+type Encoder struct {
+	Cell   topology.Cell
+	Render render.Options
+}
+
+// Workspace returns the messages of an update: a new desired revision to DESIRED and DESIRED_LOG, and the
+// public events to WORKSPACES.
+func (e Encoder) Workspace(ctx context.Context, u workspace.Update) ([]*nats.Msg, error) {
+	var messages []*nats.Msg
+	w := u.After
+	terminates := w.ActualState == actualstate.Terminated && u.Before.ActualState != actualstate.Terminated
+	if w.DesiredRevision != u.Before.DesiredRevision {
+		desired, err := e.desired(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		log := &nats.Msg{Subject: e.Cell.DesiredLog(w.AgentID, w.ID.String()), Header: desired.Header, Data: desired.Data}
+		messages = append(messages, desired, log)
+	}
+	if terminates {
+		desired, err := e.Desired(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, desired)
+	}
+	for _, ev := range u.Events {
+		m, err := e.workspaceEvent(ctx, w.ProjectID, w.ID.String(), ev)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, m)
+	}
+	return messages, nil
+}
+
+// Desired returns the message with the desired state of a workspace. It expires if the workspace is
+// terminated, so that DESIRED does not grow forever.
+func (e Encoder) Desired(ctx context.Context, w workspace.Workspace) (*nats.Msg, error) {
+	m, err := e.desired(ctx, w)
+	if err == nil && w.ActualState == actualstate.Terminated {
+		expire(m)
+	}
+	return m, err
+}
+
+func (e Encoder) desired(ctx context.Context, w workspace.Workspace) (*nats.Msg, error) {
+	data, err := render.Desired(w, e.Render)
+	if err != nil {
+		return nil, fmt.Errorf("desired state: %w", err)
+	}
+	id := w.ID.String()
+	return e.message(ctx, e.Cell.Desired(w.AgentID, id), event.Attributes{
+		Type: events.TypeDesiredWorkspace, Subject: id, ID: dispatchID(id, w.DesiredRevision), Time: w.DesiredStateChangedAt,
+	}, data)
+}
+
+// FoundOrphan returns the public event of a new orphan.
+func (e Encoder) FoundOrphan(ctx context.Context, o orphan.Orphan, clusterUID string) (*nats.Msg, error) {
+	return e.workspaceEvent(ctx, 0, o.Label, o.Found(clusterUID))
+}
+
+// Orphan returns the messages of an update: the request to delete to DESIRED, and the public event of the
+// deletion.
+func (e Encoder) Orphan(ctx context.Context, u orphan.Update) ([]*nats.Msg, error) {
+	if !u.Dispatches() && !u.Ends() {
+		return nil, nil
+	}
+	o := u.After
+	desired, err := e.message(ctx, e.Cell.Desired(o.AgentID, o.Label), event.Attributes{
+		Type: events.TypeDesiredWorkspace, Subject: o.Label, ID: dispatchID(o.Label, o.DesiredRevision), Time: u.At,
+	}, render.DeletedOrphan(o))
+	if err != nil || !u.Ends() {
+		return []*nats.Msg{desired}, err
+	}
+	expire(desired)
+	deleted, err := e.workspaceEvent(ctx, 0, o.Label, o.DeletedEvent())
+	return []*nats.Msg{desired, deleted}, err
+}
+
+// Entry returns the message of a directory entry. Every message has a new id: the last one counts.
+func (e Encoder) Entry(ctx context.Context, entry directory.Entry, at time.Time) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.Directory(entry.Kind, entry.Key), event.Attributes{
+		Type: event.TypePrefix + "directory." + entry.Kind + ".v1", Subject: entry.Kind + "/" + entry.Key,
+		ID: uuid.Must(uuid.NewV7()).String(), Time: at,
+	}, entry.Data)
+}
+
+// AgentConfig returns the message that configures an agent.
+func (e Encoder) AgentConfig(ctx context.Context, a agent.Agent, at time.Time) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.ControlConfig(a.ID), event.Attributes{
+		Type: events.TypeAgentConfig, Subject: agentSubject(a.ID),
+		ID: fmt.Sprintf("%s/configuration/%d", agentSubject(a.ID), a.ConfigurationRevision), Time: at,
+	}, a.ConfigEvent())
+}
+
+// ResyncRequest returns the message that requests a full resync from an agent.
+func (e Encoder) ResyncRequest(
+	ctx context.Context, agentID int64, nonce string, cause events.ResyncRequestCause, at time.Time,
+) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.ControlResync(agentID), event.Attributes{
+		Type: events.TypeResyncRequested, Subject: agentSubject(agentID), ID: nonce, Time: at,
+	}, events.ResyncRequested{Nonce: nonce, Cause: cause})
+}
+
+func (e Encoder) workspaceEvent(ctx context.Context, projectID int64, id string, ev workspace.Event) (*nats.Msg, error) {
+	return e.message(ctx, e.Cell.Workspace(projectID, id, ev.Name), event.Attributes{
+		Type: event.TypePrefix + "workspace." + ev.Name + ".v1", Subject: id, ID: ev.ID, Time: ev.Time,
+	}, ev.Data)
+}
+
+func (e Encoder) message(ctx context.Context, subject string, a event.Attributes, data any) (*nats.Msg, error) {
+	a.Source = event.ServiceSource(string(e.Cell), "state")
+	made, err := event.New(a, data)
+	if err != nil {
+		return nil, fmt.Errorf("encode an event for %s: %w", subject, err)
+	}
+	header := nats.Header{}
+	telemetry.Inject(ctx, header)
+	if parent := header[event.TraceParent]; len(parent) > 0 {
+		made.SetExtension(event.TraceParent, parent[0])
+	}
+	m, err := event.Encode(made, subject)
+	if err != nil {
+		return nil, fmt.Errorf("encode an event for %s: %w", subject, err)
+	}
+	return m, nil
+}
+
+func expire(m *nats.Msg) { m.Header[jetstream.MsgTTLHeader] = []string{endedTTL.String()} }
+
+func agentSubject(id int64) string { return fmt.Sprintf("agent/%d", id) }
+
+func dispatchID(workspaceID string, revision int64) string {
+	return workspaceID + "/dispatch/" + strconv.FormatInt(revision, 10)
+}

@@ -1,0 +1,114 @@
+package workspace
+
+import (
+	"math"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
+)
+
+// MaxRevision is the highest desired revision that is accepted. JSON numbers hold it exactly.
+const MaxRevision = math.MaxInt64 >> 10
+
+// Application is the dispatcher's report that it applied a revision completely.
+type Application struct {
+	Revision int64
+	At       time.Time
+	// DeploymentUID and DeploymentGeneration identify the workspace's Deployment after the apply. Old
+	// dispatchers do not report them.
+	DeploymentUID        string
+	DeploymentGeneration int64
+	// Repaired are objects that differed from the revision although it had been applied before.
+	Repaired []events.ObjectReference
+}
+
+// Applied records that the dispatcher applied a revision. Like the other reports of the dispatcher, it
+// changes nothing if a newer revision was reported before. The next Observe computes the actual state.
+func (w Workspace) Applied(a Application) (Workspace, []Event) {
+	if w.outdated(a.Revision) {
+		return w, nil
+	}
+	w.AppliedRevision, w.AppliedAt, w.ApplyError = a.Revision, Timestamp(a.At), nil
+	w.AppliedUID, w.AppliedGeneration = a.DeploymentUID, a.DeploymentGeneration
+	var drifts []Event
+	for _, object := range a.Repaired {
+		message := describe(object) + " was changed or deleted by somebody else; it has been applied again"
+		drifts = append(drifts, w.drifted(object, a.Revision, a.At, message))
+	}
+	w, more := w.catchUp(a.Revision, a.At)
+	return w, append(drifts, more...)
+}
+
+// Superseded records that the cluster has a newer revision than this database, which was restored from
+// an older backup. The next revision is above the cluster's.
+func (w Workspace) Superseded(clusterRevision int64, at time.Time) (Workspace, []Event) {
+	if w.Termination == actualstate.TerminationFinished {
+		return w, nil
+	}
+	return w.catchUp(clusterRevision, at)
+}
+
+// ApplyFailed records that the dispatcher could not apply a revision, or not delete its objects.
+func (w Workspace) ApplyFailed(e actualstate.ApplyError, at time.Time) (Workspace, []Event) {
+	if w.outdated(e.Revision) {
+		return w, nil
+	}
+	w.ApplyError = &e
+	return w.catchUp(e.Revision, at)
+}
+
+// Terminating records that the dispatcher deletes the workspace's objects.
+func (w Workspace) Terminating(revision int64, at time.Time) (Workspace, []Event) {
+	if w.outdated(revision) {
+		return w, nil
+	}
+	w.ApplyError = nil
+	if w.DesiredState == DesiredTerminated && w.Termination == actualstate.TerminationNone {
+		w.Termination = actualstate.TerminationInProgress
+	}
+	return w.catchUp(revision, at)
+}
+
+// Terminated records that all objects of the workspace are gone. A full resync may ask again with a
+// higher revision; the report for that one is recorded too.
+func (w Workspace) Terminated(revision int64, at time.Time) (Workspace, []Event) {
+	finished := w.Termination == actualstate.TerminationFinished
+	if finished && w.AppliedRevision < revision && revision <= w.DesiredRevision {
+		w.AppliedRevision, w.AppliedAt = revision, Timestamp(at)
+		return w, nil
+	}
+	if w.outdated(revision) {
+		return w, nil
+	}
+	w.AppliedRevision, w.AppliedAt, w.ApplyError = revision, Timestamp(at), nil
+	if w.DesiredState == DesiredTerminated {
+		w.Termination = actualstate.TerminationFinished
+	}
+	return w.catchUp(revision, at)
+}
+
+// outdated reports whether a newer revision was reported before, or the termination is finished.
+func (w Workspace) outdated(revision int64) bool {
+	return w.Termination == actualstate.TerminationFinished || revision < w.AppliedRevision ||
+		w.ApplyError != nil && revision < w.ApplyError.Revision
+}
+
+// catchUp makes a revision above one that this database never made. That happens after a restore from an
+// older backup: the dispatcher drops every revision below the one that it has applied.
+func (w Workspace) catchUp(revision int64, at time.Time) (Workspace, []Event) {
+	if revision <= w.DesiredRevision {
+		return w, nil
+	}
+	w.DesiredRevision = revision
+	return w.Redispatch(at)
+}
+
+// describe names an object for people, such as Service ws-7-blog/blog.
+func describe(object events.ObjectReference) string {
+	name := object.Name
+	if object.Namespace != "" {
+		name = object.Namespace + "/" + name
+	}
+	return object.Kind + " " + name
+}

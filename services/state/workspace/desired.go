@@ -1,0 +1,204 @@
+package workspace
+
+import (
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
+)
+
+// DesiredState is the state that the user asks for.
+type DesiredState string
+
+// Desired states. Terminated is permanent. RestartRequested reaches the cluster as stopped and becomes
+// Running when the workspace has stopped.
+const (
+	DesiredRunning          DesiredState = "running"
+	DesiredStopped          DesiredState = "stopped"
+	DesiredTerminated       DesiredState = "terminated"
+	DesiredRestartRequested DesiredState = "restart_requested"
+)
+
+// DesiredStates returns every desired state.
+func DesiredStates() []DesiredState {
+	return []DesiredState{DesiredRunning, DesiredStopped, DesiredTerminated, DesiredRestartRequested}
+}
+
+// Target is the state that the dispatcher brings about.
+func (d DesiredState) Target() events.DesiredTarget {
+	switch d {
+	case DesiredRunning:
+		return events.DesiredTargetRunning
+	case DesiredTerminated:
+		return events.DesiredTargetTerminated
+	case DesiredStopped, DesiredRestartRequested:
+		return events.DesiredTargetStopped
+	default:
+		return events.DesiredTargetStopped
+	}
+}
+
+// Cause explains a change of the desired state.
+type Cause struct {
+	Kind events.DesiredStateCause
+	// UserID of the user who asked; 0 for the system.
+	UserID int64
+	// Message explains the change to the user; empty if a user asked.
+	Message string
+}
+
+// Creation is the input of New.
+type Creation struct {
+	// Name is a DNS-safe slug of at most 40 characters that starts with a letter.
+	Name      string
+	ProjectID int64
+	AgentID   int64
+	UserID    int64
+	Template  string
+	// Spec gets its defaults in New.
+	Spec           Spec
+	IdempotencyKey string
+	// NamespacePrefix defaults to DefaultNamespacePrefix.
+	NamespacePrefix string
+	Now             time.Time
+	// Adopted describes objects that exist already; nil for a workspace from scratch.
+	Adopted *Adopted
+}
+
+// Adopted is what an adopted workspace keeps of the objects in the cluster.
+type Adopted struct {
+	ID           uuid.UUID
+	Namespace    string
+	DesiredState DesiredState
+	// Revision that the objects were applied with; 0 if unknown.
+	Revision int64
+}
+
+// New creates a workspace with desired state running. Fault invalid_argument names every invalid field.
+func New(c Creation) (Workspace, []Event, error) {
+	c.Spec = c.Spec.WithDefaults()
+	var f faults
+	f.name("name", c.Name)
+	c.Spec.check(&f)
+	if err := f.Err("workspace " + strconv.Quote(c.Name)); err != nil {
+		return Workspace{}, nil, err
+	}
+	if c.NamespacePrefix == "" {
+		c.NamespacePrefix = DefaultNamespacePrefix
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Workspace{}, nil, fault.Wrap(err, errcode.Internal, "no random bytes for the id of workspace %q", c.Name)
+	}
+	now := Timestamp(c.Now)
+	w := Workspace{
+		ID: id, Name: c.Name, ProjectID: c.ProjectID, AgentID: c.AgentID, UserID: c.UserID, Template: c.Template,
+		Namespace: c.NamespacePrefix + strconv.FormatInt(c.AgentID, 10) + "-" + c.Name, IdempotencyKey: c.IdempotencyKey,
+		CreatedAt: now, Spec: c.Spec,
+		DesiredState: DesiredRunning, DesiredRevision: 1, DesiredStateChangedAt: now, DesiredStateSince: now,
+		ActualState: actualstate.CreationRequested, ActualStateChangedAt: now, Termination: actualstate.TerminationNone,
+		ReconsiderAt: NextTick(), // the first tick computes the deadlines of the policies
+	}
+	if a := c.Adopted; a != nil {
+		w.ID, w.Namespace, w.DesiredState, w.DesiredRevision = a.ID, a.Namespace, a.DesiredState, a.Revision+1
+	}
+	return w, []Event{w.created(c.Adopted != nil)}, nil
+}
+
+// SetDesired changes the desired state. The same state again is no change. A restart of a stopped
+// workspace is a start. After terminated, any other state gives the fault workspace_terminated.
+func (w Workspace) SetDesired(to DesiredState, userID int64, now time.Time) (Workspace, []Event, error) {
+	if !slices.Contains(DesiredStates(), to) {
+		return w, nil, fault.New(errcode.InvalidArgument, "desired state %q is unknown; give one of %q", to, DesiredStates())
+	}
+	if to == w.DesiredState {
+		return w, nil, nil
+	}
+	if err := w.refuseTerminated(); err != nil {
+		return w, nil, err
+	}
+	if to == DesiredRestartRequested && w.DesiredState == DesiredStopped {
+		to = DesiredRunning
+	}
+	w, event := w.desire(to, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
+	w.ReconsiderAt = NextTick() // the next tick computes the deadlines of the policies
+	return w, []Event{event}, nil
+}
+
+// Update replaces the spec. The same spec again is no change. The volume can grow but not shrink.
+func (w Workspace) Update(spec Spec, userID int64, now time.Time) (Workspace, []Event, error) {
+	if err := w.refuseTerminated(); err != nil {
+		return w, nil, err
+	}
+	spec = spec.WithDefaults()
+	var f faults
+	spec.check(&f)
+	f.noShrinking("volume_size", w.Spec.VolumeSize, spec.VolumeSize)
+	if err := f.Err("workspace " + strconv.Quote(w.Name)); err != nil {
+		return w, nil, err
+	}
+	if reflect.DeepEqual(spec.normal(), w.Spec.normal()) {
+		return w, nil, nil
+	}
+	w.Spec = spec
+	w, event := w.desire(w.DesiredState, Cause{Kind: events.DesiredStateCauseUser, UserID: userID}, now)
+	return w, []Event{event}, nil
+}
+
+// Redispatch sends the same desired state to the cluster again, as a new revision.
+func (w Workspace) Redispatch(now time.Time) (Workspace, []Event) {
+	w, event := w.desire(w.DesiredState, Cause{Kind: events.DesiredStateCauseRedispatch}, now)
+	return w, []Event{event}
+}
+
+// NextTick is a value for ReconsiderAt that is due at the agent's next tick.
+func NextTick() time.Time { return time.Unix(0, 0).UTC() }
+
+// WithDesiredFrom copies everything about the desired state from another version of the workspace. A
+// rebuild uses it: the streams tell the actual state only.
+func (w Workspace) WithDesiredFrom(other Workspace) Workspace {
+	w.Spec, w.DesiredState, w.DesiredRevision = other.Spec, other.DesiredState, other.DesiredRevision
+	w.DesiredStateChangedAt, w.DesiredStateSince = other.DesiredStateChangedAt, other.DesiredStateSince
+	w.ExpiryWarnedOf, w.AgeWarnedOf = other.ExpiryWarnedOf, other.AgeWarnedOf
+	return w
+}
+
+// desire makes a new revision. Every revision after the first is made here.
+func (w Workspace) desire(to DesiredState, cause Cause, now time.Time) (Workspace, Event) {
+	from := w.DesiredState
+	if to != from {
+		w.DesiredState, w.DesiredStateSince, w.ExpiryWarnedOf = to, Timestamp(now), time.Time{}
+		if to == DesiredTerminated {
+			w.ReconsiderAt = NextTick() // the same observations now give another state
+		}
+	}
+	w.DesiredRevision++
+	w.DesiredStateChangedAt = Timestamp(now)
+	return w, w.desiredStateChanged(from, cause)
+}
+
+func (w Workspace) refuseTerminated() error {
+	if w.DesiredState != DesiredTerminated {
+		return nil
+	}
+	return fault.New(errcode.WorkspaceTerminated,
+		"workspace %q was asked to terminate, which is permanent; create another one", w.Name).
+		With("workspace_id", w.ID.String())
+}
+
+// noShrinking refuses a volume smaller than the current one.
+func (f *faults) noShrinking(path, from, to string) {
+	old, errOld := resource.ParseQuantity(from)
+	wanted, errWanted := resource.ParseQuantity(to)
+	if errOld == nil && errWanted == nil && wanted.Cmp(old) < 0 {
+		f.Addf(path, "%q is less than the current %q; a volume cannot shrink", to, from)
+	}
+}

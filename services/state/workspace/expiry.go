@@ -1,0 +1,214 @@
+package workspace
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/state/actualstate"
+)
+
+// AgePolicies stop and terminate workspaces after a time. Times are the agent's; 0 means never.
+type AgePolicies struct {
+	// StopAfterRunning limits how long the desired state stays running.
+	StopAfterRunning time.Duration
+	// TerminateAfterStopped limits how long the desired state stays stopped.
+	TerminateAfterStopped time.Duration
+	// MaxAge limits the age of a workspace.
+	MaxAge time.Duration
+	// Warning is the time between the warning and the expiry. A late warning delays the expiry. It is at
+	// most the length of the policy. 0 means no warning.
+	Warning time.Duration
+}
+
+// Expiry is the time at which a policy changes the desired state.
+type Expiry struct {
+	Policy events.ExpiryPolicy
+	// To is the new desired state.
+	To DesiredState
+	// At is the deadline by the agent's clock.
+	At time.Time
+}
+
+// Expiry returns the next expiry if nothing else happens; false if there is none.
+func (w Workspace) Expiry(p AgePolicies) (Expiry, bool) {
+	var next Expiry
+	for _, d := range w.deadlines(p) {
+		if next.At.IsZero() || d.before(next) {
+			next = d.Expiry
+		}
+	}
+	return next, !next.At.IsZero()
+}
+
+// before orders two expiries. Of two at the same time, termination is first.
+func (e Expiry) before(other Expiry) bool {
+	return e.At.Before(other.At) || e.At.Equal(other.At) && e.To == DesiredTerminated
+}
+
+// Expire enforces the age policies after Observe: it changes the desired state at the deadline, warns
+// before it, and sets ReconsiderAt. Before the agent's first tick nothing expires.
+func (w Workspace) Expire(p AgePolicies, clock time.Time) (Workspace, []Event) {
+	if w.DesiredState == DesiredTerminated || w.ActualState == actualstate.Terminated {
+		return w, nil
+	}
+	var changes []Event
+	if d, due := w.due(p, clock); due {
+		var event Event
+		w, event = w.desire(d.To, Cause{Kind: events.DesiredStateCause(d.Policy), Message: d.endMessage(w.Name)}, clock)
+		changes = append(changes, event)
+	}
+	w, warnings := w.warn(p, clock)
+	for _, d := range w.deadlines(p) {
+		w.ReconsiderAt = earliest(w.ReconsiderAt, Timestamp(d.actAt()))
+	}
+	return w, append(changes, warnings...)
+}
+
+// basis is what a policy counts from. There is one warning for each.
+type basis int
+
+const (
+	desiredState basis = iota
+	age
+)
+
+// warnedOf returns the field that stores the deadline of the last warning.
+func (w *Workspace) warnedOf(b basis) *time.Time {
+	if b == age {
+		return &w.AgeWarnedOf
+	}
+	return &w.ExpiryWarnedOf
+}
+
+// deadline is an expiry with its warning.
+type deadline struct {
+	Expiry
+
+	basis basis
+	// length of the policy.
+	length time.Duration
+	// warning is the time between the warning and the expiry; 0 for no warning.
+	warning time.Duration
+	// warned reports whether the user was warned of this deadline.
+	warned bool
+}
+
+// deadlines returns the deadline of the desired state and the one of the age, where policies set them.
+func (w Workspace) deadlines(p AgePolicies) []deadline {
+	all := make([]deadline, 0, 2)
+	add := func(b basis, policy events.ExpiryPolicy, to DesiredState, since time.Time, length time.Duration) {
+		if length <= 0 {
+			return
+		}
+		expiry := Expiry{Policy: policy, To: to, At: since.Add(length)}
+		d := deadline{Expiry: expiry, basis: b, length: length, warning: min(p.Warning, length)}
+		if last := *w.warnedOf(b); !last.Before(d.At) {
+			d.At, d.warned = last, true
+		}
+		all = append(all, d)
+	}
+	switch w.DesiredState {
+	case DesiredRunning, DesiredRestartRequested:
+		add(desiredState, events.ExpiryPolicyStopAfterRunning, DesiredStopped, w.DesiredStateSince, p.StopAfterRunning)
+	case DesiredStopped:
+		add(desiredState, events.ExpiryPolicyTerminateAfterStopped, DesiredTerminated, w.DesiredStateSince, p.TerminateAfterStopped)
+	case DesiredTerminated:
+		return nil
+	}
+	add(age, events.ExpiryPolicyMaxAge, DesiredTerminated, w.CreatedAt, p.MaxAge)
+	return all
+}
+
+// actAt is the time of the next action: the warning or the expiry.
+func (d deadline) actAt() time.Time {
+	if d.warned || d.warning == 0 {
+		return d.At
+	}
+	return d.At.Add(-d.warning)
+}
+
+// warn warns once of each deadline that is near. It clears a warning without a deadline, after a change
+// of the configuration, so that a later deadline is warned of again.
+func (w Workspace) warn(p AgePolicies, clock time.Time) (Workspace, []Event) {
+	var warnings []Event
+	valid := map[basis]bool{}
+	for _, d := range w.deadlines(p) {
+		if !d.warned && d.warning > 0 && !clock.IsZero() && !clock.Before(d.actAt()) {
+			if least := clock.Add(d.warning); d.At.Before(least) {
+				d.At = least
+			}
+			d.At = d.At.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond)
+			d.warned, *w.warnedOf(d.basis) = true, d.At
+			warnings = append(warnings, w.expiryWarning(d.Expiry, clock, d.warningMessage(w.Name)))
+		}
+		valid[d.basis] = d.warned
+	}
+	for _, b := range []basis{desiredState, age} {
+		if !valid[b] {
+			*w.warnedOf(b) = time.Time{}
+		}
+	}
+	return w, warnings
+}
+
+// due returns the deadline that has passed. Termination goes before a stop.
+func (w Workspace) due(p AgePolicies, clock time.Time) (deadline, bool) {
+	var found deadline
+	for _, d := range w.deadlines(p) {
+		passed := (d.warned || d.warning == 0) && !clock.IsZero() && !clock.Before(d.At)
+		if passed && (found.At.IsZero() || d.To == DesiredTerminated) {
+			found = d
+		}
+	}
+	return found, !found.At.IsZero()
+}
+
+// warningMessage tells the user what happens at the deadline and how to avoid it.
+func (d deadline) warningMessage(name string) string {
+	at, length := d.At.Format(time.RFC3339), shortDuration(d.length)
+	switch d.Policy {
+	case events.ExpiryPolicyStopAfterRunning:
+		return fmt.Sprintf("workspace %s will be stopped at %s: its agent lets workspaces run for %s; "+
+			"restart it to run it longer", name, at, length)
+	case events.ExpiryPolicyTerminateAfterStopped:
+		return fmt.Sprintf("workspace %s and its volume will be deleted at %s: its agent keeps stopped workspaces for %s; "+
+			"start it to keep it", name, at, length)
+	default:
+		return fmt.Sprintf("workspace %s and its volume will be deleted at %s: its agent keeps workspaces for %s; "+
+			"save what you need elsewhere", name, at, length)
+	}
+}
+
+// endMessage tells the user what happened at the deadline.
+func (d deadline) endMessage(name string) string {
+	length := shortDuration(d.length)
+	switch d.Policy {
+	case events.ExpiryPolicyStopAfterRunning:
+		return fmt.Sprintf("workspace %s is stopped: it ran for %s, the limit of its agent; start it to continue", name, length)
+	case events.ExpiryPolicyTerminateAfterStopped:
+		return fmt.Sprintf("workspace %s is terminated: it was stopped for %s, the limit of its agent", name, length)
+	default:
+		return fmt.Sprintf("workspace %s is terminated: it is %s old, the limit of its agent", name, length)
+	}
+}
+
+// shortDuration omits zero units: 8h instead of 8h0m0s.
+func shortDuration(d time.Duration) string {
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
+
+// earliest returns the earlier of two times. Zero means never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

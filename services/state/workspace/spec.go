@@ -1,0 +1,82 @@
+package workspace
+
+// Spec describes the container of a workspace. Its JSON is stored.
+type Spec struct {
+	// Image of the container, such as registry.example/ide:9. Required.
+	Image string `json:"image"`
+	// Ports that the workspace serves.
+	Ports []Port `json:"ports,omitempty"`
+	// Env holds plain environment variables.
+	Env map[string]string `json:"env,omitempty"`
+	// CPU is a Kubernetes quantity. Defaults to 500m.
+	CPU string `json:"cpu,omitempty"`
+	// Memory is a Kubernetes quantity. Defaults to 1Gi.
+	Memory string `json:"memory,omitempty"`
+	// VolumeSize is the Kubernetes quantity of the volume at /workspace. Defaults to 10Gi.
+	VolumeSize string `json:"volume_size,omitempty"`
+	// Command replaces the image's entrypoint if it is not empty.
+	Command []string `json:"command,omitempty"`
+	// Args replace the image's arguments if they are not empty.
+	Args []string `json:"args,omitempty"`
+	// SecretEnv names the secret variables. Their values are stored sealed.
+	SecretEnv []string `json:"secret_env,omitempty"`
+	// SecretFiles are the paths of secret files below /run/secrets/workspace.
+	SecretFiles []string `json:"secret_files,omitempty"`
+	// SecretEnvDigest is the keyed digest of the secret variables. Required with SecretEnv.
+	SecretEnvDigest string `json:"secret_env_digest,omitempty"`
+	// SecretFilesDigest is the keyed digest of the secret files. Required with SecretFiles.
+	SecretFilesDigest string `json:"secret_files_digest,omitempty"`
+}
+
+// Port is a port that a workspace serves.
+type Port struct {
+	// Name is a DNS label of at most 15 characters with a letter, unique in the spec.
+	Name string `json:"name"`
+	// Number from 1 to 65535, unique in the spec.
+	Number int32 `json:"number"`
+}
+
+// Defaults of a spec.
+const (
+	DefaultCPU        = "500m"
+	DefaultMemory     = "1Gi"
+	DefaultVolumeSize = "10Gi"
+)
+
+// WithDefaults fills the empty quantities.
+func (s Spec) WithDefaults() Spec {
+	if s.CPU == "" {
+		s.CPU = DefaultCPU
+	}
+	if s.Memory == "" {
+		s.Memory = DefaultMemory
+	}
+	if s.VolumeSize == "" {
+		s.VolumeSize = DefaultVolumeSize
+	}
+	return s
+}
+
+// Validate returns the fault invalid_argument with every invalid field, such as "ports[0].name"; nil if
+// all are valid. Call it on a spec with defaults. It ignores the digests, which users do not set.
+func (s Spec) Validate() error {
+	var f faults
+	s.check(&f)
+	return f.Err("the spec")
+}
+
+// normal replaces empty lists by nil, so that reflect.DeepEqual compares specs.
+func (s Spec) normal() Spec {
+	if len(s.Ports) == 0 {
+		s.Ports = nil
+	}
+	if len(s.Env) == 0 {
+		s.Env = nil
+	}
+	for _, list := range []*[]string{&s.Command, &s.Args, &s.SecretEnv, &s.SecretFiles} {
+		if len(*list) == 0 {
+			*list = nil
+		}
+	}
+	return s
+}

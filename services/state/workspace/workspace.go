@@ -1,0 +1,104 @@
+package workspace
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"lockstep.internal/services/state/actualstate"
+)
+
+// DefaultNamespacePrefix starts the namespace of every workspace. Dispatchers refuse other namespaces.
+const DefaultNamespacePrefix = "ws-"
+
+// Labels and annotations of the objects that Lockstep applies.
+const (
+	// LabelAgent holds the agent id. Every object has it.
+	LabelAgent = "lockstep.dev/agent"
+	// LabelWorkspace holds the workspace id. Every object has it.
+	LabelWorkspace = "lockstep.dev/workspace"
+	// LabelWorkspaceName holds the name of the workspace and of its Deployment. Every object has it.
+	LabelWorkspaceName = "lockstep.dev/workspace-name"
+	// AnnotationDesiredRevision holds the desired revision that the Deployment was applied with.
+	AnnotationDesiredRevision = "lockstep.dev/desired-revision"
+)
+
+// Workspace is a development environment on a Kubernetes cluster. Every field is stored.
+type Workspace struct {
+	// Static after creation.
+
+	ID        uuid.UUID
+	Name      string
+	ProjectID int64
+	AgentID   int64
+	UserID    int64
+	Template  string
+	Namespace string
+	// IdempotencyKey of the request that created the workspace. Empty without one.
+	IdempotencyKey string
+	CreatedAt      time.Time
+
+	// The desired state: users and policies change it.
+
+	Spec         Spec
+	DesiredState DesiredState
+	// DesiredRevision grows with every change that the cluster must apply.
+	DesiredRevision       int64
+	DesiredStateChangedAt time.Time
+	// DesiredStateSince is the last change of DesiredState itself. Policies count from here.
+	DesiredStateSince time.Time
+	// ExpiryWarnedOf is the deadline in the last warning about DesiredState; zero without a warning.
+	ExpiryWarnedOf time.Time
+	// AgeWarnedOf is the deadline in the last warning about the workspace's age; zero without a warning.
+	AgeWarnedOf time.Time
+
+	// The actual state: reports of the cluster change it.
+
+	ActualState actualstate.State
+	// ActualStateRevision counts the changes of ActualState and Reason.
+	ActualStateRevision  int64
+	ActualStateChangedAt time.Time
+	// Reason is for machines, Message for the user. Failed and error always have both.
+	Reason, Message string
+	// AppliedRevision is the last revision that the dispatcher applied completely, at AppliedAt.
+	AppliedRevision int64
+	AppliedAt       time.Time
+	// AppliedUID and AppliedGeneration identify the Deployment after the last apply. A higher
+	// generation means that somebody else changed it.
+	AppliedUID        string
+	AppliedGeneration int64
+	// ApplyError is the error of the last apply; nil if it succeeded.
+	ApplyError  *actualstate.ApplyError
+	Termination actualstate.Termination
+	// ReconsiderAt is the deadline, by the agent's clock, at which the state is recomputed without a
+	// new event. Zero for never.
+	ReconsiderAt time.Time
+}
+
+// SecretEnvName is the name of the Secret with the secret variables. Its keys are the variable names.
+func (w Workspace) SecretEnvName() string { return w.Name + "-env" }
+
+// SecretFilesName is the name of the Secret with the secret files. SecretFileKey makes its keys.
+func (w Workspace) SecretFilesName() string { return w.Name + "-files" }
+
+// SecretFileKey turns the path of a secret file into a key of the Secret. Keys allow fewer characters
+// than paths, so a hash of the path keeps keys unique.
+func SecretFileKey(path string) string {
+	const readable = 100
+	sum := sha256.Sum256([]byte(path))
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
+			return r
+		default:
+			return '_'
+		}
+	}, path)
+	return hex.EncodeToString(sum[:8]) + "-" + name[max(0, len(name)-readable):]
+}
+
+// Timestamp truncates a time to the precision of every stored and published time: milliseconds, in UTC.
+func Timestamp(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
