@@ -19,8 +19,8 @@ import (
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/dispatcher"
 	"lockstep.internal/services/dispatcher/desired"
-	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/services/state/render"
+	"lockstep.internal/services/state/workspace"
 	"lockstep.internal/tools/testkit/lab"
 )
 
