@@ -12,8 +12,8 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Interceptor lets in calls with an access token, and none other. Put it after the interceptor of
-// package fault. A handler finds who calls by [CallerFrom].
+// Interceptor accepts requests with an access token and rejects others. Install it inside the
+// interceptor of package fault. A handler gets the caller by [CallerFrom].
 func (v *Verifier) Interceptor() connect.Interceptor { return interceptor{v} }
 
 type interceptor struct{ *Verifier }
@@ -71,13 +71,16 @@ func (v *Verifier) authenticate(header http.Header) (Caller, error) {
 	}
 	scheme, token, found := strings.Cut(header.Get("Authorization"), " ")
 	if !found || !strings.EqualFold(scheme, "bearer") {
-		return Caller{}, fault.New(errcode.Unauthenticated, "no access token was sent: get one at the service state, and send the header Authorization: Bearer <token>")
+		return Caller{}, fault.New(
+			errcode.Unauthenticated,
+			"no access token was sent: get one at the service state, and send the header Authorization: Bearer <token>",
+		)
 	}
 	return v.Verify(token)
 }
 
-// bounded is a context that ends, with a fault as its cause, when the caller loses what it was let
-// in as, or has been there for too long.
+// bounded returns a context that ends, with a fault as its cause, when the caller loses access or
+// after StreamLifetime.
 func (v *Verifier) bounded(ctx context.Context, caller Caller) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})

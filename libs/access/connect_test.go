@@ -32,16 +32,30 @@ func serve(t *testing.T, b *fixture) *httptest.Server {
 		return wrapperspb.Int64(caller.UserID)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/x/who", connect.NewUnaryHandler("/x/who", func(ctx context.Context, _ *connect.Request[emptypb.Empty]) (*connect.Response[wrapperspb.Int64Value], error) {
-		return connect.NewResponse(who(ctx)), nil
-	}, options))
-	mux.Handle("/x/watch", connect.NewServerStreamHandler("/x/watch", func(ctx context.Context, _ *connect.Request[emptypb.Empty], s *connect.ServerStream[wrapperspb.Int64Value]) error {
-		if err := s.Send(who(ctx)); err != nil {
-			return err
-		}
-		<-ctx.Done()
-		return ctx.Err()
-	}, options))
+	mux.Handle(
+		"/x/who",
+		connect.NewUnaryHandler(
+			"/x/who",
+			func(ctx context.Context, _ *connect.Request[emptypb.Empty]) (*connect.Response[wrapperspb.Int64Value], error) {
+				return connect.NewResponse(who(ctx)), nil
+			},
+			options,
+		),
+	)
+	mux.Handle(
+		"/x/watch",
+		connect.NewServerStreamHandler(
+			"/x/watch",
+			func(ctx context.Context, _ *connect.Request[emptypb.Empty], s *connect.ServerStream[wrapperspb.Int64Value]) error {
+				if err := s.Send(who(ctx)); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			},
+			options,
+		),
+	)
 	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
 		fault.WriteHTTP(w, r, slog.New(slog.DiscardHandler), err)
 	}
@@ -140,7 +154,9 @@ func watch(t *testing.T, b *fixture, server *httptest.Server) *connect.ServerStr
 	t.Cleanup(cancel)
 	client := connect.NewClient[emptypb.Empty, wrapperspb.Int64Value](server.Client(), server.URL+"/x/watch",
 		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
-	answers, err := client.CallServerStream(ctx, request("Bearer "+b.sign(t, func(g *access.Grant) { g.UserID, g.Admin = 6, true })))
+	answers, err := client.CallServerStream(
+		ctx, request("Bearer "+b.sign(t, func(g *access.Grant) { g.UserID, g.Admin = 6, true })),
+	)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = answers.Close() })
 	require.True(t, answers.Receive(), "%v", answers.Err())
@@ -168,7 +184,9 @@ func (roles) Agents(int64, directory.Role) []int64 { return []int64{1, 2} }
 
 func TestRequireAgentRole(t *testing.T) {
 	t.Parallel()
-	five, admin := access.WithCaller(t.Context(), access.Caller{UserID: 5}), access.WithCaller(t.Context(), access.Caller{UserID: 6, Admin: true})
+	five, admin := access.WithCaller(t.Context(), access.Caller{UserID: 5}), access.WithCaller(
+		t.Context(), access.Caller{UserID: 6, Admin: true},
+	)
 	for name, c := range map[string]struct {
 		ctx   context.Context
 		agent int64

@@ -1,21 +1,19 @@
-// Package access is how a service knows who calls it, without asking anybody: by access tokens.
+// Package access identifies the caller of a request by an access token, without calling another
+// service.
 //
-// State makes one for the owner of a personal access token ([Sign]): a JWT signed with Ed25519 that
-// names its issuer, the services that may accept it, the user, and whether the user is an
-// administrator. It lives for five minutes. A service accepts it ([Verifier]) when the signature is
-// by a key that is on the stream DIRECTORY, for which it keeps its own copy (package directory),
-// and the user is there, neither deleted nor blocked. An administrator is one who was so when the
-// token was made and is so now.
+// State signs a token for the owner of a personal access token ([Sign]): an Ed25519 JWT with the
+// issuer, the services that may accept it, the user, and whether the user is an administrator. It
+// is valid for five minutes. A [Verifier] accepts it when a key of the directory has signed it and
+// the user is neither deleted nor blocked. An administrator must be one in the token and in the
+// directory.
 //
-// [Verifier.Interceptor] is for Connect and gRPC, [Verifier.Handler] for plain HTTP. A stream of
-// answers lives longer than the token that began it: it is cut at once when the user is blocked or
-// deleted, and after an hour in any case, with the code unavailable, so that its client begins it
-// again with a token of then.
+// [Verifier.Interceptor] is for Connect and gRPC, [Verifier.Handler] for plain HTTP. A stream may
+// outlive its token. It ends when the user is blocked or deleted, and after an hour, with the code
+// unavailable, so that the client reconnects with a new token.
 //
-// Errors are faults: unauthenticated for a token that is missing, malformed, forged, over, or meant
-// for somebody else; permission_denied for a user who is blocked; unavailable while the directory
-// has not been read. They say what is wrong and never quote the token.
+// Errors are faults: unauthenticated for a missing, malformed, forged, expired or foreign token;
+// permission_denied for a blocked user; unavailable before the directory is ready. They never quote
+// the token.
 //
-// Nothing here compares a secret: a signature is verified with a public key, which is found by its
-// public id.
+// No secret is compared: a signature is verified with a public key, found by its public id.
 package access

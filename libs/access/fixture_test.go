@@ -77,9 +77,12 @@ func newFixture(t testing.TB, adjust ...func(*access.Config)) *fixture {
 	require.NoError(t, err)
 	b := &fixture{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), private: private}
 	b.book = &book{
-		ready: true, changed: make(chan struct{}),
-		users: map[int64]directory.User{5: {ID: 5}, 6: {ID: 6, Admin: true}, 7: {ID: 7, Blocked: true}},
-		keys:  map[string]directory.Key{"k": {ID: "k", Public: public, NotBefore: b.now.Add(-time.Hour), NotAfter: b.now.Add(time.Hour)}},
+		ready:   true,
+		changed: make(chan struct{}),
+		users:   map[int64]directory.User{5: {ID: 5}, 6: {ID: 6, Admin: true}, 7: {ID: 7, Blocked: true}},
+		keys: map[string]directory.Key{
+			"k": {ID: "k", Public: public, NotBefore: b.now.Add(-time.Hour), NotAfter: b.now.Add(time.Hour)},
+		},
 	}
 	cfg := access.Config{Directory: b.book, Cell: cell, Audience: audience, Now: func() time.Time { return b.now }}
 	for _, f := range adjust {
@@ -92,7 +95,10 @@ func newFixture(t testing.TB, adjust ...func(*access.Config)) *fixture {
 
 // grant is what state makes for user 5 at this moment.
 func (b *fixture) grant() access.Grant {
-	return access.Grant{Issuer: access.Issuer(cell), Audience: []string{audience}, UserID: 5, IssuedAt: b.now, ExpiresAt: b.now.Add(access.TokenLifetime)}
+	return access.Grant{
+		Issuer: access.Issuer(cell), Audience: []string{audience}, UserID: 5, IssuedAt: b.now,
+		ExpiresAt: b.now.Add(access.TokenLifetime),
+	}
 }
 
 func (b *fixture) sign(t testing.TB, change ...func(*access.Grant)) string {

@@ -13,17 +13,16 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// TokenLifetime of an access token.
+// TokenLifetime is the validity of an access token.
 const TokenLifetime = 5 * time.Minute
 
-// mediaType tells access tokens from other JWTs that somebody may sign with the same key one day
-// (RFC 9068).
+// mediaType separates access tokens from other JWTs signed with the same key (RFC 9068).
 const mediaType = "at+jwt"
 
-// Issuer is who makes the access tokens of a cell.
+// Issuer returns the issuer of a cell's access tokens.
 func Issuer(cell topology.Cell) string { return topology.Root + "/" + string(cell) + "/state" }
 
-// Grant is what an access token says.
+// Grant is the content of an access token.
 type Grant struct {
 	// Issuer, see [Issuer].
 	Issuer string
@@ -47,7 +46,7 @@ type claims struct {
 // ErrInvalidGrant is wrapped by what [Sign] returns for a grant that no verifier would accept.
 var ErrInvalidGrant = errors.New("invalid grant")
 
-// Sign makes the token.
+// Sign returns the signed token.
 func Sign(key ed25519.PrivateKey, keyID string, g Grant) (string, error) {
 	if g.Issuer == "" || len(g.Audience) == 0 || g.UserID <= 0 || keyID == "" || !g.ExpiresAt.After(g.IssuedAt) {
 		return "", fmt.Errorf("%w: issuer, audience, user, key id and a lifetime are required", ErrInvalidGrant)

@@ -77,7 +77,9 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	if cfg.Skew < 0 || cfg.Skew > maxSkew || cfg.StreamLifetime < 0 {
-		return nil, fmt.Errorf("%w: skew %s is not between 0 and %s, or a stream's lifetime is negative", ErrInvalidConfig, cfg.Skew, maxSkew)
+		return nil, fmt.Errorf(
+			"%w: skew %s is not between 0 and %s, or a stream's lifetime is negative", ErrInvalidConfig, cfg.Skew, maxSkew,
+		)
 	}
 	if cfg.Skew == 0 {
 		cfg.Skew = defaultSkew
@@ -89,8 +91,16 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		cfg.Now = time.Now
 	}
 	return &Verifier{cfg: cfg, parser: jwt.NewParser(
-		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithIssuer(Issuer(cfg.Cell)), jwt.WithAudience(cfg.Audience),
-		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(cfg.Skew), jwt.WithTimeFunc(cfg.Now), jwt.WithStrictDecoding(),
+		jwt.WithValidMethods(
+			[]string{jwt.SigningMethodEdDSA.Alg()},
+		),
+		jwt.WithIssuer(Issuer(cfg.Cell)),
+		jwt.WithAudience(cfg.Audience),
+		jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(cfg.Skew),
+		jwt.WithTimeFunc(cfg.Now),
+		jwt.WithStrictDecoding(),
 	)}, nil
 }
 
@@ -100,14 +110,17 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 		return Caller{}, fault.New(errcode.Unavailable, "this service has not read the directory of users yet: try again")
 	}
 	if strings.HasPrefix(token, personal) {
-		return Caller{}, fault.New(errcode.Unauthenticated, "this is a personal access token: exchange it at the service state for an access token, and send that")
+		return Caller{}, fault.New(
+			errcode.Unauthenticated,
+			"this is a personal access token: exchange it at the service state for an access token, and send that",
+		)
 	}
 	if len(token) > maxToken {
 		return Caller{}, fault.New(errcode.Unauthenticated, "the access token is longer than %d bytes", maxToken)
 	}
-	var said claims
+	var claimed claims
 	var key directory.Key
-	_, err := v.parser.ParseWithClaims(token, &said, func(t *jwt.Token) (any, error) {
+	_, err := v.parser.ParseWithClaims(token, &claimed, func(t *jwt.Token) (any, error) {
 		var err error
 		key, err = v.key(t)
 		return key.Public, err
@@ -115,18 +128,18 @@ func (v *Verifier) Verify(token string) (Caller, error) {
 	if err != nil {
 		return Caller{}, v.explain(err)
 	}
-	if err := v.withinKey(said, key); err != nil {
+	if err := v.withinKey(claimed, key); err != nil {
 		return Caller{}, err
 	}
-	id, err := strconv.ParseInt(said.Subject, 10, 64)
+	id, err := strconv.ParseInt(claimed.Subject, 10, 64)
 	if err != nil || id <= 0 {
 		return Caller{}, fault.New(errcode.Unauthenticated, "the access token names no user")
 	}
-	caller, err := v.caller(id, said.Admin)
+	caller, err := v.caller(id, claimed.Admin)
 	if err != nil {
 		return Caller{}, err
 	}
-	caller.ExpiresAt = said.ExpiresAt.Time
+	caller.ExpiresAt = claimed.ExpiresAt.Time
 	return caller, nil
 }
 
@@ -154,11 +167,12 @@ func (v *Verifier) key(t *jwt.Token) (directory.Key, error) {
 
 // withinKey checks that the token lived when its key did: one that was stolen after its time signs
 // nothing that counts.
-func (v *Verifier) withinKey(said claims, key directory.Key) error {
-	if said.IssuedAt == nil || said.IssuedAt.Before(key.NotBefore.Add(-v.cfg.Skew)) || said.ExpiresAt.After(key.NotAfter.Add(v.cfg.Skew)) {
+func (v *Verifier) withinKey(claimed claims, key directory.Key) error {
+	if claimed.IssuedAt == nil || claimed.IssuedAt.Before(key.NotBefore.Add(-v.cfg.Skew)) ||
+		claimed.ExpiresAt.After(key.NotAfter.Add(v.cfg.Skew)) {
 		return fault.New(errcode.Unauthenticated, "the access token is not of the time of its key: get a new one")
 	}
-	if said.ExpiresAt.Sub(said.IssuedAt.Time) > TokenLifetime+v.cfg.Skew {
+	if claimed.ExpiresAt.Sub(claimed.IssuedAt.Time) > TokenLifetime+v.cfg.Skew {
 		return fault.New(errcode.Unauthenticated, "the access token lives for longer than %s: get a new one", TokenLifetime)
 	}
 	return nil
@@ -169,7 +183,9 @@ func (v *Verifier) caller(id int64, admin bool) (Caller, error) {
 	user, known := v.cfg.Directory.User(id)
 	switch {
 	case !known:
-		return Caller{}, fault.New(errcode.Unauthenticated, "user %d of the access token does not exist, or is too new to be known here", id)
+		return Caller{}, fault.New(
+			errcode.Unauthenticated, "user %d of the access token does not exist, or is too new to be known here", id,
+		)
 	case user.Blocked:
 		return Caller{}, fault.New(errcode.PermissionDenied, "user %d is blocked: ask an administrator", id)
 	default:
@@ -181,7 +197,7 @@ func (v *Verifier) caller(id int64, admin bool) (Caller, error) {
 func (v *Verifier) explain(err error) error {
 	for _, reason := range []struct {
 		err  error
-		says string
+		text string
 	}{
 		{errWrongType, errWrongType.Error()},
 		{errUnknownKey, errUnknownKey.Error()},
@@ -195,7 +211,7 @@ func (v *Verifier) explain(err error) error {
 		{jwt.ErrTokenSignatureInvalid, "its signature is wrong"},
 	} {
 		if errors.Is(err, reason.err) {
-			return fault.New(errcode.Unauthenticated, "the access token is refused: %s", reason.says)
+			return fault.New(errcode.Unauthenticated, "the access token is refused: %s", reason.text)
 		}
 	}
 	return fault.New(errcode.Unauthenticated, "the access token is refused")

@@ -84,7 +84,10 @@ func TestOtherTokensAreRejectedWithTheReason(t *testing.T) {
 		return h
 	}
 	claims := func(more map[string]any) map[string]any {
-		c := map[string]any{"iss": access.Issuer(cell), "aud": []string{audience}, "sub": "5", "iat": b.now.Unix(), "exp": b.now.Add(access.TokenLifetime).Unix()}
+		c := map[string]any{
+			"iss": access.Issuer(cell), "aud": []string{audience}, "sub": "5", "iat": b.now.Unix(),
+			"exp": b.now.Add(access.TokenLifetime).Unix(),
+		}
 		for k, v := range more {
 			c[k] = v
 			if v == nil {

@@ -47,7 +47,6 @@ type Reader struct {
 	// Consumer of the stream CONTROL that belongs to this program and agent.
 	Consumer string
 	Logger   *slog.Logger
-	Handler  Handler
 	// SkipResyncsBefore makes the reader skip resync requests stored before this local time. Zero
 	// skips none.
 	SkipResyncsBefore time.Time
@@ -57,8 +56,8 @@ type Reader struct {
 }
 
 // NewReader returns a reader for one call of Run.
-func NewReader(conn *nats.Conn, consumer string, logger *slog.Logger, handler Handler) *Reader {
-	return &Reader{Conn: conn, Consumer: consumer, Logger: logger, Handler: handler, caughtUp: make(chan struct{})}
+func NewReader(conn *nats.Conn, consumer string, logger *slog.Logger) *Reader {
+	return &Reader{Conn: conn, Consumer: consumer, Logger: logger, caughtUp: make(chan struct{})}
 }
 
 // CaughtUp is closed when the reader has passed on every message that was stored before Run.
@@ -66,7 +65,7 @@ func (r *Reader) CaughtUp() <-chan struct{} { return r.caughtUp }
 
 // Run reads from the first message until ctx ends. It returns an error only when the owner closed
 // the connection.
-func (r *Reader) Run(ctx context.Context) error {
+func (r *Reader) Run(ctx context.Context, handler Handler) error {
 	js, err := jetstream.New(r.Conn)
 	if err != nil {
 		return fmt.Errorf("read the control channel: %w", err)
@@ -92,7 +91,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	defer acknowledgements.Wait()
 	messages := natsauth.PullReader{
 		Conn: r.Conn, Stream: topology.StreamControl, Consumer: r.Consumer, Logger: r.Logger,
-		Handle: func(message jetstream.Msg) { r.handle(ctx, message, skipBefore, &acknowledgements) },
+		Handle: func(message jetstream.Msg) { r.handle(ctx, handler, message, skipBefore, &acknowledgements) },
 	}
 	return messages.Run(ctx) //nolint:wrapcheck // names the stream
 }
@@ -120,12 +119,12 @@ func (r *Reader) reset(ctx context.Context, js jetstream.JetStream) (time.Time, 
 func (r *Reader) setCaughtUp() { r.once.Do(func() { close(r.caughtUp) }) }
 
 func (r *Reader) handle(
-	ctx context.Context, message jetstream.Msg, skipBefore time.Time, acknowledgements *sync.WaitGroup,
+	ctx context.Context, handler Handler, message jetstream.Msg, skipBefore time.Time, acknowledgements *sync.WaitGroup,
 ) {
 	if ctx.Err() != nil {
 		return // the next leader reads it
 	}
-	effect, err := r.dispatch(ctx, message, skipBefore)
+	effect, err := dispatch(ctx, handler, message, skipBefore)
 	if err != nil {
 		r.Logger.ErrorContext(ctx, "dropped an invalid control message",
 			slog.String(logkey.Subject, message.Subject()), logkey.Error(err))
@@ -140,8 +139,8 @@ func (r *Reader) handle(
 	}
 }
 
-func (r *Reader) dispatch(
-	ctx context.Context, message jetstream.Msg, skipBefore time.Time,
+func dispatch(
+	ctx context.Context, handler Handler, message jetstream.Msg, skipBefore time.Time,
 ) (effect <-chan struct{}, err error) {
 	metadata, err := message.Metadata()
 	if err != nil {
@@ -157,7 +156,7 @@ func (r *Reader) dispatch(
 		if err != nil {
 			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
 		}
-		return r.Handler.Configure(ctx, cfg), nil
+		return handler.Configure(ctx, cfg), nil
 	case events.TypeResyncRequested:
 		request, err := events.Decode[events.ResyncRequested](e.Data())
 		if err != nil {
@@ -166,7 +165,7 @@ func (r *Reader) dispatch(
 		if metadata.Timestamp.Before(skipBefore) {
 			return nil, nil
 		}
-		return r.Handler.Resync(ctx, request), nil
+		return handler.Resync(ctx, request), nil
 	default:
 		return nil, nil // an event type of a newer control plane
 	}

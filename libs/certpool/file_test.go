@@ -35,11 +35,11 @@ func TestLoadRejectsFilesWithoutCertificates(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, file := range []string{key, empty} {
 		_, err := certpool.Load(file)
-		require.EqualError(t, err, file+" holds no certificate")
+		require.EqualError(t, err, file+" contains no certificate")
 		_, err = certpool.ReadPEM(file)
-		require.EqualError(t, err, file+" holds no certificate")
+		require.EqualError(t, err, file+" contains no certificate")
 	}
 	_, err := certpool.Load("/does/not/exist")
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.ErrorContains(t, err, "cannot read the authorities: ")
+	require.ErrorContains(t, err, "read CA certificates: ")
 }

@@ -28,7 +28,10 @@ func benchKey(i int) string { return fmt.Sprintf("lockstep.local.fact.%d", i%ben
 
 func createRows(b *testing.B, db *fixture) {
 	b.Helper()
-	_, err := db.pool.Exec(b.Context(), `CREATE TABLE rows (key text COLLATE "C" PRIMARY KEY, data bytea NOT NULL, changes int NOT NULL DEFAULT 0)`)
+	_, err := db.pool.Exec(
+		b.Context(),
+		`CREATE TABLE rows (key text COLLATE "C" PRIMARY KEY, data bytea NOT NULL, changes int NOT NULL DEFAULT 0)`,
+	)
 	require.NoError(b, err)
 }
 
@@ -58,7 +61,9 @@ func BenchmarkIngest(b *testing.B) {
 	db := newFixture(b)
 	createRows(b, db)
 	for i := range b.N {
-		_, err := db.js.PublishMsgAsync(&nats.Msg{Subject: benchKey(i), Data: benchData, Header: nats.Header{"ce-id": {"some-event-id"}}})
+		_, err := db.js.PublishMsgAsync(
+			&nats.Msg{Subject: benchKey(i), Data: benchData, Header: nats.Header{"ce-id": {"some-event-id"}}},
+		)
 		require.NoError(b, err)
 		if i%benchBatch == 0 {
 			<-db.js.PublishAsyncComplete()

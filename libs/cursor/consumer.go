@@ -117,5 +117,7 @@ func (c *Consumer[T]) Check(context.Context) error {
 	if lasts < c.cfg.StaleAfter {
 		return nil
 	}
-	return fmt.Errorf("consumer %s of %s has been failing for %s: %w", c.cfg.Name, c.cfg.Stream, lasts.Round(time.Second), c.state.err)
+	return fmt.Errorf(
+		"consumer %s of %s has been failing for %s: %w", c.cfg.Name, c.cfg.Stream, lasts.Round(time.Second), c.state.err,
+	)
 }

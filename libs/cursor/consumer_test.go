@@ -26,7 +26,10 @@ func TestEveryMessageIsHandledOnceInStreamOrder(t *testing.T) {
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			calls.Add(1)
 			require.LessOrEqual(t, len(batch), 7)
-			require.True(t, slices.IsSortedFunc(batch, func(a, b cursor.Message[string]) int { return int(a.Sequence) - int(b.Sequence) }))
+			require.True(
+				t,
+				slices.IsSortedFunc(batch, func(a, b cursor.Message[string]) int { return int(a.Sequence) - int(b.Sequence) }),
+			)
 			return handle(ctx, tx, batch)
 		}
 	}))
@@ -142,7 +145,9 @@ func TestCursorMovedByAnotherReaderIsNotMovedBack(t *testing.T) {
 	var stored int64
 	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT event_id, stored_at FROM stream_cursors`).Scan(&id, &stored))
 	require.Equal(t, "id-3", id)
-	_, err := b.pool.Exec(t.Context(), `UPDATE stream_cursors SET sequence = 0, epoch = epoch + 1`) // an operator asks for all again
+	_, err := b.pool.Exec(
+		t.Context(), `UPDATE stream_cursors SET sequence = 0, epoch = epoch + 1`,
+	) // an operator asks for all again
 	require.NoError(t, err)
 	b.publish(1)
 	b.reaches([]string{"1", "2", "3", "1", "2", "3", "4"})

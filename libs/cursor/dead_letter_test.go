@@ -156,7 +156,10 @@ func TestTooLargeDeadLetterOmitsTheData(t *testing.T) {
 	})
 	require.NoError(t, err)
 	data := append([]byte("bad"), bytes.Repeat([]byte{'x'}, topology.MaxMessageSize-100)...)
-	_, err = b.js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: data, Header: nats.Header{"Nats-Msg-Id": {"mine"}, "ce-id": {"large"}}})
+	_, err = b.js.PublishMsg(
+		t.Context(),
+		&nats.Msg{Subject: subject, Data: data, Header: nats.Header{"Nats-Msg-Id": {"mine"}, "ce-id": {"large"}}},
+	)
 	require.NoError(t, err)
 	b.run(b.consumer(func(c *cursor.Config[string]) { c.Decode = refuseBad }))
 	b.cursorAt(1, 1)

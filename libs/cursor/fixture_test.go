@@ -66,7 +66,9 @@ func newFixtureOn(tb testing.TB, url string) *fixture {
 
 func createStream(tb testing.TB, js jetstream.JetStream, name, subjects string) {
 	tb.Helper()
-	_, err := js.CreateStream(tb.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true})
+	_, err := js.CreateStream(
+		tb.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true},
+	)
 	require.NoError(tb, err)
 }
 
@@ -88,16 +90,28 @@ func handle(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) erro
 	for i := range batch {
 		values[i] = batch[i].Value
 	}
-	_, err := tx.Exec(ctx, `INSERT INTO handled (value) SELECT v FROM unnest($1::text[]) WITH ORDINALITY AS u (v, n) ORDER BY n`, values)
+	_, err := tx.Exec(
+		ctx, `INSERT INTO handled (value) SELECT v FROM unnest($1::text[]) WITH ORDINALITY AS u (v, n) ORDER BY n`,
+		values,
+	)
 	return err
 }
 
 func (b *fixture) config(tb testing.TB) cursor.Config[string] {
 	tb.Helper()
 	return cursor.Config[string]{
-		Name: "model", Stream: stream, Pool: b.pool, JetStream: natstest.JetStream(tb, b.server), Logger: slog.New(slog.DiscardHandler),
-		Cell: "local", Service: "test", Decode: decode, Handle: handle,
-		Retry: retry.Policy{Min: time.Millisecond, Max: 20 * time.Millisecond}, LockInterval: time.Millisecond, StaleAfter: time.Nanosecond,
+		Name:         "model",
+		Stream:       stream,
+		Pool:         b.pool,
+		JetStream:    natstest.JetStream(tb, b.server),
+		Logger:       slog.New(slog.DiscardHandler),
+		Cell:         "local",
+		Service:      "test",
+		Decode:       decode,
+		Handle:       handle,
+		Retry:        retry.Policy{Min: time.Millisecond, Max: 20 * time.Millisecond},
+		LockInterval: time.Millisecond,
+		StaleAfter:   time.Nanosecond,
 	}
 }
 
@@ -149,7 +163,9 @@ func (b *fixture) publishText(text string) {
 }
 
 func (b *fixture) tryPublishText(text string) error {
-	_, err := b.js.PublishMsg(b.t.Context(), &nats.Msg{Subject: subject, Data: []byte(text), Header: nats.Header{"ce-id": {"id-" + text}}})
+	_, err := b.js.PublishMsg(
+		b.t.Context(), &nats.Msg{Subject: subject, Data: []byte(text), Header: nats.Header{"ce-id": {"id-" + text}}},
+	)
 	return err
 }
 
@@ -205,7 +221,9 @@ func (b *fixture) cursorAt(epoch, sequence int64) {
 
 func (b *fixture) cursor() (int64, int64) {
 	var epoch, sequence int64
-	err := b.pool.QueryRow(context.Background(), `SELECT epoch, sequence FROM stream_cursors WHERE consumer = 'model'`).Scan(&epoch, &sequence)
+	err := b.pool.QueryRow(
+		context.Background(), `SELECT epoch, sequence FROM stream_cursors WHERE consumer = 'model'`,
+	).Scan(&epoch, &sequence)
 	if err != nil {
 		return -1, -1
 	}

@@ -37,7 +37,9 @@ func TestLatestKeepsOnePerKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			kept := cursor.Latest(batchOf(test.batch...), func(m *cursor.Message[reading]) string { return m.Value.key }, test.newer)
+			kept := cursor.Latest(
+				batchOf(test.batch...), func(m *cursor.Message[reading]) string { return m.Value.key }, test.newer,
+			)
 			values := make([]reading, 0, len(kept))
 			for _, m := range kept {
 				values = append(values, m.Value)

@@ -31,7 +31,10 @@ func TestNoRequestIsLeftWhenTheConsumerEnds(t *testing.T) { //nolint:paralleltes
 			}, patience, time.Millisecond)
 			require.Positive(t, requests(t), "the test sees what it looks for")
 			stop()
-			require.Eventually(t, func() bool { return requests(t) == 0 }, patience/6, time.Millisecond, "long before the time of the request is over")
+			require.Eventually(
+				t, func() bool { return requests(t) == 0 }, patience/6, time.Millisecond,
+				"long before the time of the request is over",
+			)
 		})
 	}
 }

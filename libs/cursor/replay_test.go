@@ -17,7 +17,9 @@ import (
 	"lockstep.internal/tools/testkit/natstest"
 )
 
-func (b *fixture) replay(c *cursor.Consumer[string], stretch cursor.SequenceRange, progress func(uint64)) cursor.ReplayResult {
+func (b *fixture) replay(
+	c *cursor.Consumer[string], stretch cursor.SequenceRange, progress func(uint64),
+) cursor.ReplayResult {
 	b.t.Helper()
 	done, err := c.Replay(b.t.Context(), b.pool, stretch, progress)
 	require.NoError(b.t, err)
@@ -33,14 +35,23 @@ func TestReplayHandlesARangeAndMovesNoCursor(t *testing.T) {
 	b.publish(20)
 	c := b.consumer(func(c *cursor.Config[string]) { c.Batch = 7 })
 	var told []uint64
-	require.Equal(t, cursor.ReplayResult{First: 1, Last: 13, Handled: 13}, b.replay(c, cursor.SequenceRange{From: 1, To: 13}, func(sequence uint64) { told = append(told, sequence) }))
+	require.Equal(
+		t, cursor.ReplayResult{First: 1, Last: 13, Handled: 13},
+		b.replay(c, cursor.SequenceRange{From: 1, To: 13}, func(sequence uint64) { told = append(told, sequence) }),
+	)
 	require.Equal(t, numbers(13), b.handled())
 	require.True(t, slices.IsSorted(told))
 	require.Equal(t, uint64(13), told[len(told)-1])
 	require.GreaterOrEqual(t, len(told), 2, "batch by batch")
-	require.Equal(t, cursor.ReplayResult{First: 14, Last: 20, Handled: 7}, b.replay(c, cursor.SequenceRange{From: 14, To: 20}, nothing))
+	require.Equal(
+		t, cursor.ReplayResult{First: 14, Last: 20, Handled: 7},
+		b.replay(c, cursor.SequenceRange{From: 14, To: 20}, nothing),
+	)
 	require.Equal(t, numbers(20), b.handled())
-	require.Equal(t, cursor.ReplayResult{Last: 20}, b.replay(c, cursor.SequenceRange{From: 21, To: 20}, nothing), "nothing is a stretch too")
+	require.Equal(
+		t, cursor.ReplayResult{Last: 20}, b.replay(c, cursor.SequenceRange{From: 21, To: 20}, nothing),
+		"nothing is a stretch too",
+	)
 	epoch, _ := b.cursor()
 	require.Equal(t, int64(-1), epoch, "there is no cursor")
 	stream, err := b.js.Stream(t.Context(), stream)
@@ -70,7 +81,10 @@ func TestReplaySkipsUnusableMessagesAndPublishesNothing(t *testing.T) {
 			return nil
 		}
 	})
-	require.Equal(t, cursor.ReplayResult{First: 1, Last: 10, Handled: 6, Skipped: 4}, b.replay(c, cursor.SequenceRange{To: 10}, nothing))
+	require.Equal(
+		t, cursor.ReplayResult{First: 1, Last: 10, Handled: 6, Skipped: 4},
+		b.replay(c, cursor.SequenceRange{To: 10}, nothing),
+	)
 	require.Equal(t, []string{"1", "2", "4", "5", "6", "7"}, b.handled())
 	dead, err := b.js.Stream(t.Context(), "DEAD")
 	require.NoError(t, err)
@@ -142,7 +156,9 @@ func TestReplayFailsWhenTheStreamWasRestoredOrTheHandlerFails(t *testing.T) {
 	require.Equal(t, numbers(4), b.handled())
 
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = b.consumer(func(c *cursor.Config[string]) { c.Batch = 1 }).Replay(ctx, b.pool, cursor.SequenceRange{To: 5}, func(uint64) { cancel() })
+	_, err = b.consumer(
+		func(c *cursor.Config[string]) { c.Batch = 1 },
+	).Replay(ctx, b.pool, cursor.SequenceRange{To: 5}, func(uint64) { cancel() })
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -155,7 +171,9 @@ func TestReplayIntoATransactionIsInvisibleUntilItsCommit(t *testing.T) {
 		c.Handle = func(ctx context.Context, tx pgx.Tx, batch []cursor.Message[string]) error {
 			for i := range batch {
 				if batch[i].Value == "6" {
-					return &cursor.DeadLetterError{Sequence: batch[i].Sequence, Err: errors.Join(errors.New("no"), handle(ctx, tx, batch))}
+					return &cursor.DeadLetterError{
+						Sequence: batch[i].Sequence, Err: errors.Join(errors.New("no"), handle(ctx, tx, batch)),
+					}
 				}
 			}
 			return handle(ctx, tx, batch)
@@ -192,7 +210,12 @@ func TestLockPositionStopsTheConsumer(t *testing.T) {
 	// The reader waits for the row: the server says so.
 	require.Eventually(t, func() bool {
 		var waiting int
-		err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waiting)
+		err := b.pool.QueryRow(
+			t.Context(),
+			`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
+		).Scan(
+			&waiting,
+		)
 		return err == nil && waiting == 1
 	}, patience, 5*time.Millisecond)
 	at, err = c.Position(t.Context(), tx)

@@ -15,18 +15,17 @@ import (
 
 // Config of a copy.
 type Config struct {
-	// Conn is the connection to NATS, which comes back by itself. Its user may read the stream: see
-	// natsauth.ReadDirectory. Required.
+	// Conn is a connection to NATS that reconnects for ever. Its user may read the stream: see
+	// natsauth.DirectoryReaderSubjects. Required.
 	Conn *nats.Conn
-	// Cell whose directory it is. Required.
+	// Cell of the directory. Required.
 	Cell topology.Cell
 	// Logger. Required.
 	Logger *slog.Logger
-	// Probe is how often the copy looks whether the stream is still the one that it reads. Defaults
-	// to 10 s.
+	// Probe is the time between two checks that the stream is still the same. Defaults to 10 s.
 	Probe time.Duration
-	// StaleAfter is how long the copy may go without the stream before [Directory.Check] says so.
-	// Defaults to 30 s.
+	// StaleAfter is the time without the stream after which [Directory.Check] reports it. Defaults
+	// to 30 s.
 	StaleAfter time.Duration
 }
 
@@ -38,8 +37,7 @@ const (
 // ErrInvalidConfig is wrapped by errors about a configuration that cannot work.
 var ErrInvalidConfig = errors.New("invalid directory configuration")
 
-// Directory is the copy. Its questions may be asked from any goroutine, before it is ready too: it
-// then knows nobody.
+// Directory is the copy. It is safe for concurrent use. Before it is ready, it knows nobody.
 type Directory struct {
 	cfg Config
 
@@ -51,7 +49,7 @@ type Directory struct {
 	since   time.Time // of the trouble
 }
 
-// New makes a copy that knows nothing until [Directory.Run] runs.
+// New returns an empty copy. [Directory.Run] fills it.
 func New(cfg Config) (*Directory, error) {
 	switch {
 	case cfg.Conn == nil:
@@ -73,22 +71,22 @@ func New(cfg Config) (*Directory, error) {
 	return &Directory{cfg: cfg, known: newKnowledge(), changed: make(chan struct{}), since: time.Now()}, nil
 }
 
-// Ready says whether the copy has caught up with the stream once.
+// Ready reports whether the copy has read the stream to its end once.
 func (d *Directory) Ready() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.ready
 }
 
-// Following says whether the copy has caught up with the stream and is being kept up, as far as is
-// known: what it does not know then is not there, or was told just now.
+// Following reports whether the copy is ready and up to date as far as it knows. What it does not
+// know then does not exist, or was created just now.
 func (d *Directory) Following() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.ready && d.trouble == nil
 }
 
-// Changed is closed with the next change of anything. Ask for it before the question whose answer
+// Changed returns a channel that is closed by the next change. Get it before the query whose result
 // may change.
 func (d *Directory) Changed() <-chan struct{} {
 	d.mu.RLock()
@@ -96,7 +94,7 @@ func (d *Directory) Changed() <-chan struct{} {
 	return d.changed
 }
 
-// User returns the user, and false for one that there is not.
+// User returns the user, and false when it does not exist.
 func (d *Directory) User(id int64) (User, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -104,7 +102,7 @@ func (d *Directory) User(id int64) (User, bool) {
 	return user, found
 }
 
-// Agent returns the agent, and false for one that there is not.
+// Agent returns the agent, and false when it does not exist.
 func (d *Directory) Agent(id int64) (Agent, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -112,7 +110,7 @@ func (d *Directory) Agent(id int64) (Agent, bool) {
 	return agent, found
 }
 
-// Project says whether there is a project of this id.
+// Project reports whether the project exists.
 func (d *Directory) Project(id int64) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -120,7 +118,7 @@ func (d *Directory) Project(id int64) bool {
 	return found
 }
 
-// Key returns the key that tokens name so, and false for one that there is not.
+// Key returns the signing key with this id, and false when it does not exist.
 func (d *Directory) Key(id string) (Key, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -128,23 +126,23 @@ func (d *Directory) Key(id string) (Key, bool) {
 	return key, found
 }
 
-// Role is the user's highest role in the scope, its own or inherited from group or organization. A
-// user who is an administrator has none by that: ask [Directory.User].
+// Role returns the user's highest role in the scope, direct or inherited from its group or
+// organization. Administrators have no role by that: see [Directory.User].
 func (d *Directory) Role(userID int64, scope Scope) Role {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.known.role(userID, scope)
 }
 
-// AgentRole is the user's highest role in the project of the agent, revoked agents included: what
-// they have told is still there.
+// AgentRole returns the user's highest role in the agent's project. It includes revoked agents,
+// because their data still exists.
 func (d *Directory) AgentRole(userID, agentID int64) Role {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.known.agentRole(userID, agentID)
 }
 
-// Agents lists by id the agents in whose projects the user has at least this role.
+// Agents returns the ids of the agents in whose projects the user has at least this role.
 func (d *Directory) Agents(userID int64, least Role) []int64 {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

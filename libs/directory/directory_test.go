@@ -57,7 +57,10 @@ func (b *bundle) followWith(conn *nats.Conn) {
 	b.t.Helper()
 	var err error
 	b.copy, err = directory.New(directory.Config{
-		Conn: conn, Cell: cell, Logger: slog.New(slog.NewTextHandler(b.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Probe: 20 * time.Millisecond,
+		Conn:   conn,
+		Cell:   cell,
+		Logger: slog.New(slog.NewTextHandler(b.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Probe:  20 * time.Millisecond,
 	})
 	require.NoError(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -90,7 +93,10 @@ func (b *bundle) tell(entries ...entry) {
 func (b *bundle) tellAs(revision int64, e entry) {
 	b.t.Helper()
 	m := &nats.Msg{Subject: e.subject(), Data: e.payload(b.t), Header: nats.Header{
-		topology.RevisionHeader: {strconv.FormatInt(revision, 10)}, "ce-id": {e.subject() + "/" + strconv.FormatInt(revision, 10)},
+		topology.RevisionHeader: {
+			strconv.FormatInt(revision, 10),
+		},
+		"ce-id": {e.subject() + "/" + strconv.FormatInt(revision, 10)},
 	}}
 	_, err := b.js.PublishMsg(b.t.Context(), m)
 	require.NoError(b.t, err)
@@ -145,9 +151,14 @@ func TestDirectoryIsReadyWhenCaughtUpAndFollowsChanges(t *testing.T) {
 	b.tell(entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, Revoked: true}})
 	b.until(func() bool { agent, _ := b.copy.Agent(7); return agent.Revoked }, "a revocation does not arrive")
 	made := time.Now().UTC().Truncate(time.Second)
-	b.tell(entry{"key", "k1", events.DirectoryKey{
-		KeyID: "k1", Algorithm: events.KeyAlgorithmEdDSA, PublicKey: "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", NotBefore: made, NotAfter: made.Add(time.Hour),
-	}})
+	b.tell(entry{
+		"key",
+		"k1",
+		events.DirectoryKey{
+			KeyID: "k1", Algorithm: events.KeyAlgorithmEdDSA, PublicKey: "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+			NotBefore: made, NotAfter: made.Add(time.Hour),
+		},
+	})
 	b.until(func() bool { _, known := b.copy.Key("k1"); return known }, "a key does not arrive")
 	key, _ := b.copy.Key("k1")
 	require.Equal(t, made, key.NotBefore)
@@ -170,7 +181,8 @@ func TestDirectoryWaitsForStreamAndServer(t *testing.T) {
 	b.follow()
 	require.Eventually(t, func() bool {
 		err := b.copy.Check(context.Background())
-		return err != nil && err.Error() == "the directory is not read yet: stream DIRECTORY is not there: the service state makes it"
+		return err != nil &&
+			err.Error() == "the directory is not read yet: stream DIRECTORY is not there: the service state makes it"
 	}, patience, 5*time.Millisecond)
 	require.False(t, b.copy.Ready())
 	b.server.Down()
@@ -211,7 +223,10 @@ func TestRestoredStreamRemovesNothing(t *testing.T) {
 	b.follow()
 	b.awaitReady()
 	b.tell(user(10, events.UserStateBlocked), user(11, events.UserStateActive), user(12, events.UserStateActive))
-	b.until(func() bool { _, known := b.copy.User(12); return known && b.role() == directory.RoleNone }, "the change does not arrive")
+	b.until(
+		func() bool { _, known := b.copy.User(12); return known && b.role() == directory.RoleNone },
+		"the change does not arrive",
+	)
 
 	require.NoError(t, b.server.Restore(copied))
 	natstest.Reconnected(t, b.conn)
@@ -251,7 +266,10 @@ func TestDirectoryReaderSubjectsSuffice(t *testing.T) {
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{Principals: []natsauth.StaticPrincipal{{
 		Name: "billing", Account: natsauth.AccountControl, Permissions: jwt.Permissions{
-			Pub: jwt.Permission{Allow: natsauth.DirectoryReaderSubjects()}, Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("billing") + ".>"}},
+			Pub: jwt.Permission{
+				Allow: natsauth.DirectoryReaderSubjects(),
+			},
+			Sub: jwt.Permission{Allow: jwt.StringList{natsauth.InboxPrefix("billing") + ".>"}},
 		},
 	}}})
 	require.NoError(t, err)

@@ -1,20 +1,17 @@
-// Package directory is a service's own copy of the stream DIRECTORY, in memory: who there is, who
-// may do what where, which keys sign access tokens. With it a service authorizes by itself, without
-// asking anybody, also while state is away.
+// Package directory keeps a service's own copy of the stream DIRECTORY in memory: users, roles,
+// agents, and the keys that sign access tokens. With it a service authorizes requests without
+// calling another one, also while state is down.
 //
-// The copy is ready once it has caught up with the stream for the first time, and stays ready from
-// then on: while NATS is away it answers with what it knew. Changes arrive within milliseconds
-// otherwise, and [Directory.Changed] tells of them.
+// The copy is ready once it has read the stream to its end, and stays ready. While NATS is down it
+// answers with what it knows. Changes arrive within milliseconds otherwise; [Directory.Changed]
+// reports them.
 //
-// It never goes back. Each message carries a revision that grows on its subject; of two the higher
-// one counts, in whatever order they come. So a stream that was restored from an older copy takes
-// nothing away, and state, which notices, tells everything again. A stream that was made anew is
-// another matter: what it does not tell is forgotten, once it has been read to its end.
+// The copy never goes back: each message carries a revision that grows on its subject, and the
+// higher revision wins in any order. So a stream that was restored from an older copy removes
+// nothing. A recreated stream replaces the copy once it has been read to its end.
 //
-// The stream is read from its start after every change of the connection, since a restored server
-// is one that was away, and when a look at the stream, every [Config.Probe], shows another one than
-// was read. It is small: one message for each entry.
+// The reader starts from the beginning of the stream after every reconnect, and when a check of the
+// stream, every [Config.Probe], finds another one. The stream is small: one message per entry.
 //
-// What is unknown has no rights: a user, a scope or an agent that the stream has not told of, or
-// has called deleted, and a user who is blocked.
+// Unknown and deleted users, scopes and agents have no rights, and neither have blocked users.
 package directory

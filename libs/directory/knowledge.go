@@ -27,8 +27,14 @@ type knowledge struct {
 
 func newKnowledge() *knowledge {
 	return &knowledge{
-		revisions: map[string]int64{}, organizations: map[int64]bool{}, groups: map[int64]group{}, projects: map[int64]project{}, users: map[int64]User{},
-		agents: map[int64]Agent{}, keys: map[string]Key{}, memberships: map[int64]map[Scope]Role{},
+		revisions:     map[string]int64{},
+		organizations: map[int64]bool{},
+		groups:        map[int64]group{},
+		projects:      map[int64]project{},
+		users:         map[int64]User{},
+		agents:        map[int64]Agent{},
+		keys:          map[string]Key{},
+		memberships:   map[int64]map[Scope]Role{},
 	}
 }
 
@@ -41,8 +47,8 @@ var (
 // unnumbered is the revision of a message that has none: it counts as it comes.
 const unnumbered = -1
 
-// take learns what a message says and returns whether that is news. A revision that is not above
-// the subject's is none. A malformed message is an error, and changes nothing.
+// take applies a message and reports whether it changed anything. A revision that is not above the
+// subject's changes nothing. A malformed message is an error and changes nothing.
 func (k *knowledge) take(cell topology.Cell, subject string, revision int64, data []byte) (bool, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
@@ -117,7 +123,12 @@ func (k *knowledge) organization(o events.DirectoryOrganization) (string, func()
 }
 
 func (k *knowledge) group(g events.DirectoryGroup) (string, func()) {
-	return number(g.GroupID), put(k.groups, int64(g.GroupID), group{parent: int64(g.ParentGroupID), organization: int64(g.OrganizationID)}, g.Deleted)
+	return number(
+			g.GroupID,
+		), put(
+			k.groups, int64(g.GroupID), group{parent: int64(g.ParentGroupID), organization: int64(g.OrganizationID)},
+			g.Deleted,
+		)
 }
 
 func (k *knowledge) project(p events.DirectoryProject) (string, func()) {

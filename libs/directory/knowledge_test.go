@@ -36,7 +36,10 @@ func user(id int, state events.UserState) entry {
 }
 
 func member(user int, kind directory.Kind, id int, role directory.Role) entry {
-	return entry{"membership", fmt.Sprintf("%d-%s-%d", user, kind, id), events.DirectoryMembership{UserID: user, Scope: kind, ScopeID: id, Role: role}}
+	return entry{
+		"membership", fmt.Sprintf("%d-%s-%d", user, kind, id),
+		events.DirectoryMembership{UserID: user, Scope: kind, ScopeID: id, Role: role},
+	}
 }
 
 // tree is organization 1 with group 2 in it, group 3 in that, project 4 in 3 with agent 7; project
@@ -113,7 +116,11 @@ func TestRolesAreInherited(t *testing.T) {
 			require.Equal(t, c.want, f.AgentRole(10, 7), name)
 		}
 	}
-	require.Equal(t, directory.RoleNone, fold(t, append(tree(), member(10, directory.Organization, 1, "owner"))...).AgentRole(10, 8), "an agent that is not there")
+	require.Equal(
+		t, directory.RoleNone,
+		fold(t, append(tree(), member(10, directory.Organization, 1, "owner"))...).AgentRole(10, 8),
+		"an agent that is not there",
+	)
 }
 
 func TestRolesIncludeLowerRoles(t *testing.T) {
@@ -191,7 +198,10 @@ func TestAgentHasTheHashOfItsToken(t *testing.T) {
 		f := fold(t, entry{"agent", "7", events.DirectoryAgent{AgentID: 7, ProjectID: 4, TokenHash: c.told, Revoked: true}})
 		agent, known := f.Agent(7)
 		require.True(t, known, name)
-		require.Equal(t, directory.Agent{ID: 7, ProjectID: 4, Revoked: true, TokenHash: c.want}, agent, "%s: what else it says counts", name)
+		require.Equal(
+			t, directory.Agent{ID: 7, ProjectID: 4, Revoked: true, TokenHash: c.want}, agent, "%s: what else it says counts",
+			name,
+		)
 	}
 }
 
@@ -199,7 +209,10 @@ func FuzzTake(f *testing.F) {
 	for _, e := range tree() {
 		f.Add(e.subject(), e.payload(f))
 	}
-	f.Add("lockstep.local.directory.membership.10-project-4", []byte(`{"user_id":10,"scope":"project","scope_id":4,"role":"owner"}`))
+	f.Add(
+		"lockstep.local.directory.membership.10-project-4",
+		[]byte(`{"user_id":10,"scope":"project","scope_id":4,"role":"owner"}`),
+	)
 	f.Fuzz(func(t *testing.T, subject string, data []byte) {
 		known := directory.NewFold()
 		for i, e := range tree() {

@@ -62,7 +62,8 @@ func (d *Directory) Run(ctx context.Context, ready func()) error {
 	return nil //nolint:nilerr // it was asked to end
 }
 
-// Check says why the copy cannot be used, or since when it could not be kept up.
+// Check is a health check. It fails before the copy is ready, and is degraded when the stream has
+// not been read for StaleAfter.
 func (d *Directory) Check(context.Context) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -72,7 +73,9 @@ func (d *Directory) Check(context.Context) error {
 	case !d.ready:
 		return errors.New("the directory is not read yet")
 	case d.trouble != nil && time.Since(d.since) > d.cfg.StaleAfter:
-		return service.Degraded(fmt.Errorf("the directory is as of %s ago: %w", time.Since(d.since).Round(time.Second), d.trouble))
+		return service.Degraded(
+			fmt.Errorf("the directory is as of %s ago: %w", time.Since(d.since).Round(time.Second), d.trouble),
+		)
 	default:
 		return nil
 	}
@@ -240,7 +243,9 @@ func (r *reading) take(ctx context.Context, m jetstream.Msg) error {
 	r.mu.Unlock()
 	switch {
 	case errors.Is(err, errUnknownKind):
-		r.cfg.Logger.DebugContext(ctx, "the directory has what this version does not know", slog.String("subject", m.Subject()))
+		r.cfg.Logger.DebugContext(
+			ctx, "the directory has what this version does not know", slog.String("subject", m.Subject()),
+		)
 	case err != nil:
 		r.cfg.Logger.ErrorContext(ctx, "an entry of the directory is malformed and not counted", slog.Any("error", err))
 	}

@@ -18,8 +18,7 @@ const (
 	RoleOwner           = events.MembershipRoleOwner
 )
 
-// Includes says whether who has the role may do what least may. An unknown role includes nothing,
-// and nothing includes it.
+// Includes reports whether role permits what least permits. An unknown role includes nothing.
 func Includes(role, least Role) bool {
 	ranks := []Role{RoleReader, RoleDeveloper, RoleMaintainer, RoleOwner}
 	has, needs := slices.Index(ranks, role), slices.Index(ranks, least)

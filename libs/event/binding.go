@@ -94,7 +94,9 @@ func Decode(header nats.Header, data []byte) (Event, error) {
 		}
 	}
 	if version != cloudevents.CloudEventsVersionV1 {
-		return Event{}, fmt.Errorf("header ce-specversion: %q, must be %q: the message is no CloudEvent", version, cloudevents.CloudEventsVersionV1)
+		return Event{}, fmt.Errorf(
+			"header ce-specversion: %q, must be %q: the message is no CloudEvent", version, cloudevents.CloudEventsVersionV1,
+		)
 	}
 	e := Event{Context: ctx}
 	if len(data) > 0 {

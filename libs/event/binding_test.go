@@ -109,7 +109,10 @@ func FuzzRoundTrip(f *testing.F) {
 			return
 		}
 		for name, values := range msg.Header {
-			require.False(t, strings.ContainsFunc(values[0], func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }), "%s: %q", name, values[0])
+			require.False(
+				t, strings.ContainsFunc(values[0], func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }), "%s: %q",
+				name, values[0],
+			)
 		}
 		back, err := event.Decode(msg.Header, msg.Data)
 		require.NoError(t, err)

@@ -113,7 +113,10 @@ func fromConnect(rpc *connect.Error) *Error {
 	case connect.IsWireError(rpc):
 		return Wrap(rpc, code, "%s", rpc.Message())
 	case brokeOff(rpc):
-		return Wrap(rpc, errcode.Unavailable, "the connection broke off before the answer was complete; the call may have taken effect")
+		return Wrap(
+			rpc, errcode.Unavailable,
+			"the connection broke off before the answer was complete; the call may have taken effect",
+		)
 	case code == errcode.Internal:
 		return Wrap(rpc, code, internalMessage)
 	default:

@@ -26,7 +26,9 @@ type message = wrapperspb.StringValue
 
 // protocols are the three that a handler speaks.
 func protocols() map[string][]connect.ClientOption {
-	return map[string][]connect.ClientOption{"Connect": nil, "gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()}}
+	return map[string][]connect.ClientOption{
+		"Connect": nil, "gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()},
+	}
 }
 
 // serve answers /u (unary) and /s (server stream, one message first) with err of the caller's
@@ -35,18 +37,32 @@ func serve(t *testing.T, log io.Writer, answer func(ask string) error) *httptest
 	t.Helper()
 	option := connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.NewTextHandler(log, nil))))
 	mux := http.NewServeMux()
-	mux.Handle("/u", connect.NewUnaryHandler("/u", func(_ context.Context, r *connect.Request[message]) (*connect.Response[message], error) {
-		if err := answer(r.Msg.GetValue()); err != nil {
-			return nil, err
-		}
-		return connect.NewResponse(&message{Value: "fine"}), nil
-	}, option))
-	mux.Handle("/s", connect.NewServerStreamHandler("/s", func(_ context.Context, r *connect.Request[message], s *connect.ServerStream[message]) error {
-		if err := s.Send(&message{Value: "first"}); err != nil {
-			return err
-		}
-		return answer(r.Msg.GetValue())
-	}, option))
+	mux.Handle(
+		"/u",
+		connect.NewUnaryHandler(
+			"/u",
+			func(_ context.Context, r *connect.Request[message]) (*connect.Response[message], error) {
+				if err := answer(r.Msg.GetValue()); err != nil {
+					return nil, err
+				}
+				return connect.NewResponse(&message{Value: "fine"}), nil
+			},
+			option,
+		),
+	)
+	mux.Handle(
+		"/s",
+		connect.NewServerStreamHandler(
+			"/s",
+			func(_ context.Context, r *connect.Request[message], s *connect.ServerStream[message]) error {
+				if err := s.Send(&message{Value: "first"}); err != nil {
+					return err
+				}
+				return answer(r.Msg.GetValue())
+			},
+			option,
+		),
+	)
 	server := httptest.NewUnstartedServer(mux)
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -70,7 +86,9 @@ func client(server *httptest.Server, path string, options ...connect.ClientOptio
 func TestClientReceivesTheFaultOfTheServer(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	made := fault.Wrap(errors.New("sesame"), errcode.WorkspaceTerminated, "workspace blau ist weg: 100%% ✓").With("workspace", "blau")
+	made := fault.Wrap(errors.New("sesame"), errcode.WorkspaceTerminated, "workspace blau ist weg: 100%% ✓").With(
+		"workspace", "blau",
+	)
 	server := serve(t, &log, func(ask string) error {
 		switch ask {
 		case "fault":
@@ -100,7 +118,13 @@ func TestClientReceivesTheFaultOfTheServer(t *testing.T) {
 			for _, ask := range []string{"fault", "unknown"} {
 				_, err := client(server, "/u", options...).CallUnary(t.Context(), connect.NewRequest(&message{Value: ask}))
 				check(ask, err)
-				stream, err := client(server, "/s", options...).CallServerStream(t.Context(), connect.NewRequest(&message{Value: ask}))
+				stream, err := client(
+					server,
+					"/s",
+					options...).CallServerStream(
+					t.Context(),
+					connect.NewRequest(&message{Value: ask}),
+				)
 				require.NoError(t, err)
 				require.True(t, stream.Receive())
 				require.False(t, stream.Receive())
@@ -186,8 +210,11 @@ func TestResetConnectionIsUnavailable(t *testing.T) {
 	}()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	caller := connect.NewClient[message, message](&http.Client{Transport: transport}, "http://"+listener.Addr().String()+"/u",
-		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))))
+	caller := connect.NewClient[message, message](
+		&http.Client{Transport: transport},
+		"http://"+listener.Addr().String()+"/u",
+		connect.WithInterceptors(fault.NewInterceptor(slog.New(slog.DiscardHandler))),
+	)
 	_, err = caller.CallUnary(t.Context(), connect.NewRequest(&message{}))
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(err), "%v", err)
 	require.NoError(t, <-reset)

@@ -79,7 +79,10 @@ func TestCauseIsNotPublic(t *testing.T) {
 
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", slog.Any("error", e))
-	require.Contains(t, log.String(), `"error":{"code":"unavailable","message":"the database is away","retry":"later","cause":"sesame"}`)
+	require.Contains(
+		t, log.String(),
+		`"error":{"code":"unavailable","message":"the database is away","retry":"later","cause":"sesame"}`,
+	)
 }
 
 func TestWithCopiesTheError(t *testing.T) {

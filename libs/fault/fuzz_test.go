@@ -36,7 +36,10 @@ func FuzzRoundTrip(f *testing.F) {
 		require.Equal(t, public.Details, rpc.Details)
 
 		recorder := httptest.NewRecorder()
-		fault.WriteHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody), slog.New(slog.DiscardHandler), public)
+		fault.WriteHTTP(
+			recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody),
+			slog.New(slog.DiscardHandler), public,
+		)
 		require.Equal(t, public, fault.FromHTTP(recorder.Result()))
 	})
 }

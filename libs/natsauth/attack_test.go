@@ -36,17 +36,23 @@ func factSubjects(agent string) []string {
 			prefix+".state."+agent+".w", prefix+".x", prefix)
 	}
 
-	return append(subjects, "lockstep.other.observed."+agent+".x", "lockstep.local.observed.cluster.uid.released", "lockstep.local", "other")
+	return append(
+		subjects, "lockstep.other.observed."+agent+".x", "lockstep.local.observed.cluster.uid.released", "lockstep.local",
+		"other",
+	)
 }
 
 // apiSubjects are all requests that JetStream has, for one consumer name.
 func apiSubjects(consumer string) []string {
 	subjects := make([]string, 0, 512)
-	subjects = append(subjects,
-		server.JSApiAccountInfo, server.JSApiStreams, server.JSApiStreamList,
-		server.JSApiLeaderStepDown, server.JSApiRemoveServer, server.JSApiEvacuateServer, server.JSApiMetaRescue,
-		fmt.Sprintf(server.JSApiAccountPurgeT, "CONTROL"), fmt.Sprintf(server.JSApiServerStreamMoveT, "CONTROL", "DESIRED"),
-		fmt.Sprintf(server.JSApiServerStreamCancelMoveT, "CONTROL", "DESIRED"), fmt.Sprintf(server.JSApiStreamCreateT, "EVIL"))
+	subjects = append(
+		subjects, server.JSApiAccountInfo, server.JSApiStreams, server.JSApiStreamList, server.JSApiLeaderStepDown,
+		server.JSApiRemoveServer, server.JSApiEvacuateServer, server.JSApiMetaRescue,
+		fmt.Sprintf(server.JSApiAccountPurgeT, "CONTROL"),
+		fmt.Sprintf(server.JSApiServerStreamMoveT, "CONTROL", "DESIRED"),
+		fmt.Sprintf(server.JSApiServerStreamCancelMoveT, "CONTROL", "DESIRED"),
+		fmt.Sprintf(server.JSApiStreamCreateT, "EVIL"),
+	)
 
 	for _, stream := range topology.Streams() {
 		for _, format := range []string{
@@ -92,9 +98,30 @@ func serverSubjects() []string {
 
 func wildcardSubjects() []string {
 	return []string{
-		">", "*", "*.>", "*.*.>", "lockstep.>", "lockstep.*.>", "lockstep.local.>", "lockstep.local.*.17.>", "lockstep.local.*.18.>",
-		"lockstep.local.observed.*.>", "lockstep.local.observed.>", "_INBOX.>", "_INBOX_18.>", "_INBOX_18.*", "*.x", "$SYS.>", "$JS.>",
-		"$JS.API.>", "$JS.API.CONSUMER.MSG.NEXT.DESIRED.*", "$JS.ACK.>", "$JS.ACK.DESIRED.*.>", "_R_.>", "_GR_.>", "$KV.>",
+		">",
+		"*",
+		"*.>",
+		"*.*.>",
+		"lockstep.>",
+		"lockstep.*.>",
+		"lockstep.local.>",
+		"lockstep.local.*.17.>",
+		"lockstep.local.*.18.>",
+		"lockstep.local.observed.*.>",
+		"lockstep.local.observed.>",
+		"_INBOX.>",
+		"_INBOX_18.>",
+		"_INBOX_18.*",
+		"*.x",
+		"$SYS.>",
+		"$JS.>",
+		"$JS.API.>",
+		"$JS.API.CONSUMER.MSG.NEXT.DESIRED.*",
+		"$JS.ACK.>",
+		"$JS.ACK.DESIRED.*.>",
+		"_R_.>",
+		"_GR_.>",
+		"$KV.>",
 	}
 }
 
@@ -325,7 +352,8 @@ func (c *cell) foreign(t *testing.T) map[string]any {
 	t.Helper()
 
 	return c.stored(t, func(subject string) bool {
-		return strings.HasPrefix(subject, "lockstep.local.observed.17.") || strings.HasPrefix(subject, "lockstep.local.applied.17.")
+		return strings.HasPrefix(subject, "lockstep.local.observed.17.") ||
+			strings.HasPrefix(subject, "lockstep.local.applied.17.")
 	}, func(consumer string) bool { return strings.HasSuffix(consumer, "-17") })
 }
 
@@ -351,14 +379,21 @@ func (c *cell) stored(t *testing.T, exceptSubject, exceptConsumer func(string) b
 
 			last, err := stream.GetLastMsgForSubject(testContext(t), subject)
 			require.NoError(t, err)
-			found[subject] = fmt.Sprintf("%d messages, the last %d: %s", details.State.Subjects[subject], last.Sequence, last.Data)
+			found[subject] = fmt.Sprintf(
+				"%d messages, the last %d: %s", details.State.Subjects[subject], last.Sequence, last.Data,
+			)
 		}
 
 		consumers := stream.ListConsumers(testContext(t))
 		for consumer := range consumers.Info() {
 			if !exceptConsumer(consumer.Name) {
 				found[info.Config.Name+" "+consumer.Name] = []any{
-					consumer.Config, consumer.Delivered, consumer.AckFloor, consumer.NumWaiting, consumer.NumPending, consumer.NumAckPending,
+					consumer.Config,
+					consumer.Delivered,
+					consumer.AckFloor,
+					consumer.NumWaiting,
+					consumer.NumPending,
+					consumer.NumAckPending,
 				}
 			}
 		}

@@ -21,7 +21,7 @@ const (
 	nowhereFamily      = "nowhere"
 )
 
-// service is one subject that AccountControl offers to another account. To agents it offers
+// service is one subject that AccountControl exports to another account. To agents it offers
 // services, never streams: a stream import would deliver every agent's messages into the one
 // account that all agents share.
 type service struct {
@@ -96,7 +96,10 @@ func crossings(cell topology.Cell) []crossing {
 		{account: AccountSubscribers, services: subscriberReach("*"), outside: true},
 		// What is heard is what the stream has taken, and it is heard under the subjects of the
 		// stream.
-		{account: AccountListeners, streams: map[string]string{cell.All(topology.FamilyDeployLive): cell.All(topology.FamilyDeploy)}, outside: true},
+		{
+			account: AccountListeners,
+			streams: map[string]string{cell.All(topology.FamilyDeployLive): cell.All(topology.FamilyDeploy)}, outside: true,
+		},
 	}
 }
 

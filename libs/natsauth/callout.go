@@ -49,7 +49,9 @@ func openRequest(exchange nkeys.KeyPair, message *nats.Msg) (calloutRequest, err
 
 	serverKey := message.Header.Get(serverKeyHeader)
 	if !nkeys.IsValidPublicCurveKey(serverKey) {
-		return calloutRequest{}, errors.New("request is not encrypted; does the server's configuration name the exchange key?")
+		return calloutRequest{}, errors.New(
+			"request is not encrypted; does the server's configuration name the exchange key?",
+		)
 	}
 
 	plain, err := exchange.Open(message.Data, serverKey)

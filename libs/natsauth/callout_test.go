@@ -218,7 +218,9 @@ func TestExpiryLosesNothing(t *testing.T) {
 	stream, err := c.js.Stream(testContext(t), "OBSERVED")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, stream.CachedInfo().State.Msgs, uint64(sent))
-	require.Eventually(t, func() bool { return consumerPending(t, c, "DESIRED", "dispatcher-17") == 0 }, patience, 10*time.Millisecond)
+	require.Eventually(
+		t, func() bool { return consumerPending(t, c, "DESIRED", "dispatcher-17") == 0 }, patience, 10*time.Millisecond,
+	)
 
 	for {
 		select {

@@ -78,7 +78,10 @@ func TestAccountBoundaryInACluster(t *testing.T) {
 	var err error
 	c.js, err = jetstream.New(c.state)
 	require.NoError(t, err)
-	require.NoError(t, topology.Ensure(testContext(t), c.js, cellName, topology.Options{Replicas: clusterSize, StorageBytes: 100 << 20}))
+	require.NoError(
+		t,
+		topology.Ensure(testContext(t), c.js, cellName, topology.Options{Replicas: clusterSize, StorageBytes: 100 << 20}),
+	)
 	require.NoError(t, topology.EnsureAgent(testContext(t), c.js, cellName, agentOne))
 
 	// A message that requests from before a reconnect swallow comes again after the acknowledgement

@@ -27,7 +27,10 @@ type staticUser struct {
 func renderConfig(o Options, issuer, exchange string, users []staticUser) []byte {
 	w := &configWriter{}
 
-	w.linef("# Written by `lockstep nats init` for cell %s. Run it again instead of editing: it writes this file anew.", o.Cell)
+	w.linef(
+		"# Written by `lockstep nats init` for cell %s. Run it again instead of editing: it writes this file anew.",
+		o.Cell,
+	)
 	w.linef("# There is no secret in here; the keys are in ./%s.", keyDir)
 	w.linef("")
 
@@ -127,8 +130,10 @@ func (w *configWriter) cluster(c *Cluster) {
 }
 
 func (w *configWriter) authorization(issuer, exchange string, users []staticUser) {
-	w.linef("# Who is not one of the users below is asked for at the responder in account %s, which signs with the issuer key.",
-		AccountAuth)
+	w.linef(
+		"# Who is not one of the users below is asked for at the responder in account %s, which signs with the issuer key.",
+		AccountAuth,
+	)
 	w.section("authorization", func() {
 		w.linef("timeout: %q", authTimeout)
 		w.section("auth_callout", func() {
@@ -191,7 +196,10 @@ func (w *configWriter) accounts(cell topology.Cell, users []staticUser) {
 func (w *configWriter) exports(way crossing) {
 	for _, s := range way.services {
 		if s.manyAnswers {
-			w.linef("{service: %s, accounts: [%s], response_type: stream, threshold: %q}", quote(s.subject), way.account, pullThreshold)
+			w.linef(
+				"{service: %s, accounts: [%s], response_type: stream, threshold: %q}", quote(s.subject), way.account,
+				pullThreshold,
+			)
 		} else {
 			w.linef("{service: %s, accounts: [%s]}", quote(s.subject), way.account)
 		}

@@ -15,47 +15,44 @@ const (
 	pingConnectionsSubject = "$SYS.REQ.SERVER.PING.CONNZ"
 	kickSubjectFormat      = "$SYS.REQ.SERVER.%s.KICK"
 
-	// connectionPage is how many connections of one user a server lists at once.
+	// connectionPage is the number of connections of one user that a server lists at once.
 	connectionPage = 1024
-	// firstSettlePause is until the second sweep; the pauses after it double. Who is admitted on
-	// old knowledge is so cut after about as long as it took to be admitted.
-	firstSettlePause = 50 * time.Millisecond
-	// sweepTimeout bounds one sweep. Servers that do not answer in it are reported as an error.
-	sweepTimeout = 2 * time.Second
+	// firstPause is the pause before the second round; later pauses double. So a connection that was
+	// admitted by mistake is closed after about the time that its admission took.
+	firstPause = 50 * time.Millisecond
+	// roundTimeout bounds one round. A server that does not answer in time is an error.
+	roundTimeout = 2 * time.Second
 )
 
-// Disconnector cuts the live connections of a principal on every server of the cluster. It only
-// cuts: the [Authenticator] must already refuse the principal, or its client is back at once.
+// Disconnector closes the connections of a principal on every server of the cluster. The [Authenticator]
+// must refuse the principal first, or its client reconnects at once.
 type Disconnector struct {
 	// Conn is connected as [PrincipalSystem]. Required.
 	Conn *nats.Conn
-	// AdmissionTimeout is how long an admission that began before the refusal may take to become a
-	// connection; see Kick. Defaults to the time after which a server gives up on a responder (5 s)
-	// and one more.
+	// AdmissionTimeout is the time in which an admission from before the refusal becomes a connection; see
+	// Disconnect. Defaults to 6 s, a second more than a server waits for a responder.
 	AdmissionTimeout time.Duration
 }
 
-// ErrIncompleteDisconnect is wrapped by errors of [Disconnector] when some server did not answer;
-// the connections there may live on until their time is over. Kick again.
+// ErrIncompleteDisconnect reports that a server did not answer. The connections there may live until
+// their admission ends. Retry the call.
 var ErrIncompleteDisconnect = errors.New("not all servers answered")
 
-// Disconnect cuts the principal's connections now, within a second, and again and again until
-// Settle is over, so that one that was being admitted on old knowledge meanwhile does not slip
-// through. It returns after the last time, with the number of connections it cut; call it from a
-// place that can wait, or use [Disconnector.Sweep]. When the first time fails it returns at once,
-// when a later one does it goes on, and returns what the last said.
-func (k *Disconnector) Disconnect(ctx context.Context, principal Principal) (int, error) {
-	kicked, err := k.DisconnectOnce(ctx, principal)
+// Disconnect closes the principal's connections now, within a second, and repeatedly until
+// AdmissionTimeout, so that it also closes connections that were being admitted meanwhile. It returns the
+// number of closed connections after the last round; use [Disconnector.DisconnectOnce] where the caller
+// cannot wait. It returns at once when the first round fails, else the error of the last round.
+func (d *Disconnector) Disconnect(ctx context.Context, principal Principal) (int, error) {
+	closed, err := d.DisconnectOnce(ctx, principal)
 	if err != nil {
-		return kicked, err
+		return closed, err
 	}
-
-	left := k.AdmissionTimeout
+	left := d.AdmissionTimeout
 	if left == 0 {
 		left = authTimeout + time.Second
 	}
 
-	for pause := firstSettlePause; left > 0; pause *= 2 {
+	for pause := firstPause; left > 0; pause *= 2 {
 		// What would be left over is shorter than the pause before it.
 		if left < pause+pause/2 {
 			pause = left
@@ -69,42 +66,41 @@ func (k *Disconnector) Disconnect(ctx context.Context, principal Principal) (int
 		case <-ctx.Done():
 			timer.Stop()
 
-			return kicked, fmt.Errorf("wait for admissions under way: %w", context.Cause(ctx))
+			return closed, fmt.Errorf("wait for running admissions: %w", context.Cause(ctx))
 		}
 
 		var more int
 
-		more, err = k.DisconnectOnce(ctx, principal)
-		kicked += more
+		more, err = d.DisconnectOnce(ctx, principal)
+		closed += more
 	}
 
-	return kicked, err
+	return closed, err
 }
 
-// DisconnectOnce cuts the connections that the principal has at this moment, however many, and
-// returns how many they were.
-func (k *Disconnector) DisconnectOnce(ctx context.Context, principal Principal) (int, error) {
+// DisconnectOnce closes the principal's current connections and returns their number.
+func (d *Disconnector) DisconnectOnce(ctx context.Context, principal Principal) (int, error) {
 	if err := principal.Validate(); err != nil {
 		return 0, err
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 
-	for kicked := 0; ; {
-		connections, more, err := k.connections(ctx, principal)
+	for closed := 0; ; {
+		connections, more, err := d.connections(ctx, principal)
 
 		for _, c := range connections {
-			kickErr := k.kick(ctx, c)
-			if kickErr == nil {
-				kicked++
+			closeErr := d.closeConnection(ctx, c)
+			if closeErr == nil {
+				closed++
 			}
 
-			err = errors.Join(err, kickErr)
+			err = errors.Join(err, closeErr)
 		}
 
 		if err != nil || !more {
-			return kicked, err
+			return closed, err
 		}
 	}
 }
@@ -141,8 +137,10 @@ type serverError struct {
 
 // connections asks all servers and waits until as many have answered as one of them says there are.
 // There are more where a server has told of a whole page.
-func (k *Disconnector) connections(ctx context.Context, principal Principal) (found []connection, more bool, err error) {
-	servers, err := k.activeServers(ctx)
+func (d *Disconnector) connections(
+	ctx context.Context, principal Principal,
+) (found []connection, more bool, err error) {
+	servers, err := d.activeServers(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -154,16 +152,16 @@ func (k *Disconnector) connections(ctx context.Context, principal Principal) (fo
 		return nil, false, fmt.Errorf("encode connection query: %w", err)
 	}
 
-	inbox := k.Conn.NewInbox()
+	inbox := d.Conn.NewInbox()
 
-	answers, err := k.Conn.SubscribeSync(inbox)
+	answers, err := d.Conn.SubscribeSync(inbox)
 	if err != nil {
 		return nil, false, fmt.Errorf("subscribe to connection lists: %w", err)
 	}
 	defer answers.Unsubscribe() //nolint:errcheck // fails only on a closed connection
 
-	if err := k.Conn.PublishRequest(pingConnectionsSubject, inbox, query); err != nil {
-		return nil, false, fmt.Errorf("ask for connections: %w", err)
+	if err := d.Conn.PublishRequest(pingConnectionsSubject, inbox, query); err != nil {
+		return nil, false, fmt.Errorf("request connections: %w", err)
 	}
 
 	answered := make(map[string]bool)
@@ -179,7 +177,9 @@ func (k *Disconnector) connections(ctx context.Context, principal Principal) (fo
 		}
 
 		if answer.Error != nil {
-			return found, more, fmt.Errorf("%w: server %s: %s", ErrIncompleteDisconnect, answer.Server.ID, answer.Error.Description)
+			return found, more, fmt.Errorf(
+				"%w: server %s: %s", ErrIncompleteDisconnect, answer.Server.ID, answer.Error.Description,
+			)
 		}
 
 		answered[answer.Server.ID] = true
@@ -194,10 +194,10 @@ func (k *Disconnector) connections(ctx context.Context, principal Principal) (fo
 }
 
 // activeServers asks any server how many there are in the cluster, itself included.
-func (k *Disconnector) activeServers(ctx context.Context) (int, error) {
-	message, err := k.Conn.RequestWithContext(ctx, pingStatsSubject, nil)
+func (d *Disconnector) activeServers(ctx context.Context) (int, error) {
+	message, err := d.Conn.RequestWithContext(ctx, pingStatsSubject, nil)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the number of servers: %w", err)
+		return 0, fmt.Errorf("request the number of servers: %w", err)
 	}
 
 	var answer struct {
@@ -212,15 +212,15 @@ func (k *Disconnector) activeServers(ctx context.Context) (int, error) {
 	return max(answer.Stats.ActiveServers, 1), nil
 }
 
-// kick cuts one connection. One that is gone already is no error.
-func (k *Disconnector) kick(ctx context.Context, c connection) error {
+// closeConnection closes one connection. A closed one is not an error.
+func (d *Disconnector) closeConnection(ctx context.Context, c connection) error {
 	body, err := json.Marshal(map[string]uint64{"cid": c.id})
 	if err != nil {
-		return fmt.Errorf("encode kick: %w", err)
+		return fmt.Errorf("encode disconnect request: %w", err)
 	}
 
-	if _, err := k.Conn.RequestWithContext(ctx, fmt.Sprintf(kickSubjectFormat, c.server), body); err != nil {
-		return fmt.Errorf("%w: kick connection %d on server %s: %w", ErrIncompleteDisconnect, c.id, c.server, err)
+	if _, err := d.Conn.RequestWithContext(ctx, fmt.Sprintf(kickSubjectFormat, c.server), body); err != nil {
+		return fmt.Errorf("%w: close connection %d on server %s: %w", ErrIncompleteDisconnect, c.id, c.server, err)
 	}
 
 	return nil

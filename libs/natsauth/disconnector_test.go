@@ -62,12 +62,16 @@ func TestDisconnectCatchesConcurrentAdmissions(t *testing.T) {
 
 	slow := &slowDirectory{directory: newDirectory(), entered: make(chan struct{}), leave: make(chan struct{})}
 	c := startCell(t, func(r *natsauth.Responder) { r.Authenticator = slow })
-	kicker := &natsauth.Disconnector{Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: 5 * time.Second} // which is as long as a busy machine may take to admit it
+	kicker := &natsauth.Disconnector{
+		Conn: c.static(t, natsauth.PrincipalSystem), AdmissionTimeout: 5 * time.Second,
+	} // which is as long as a busy machine may take to admit it
 	option, gone := watchDisconnects()
 	admitted := make(chan *nats.Conn, 1)
 
 	go func() {
-		conn, err := nats.Connect(c.server.ClientURL(), nats.UserInfo("17", "token-one"), nats.Timeout(patience), nats.NoReconnect(), option)
+		conn, err := nats.Connect(
+			c.server.ClientURL(), nats.UserInfo("17", "token-one"), nats.Timeout(patience), nats.NoReconnect(), option,
+		)
 		if err != nil {
 			t.Error(err)
 		}

@@ -263,7 +263,11 @@ func dial(t *testing.T, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
 
 	connected := make(chan struct{}, 1)
-	conn, err := nats.Connect(url, append(options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }))...)
+	conn, err := nats.Connect(
+		url,
+		append(
+			options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(*nats.Conn) { connected <- struct{}{} }),
+		)...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	receive(t, connected)

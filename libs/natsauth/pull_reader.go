@@ -77,7 +77,9 @@ func (r *PullReader) Run(ctx context.Context) error {
 }
 
 // findConsumer retries until the consumer exists, ctx ends or the connection is closed.
-func (r *PullReader) findConsumer(ctx context.Context, js jetstream.JetStream) (consumer jetstream.Consumer, err error) {
+func (r *PullReader) findConsumer(
+	ctx context.Context, js jetstream.JetStream,
+) (consumer jetstream.Consumer, err error) {
 	err = retry.Policy{Min: time.Second, Max: 30 * time.Second}.Do(ctx, func() error {
 		if r.Conn.IsClosed() {
 			return retry.Permanent(nats.ErrConnectionClosed)

@@ -162,7 +162,11 @@ func TestPullReaderFaults(t *testing.T) {
 	agent.Close()
 
 	part := &natsauth.PullReader{
-		Conn: agent.Conn, Stream: "DESIRED", Consumer: "dispatcher-17", Handle: func(jetstream.Msg) {}, Logger: slog.New(slog.DiscardHandler),
+		Conn:     agent.Conn,
+		Stream:   "DESIRED",
+		Consumer: "dispatcher-17",
+		Handle:   func(jetstream.Msg) {},
+		Logger:   slog.New(slog.DiscardHandler),
 	}
 	require.ErrorIs(t, part.Run(testContext(t)), nats.ErrConnectionClosed)
 }
@@ -225,7 +229,9 @@ func leakedInbox(t *testing.T, c *cell, user string) string {
 	var found string
 
 	require.Eventually(t, func() bool {
-		list, err := c.server.Connz(&server.ConnzOptions{Username: true, User: user, Account: string(natsauth.AccountAgents), Subscriptions: true})
+		list, err := c.server.Connz(
+			&server.ConnzOptions{Username: true, User: user, Account: string(natsauth.AccountAgents), Subscriptions: true},
+		)
 		require.NoError(t, err)
 
 		for _, conn := range list.Conns {

@@ -24,8 +24,14 @@ func (c *cell) reader(t *testing.T, user string, options ...nats.Option) *client
 	name, _ := natsauth.ParseSubscriberUser(user)
 	a := &client{complaints: make(chan error, 1024)}
 	a.Conn = dial(t, c.server.ClientURL(), append([]nats.Option{
-		nats.UserInfo(user, name+"-token"), nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
-		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.UserInfo(user, name+"-token"),
+		nats.CustomInboxPrefix(natsauth.InboxPrefix(name)),
+		nats.ReconnectWait(
+			20 * time.Millisecond,
+		),
+		nats.ReconnectJitter(0, 0),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.complain(err) }),
 	}, options...)...)
 
@@ -36,7 +42,10 @@ func (c *cell) reader(t *testing.T, user string, options ...nats.Option) *client
 func (c *cell) tell(t *testing.T, namespace, fact string) {
 	t.Helper()
 
-	_, err := c.js.Publish(testContext(t), cellName.Deploy("c1", namespace, "deployment", "web", fact), []byte(namespace+"/"+fact), jetstream.WithMsgID(namespace+fact))
+	_, err := c.js.Publish(
+		testContext(t), cellName.Deploy("c1", namespace, "deployment", "web", fact), []byte(namespace+"/"+fact),
+		jetstream.WithMsgID(namespace+fact),
+	)
 	require.NoError(t, err)
 }
 
@@ -74,7 +83,9 @@ func TestSubscriberReadsMissedMessages(t *testing.T) {
 		for i := range 5 {
 			message, err := consumer.Next(jetstream.FetchMaxWait(patience))
 			require.NoError(t, err)
-			require.Equal(t, fmt.Sprintf("lockstep.local.deploy.c1.shop.deployment.web.progressed-%d", life*5+i), message.Subject())
+			require.Equal(
+				t, fmt.Sprintf("lockstep.local.deploy.c1.shop.deployment.web.progressed-%d", life*5+i), message.Subject(),
+			)
 			require.NoError(t, message.DoubleAck(ctx))
 		}
 
@@ -88,7 +99,9 @@ func TestSubscriberReadsLiveMessages(t *testing.T) {
 
 	c := startDeploys(t)
 	reader := c.reader(t, "reader")
-	consumer, err := reader.jetStream(t).Consumer(testContext(t), topology.StreamDeploys, topology.SubscriberConsumer("reader"))
+	consumer, err := reader.jetStream(
+		t,
+	).Consumer(testContext(t), topology.StreamDeploys, topology.SubscriberConsumer("reader"))
 	require.NoError(t, err)
 
 	received := make(chan jetstream.Msg, 10)
@@ -119,12 +132,17 @@ func TestListenerReceivesStoredMessagesOfItsFilter(t *testing.T) {
 
 		return s
 	}
-	everything, narrower, shops := heard(all, "lockstep.local.deploy.>"), heard(all, "lockstep.local.deploy.*.*.*.*.completed"), heard(shop, "lockstep.local.deploy.*.shop.>")
+	everything, narrower, shops := heard(all, "lockstep.local.deploy.>"), heard(
+		all, "lockstep.local.deploy.*.*.*.*.completed",
+	), heard(shop, "lockstep.local.deploy.*.shop.>")
 
 	c.tell(t, "other", "started")
 	c.tell(t, "shop", "started")
 	// What the stream refuses, or has already, nobody hears.
-	_, err := c.js.Publish(testContext(t), "lockstep.local.deploy.c1.shop.deployment.web.twice", nil, jetstream.WithExpectLastSequencePerSubject(99))
+	_, err := c.js.Publish(
+		testContext(t), "lockstep.local.deploy.c1.shop.deployment.web.twice", nil,
+		jetstream.WithExpectLastSequencePerSubject(99),
+	)
 	require.Error(t, err)
 	c.tell(t, "shop", "started")
 	c.tell(t, "shop", "completed")
@@ -138,7 +156,9 @@ func TestListenerReceivesStoredMessagesOfItsFilter(t *testing.T) {
 			require.Equal(t, fact, string(message.Data))
 			namespace, name, _ := strings.Cut(fact, "/")
 			require.Equal(t, "lockstep.local.deploy.c1."+namespace+".deployment.web."+name, message.Subject)
-			require.NotEmpty(t, message.Header.Get("Nats-Sequence"), "where it is on the stream, for who wants to know what it has missed")
+			require.NotEmpty(
+				t, message.Header.Get("Nats-Sequence"), "where it is on the stream, for who wants to know what it has missed",
+			)
 			require.Empty(t, message.Reply, "nobody is to answer")
 		}
 
@@ -182,9 +202,12 @@ func outside() []string {
 		}
 	}
 
-	subjects = append(subjects,
-		"lockstep.local.deploy.c1.shop.deployment.web.completed", "lockstep.local.deploy.c1.shop.deployment.web.forged", "lockstep.local.deploy_live.c1.shop.deployment.web.completed",
-		"lockstep.local.deploy.x", "lockstep.local.deploy", "_INBOX_shop.x", "_INBOX_reader", "_INBOX_reader.x", "_INBOX_reader.live.x")
+	subjects = append(
+		subjects, "lockstep.local.deploy.c1.shop.deployment.web.completed",
+		"lockstep.local.deploy.c1.shop.deployment.web.forged",
+		"lockstep.local.deploy_live.c1.shop.deployment.web.completed", "lockstep.local.deploy.x", "lockstep.local.deploy",
+		"_INBOX_shop.x", "_INBOX_reader", "_INBOX_reader.x", "_INBOX_reader.live.x",
+	)
 	slices.Sort(subjects)
 
 	return slices.Compact(subjects)
@@ -226,7 +249,9 @@ func (c *cell) untouched(t *testing.T) map[string]any {
 	whole.js, err = jetstream.New(c.state)
 	require.NoError(t, err)
 
-	return whole.stored(t, func(string) bool { return false }, func(consumer string) bool { return consumer == "subscriber-reader" })
+	return whole.stored(
+		t, func(string) bool { return false }, func(consumer string) bool { return consumer == "subscriber-reader" },
+	)
 }
 
 func TestReadersMayPublishNothingElse(t *testing.T) {
@@ -301,12 +326,16 @@ func TestReaderCannotRedirectResponses(t *testing.T) {
 
 	// What agents reach in their account is no inbox of this one: only the other subscriber's
 	// inbox, whose random part nobody knows, could be named.
-	targets := []string{"lockstep.local.deploy.c1.shop.deployment.web.forged", "lockstep.local.deploy_live.c1.shop.deployment.web.forged", "lockstep.local.desired.17.w", "_INBOX_17.x"}
+	targets := []string{
+		"lockstep.local.deploy.c1.shop.deployment.web.forged", "lockstep.local.deploy_live.c1.shop.deployment.web.forged",
+		"lockstep.local.desired.17.w", "_INBOX_17.x",
+	}
 
 	targets = append(append(targets, factSubjects("18")...), serverSubjects()...)
 
 	for _, subject := range append(apiSubjects("subscriber-shop"), apiSubjects("dispatcher-18")...) {
-		if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamDesired) || strings.Contains(subject, "ACCOUNT") {
+		if strings.Contains(subject, topology.StreamDeploys) || strings.Contains(subject, topology.StreamDesired) ||
+			strings.Contains(subject, "ACCOUNT") {
 			targets = append(targets, subject)
 		}
 	}
@@ -367,9 +396,16 @@ func TestReadersAreLimited(t *testing.T) {
 
 	require.NoError(t, reader.FlushWithContext(testContext(t)))
 	require.ErrorContains(t, receive(t, reader.complaints), "maximum subscriptions")
-	require.NoError(t, reader.PublishRequest("$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "_INBOX_reader.x", make([]byte, 8<<10)))
+	require.NoError(
+		t,
+		reader.PublishRequest("$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "_INBOX_reader.x", make([]byte, 8<<10)),
+	)
 	require.NoError(t, reader.FlushWithContext(testContext(t)))
-	require.ErrorIs(t, reader.PublishRequest("$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "_INBOX_reader.x", make([]byte, 8<<10+1)), nats.ErrMaxPayload)
+	require.ErrorIs(
+		t,
+		reader.PublishRequest("$JS.API.CONSUMER.INFO.DEPLOYS.subscriber-reader", "_INBOX_reader.x", make([]byte, 8<<10+1)),
+		nats.ErrMaxPayload,
+	)
 }
 
 func TestRevokedReaderIsDisconnectedWithinASecond(t *testing.T) {

@@ -18,8 +18,15 @@ func TestSubscriberCredentialsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ci.json")
 	token := natsauth.NewToken(natsauth.TokenSubscriber)
 	want := natsauth.SubscriberCredentials{
-		Description: "Lockstep", URL: "nats://127.0.0.1:4222", User: "ci", Password: token, Listener: "ci.live", InboxPrefix: "_INBOX_ci", Stream: "DEPLOYS",
-		Consumer: "subscriber-ci", Filter: "lockstep.local.deploy.>",
+		Description: "Lockstep",
+		URL:         "nats://127.0.0.1:4222",
+		User:        "ci",
+		Password:    token,
+		Listener:    "ci.live",
+		InboxPrefix: "_INBOX_ci",
+		Stream:      "DEPLOYS",
+		Consumer:    "subscriber-ci",
+		Filter:      "lockstep.local.deploy.>",
 	}
 	require.NoError(t, os.WriteFile(path, []byte("something old, readable by all"), 0o644))
 	require.NoError(t, natsauth.WriteSubscriberCredentials(path, want, "PEM"))
@@ -43,5 +50,8 @@ func TestSubscriberCredentialsFile(t *testing.T) {
 	require.Equal(t, "PEM", string(pem))
 
 	require.NotContains(t, fmt.Sprintf("%v %+v %#v", got, got, []any{got}), token)
-	require.ErrorIs(t, natsauth.WriteSubscriberCredentials(path, natsauth.SubscriberCredentials{}, ""), natsauth.ErrInvalidSubscriberCredentials)
+	require.ErrorIs(
+		t, natsauth.WriteSubscriberCredentials(path, natsauth.SubscriberCredentials{}, ""),
+		natsauth.ErrInvalidSubscriberCredentials,
+	)
 }

@@ -31,9 +31,16 @@ func writeCertificate(t *testing.T, dir string) (string, string, string) {
 	require.NoError(t, err)
 
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "nats"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "nats"},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(
+			-time.Hour,
+		),
+		NotAfter:    time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
@@ -67,7 +74,10 @@ func TestCredentialsFileConnects(t *testing.T) {
 	t.Parallel()
 
 	certFile, keyFile, ca := writeCertificate(t, t.TempDir())
-	c := &cell{dir: initDir(t, natsauth.Options{TLS: &natsauth.TLS{CertFile: certFile, KeyFile: keyFile}}), directory: newDirectory()}
+	c := &cell{
+		dir:       initDir(t, natsauth.Options{TLS: &natsauth.TLS{CertFile: certFile, KeyFile: keyFile}}),
+		directory: newDirectory(),
+	}
 	c.server = startServer(t, c.dir)
 
 	credentials := someCredentials(t)

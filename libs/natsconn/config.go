@@ -61,13 +61,20 @@ func (c Config) Validate() []error {
 		}
 	}
 	if len(given) > 1 {
-		errs = append(errs, config.Invalid("", "more than one kind of credentials: keep one of user, nkey_seed_file, token_file, credentials_file"))
+		errs = append(
+			errs,
+			config.Invalid(
+				"", "more than one kind of credentials: keep one of user, nkey_seed_file, token_file, credentials_file",
+			),
+		)
 	}
 	if c.CredentialsFile != "" {
 		errs = append(errs, readable("credentials_file", c.CredentialsFile))
 	}
 	if c.InboxPrefix != "" && !validPrefix(c.InboxPrefix) {
-		errs = append(errs, config.Invalid("inbox_prefix", "%q is not a subject without wildcards, such as _INBOX_42", c.InboxPrefix))
+		errs = append(
+			errs, config.Invalid("inbox_prefix", "%q is not a subject without wildcards, such as _INBOX_42", c.InboxPrefix),
+		)
 	}
 	if c.ConnectTimeout <= 0 {
 		errs = append(errs, config.Invalid("connect_timeout", "%s is not a positive duration", c.ConnectTimeout))

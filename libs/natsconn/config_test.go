@@ -37,7 +37,7 @@ func TestValidate(t *testing.T) {
 		"no token":        {func(c *natsconn.Config) { c.TokenFile = config.SecretFile("/does/not/exist") }, "nats.token_file"},
 		"cert alone":      {func(c *natsconn.Config) { c.TLS.CertFile = file }, "nats.tls: cert_file and key_file come together"},
 		"no CA":           {func(c *natsconn.Config) { c.TLS.CAFile = "/does/not/exist" }, "nats.tls.ca_file"},
-		"no authority":    {func(c *natsconn.Config) { c.TLS.CAFile = file }, "holds no certificate"},
+		"no authority":    {func(c *natsconn.Config) { c.TLS.CAFile = file }, "contains no certificate"},
 		"inbox wildcard":  {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX.*" }, "nats.inbox_prefix"},
 		"inbox dot":       {func(c *natsconn.Config) { c.InboxPrefix = "_INBOX." }, "nats.inbox_prefix"},
 		"time-out":        {func(c *natsconn.Config) { c.ConnectTimeout = 0 }, "nats.connect_timeout"},

@@ -117,7 +117,10 @@ func (c *Conn) trouble(sub *nats.Subscription, err error) {
 		c.slow++
 		c.mu.Unlock()
 		c.logger.Warn("messages are dropped: the subscription is slower than its subject", attrs...)
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
+	case errors.Is(err, nats.ErrAuthorization),
+		errors.Is(err, nats.ErrAuthExpired),
+		errors.Is(err, nats.ErrAuthRevoked),
+		errors.Is(err, nats.ErrAccountAuthExpired):
 		c.mu.Lock()
 		c.lastErr = err
 		c.mu.Unlock()
@@ -144,7 +147,9 @@ func (c *Conn) Check(ctx context.Context) error {
 		c.mu.Lock()
 		since := c.since
 		c.mu.Unlock()
-		return fmt.Errorf("not connected to NATS for %s, trying on: %s", time.Since(since).Round(time.Second), errorText(c.reason()))
+		return fmt.Errorf(
+			"not connected to NATS for %s, trying on: %s", time.Since(since).Round(time.Second), errorText(c.reason()),
+		)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

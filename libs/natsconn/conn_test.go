@@ -113,7 +113,10 @@ func TestConnectionSurvivesARestart(t *testing.T) {
 	require.NoError(t, server.Restart())
 	healthy(t, conn)
 
-	require.Eventually(t, func() bool { _, err = js.Publish(t.Context(), "s.after", nil); return err == nil }, patience, 5*time.Millisecond)
+	require.Eventually(
+		t, func() bool { _, err = js.Publish(t.Context(), "s.after", nil); return err == nil }, patience,
+		5*time.Millisecond,
+	)
 	require.Equal(t, "s.after", <-messages, "what failed was never sent, and the consumer goes on")
 	require.NoError(t, testutil.CollectAndCompare(conn.Collector(), strings.NewReader(`
 # HELP lockstep_nats_connected Whether there is a connection to NATS.

@@ -13,7 +13,9 @@ func TestTLSWithAPrivateCA(t *testing.T) {
 	t.Parallel()
 	authority := testcert.New(t)
 	serverCert, serverKey := authority.Issue(t, t.TempDir(), "server")
-	server := startWith(t, `tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }`, serverCert, serverKey, authority.CAFile)
+	server := startWith(
+		t, `tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }`, serverCert, serverKey, authority.CAFile,
+	)
 	cfg := configFor(strings.Replace(server.ClientURL(), "nats://", "tls://", 1))
 	cfg.TLS.CAFile = authority.CAFile
 	cfg.TLS.CertFile, cfg.TLS.KeyFile = authority.Issue(t, t.TempDir(), "client")

@@ -21,9 +21,14 @@ func BenchmarkPublish(b *testing.B) {
 			data := make([]byte, 256)
 			messages := make([]*nats.Msg, b.N)
 			for i := range messages {
-				messages[i] = &nats.Msg{Subject: fmt.Sprintf("fact.%d", i%subjects), Data: data, Header: nats.Header{"ce-id": {"some-event-id"}}}
+				messages[i] = &nats.Msg{
+					Subject: fmt.Sprintf("fact.%d", i%subjects), Data: data, Header: nats.Header{"ce-id": {"some-event-id"}},
+				}
 			}
-			require.NoError(b, postgres.InTx(b.Context(), db.pool, func(tx pgx.Tx) error { return outbox.Insert(b.Context(), tx, messages...) }))
+			require.NoError(
+				b,
+				postgres.InTx(b.Context(), db.pool, func(tx pgx.Tx) error { return outbox.Insert(b.Context(), tx, messages...) }),
+			)
 			empty := make(chan struct{}, 1)
 			p := db.publisher(nil)
 			p.OnWaiting(func() {

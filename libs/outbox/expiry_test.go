@@ -18,7 +18,9 @@ import (
 // insert has a message of its own published.
 func (b *fixture) insert(m *nats.Msg) {
 	b.t.Helper()
-	require.NoError(b.t, postgres.InTx(b.t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(b.t.Context(), tx, m) }))
+	require.NoError(
+		b.t, postgres.InTx(b.t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(b.t.Context(), tx, m) }),
+	)
 }
 
 // TestSubjectWithAnExpiredLastMessageIsPublishedTo has messages go away by themselves: the sequence
@@ -26,7 +28,12 @@ func (b *fixture) insert(m *nats.Msg) {
 func TestSubjectWithAnExpiredLastMessageIsPublishedTo(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t)
-	_, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true, MaxMsgsPerSubject: 1, AllowMsgTTL: true})
+	_, err := b.js.UpdateStream(
+		t.Context(),
+		jetstream.StreamConfig{
+			Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true, MaxMsgsPerSubject: 1, AllowMsgTTL: true,
+		},
+	)
 	require.NoError(t, err)
 	s, err := b.js.Stream(t.Context(), stream)
 	require.NoError(t, err)

@@ -68,7 +68,9 @@ func (b *fixture) migrate() {
 
 func (b *fixture) createStream() {
 	b.t.Helper()
-	_, err := b.js.CreateStream(b.t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true})
+	_, err := b.js.CreateStream(
+		b.t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{"fact.>"}, AllowDirect: true},
+	)
 	require.NoError(b.t, err)
 }
 
@@ -84,8 +86,12 @@ func (b *fixture) connect(url string) *pgxpool.Pool {
 func (b *fixture) publisher(change func(*outbox.Config)) *outbox.Publisher {
 	b.t.Helper()
 	cfg := outbox.Config{
-		Pool: b.pool, Conn: natstest.Connect(b.t, b.server, b.options...), Logger: slog.New(slog.DiscardHandler),
-		Interval: 100 * time.Millisecond, LockInterval: time.Millisecond, Retry: retry.Policy{Min: time.Millisecond, Max: 20 * time.Millisecond},
+		Pool:         b.pool,
+		Conn:         natstest.Connect(b.t, b.server, b.options...),
+		Logger:       slog.New(slog.DiscardHandler),
+		Interval:     100 * time.Millisecond,
+		LockInterval: time.Millisecond,
+		Retry:        retry.Policy{Min: time.Millisecond, Max: 20 * time.Millisecond},
 	}
 	if change != nil {
 		change(&cfg)
@@ -172,7 +178,9 @@ func (b *fixture) onStream() map[string][]string {
 // holds waits until the stream holds this.
 func (b *fixture) holds(want map[string][]string) {
 	b.t.Helper()
-	require.EventuallyWithT(b.t, func(c *assert.CollectT) { assert.Equal(c, want, b.onStream()) }, patience, 5*time.Millisecond)
+	require.EventuallyWithT(
+		b.t, func(c *assert.CollectT) { assert.Equal(c, want, b.onStream()) }, patience, 5*time.Millisecond,
+	)
 }
 
 // restart takes NATS down and back.

@@ -27,9 +27,15 @@ func TestMessageArrivesUnchanged(t *testing.T) {
 	b := newFixture(t)
 	messages := []*nats.Msg{
 		{Subject: "fact.empty"},
-		{Subject: "fact.full", Data: []byte{0, 1, 0xff}, Header: nats.Header{"Kind": {"a", "b"}, "lower": {"ä"}, nats.MsgIdHdr: {"id-1"}}},
+		{
+			Subject: "fact.full", Data: []byte{0, 1, 0xff},
+			Header: nats.Header{"Kind": {"a", "b"}, "lower": {"ä"}, nats.MsgIdHdr: {"id-1"}},
+		},
 	}
-	require.NoError(t, postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, messages...) }))
+	require.NoError(
+		t,
+		postgres.InTx(t.Context(), b.pool, func(tx pgx.Tx) error { return outbox.Insert(t.Context(), tx, messages...) }),
+	)
 	b.run(b.publisher(nil))
 	b.published()
 	facts, err := b.js.Stream(t.Context(), stream)

@@ -151,7 +151,10 @@ func TestOpenTransactionDelaysNothing(t *testing.T) {
 
 	require.NoError(t, open.Commit(t.Context()))
 	b.published()
-	require.Equal(t, map[string][]string{"fact.x": upTo(3), "fact.slow": upTo(1)}, b.onStream(), "a row that shows up behind others is not passed over")
+	require.Equal(
+		t, map[string][]string{"fact.x": upTo(3), "fact.slow": upTo(1)}, b.onStream(),
+		"a row that shows up behind others is not passed over",
+	)
 }
 
 func TestFailingSubjectDelaysNoOther(t *testing.T) {

@@ -277,7 +277,9 @@ func TestRunEndsCleanlyDuringABatch(t *testing.T) {
 	<-reached
 	stop()
 	onStream := len(b.onStream()["fact.x"])
-	require.GreaterOrEqual(t, 50-b.waiting(), onStream-1, "what was acknowledged is removed; at most the one in flight is not")
+	require.GreaterOrEqual(
+		t, 50-b.waiting(), onStream-1, "what was acknowledged is removed; at most the one in flight is not",
+	)
 	b.run(b.publisher(nil))
 	b.published()
 	require.Equal(t, upTo(50), b.onStream()["fact.x"])

@@ -71,8 +71,11 @@ func TestConnectWaitsForTheDatabase(t *testing.T) {
 	var group errgroup.Group
 	group.Go(func() error {
 		var err error
-		pool, err = postgres.Connect(t.Context(), postgres.Config{URL: server.URL(), Retry: retry.Policy{Min: time.Millisecond, Max: 10 * time.Millisecond}},
-			slog.New(signal))
+		pool, err = postgres.Connect(
+			t.Context(),
+			postgres.Config{URL: server.URL(), Retry: retry.Policy{Min: time.Millisecond, Max: 10 * time.Millisecond}},
+			slog.New(signal),
+		)
 		return err
 	})
 	<-signal.seen
@@ -114,7 +117,13 @@ func TestConnectFailsAtOnceForPermanentErrors(t *testing.T) {
 func TestEverySettingReachesTheSession(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, postgres.Config{
-		URL: pgtest.Database(t), Schema: "state", ApplicationName: "lockstep-state", MaxConnections: 3, IdleInTransactionTimeout: 7 * time.Second,
+		URL: pgtest.Database(
+			t,
+		),
+		Schema:                   "state",
+		ApplicationName:          "lockstep-state",
+		MaxConnections:           3,
+		IdleInTransactionTimeout: 7 * time.Second,
 	})
 	require.Equal(t, "state", scan[string](t, pool, "SHOW search_path"))
 	require.Equal(t, "lockstep-state", scan[string](t, pool, "SHOW application_name"))
@@ -162,7 +171,10 @@ func TestFailedMigrationIsRolledBack(t *testing.T) {
 	err := postgres.Migrate(t.Context(), pool, discard(), series("state", "CREATE TABLE here (); SELECT 1/0"))
 	require.ErrorContains(t, err, "division by zero")
 	require.False(t, scan[bool](t, pool, "SELECT to_regclass('here') IS NOT NULL"))
-	require.ErrorContains(t, postgres.Migrate(t.Context(), pool, discard(), postgres.Migrations{Name: "empty", FS: fstest.MapFS{}}), "load the files")
+	require.ErrorContains(
+		t, postgres.Migrate(t.Context(), pool, discard(), postgres.Migrations{Name: "empty", FS: fstest.MapFS{}}),
+		"load the files",
+	)
 	require.ErrorContains(t, postgres.Migrate(t.Context(), pool, discard(), series("a b")), "name")
 }
 
@@ -192,7 +204,9 @@ func TestLockHasOneHolderAndPassesOnWhenTheHolderDies(t *testing.T) {
 	})
 	// The holder's session dies on the server, as when its machine vanishes: it is not told.
 	var ended bool
-	require.NoError(t, pool.QueryRow(t.Context(), "SELECT pg_terminate_backend($1)", first.Conn().PgConn().PID()).Scan(&ended))
+	require.NoError(
+		t, pool.QueryRow(t.Context(), "SELECT pg_terminate_backend($1)", first.Conn().PgConn().PID()).Scan(&ended),
+	)
 	require.True(t, ended)
 	second := <-taken
 	require.NoError(t, group.Wait())

@@ -82,5 +82,7 @@ func unavailable(ctx context.Context, err error) error {
 	if _, isFault := errors.AsType[*fault.Error](err); isFault {
 		return err
 	}
-	return fault.Wrap(err, errcode.Unavailable, "the database is unreachable: try again; the request may have been executed")
+	return fault.Wrap(
+		err, errcode.Unavailable, "the database is unreachable: try again; the request may have been executed",
+	)
 }

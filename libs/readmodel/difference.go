@@ -51,7 +51,10 @@ func (t *ShadowTables) compare(
 	}
 	names["order"] = each(table.Key, ", ", func(c string) string { return "coalesce(l." + c + ", s." + c + ")" })
 	from := Render(`from {real} l {join} {shadow} s on {same} where {missing}{distinct}`, names)
-	if err := tx.QueryRow(ctx, `select count(*) `+from).Scan(&out.Different); err != nil || out.Different == 0 || limit == 0 {
+	if err := tx.QueryRow(ctx, `select count(*) `+from).Scan(
+		&out.Different,
+	); err != nil || out.Different == 0 ||
+		limit == 0 {
 		return out, nil, err //nolint:wrapcheck // wrapped by Compare
 	}
 	rows, err := tx.Query(ctx, `select to_jsonb(l), to_jsonb(s) `+from+Render(` order by {order} limit $1`, names), limit)

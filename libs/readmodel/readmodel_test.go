@@ -65,7 +65,10 @@ func TestLiveTablesAreComparedAndReplaced(t *testing.T) {
 	require.NoError(t, postgres.InTx(t.Context(), conn, func(tx pgx.Tx) error {
 		compared, differences, err := tables.Compare(t.Context(), tx, 3)
 		require.NoError(t, err)
-		require.Equal(t, []readmodel.TableComparison{{Name: "wishes", Rows: 2, Different: 1}, {Name: "facts", Rows: 3, Different: 3}}, compared)
+		require.Equal(
+			t, []readmodel.TableComparison{{Name: "wishes", Rows: 2, Different: 1}, {Name: "facts", Rows: 3, Different: 3}},
+			compared,
+		)
 		require.Equal(t, []string{
 			`wishes 1: heard is "poured", by the streams "drunk"`,
 			`facts 1/2: text is "real", by the streams "should"`,
@@ -80,8 +83,15 @@ func TestLiveTablesAreComparedAndReplaced(t *testing.T) {
 		require.NoError(t, err)
 		return out
 	}
-	require.Equal(t, []string{"1 tea drunk", "2 milk "}, read(`select concat_ws(' ', id, wanted, heard) from `+tables.LiveName("wishes")+` order by id`), "rows are people's")
-	require.Equal(t, []string{"1 1 same 7", "1 2 should 7", "3 1 missing 0"}, read(`select concat_ws(' ', a, b, text, told) from `+tables.LiveName("facts")+` order by a, b`))
+	require.Equal(
+		t, []string{"1 tea drunk", "2 milk "},
+		read(`select concat_ws(' ', id, wanted, heard) from `+tables.LiveName("wishes")+` order by id`),
+		"rows are people's",
+	)
+	require.Equal(
+		t, []string{"1 1 same 7", "1 2 should 7", "3 1 missing 0"},
+		read(`select concat_ws(' ', a, b, text, told) from `+tables.LiveName("facts")+` order by a, b`),
+	)
 }
 
 func TestLiveTablesAreReadOnlyDuringARebuild(t *testing.T) {
@@ -105,7 +115,9 @@ func TestLiveTablesAreReadOnlyDuringARebuild(t *testing.T) {
 
 func TestRender(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, `a b '{1,2}' `, readmodel.Render(`{one} {two} '{1,2}' {none}`, map[string]string{"one": "a", "two": "b"}))
+	require.Equal(
+		t, `a b '{1,2}' `, readmodel.Render(`{one} {two} '{1,2}' {none}`, map[string]string{"one": "a", "two": "b"}),
+	)
 	require.Equal(t, "l.a = s.a and l.b = s.b", readmodel.SameKey([]string{"a", "b"}))
 	require.Equal(t, "false", readmodel.Distinct(nil))
 	require.Equal(t, "a = l.a", readmodel.Assignments([]string{"a"}, "l"))

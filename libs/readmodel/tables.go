@@ -49,7 +49,9 @@ func NewShadowTables(
 		}
 		if len(table.Derived) == 0 {
 			var err error
-			if table.Derived, err = t.ColumnsExcept(ctx, table.Name, append(append([]string{}, table.Key...), table.Excluded...)); err != nil {
+			if table.Derived, err = t.ColumnsExcept(
+				ctx, table.Name, append(append([]string{}, table.Key...), table.Excluded...),
+			); err != nil {
 				return nil, err
 			}
 		}
@@ -60,7 +62,9 @@ func NewShadowTables(
 
 // AddTable creates one more shadow table, which is neither compared nor replaced.
 func (t *ShadowTables) AddTable(ctx context.Context, table, storage string) error {
-	statement := fmt.Sprintf(`create temporary table %s (like %s including all)`, pgx.Identifier{table}.Sanitize(), t.LiveName(table))
+	statement := fmt.Sprintf(
+		`create temporary table %s (like %s including all)`, pgx.Identifier{table}.Sanitize(), t.LiveName(table),
+	)
 	if storage != "" {
 		statement += ` with (` + storage + `)`
 	}

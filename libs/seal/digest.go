@@ -34,7 +34,9 @@ func GenerateDigestKey() DigestKey {
 func ParseDigestKey(text string) (DigestKey, error) {
 	key, err := hex.DecodeString(text)
 	if err != nil || len(key) != sha256.Size {
-		return DigestKey{}, fmt.Errorf("%w: not %d characters of hexadecimal", ErrInvalidDigestKey, hex.EncodedLen(sha256.Size))
+		return DigestKey{}, fmt.Errorf(
+			"%w: not %d characters of hexadecimal", ErrInvalidDigestKey, hex.EncodedLen(sha256.Size),
+		)
 	}
 
 	return DigestKey{NewValue(string(key))}, nil

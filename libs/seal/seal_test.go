@@ -182,7 +182,10 @@ func TestDigestIsStable(t *testing.T) {
 
 	k, err := seal.ParseDigestKey("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f")
 	require.NoError(t, err)
-	require.Equal(t, "d9b894e305c356a9bc65b5e18c62aad8ae905e0706bfe3d5a31591a1bd1e35bd", seal.Digest(k, seal.Values{"user": seal.NewValue("u"), "password": seal.NewValue("hunter2")}))
+	require.Equal(
+		t, "d9b894e305c356a9bc65b5e18c62aad8ae905e0706bfe3d5a31591a1bd1e35bd",
+		seal.Digest(k, seal.Values{"user": seal.NewValue("u"), "password": seal.NewValue("hunter2")}),
+	)
 }
 
 func TestValuesAreNotPrinted(t *testing.T) {

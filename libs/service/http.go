@@ -162,8 +162,10 @@ func (s *httpServer) instrumented() (http.Handler, error) {
 		Name: "lockstep_http_requests_in_flight", Help: "Requests in progress.", ConstLabels: labels,
 	})
 	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "lockstep_http_request_duration_seconds", Help: "Duration of requests, by method and status.", ConstLabels: labels,
-		Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60},
+		Name:        "lockstep_http_request_duration_seconds",
+		Help:        "Duration of requests, by method and status.",
+		ConstLabels: labels,
+		Buckets:     []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60},
 	}, []string{"method", "code"})
 	for _, collector := range []prometheus.Collector{inFlight, duration} {
 		if err := s.options.Metrics.Register(collector); err != nil {

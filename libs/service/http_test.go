@@ -106,7 +106,12 @@ func TestListenerLimits(t *testing.T) {
 		body, header string
 		status       int
 	}{{"0123456789", "", 200}, {"0123456789x", "", 413}, {"", strings.Repeat("x", 8<<10), 431}} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addrs["api"]+"/", strings.NewReader(tc.body))
+		request, err := http.NewRequestWithContext(
+			t.Context(),
+			http.MethodPost,
+			"http://"+p.addrs["api"]+"/",
+			strings.NewReader(tc.body),
+		)
 		require.NoError(t, err)
 		request.Header.Set("X-Long", tc.header)
 		response, err := client.Do(request)
@@ -122,7 +127,9 @@ func TestUnreadBodyDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	cfg := service.DefaultListener("127.0.0.1:0")
 	cfg.ReadHeaderTimeout = 2 * time.Second // in which a busy machine has sent the header
-	p := start(t, nil, api(cfg, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }))
+	p := start(
+		t, nil, api(cfg, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }),
+	)
 	<-p.ready
 	for _, body := range []string{"Content-Length: 100\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\nab"} {
 		conn, err := net.Dial("tcp", p.addrs["api"])
@@ -174,7 +181,10 @@ func TestDrainEndsStreams(t *testing.T) {
 		require.NoError(t, <-p.ended, name)
 	}
 
-	p := start(t, func(cfg *service.Config) { cfg.DrainTimeout = 20 * time.Millisecond }, api(service.DefaultListener("127.0.0.1:0"), handler))
+	p := start(
+		t, func(cfg *service.Config) { cfg.DrainTimeout = 20 * time.Millisecond },
+		api(service.DefaultListener("127.0.0.1:0"), handler),
+	)
 	<-p.ready
 	body := open(p, newClient(t), "/deaf")
 	p.cancel()
@@ -205,10 +215,10 @@ func TestValidateConfig(t *testing.T) {
 		"CA alone": {func(c *service.Config) { c.Ops.TLS.ClientCAFile = authority.CAFile }, []string{"ops.tls.client_ca_file (LOCKSTEP_OPS_TLS_CLIENT_CA_FILE"}},
 		"no CA": {func(c *service.Config) {
 			c.Ops.TLS = service.TLS{CertFile: certFile, KeyFile: keyFile, ClientCAFile: "/no"}
-		}, []string{"client_ca_file: cannot read the authorities"}},
+		}, []string{"client_ca_file: read CA certificates"}},
 		"CA is key": {func(c *service.Config) {
 			c.Ops.TLS = service.TLS{CertFile: certFile, KeyFile: keyFile, ClientCAFile: keyFile}
-		}, []string{"holds no certificate"}},
+		}, []string{"contains no certificate"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

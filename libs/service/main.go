@@ -41,7 +41,7 @@ type Process struct {
 }
 
 // Execute is Main for a process that is given, and returns the exit status: 0 for success and for a
-// question answered, 2 for a configuration that is refused, else what package fault says.
+// answered question, 2 for an invalid configuration, else the status of package fault.
 // --check-ready asks the instance that runs with the same configuration whether it is ready: 0 when
 // it is, 1 when not.
 func Execute[C any](process Process, program config.Program, defaults C, main func(context.Context, C) error) int {
@@ -50,21 +50,27 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	}
 	cfg, checkReady := defaults, false
 	program.Switches = append(slices.Clone(program.Switches), config.Switch{
-		Flag: "check-ready", On: &checkReady,
+		Flag: "check-ready",
+		On:   &checkReady,
 		Help: "check whether the instance with the same configuration on this machine is ready, and exit with status 0 if so; for health checks of containers",
 	})
-	warnings, err := config.Load(&cfg, program, config.Input{Args: process.Args, Environ: process.Environ, Stdout: process.Stdout})
-	say := func(format string, args ...any) {
-		_, _ = fmt.Fprintf(process.Stderr, program.Name+": "+format+"\n", args...) // there is nowhere to say that it cannot be said
+	warnings, err := config.Load(
+		&cfg, program, config.Input{Args: process.Args, Environ: process.Environ, Stdout: process.Stdout},
+	)
+	report := func(format string, args ...any) {
+		_, _ = fmt.Fprintf(
+			process.Stderr,
+			program.Name+": "+format+"\n",
+			args...) // fails only without stderr
 	}
 	for _, warning := range warnings {
-		say("warning: %s", warning)
+		report("warning: %s", warning)
 	}
 	if errors.Is(err, config.ErrAnswered) {
 		return 0
 	}
 	if err != nil {
-		say("%v\n%s --help lists every setting", err, program.Name)
+		report("%v\n%s --help lists every setting", err, program.Name)
 		return fault.ExitCode(err)
 	}
 	if checkReady {
@@ -77,7 +83,7 @@ func Execute[C any](process Process, program config.Program, defaults C, main fu
 	defer close(done)
 	go forward(process, cancel, done)
 	if err := main(ctx, cfg); err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) {
-		say("%v", err)
+		report("%v", err)
 		return fault.ExitCode(err)
 	}
 	return 0

@@ -126,7 +126,10 @@ func (r *run) prepare(ctx context.Context, parts []Part) error {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	r.drainCtx, r.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
-	r.ops = r.add(ctx, HTTPServer(opsName, r.options.Config.Ops, opsHandler(r.health, r.options.Metrics), HTTPOptions{Logger: r.logger}))
+	r.ops = r.add(
+		ctx,
+		HTTPServer(opsName, r.options.Config.Ops, opsHandler(r.health, r.options.Metrics), HTTPOptions{Logger: r.logger}),
+	)
 	for _, p := range parts {
 		r.parts = append(r.parts, r.add(ctx, p))
 	}

@@ -50,7 +50,9 @@ func start(t *testing.T, change func(*service.Config), parts ...service.Part) *p
 	if change != nil {
 		change(&cfg)
 	}
-	options := service.Options{Name: "test", Config: cfg, Logger: slog.New(slog.NewTextHandler(p.log, nil)), Metrics: p.metrics}
+	options := service.Options{
+		Name: "test", Config: cfg, Logger: slog.New(slog.NewTextHandler(p.log, nil)), Metrics: p.metrics,
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -115,7 +117,10 @@ func TestFailedPartReportsTheReasonAndRestarts(t *testing.T) {
 	p.says("not ready\n")
 	p.says("[no] flaky: the database is away")
 	p.says("[no] late: waits for flaky")
-	require.Eventually(t, func() bool { return count(t, p.metrics, "lockstep_part_restarts_total", "flaky") >= 2 }, patience, time.Millisecond)
+	require.Eventually(
+		t, func() bool { return count(t, p.metrics, "lockstep_part_restarts_total", "flaky") >= 2 }, patience,
+		time.Millisecond,
+	)
 	close(heal)
 	<-p.ready
 	p.says("[ok] late")
@@ -141,23 +146,41 @@ func count(t *testing.T, metrics *prometheus.Registry, name, part string) float6
 func TestPermanentErrorEndsTheService(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
-	p := start(t, nil, until("other", ended), service.Part{Name: "broken", StartAfter: []string{"other"}, Run: func(context.Context, *service.Handle) error {
-		return fmt.Errorf("migrate: %w", service.Permanent(fault.New(errcode.FailedPrecondition, "the schema is newer than this program")))
-	}})
+	p := start(
+		t,
+		nil,
+		until("other", ended),
+		service.Part{Name: "broken", StartAfter: []string{"other"}, Run: func(context.Context, *service.Handle) error {
+			return fmt.Errorf(
+				"migrate: %w",
+				service.Permanent(fault.New(errcode.FailedPrecondition, "the schema is newer than this program")),
+			)
+		}},
+	)
 	err := <-p.ended
-	require.ErrorContains(t, err, "service test: broken: migrate: failed_precondition: the schema is newer than this program")
+	require.ErrorContains(
+		t, err, "service test: broken: migrate: failed_precondition: the schema is newer than this program",
+	)
 	require.Equal(t, errcode.FailedPrecondition, fault.CodeOf(err))
 	require.Equal(t, []string{"other"}, ended.names, "the others are drained")
 }
 
 func TestCompletedPartStaysReady(t *testing.T) {
 	t.Parallel()
-	p := start(t, nil, service.Part{Name: "migration", Run: func(context.Context, *service.Handle) error { return nil }},
-		service.Part{Name: "reader", StartAfter: []string{"migration"}, Run: func(ctx context.Context, part *service.Handle) error {
-			part.Ready()
-			<-ctx.Done()
-			return nil
-		}})
+	p := start(
+		t,
+		nil,
+		service.Part{Name: "migration", Run: func(context.Context, *service.Handle) error { return nil }},
+		service.Part{
+			Name:       "reader",
+			StartAfter: []string{"migration"},
+			Run: func(ctx context.Context, part *service.Handle) error {
+				part.Ready()
+				<-ctx.Done()
+				return nil
+			},
+		},
+	)
 	<-p.ready
 	p.cancel()
 	require.NoError(t, <-p.ended)
@@ -166,7 +189,10 @@ func TestCompletedPartStaysReady(t *testing.T) {
 func TestPartsStopInOrder(t *testing.T) {
 	t.Parallel()
 	ended := &record{}
-	p := start(t, nil, until("database", ended), until("nats", ended), until("outbox", ended, "database", "nats"), until("api", ended, "outbox", "database"))
+	p := start(
+		t, nil, until("database", ended), until("nats", ended), until("outbox", ended, "database", "nats"),
+		until("api", ended, "outbox", "database"),
+	)
 	<-p.ready
 	p.cancel()
 	require.NoError(t, <-p.ended)
@@ -199,7 +225,10 @@ func TestChecksSetReadiness(t *testing.T) {
 	var mu sync.Mutex
 	reply := errors.New("no route to host")
 	set := func(err error) { mu.Lock(); defer mu.Unlock(); reply = err }
-	p := start(t, nil, service.Part{Name: "postgres", Check: func(context.Context) error { mu.Lock(); defer mu.Unlock(); return reply }})
+	p := start(
+		t, nil,
+		service.Part{Name: "postgres", Check: func(context.Context) error { mu.Lock(); defer mu.Unlock(); return reply }},
+	)
 	p.says("[no] postgres: no route to host")
 	set(service.Degraded(errors.New("slow")))
 	<-p.ready

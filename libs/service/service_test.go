@@ -50,7 +50,9 @@ func (c greeterConfig) Validate() []error {
 	return nil
 }
 
-func greeterMain(out io.Writer, entered chan<- struct{}, release <-chan struct{}) func(context.Context, greeterConfig) error {
+func greeterMain(
+	out io.Writer, entered chan<- struct{}, release <-chan struct{},
+) func(context.Context, greeterConfig) error {
 	return func(ctx context.Context, cfg greeterConfig) error {
 		tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: "greeter", Version: "v1", Out: out})
 		if err != nil {
@@ -74,8 +76,12 @@ func greeterMain(out io.Writer, entered chan<- struct{}, release <-chan struct{}
 			tel.Logger.Info("worker has finished")
 			return nil
 		})
-		api := service.HTTPServer("api", cfg.API, tel.HTTP(mux), service.HTTPOptions{Logger: tel.Logger, Metrics: tel.Metrics})
-		return service.Run(ctx, service.Options{Name: "greeter", Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, worker, api)
+		api := service.HTTPServer(
+			"api", cfg.API, tel.HTTP(mux), service.HTTPOptions{Logger: tel.Logger, Metrics: tel.Metrics},
+		)
+		return service.Run(
+			ctx, service.Options{Name: "greeter", Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, worker, api,
+		)
 	}
 }
 

@@ -64,14 +64,24 @@ func TestLogEntriesCarryTheTrace(t *testing.T) {
 	ctx, span := tel.Tracer.Start(t.Context(), "work")
 	defer span.End()
 	tel.Logger.InfoContext(t.Context(), "without")
-	tel.Logger.With(slog.Int("a", 1)).WithGroup("g").With(slog.Int("b", 2)).WithGroup("").InfoContext(ctx, "with", slog.Int("c", 3))
+	tel.Logger.With(
+		slog.Int("a", 1),
+	).WithGroup(
+		"g",
+	).With(
+		slog.Int("b", 2),
+	).WithGroup(
+		"",
+	).InfoContext(ctx, "with", slog.Int("c", 3))
 	tel.Logger.DebugContext(ctx, "too detailed")
 
 	entries := lines(t, log.Bytes())
 	require.Len(t, entries, 2)
 	require.NotContains(t, entries[0], "trace_id")
 	require.Equal(t, "state", entries[0]["service"])
-	require.Equal(t, span.SpanContext().TraceID().String(), entries[1]["trace_id"], "at the top although the logger is in a group")
+	require.Equal(
+		t, span.SpanContext().TraceID().String(), entries[1]["trace_id"], "at the top although the logger is in a group",
+	)
 	require.Equal(t, span.SpanContext().SpanID().String(), entries[1]["span_id"])
 	require.InDelta(t, 1, entries[1]["a"], 0)
 	require.Equal(t, map[string]any{"b": 2.0, "c": 3.0}, entries[1]["g"])
@@ -162,7 +172,9 @@ type otlp struct {
 	broken bool
 }
 
-func (o *otlp) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (o *otlp) Export(
+	_ context.Context, request *collector.ExportTraceServiceRequest,
+) (*collector.ExportTraceServiceResponse, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.broken {
@@ -256,9 +268,17 @@ func TestStandardVariablesEnableTraces(t *testing.T) {
 	}
 	// A protocol that does not exist is only looked at when traces are on.
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
-		_, err := telemetry.Open(t.Context(), telemetry.DefaultConfig(), env(name, "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon"))
+		_, err := telemetry.Open(
+			t.Context(),
+			telemetry.DefaultConfig(),
+			env(name, "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon"),
+		)
 		require.ErrorContains(t, err, `"pigeon"`)
-		tel, err := telemetry.Open(t.Context(), telemetry.DefaultConfig(), env(name, "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon", "OTEL_SDK_DISABLED", "true"))
+		tel, err := telemetry.Open(
+			t.Context(),
+			telemetry.DefaultConfig(),
+			env(name, "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon", "OTEL_SDK_DISABLED", "true"),
+		)
 		require.NoError(t, err)
 		require.NoError(t, tel.Close(t.Context()))
 	}
@@ -274,15 +294,24 @@ func TestOneTraceFromCallerToHandler(t *testing.T) {
 	interceptor, err := tel.Connect()
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	mux.Handle("/rpc.S/M", connect.NewUnaryHandler("/rpc.S/M", func(context.Context, *connect.Request[emptypb.Empty]) (*connect.Response[emptypb.Empty], error) {
-		return connect.NewResponse(&emptypb.Empty{}), nil
-	}, connect.WithInterceptors(interceptor)))
+	mux.Handle(
+		"/rpc.S/M",
+		connect.NewUnaryHandler(
+			"/rpc.S/M",
+			func(context.Context, *connect.Request[emptypb.Empty]) (*connect.Response[emptypb.Empty], error) {
+				return connect.NewResponse(&emptypb.Empty{}), nil
+			},
+			connect.WithInterceptors(interceptor),
+		),
+	)
 	mux.Handle("GET /plain/{id}", tel.HTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	server := httptest.NewServer(mux)
 	defer server.Close()
 
 	ctx, root := tel.Tracer.Start(t.Context(), "root")
-	client := connect.NewClient[emptypb.Empty, emptypb.Empty](server.Client(), server.URL+"/rpc.S/M", connect.WithInterceptors(interceptor))
+	client := connect.NewClient[emptypb.Empty, emptypb.Empty](
+		server.Client(), server.URL+"/rpc.S/M", connect.WithInterceptors(interceptor),
+	)
 	_, err = client.CallUnary(ctx, connect.NewRequest(&emptypb.Empty{}))
 	require.NoError(t, err)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/plain/7", http.NoBody)

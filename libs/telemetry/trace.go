@@ -14,7 +14,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-func newProvider(ctx context.Context, cfg Config, options Options, logger *slog.Logger) (*sdktrace.TracerProvider, error) {
+func newProvider(
+	ctx context.Context, cfg Config, options Options, logger *slog.Logger,
+) (*sdktrace.TracerProvider, error) {
 	// OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win over what we know.
 	described, err := resource.New(ctx,
 		resource.WithAttributes(
@@ -100,7 +102,9 @@ func (e *quietExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOn
 	defer e.mu.Unlock()
 	e.lost += len(spans)
 	if time.Since(e.logged) >= time.Minute {
-		e.logger.WarnContext(ctx, "the collector does not take our spans", slog.Int("lost", e.lost), slog.String("error", err.Error()))
+		e.logger.WarnContext(
+			ctx, "the collector does not take our spans", slog.Int("lost", e.lost), slog.String("error", err.Error()),
+		)
 		e.logged, e.lost = time.Now(), 0
 	}
 	return nil

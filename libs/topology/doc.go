@@ -1,14 +1,13 @@
-// Package topology is the one place that says which streams exist and how subjects are spelled.
+// Package topology declares the streams and the names of subjects.
 //
-// Subjects are lockstep.<cell>.<family>.<key…>; a [Cell] builds them and [Parse] takes them apart.
-// Key tokens are ids or names; names are escaped by [Escape], so that no name can add a token, a
-// wildcard or a control character.
+// Subjects are lockstep.<cell>.<family>.<key…>. A [Cell] builds them and [Parse] splits them. Key
+// tokens are ids or names; [Escape] escapes names, so that a name cannot add a token, a wildcard or
+// a control character.
 //
-// [Streams] declares each stream whole: what it captures, how long it keeps it, how large it and a
-// message may grow. [Ensure] brings a server to that declaration. Every declaration carries
-// [Version] in its metadata, and only a higher one changes a stream that is there: an old replica
-// cannot revert what a newer one has set. Streams are never deleted here. A version may give a
-// stream a smaller share: the oldest of what it has beyond that goes.
+// [Streams] declares each stream completely: subjects, retention, sizes. [Ensure] creates and
+// updates them on a server. Every declaration carries [Version] in its metadata, and only a higher
+// version changes a stream, so an old replica cannot revert a newer one. Streams are never deleted.
+// A version that reduces a stream's share drops its oldest messages.
 //
-// Retention is by limits everywhere: a work queue would destroy what replay needs.
+// Retention is by limits everywhere: a work queue would delete what a replay needs.
 package topology

@@ -35,7 +35,9 @@ func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 		cfg := stream.Config(cell, options())
 		cfg.AllowMsgTTL = false
 		if stream.Name == topology.StreamDesired {
-			cfg.RePublish = &jetstream.RePublish{Source: cell.All(topology.FamilyDesired), Destination: cell.All(topology.FamilyDesiredLog)}
+			cfg.RePublish = &jetstream.RePublish{
+				Source: cell.All(topology.FamilyDesired), Destination: cell.All(topology.FamilyDesiredLog),
+			}
 		}
 		cfg.Metadata["lockstep.dev/topology"] = "1"
 		_, err := js.CreateStream(ctx, cfg)
@@ -43,7 +45,9 @@ func TestStreamsOfAnEarlierVersionAreUpdated(t *testing.T) {
 	}
 	_, err := js.Publish(ctx, cell.Desired(7, "kept"), nil)
 	require.NoError(t, err)
-	fading := &nats.Msg{Subject: cell.Desired(7, "over"), Data: []byte("terminated"), Header: nats.Header{jetstream.MsgTTLHeader: {"1s"}}}
+	fading := &nats.Msg{
+		Subject: cell.Desired(7, "over"), Data: []byte("terminated"), Header: nats.Header{jetstream.MsgTTLHeader: {"1s"}},
+	}
 	_, err = js.PublishMsg(ctx, fading)
 	require.Error(t, err, "not yet")
 

@@ -31,11 +31,24 @@ const (
 // started again has lost it.
 func EnsureRelays(ctx context.Context, js jetstream.JetStream, opts Options) error {
 	err := ensure(ctx, js, jetstream.StreamConfig{
-		Name: StreamRelays, Description: "Which relay holds a connection to which replica of which agent.",
-		Subjects: []string{"$KV." + BucketRelays + ".>"}, Storage: jetstream.MemoryStorage, Replicas: max(1, opts.Replicas),
-		MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: 1, MaxMsgSize: relaysEntry, MaxConsumers: maxConsumers, Discard: jetstream.DiscardNew, Duplicates: 2 * time.Minute,
-		AllowDirect: true, AllowRollup: true, DenyDelete: true, AllowMsgTTL: true, SubjectDeleteMarkerTTL: relaysMarker,
-		Metadata: map[string]string{versionKey: strconv.Itoa(Version)},
+		Name:                   StreamRelays,
+		Description:            "Which relay holds a connection to which replica of which agent.",
+		Subjects:               []string{"$KV." + BucketRelays + ".>"},
+		Storage:                jetstream.MemoryStorage,
+		Replicas:               max(1, opts.Replicas),
+		MaxMsgs:                -1,
+		MaxBytes:               -1,
+		MaxMsgsPerSubject:      1,
+		MaxMsgSize:             relaysEntry,
+		MaxConsumers:           maxConsumers,
+		Discard:                jetstream.DiscardNew,
+		Duplicates:             2 * time.Minute,
+		AllowDirect:            true,
+		AllowRollup:            true,
+		DenyDelete:             true,
+		AllowMsgTTL:            true,
+		SubjectDeleteMarkerTTL: relaysMarker,
+		Metadata:               map[string]string{versionKey: strconv.Itoa(Version)},
 	})
 	if err != nil {
 		return fmt.Errorf("bucket %s: %w", BucketRelays, err)

@@ -72,7 +72,13 @@ func (c Cell) Observed(agent int64, kind, namespace, name string) string {
 // ObservedWorkload is the subject of observations of one workload whose rollouts are followed, and
 // of what keeps its revisions.
 func (c Cell) ObservedWorkload(agent int64, kind, namespace, name string) string {
-	return c.agent(FamilyObserved, agent) + "." + TokenWorkload + "." + Escape(kind) + "." + namespaceToken(namespace) + "." + Escape(name)
+	return c.agent(FamilyObserved, agent) + "." + TokenWorkload + "." + Escape(
+		kind,
+	) + "." + namespaceToken(
+		namespace,
+	) + "." + Escape(
+		name,
+	)
 }
 
 // ObservedResync is the subject of an agent's resync begins and ends.
@@ -163,7 +169,17 @@ func (c Cell) Sink(name, subject string) string {
 func (c Cell) SinkAll(name string) string { return c.Prefix(FamilySink) + "." + Escape(name) + ".>" }
 
 func (c Cell) deploy(cluster, namespace, kind, name string) string {
-	return c.Prefix(FamilyDeploy) + "." + Escape(cluster) + "." + namespaceToken(namespace) + "." + Escape(kind) + "." + Escape(name)
+	return c.Prefix(
+		FamilyDeploy,
+	) + "." + Escape(
+		cluster,
+	) + "." + namespaceToken(
+		namespace,
+	) + "." + Escape(
+		kind,
+	) + "." + Escape(
+		name,
+	)
 }
 
 // AgentConnected is the subject of what says that a replica of an agent has connected to a relay.

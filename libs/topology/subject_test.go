@@ -34,7 +34,10 @@ func TestParseInvertsTheBuilders(t *testing.T) {
 	t.Parallel()
 	s, err := topology.Parse(topology.Cell("local").Observed(7, "deployment", "", "a.b*c>d%e f"))
 	require.NoError(t, err)
-	require.Equal(t, topology.Subject{Cell: "local", Family: "observed", Tokens: []string{"7", "deployment", "_", "a.b*c>d%e f"}}, s)
+	require.Equal(
+		t, topology.Subject{Cell: "local", Family: "observed", Tokens: []string{"7", "deployment", "_", "a.b*c>d%e f"}},
+		s,
+	)
 	agent, err := s.Agent()
 	require.NoError(t, err)
 	require.Equal(t, int64(7), agent)

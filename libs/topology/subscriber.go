@@ -105,7 +105,10 @@ func (c Cell) DeployFilter(filter string) (string, error) {
 		}
 	}
 	if open := tokens[len(tokens)-1] == ">"; len(tokens) > deployTokens || !open && len(tokens) < deployTokens {
-		return "", fmt.Errorf("filter %q: matches no fact: give deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with * for any one of these and > for the rest", filter)
+		return "", fmt.Errorf(
+			"filter %q: matches no fact: give deploy.<cluster>.<namespace>.<kind>.<name>.<fact>, with * for any one of these and > for the rest",
+			filter,
+		)
 	}
 	return whole, nil
 }

@@ -61,7 +61,10 @@ func TestStoredMessagesAreHeardOnce(t *testing.T) {
 	require.NoError(t, err)
 	subject := cell.Deploy("c1", "shop", "deployment", "web", "started")
 	for range 3 { // as a detector that repeats itself, and one beside it
-		_, _ = js.Publish(t.Context(), subject, []byte("x"), jetstream.WithExpectLastSequenceForSubject(0, cell.DeployAll("c1", "shop", "deployment", "web")))
+		_, _ = js.Publish(
+			t.Context(), subject, []byte("x"),
+			jetstream.WithExpectLastSequenceForSubject(0, cell.DeployAll("c1", "shop", "deployment", "web")),
+		)
 	}
 	_, err = js.Publish(t.Context(), cell.Deploy("c1", "shop", "deployment", "web", "completed"), nil)
 	require.NoError(t, err)

@@ -52,20 +52,34 @@ func DefaultConfig() Config {
 func (c Config) Validate() []error {
 	var faults []error
 	if c.CredentialsFile == "" {
-		faults = append(faults, config.Invalid("credentials_file", "is required: the file that was written when the agent was registered"))
+		faults = append(
+			faults,
+			config.Invalid("credentials_file", "is required: the file that was written when the agent was registered"),
+		)
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		faults = append(faults, config.Invalid("credentials_file", "%v", err))
 	}
 	if c.NamespacePrefix == "" || len(validation.IsDNS1123Label(strings.TrimSuffix(c.NamespacePrefix, "-"))) > 0 {
-		faults = append(faults, config.Invalid("namespace_prefix", "%q is not a prefix of a namespace name: use a-z, 0-9 and -, such as ws-", c.NamespacePrefix))
+		faults = append(
+			faults,
+			config.Invalid(
+				"namespace_prefix", "%q is not a prefix of a namespace name: use a-z, 0-9 and -, such as ws-",
+				c.NamespacePrefix,
+			),
+		)
 	}
 	for _, kind := range c.AllowedKinds {
 		if !slices.Contains(desired.KindNames(), kind) {
-			faults = append(faults, config.Invalid("allowed_kinds", "%q is not one of %s", kind, strings.Join(desired.KindNames(), ", ")))
+			faults = append(
+				faults, config.Invalid("allowed_kinds", "%q is not one of %s", kind, strings.Join(desired.KindNames(), ", ")),
+			)
 		}
 	}
 	if !slices.Contains(c.AllowedKinds, desired.KindNamespace) {
-		faults = append(faults, config.Invalid("allowed_kinds", "%s is missing: every workspace has its own namespace", desired.KindNamespace))
+		faults = append(
+			faults,
+			config.Invalid("allowed_kinds", "%s is missing: every workspace has its own namespace", desired.KindNamespace),
+		)
 	}
 	if c.Workers < 1 {
 		faults = append(faults, config.Invalid("workers", "%d is less than 1", c.Workers))

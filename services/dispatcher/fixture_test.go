@@ -233,7 +233,10 @@ func (p *fixture) secret(digest, value string) {
 
 // follow hands on what the agent tells.
 func (p *fixture) follow() {
-	consumer, err := p.js.OrderedConsumer(p.context(), topology.StreamApplied, jetstream.OrderedConsumerConfig{FilterSubjects: []string{cell.AppliedAgent(p.agent)}})
+	consumer, err := p.js.OrderedConsumer(
+		p.context(), topology.StreamApplied,
+		jetstream.OrderedConsumerConfig{FilterSubjects: []string{cell.AppliedAgent(p.agent)}},
+	)
 	require.NoError(p.t, err)
 	consuming, err := consumer.Consume(func(m jetstream.Msg) {
 		e, err := event.Decode(m.Headers(), m.Data())
@@ -241,7 +244,9 @@ func (p *fixture) follow() {
 			p.t.Error(err)
 			return
 		}
-		if m.Subject() != cell.Applied(p.agent, e.Subject()) || e.Source() != event.AgentSource("local", p.agent, "dispatcher") || m.Headers().Get("Nats-Msg-Id") != "" {
+		if m.Subject() != cell.Applied(p.agent, e.Subject()) ||
+			e.Source() != event.AgentSource("local", p.agent, "dispatcher") ||
+			m.Headers().Get("Nats-Msg-Id") != "" {
 			p.t.Errorf("%s on %s from %s", e.ID(), m.Subject(), e.Source())
 		}
 		p.applied <- e
@@ -290,7 +295,11 @@ func until[T any](p *fixture, kind string) T {
 func (p *fixture) workspace() events.DesiredWorkspace {
 	id := uuid.NewString()
 	return events.DesiredWorkspace{
-		WorkspaceID: id, Name: "w", Namespace: "ws-" + strconv.FormatInt(p.agent, 10) + "-" + id[:8], DesiredRevision: 1, Target: events.DesiredTargetRunning,
+		WorkspaceID:     id,
+		Name:            "w",
+		Namespace:       "ws-" + strconv.FormatInt(p.agent, 10) + "-" + id[:8],
+		DesiredRevision: 1,
+		Target:          events.DesiredTargetRunning,
 	}
 }
 
@@ -324,7 +333,13 @@ func (p *fixture) deployment(w events.DesiredWorkspace) map[string]any {
 // control tells the agent something.
 func (p *fixture) control(subject, kind string, data any) {
 	p.t.Helper()
-	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: uuid.NewString(), Time: time.Now()}, data)
+	e, err := event.New(
+		event.Attributes{
+			Type: kind, Source: event.ServiceSource("local", "state"), Subject: "agent", ID: uuid.NewString(),
+			Time: time.Now(),
+		},
+		data,
+	)
 	require.NoError(p.t, err)
 	message, err := event.Encode(e, subject)
 	require.NoError(p.t, err)
@@ -356,7 +371,9 @@ func (p *fixture) config() dispatcher.Config {
 	cfg.Ops.Listen = "127.0.0.1:0"
 	cfg.CredentialsFile, cfg.Kubeconfig = p.file, kubeconfig
 	cfg.RetryMin, cfg.RetryMax = 10*time.Millisecond, 200*time.Millisecond
-	cfg.Lease = leader.Config{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 100 * time.Millisecond}
+	cfg.Lease = leader.Config{
+		Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 100 * time.Millisecond,
+	}
 	cfg.Telemetry.LogLevel = "error"
 	return cfg
 }

@@ -66,9 +66,9 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	}
 	defer d.client.Close()
 	defer d.conn.Close() // the part drains it; this is for a service that fails before it runs its parts
-	return service.Run(ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics},
-		d.conn.Part(),
-		service.Part{Name: "cluster", Check: d.client.Check},
+	return service.Run(
+		ctx, service.Options{Name: "dispatcher", Config: cfg.Config, Logger: d.logger, Metrics: tel.Metrics},
+		d.conn.Part(), service.Part{Name: "cluster", Check: d.client.Check},
 		service.Part{Name: "dispatcher", StartAfter: []string{"nats", "cluster"}, Run: d.run, Check: d.check},
 	)
 }

@@ -39,7 +39,10 @@ func TestWorkspaceLifecycle(t *testing.T) {
 	p.desire(w)
 	applied = next[events.Applied](p, "applied")
 	require.Equal(t, 2, applied.DesiredRevision)
-	require.Equal(t, []events.ObjectReference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "files"}}, applied.Pruned)
+	require.Equal(
+		t, []events.ObjectReference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "files"}},
+		applied.Pruned,
+	)
 
 	w.DesiredRevision, w.Target, w.Manifests, w.Secrets = 3, events.DesiredTargetTerminated, nil, nil
 	p.desire(w)
@@ -57,7 +60,9 @@ func TestRefusalIsReportedOnceAndEndsWithTheNextRevision(t *testing.T) {
 	p.start(p.config())
 	w := p.workspace()
 	manifest := p.configMap(w, "files", "1")
-	w.Manifests = []map[string]any{manifest, {"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p", "namespace": w.Namespace}}}
+	w.Manifests = []map[string]any{
+		manifest, {"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p", "namespace": w.Namespace}},
+	}
 	p.desire(w)
 	failed := next[events.ApplyFailed](p, "apply_failed")
 	require.Equal(t, "NotAllowed", failed.Reason)
@@ -186,7 +191,10 @@ func TestAppliedObjectsAreReported(t *testing.T) {
 func TestResyncRequestStartsARepair(t *testing.T) {
 	t.Parallel()
 	p := newFixture(t)
-	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "before", Cause: events.ResyncRequestCauseOperator})
+	p.control(
+		cell.ControlResync(p.agent), events.TypeResyncRequested,
+		events.ResyncRequested{Nonce: "before", Cause: events.ResyncRequestCauseOperator},
+	)
 	addrs, _ := p.start(p.config())
 	var all []events.DesiredWorkspace
 	for range 5 {
@@ -214,16 +222,25 @@ func TestResyncRequestStartsARepair(t *testing.T) {
 	edited.Data["key"] = "theirs"
 	_, err = p.kube.CoreV1().ConfigMaps(changed.Namespace).Update(p.context(), edited, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "after", Cause: events.ResyncRequestCauseOperator})
+	p.control(
+		cell.ControlResync(p.agent), events.TypeResyncRequested,
+		events.ResyncRequested{Nonce: "after", Cause: events.ResyncRequestCauseOperator},
+	)
 	repaired := next[events.Applied](p, "applied")
 	require.Equal(t, changed.WorkspaceID, repaired.WorkspaceID)
-	require.Equal(t, []events.ObjectReference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: changed.Namespace, Name: "files"}}, repaired.Repaired)
+	require.Equal(
+		t, []events.ObjectReference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: changed.Namespace, Name: "files"}},
+		repaired.Repaired,
+	)
 	require.Equal(t, "mine", p.value(changed))
 	require.Equal(t, "1", repairs())
 
 	// The interval is followed live; nobody else is told of.
 	require.NoError(t, p.kube.CoreV1().ConfigMaps(all[4].Namespace).Delete(p.context(), "files", metav1.DeleteOptions{}))
-	p.control(cell.ControlConfig(p.agent), events.TypeAgentConfig, events.AgentConfig{ConfigRevision: 1, FullResyncIntervalMs: 1000, UnschedulablePatienceMs: 1})
+	p.control(
+		cell.ControlConfig(p.agent), events.TypeAgentConfig,
+		events.AgentConfig{ConfigRevision: 1, FullResyncIntervalMs: 1000, UnschedulablePatienceMs: 1},
+	)
 	repaired = next[events.Applied](p, "applied")
 	require.Equal(t, all[4].WorkspaceID, repaired.WorkspaceID)
 	require.Equal(t, "mine", p.value(all[4]))
@@ -257,7 +274,10 @@ func TestOnlyAllowedKindsAreApplied(t *testing.T) {
 	p.desire(w)
 	failed := next[events.ApplyFailed](p, "apply_failed")
 	require.Equal(t, "NotAllowed", failed.Reason)
-	require.Contains(t, failed.Message, "Deployment "+w.Namespace+"/w: this agent is configured to apply only objects of the kinds Namespace, ConfigMap")
+	require.Contains(
+		t, failed.Message,
+		"Deployment "+w.Namespace+"/w: this agent is configured to apply only objects of the kinds Namespace, ConfigMap",
+	)
 	_, err := p.kube.CoreV1().Namespaces().Get(p.context(), w.Namespace, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "nothing of it is touched")
 

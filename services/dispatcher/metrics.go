@@ -41,15 +41,25 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		applied:    counter("applied_total", "Completely applied revisions."),
 		terminated: counter("terminated_total", "Completely terminated workspaces."),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "lockstep", Subsystem: "dispatcher", Name: "failed_total", Help: "Failed and refused attempts, by reason.",
+			Namespace: "lockstep",
+			Subsystem: "dispatcher",
+			Name:      "failed_total",
+			Help:      "Failed and refused attempts, by reason.",
 		}, []string{"reason"}),
-		dropped:  counter("dropped_total", "Dropped desired states without a readable workspace or revision."),
-		repairs:  counter("repairs_total", "Repairs of all workspaces."),
-		repaired: counter("repaired_total", "Objects that a repair applied again because another program had changed or deleted them."),
+		dropped: counter("dropped_total", "Dropped desired states without a readable workspace or revision."),
+		repairs: counter("repairs_total", "Repairs of all workspaces."),
+		repaired: counter(
+			"repaired_total", "Objects that a repair applied again because another program had changed or deleted them.",
+		),
 		duration: histogram("apply_duration_seconds", "Duration of applying a revision."),
-		latency:  histogram("latency_seconds", "Time from the arrival of a desired state to its application at the first attempt."),
+		latency: histogram(
+			"latency_seconds", "Time from the arrival of a desired state to its application at the first attempt.",
+		),
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "lockstep", Subsystem: "dispatcher", Name: "leading", Help: "1 in the dispatcher that holds the lease, else 0.",
+			Namespace: "lockstep",
+			Subsystem: "dispatcher",
+			Name:      "leading",
+			Help:      "1 in the dispatcher that holds the lease, else 0.",
 		}),
 		terminations: map[string]bool{},
 	}

@@ -91,7 +91,9 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	account := p.install(func(object any) {
 		switch o := object.(type) {
 		case *rbacv1.ClusterRole:
-			o.Name, o.Rules = few, slices.DeleteFunc(o.Rules, func(rule rbacv1.PolicyRule) bool { return rule.APIGroups[0] != "" })
+			o.Name, o.Rules = few, slices.DeleteFunc(
+				o.Rules, func(rule rbacv1.PolicyRule) bool { return rule.APIGroups[0] != "" },
+			)
 			for i := range o.Rules {
 				if !slices.Contains(o.Rules[i].Resources, "namespaces") {
 					o.Rules[i].Resources = []string{"configmaps"}
@@ -109,7 +111,10 @@ func TestFewerKindsNeedFewerPermissions(t *testing.T) {
 	p.desire(w)
 	next[events.Applied](p, "applied")
 	require.NoError(t, p.kube.CoreV1().ConfigMaps(w.Namespace).Delete(p.context(), "files", metav1.DeleteOptions{}))
-	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator})
+	p.control(
+		cell.ControlResync(p.agent), events.TypeResyncRequested,
+		events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator},
+	)
 	require.Len(t, next[events.Applied](p, "applied").Repaired, 1)
 	refused := p.workspace()
 	refused.Manifests = []map[string]any{p.deployment(refused)}
@@ -133,16 +138,25 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	client, err := kubernetes.NewForConfig(confined)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		_, err := client.CoreV1().ConfigMaps("default").Create(p.context(),
-			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := client.CoreV1().ConfigMaps("default").Create(
+			p.context(),
+			&corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"},
+			},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}},
+		)
 		return apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
 	}, patience, tick, "the policy takes effect a moment after it was made")
 	foreign := "other-" + strconv.FormatInt(p.agent, 10)
-	_, err = p.kube.CoreV1().Namespaces().Create(p.context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign}}, metav1.CreateOptions{})
+	_, err = p.kube.CoreV1().Namespaces().Create(
+		p.context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign}}, metav1.CreateOptions{},
+	)
 	require.NoError(t, err)
 	err = client.CoreV1().Namespaces().Delete(p.context(), foreign, metav1.DeleteOptions{})
 	require.ErrorContains(t, err, "may only write to namespaces that begin with ws-")
-	_, err = client.CoreV1().ConfigMaps(foreign).Create(p.context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
+	_, err = client.CoreV1().ConfigMaps(
+		foreign,
+	).Create(p.context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
 	require.ErrorContains(t, err, "may only write to namespaces that begin with ws-")
 	_, err = client.CoreV1().Pods("default").List(p.context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err))
@@ -167,7 +181,10 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 			"accessModes": []any{"ReadWriteOnce"}, "resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
 		}}),
 		namespaced("v1", "Service", "w", map[string]any{"spec": map[string]any{"selector": match, "ports": ports}}),
-		namespaced("networking.k8s.io/v1", "NetworkPolicy", "w", map[string]any{"spec": map[string]any{"podSelector": map[string]any{}}}),
+		namespaced(
+			"networking.k8s.io/v1", "NetworkPolicy", "w",
+			map[string]any{"spec": map[string]any{"podSelector": map[string]any{}}},
+		),
 		namespaced("apps/v1", "Deployment", "w", map[string]any{"spec": map[string]any{
 			"replicas": 1, "selector": map[string]any{"matchLabels": match},
 			"template": map[string]any{
@@ -183,7 +200,10 @@ func TestPermissionsOfTheManifestSuffice(t *testing.T) {
 	// Repairs take no other rights.
 	require.NoError(t, p.kube.NetworkingV1().NetworkPolicies(w.Namespace).Delete(p.context(), "w", metav1.DeleteOptions{}))
 	require.NoError(t, p.kube.CoreV1().Secrets(w.Namespace).Delete(p.context(), "variables", metav1.DeleteOptions{}))
-	p.control(cell.ControlResync(p.agent), events.TypeResyncRequested, events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator})
+	p.control(
+		cell.ControlResync(p.agent), events.TypeResyncRequested,
+		events.ResyncRequested{Nonce: "n", Cause: events.ResyncRequestCauseOperator},
+	)
 	require.Len(t, next[events.Applied](p, "applied").Repaired, 2)
 	w.DesiredRevision = 2
 	w.Manifests, w.Secrets = w.Manifests[:1], nil

@@ -139,14 +139,25 @@ func running(t *testing.T) (*reconciler, *played, *told, context.CancelFunc) {
 	m, err := newMetrics(prometheus.NewRegistry())
 	require.NoError(t, err)
 	cluster, published := &played{
-		attempts: map[string]int{}, remaining: map[string][]desired.Reference{}, repairs: map[string]int{}, drifted: map[string][]desired.Reference{},
+		attempts:  map[string]int{},
+		remaining: map[string][]desired.Reference{},
+		repairs:   map[string]int{},
+		drifted:   map[string][]desired.Reference{},
 	}, &told{}
 	r := &reconciler{
-		cell: "local", queue: queue.New[*job](queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}), cluster: cluster, publisher: published,
-		results: results{source: "/lockstep/local/agents/7/dispatcher", run: "r"},
-		retry:   retry.Policy{Min: time.Second, Max: 5 * time.Minute}, poll: retry.Policy{Min: time.Second, Max: time.Minute},
-		workers: 8, timeout: time.Minute, slowAfter: 2 * time.Second,
-		logger: slog.New(slog.DiscardHandler), tracer: noop.NewTracerProvider().Tracer(""), metrics: m,
+		cell:      "local",
+		queue:     queue.New[*job](queue.Limits{Retries: 4, Repairs: 1, RepairPause: time.Second}),
+		cluster:   cluster,
+		publisher: published,
+		results:   results{source: "/lockstep/local/agents/7/dispatcher", run: "r"},
+		retry:     retry.Policy{Min: time.Second, Max: 5 * time.Minute},
+		poll:      retry.Policy{Min: time.Second, Max: time.Minute},
+		workers:   8,
+		timeout:   time.Minute,
+		slowAfter: 2 * time.Second,
+		logger:    slog.New(slog.DiscardHandler),
+		tracer:    noop.NewTracerProvider().Tracer(""),
+		metrics:   m,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -212,7 +223,9 @@ func TestTerminationIsReportedOnChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, cluster, results, _ := running(t)
-		namespace, volume := desired.NamespaceReference("ws-w"), desired.Reference{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ws-w", Name: "data"}
+		namespace, volume := desired.NamespaceReference(
+			"ws-w",
+		), desired.Reference{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ws-w", Name: "data"}
 		cluster.remain("w", volume, namespace)
 		r.put("w", "", events.DesiredTargetTerminated)
 		time.Sleep(10 * time.Minute)

@@ -82,7 +82,10 @@ func TestRefusedRevisionBlocksNothing(t *testing.T) {
 		r.refuse(t.Context(), desired.Workspace{ID: "w", Revision: 1 << 50}, failure.Refusal(failure.Malformed, nil, "no"))
 		time.Sleep(time.Hour)
 		kinds, _ := results.of("w")
-		require.Equal(t, []string{"w/1/apply_failed/1/r", "w/1125899906842624/apply_failed/1/r"}, kinds, "what came before is not tried again")
+		require.Equal(
+			t, []string{"w/1/apply_failed/1/r", "w/1125899906842624/apply_failed/1/r"}, kinds,
+			"what came before is not tried again",
+		)
 		require.Equal(t, 1, cluster.attempts["w"])
 		r.queue.Put("w", 2, &job{workspace: desired.Workspace{ID: "w", Revision: 2, Target: events.DesiredTargetRunning}})
 		synctest.Wait()
@@ -112,7 +115,12 @@ func TestRepairsStartOnRequestAndAtIntervals(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 		require.Equal(t, []begun{
-			{"interval", time.Hour}, {"operator", 90 * time.Minute}, {"interval", 150 * time.Minute}, {"interval", 170 * time.Minute}, {"interval", 180 * time.Minute}, {"interval", 190 * time.Minute},
+			{"interval", time.Hour},
+			{"operator", 90 * time.Minute},
+			{"interval", 150 * time.Minute},
+			{"interval", 170 * time.Minute},
+			{"interval", 180 * time.Minute},
+			{"interval", 190 * time.Minute},
 		}, got)
 	})
 }

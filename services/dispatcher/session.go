@@ -53,7 +53,7 @@ func (d *dispatcher) newLeaderSession() *leaderSession {
 		logger: d.logger.With(slog.String("run", run)), tracer: d.telemetry.Tracer, metrics: d.metrics,
 	}
 	repairs := newRepairs(r.repair)
-	control := agentcontrol.NewReader(d.conn.Conn, topology.DispatcherConsumer(d.agent), d.logger, repairs)
+	control := agentcontrol.NewReader(d.conn.Conn, topology.DispatcherConsumer(d.agent), d.logger)
 	control.SkipResyncsBefore = time.Now() // a new leader applies everything anyway
 	return &leaderSession{
 		queue: work, publisher: publisher, reconciler: r, namespaces: namespaces, cluster: cluster, repairs: repairs,
@@ -88,7 +88,7 @@ func (l *leaderSession) run(ctx, drain context.Context) error {
 	group, reading := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.namespaces.Run(reading) })
 	group.Go(func() error { return l.desired.Run(reading) })
-	group.Go(func() error { return l.control.Run(reading) })
+	group.Go(func() error { return l.control.Run(reading, l.repairs) })
 	group.Go(func() error { return l.repairs.run(reading) })
 	group.Go(func() error {
 		l.reconciler.run(reading, drain)

@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/leader"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
@@ -22,10 +23,10 @@ type Config struct {
 
 	Telemetry telemetry.Config `yaml:"telemetry" help:"log and traces"`
 	// CredentialsFile names the cell, the agent and the NATS servers.
-	CredentialsFile string           `yaml:"credentials_file" help:"the agent's credentials, as written when the agent was registered"`
-	Kubernetes      kube.Config      `yaml:"kubernetes" help:"the cluster to watch"`
-	Lease           kube.LeaseConfig `yaml:"lease" help:"leader election between the watchers of an agent"`
-	Publish         Publish          `yaml:"publish" help:"how events are published"`
+	CredentialsFile string        `yaml:"credentials_file" help:"the agent's credentials, as written when the agent was registered"`
+	Kubernetes      kube.Config   `yaml:"kubernetes" help:"the cluster to watch"`
+	Lease           leader.Config `yaml:"lease" help:"leader election between the watchers of an agent"`
+	Publish         Publish       `yaml:"publish" help:"how events are published"`
 	// Workloads are reported besides workspaces.
 	Workloads Workloads `yaml:"workloads" help:"Deployments, StatefulSets and DaemonSets to report for deploy events"`
 	// FullResyncInterval applies until the watcher receives the agent's configuration.
@@ -61,7 +62,7 @@ func DefaultConfig() Config {
 		Config:     service.DefaultConfig(":9090"),
 		Telemetry:  telemetry.DefaultConfig(),
 		Kubernetes: kube.DefaultConfig(),
-		Lease:      kube.DefaultLeaseConfig(),
+		Lease:      leader.DefaultConfig(),
 		Publish: Publish{
 			Window: 256, AckTimeout: 5 * time.Second, MaxBacklogAge: time.Minute, MaxMessage: topology.MaxMessageSize,
 		},

@@ -5,21 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"k8s.io/utils/clock"
 
+	"lockstep.internal/libs/agentcontrol"
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/leader"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/natsconn"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
+	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/errcode"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher/filter"
@@ -103,7 +104,7 @@ type watcher struct {
 	conn      *natsconn.Conn
 	publisher *nats.Publisher
 	cluster   *kube.Client
-	elector   *kube.Elector
+	elector   *leader.Elector
 	logger    *slog.Logger
 	tel       *telemetry.Telemetry
 	metrics   *session.Metrics
@@ -124,15 +125,13 @@ func newWatcher(
 		reporter: report.Reporter{Cell: credentials.Cell, Agent: credentials.AgentID},
 		logger:   tel.Logger.With(slog.Int64("agent_id", credentials.AgentID)),
 	}
-	identity, err := newIdentity()
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	if w.cluster, err = kube.NewClient(cfg.Kubernetes, Program().Name+"/"+service.Version(), w.logger); err != nil {
 		return nil, err
 	}
 	w.elector = w.cluster.NewElector(cfg.Lease, kube.LeaseOptions{
-		Namespace: Namespace(w.reporter.Agent), Name: leaseName, Labels: w.labels(), Identity: identity,
+		Namespace: Namespace(w.reporter.Agent), Name: leaseName, Labels: w.labels(),
+		Identity: leader.NewIdentity(),
 		VersionDecreased: func() {
 			if s := w.session.Load(); s != nil {
 				s.Abandon(session.ErrVersionsDecreased)
@@ -153,20 +152,6 @@ func newWatcher(
 		return nil, err
 	}
 	return w, nil
-}
-
-// newIdentity returns an identity that is unique to this process: a restarted process must not believe
-// that it still holds the Lease.
-func newIdentity() (string, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("make the identity for the leader election: %w", err)
-	}
-	id, err := uuid.NewRandom()
-	if err != nil {
-		return "", fmt.Errorf("make the identity for the leader election: %w", err)
-	}
-	return host + "_" + id.String(), nil
 }
 
 func (w *watcher) labels() map[string]string {
@@ -190,13 +175,14 @@ func (w *watcher) elect(ctx context.Context, handle *service.Handle) error {
 	}
 	handle.Ready()
 	first := true
-	return w.elector.Run(ctx, func(held context.Context, tookOver bool) {
+	return w.elector.Run(ctx, handle.DrainContext(), func(ctx, drain context.Context, tookOver bool) error {
 		cause := events.ResyncCauseLeaderElected
 		if first && !tookOver {
 			cause = events.ResyncCauseStart
 		}
 		first = false
-		w.lead(held, handle.DrainContext(), cause)
+		w.lead(ctx, drain, cause)
+		return nil
 	})
 }
 
@@ -232,10 +218,7 @@ func (w *watcher) runSession(ctx, finish context.Context, cause events.ResyncCau
 	if err != nil {
 		return fmt.Errorf("identify the cluster: %w", err)
 	}
-	control, err := nats.NewControl(w.conn.Conn, w.reporter.Agent, w.logger)
-	if err != nil {
-		return err
-	}
+	control := agentcontrol.NewReader(w.conn.Conn, topology.WatcherConsumer(w.reporter.Agent), w.logger)
 	reporter := w.reporter
 	reporter.ClusterUID = uid
 	s := session.New(ctx, session.Options{

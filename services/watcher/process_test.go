@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"lockstep.internal/libs/leader"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/watcher"
-	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/object"
 )
 
@@ -43,7 +43,7 @@ func (f *fixture) configWith(kubeconfig string) watcher.Config {
 	cfg.Kubernetes.Kubeconfig = kubeconfig
 	cfg.Ops.Listen = "127.0.0.1:0"
 	// Who ends gives the Lease back, and a busy machine must take it from nobody.
-	cfg.Lease = kube.LeaseConfig{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	cfg.Lease = leader.Config{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 200 * time.Millisecond}
 	cfg.Telemetry.LogFormat = "text"
 	return cfg
 }

@@ -14,6 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/leader"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher"
@@ -381,7 +382,7 @@ func TestConfigReturnsAllErrors(t *testing.T) {
 	require.Empty(t, cfg.Publish.Validate())
 	require.Len(t, watcher.Publish{MaxMessage: 1}.Validate(), 4)
 	require.Empty(t, cfg.Lease.Validate())
-	require.Len(t, kube.LeaseConfig{}.Validate(), 3)
+	require.Len(t, leader.Config{}.Validate(), 3)
 	require.Empty(t, kube.DefaultConfig().Validate())
 	require.Len(t, kube.Config{Context: "c"}.Validate(), 3)
 	require.Empty(t, cfg.Workloads.Validate())

@@ -71,7 +71,9 @@ func (a *accessTokens) token(ctx context.Context, service, refused string) (stri
 }
 
 func (a *accessTokens) exchange(ctx context.Context, service string) (AccessToken, error) {
-	answer, err := a.source.ExchangeToken(ctx, connect.NewRequest(&statev1.ExchangeTokenRequest{Audience: []string{service}}))
+	answer, err := a.source.ExchangeToken(
+		ctx, connect.NewRequest(&statev1.ExchangeTokenRequest{Audience: []string{service}}),
+	)
 	if err != nil {
 		return AccessToken{}, fmt.Errorf("get an access token for the service %s: %w", service, err)
 	}

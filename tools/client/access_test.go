@@ -32,7 +32,9 @@ type exchange struct {
 	now     time.Time
 }
 
-func (e *exchange) ExchangeToken(_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest]) (*connect.Response[statev1.ExchangeTokenResponse], error) {
+func (e *exchange) ExchangeToken(
+	_ context.Context, r *connect.Request[statev1.ExchangeTokenRequest],
+) (*connect.Response[statev1.ExchangeTokenResponse], error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r.Header().Get("Authorization") != "Bearer personal" || e.refuses {
@@ -40,7 +42,8 @@ func (e *exchange) ExchangeToken(_ context.Context, r *connect.Request[statev1.E
 	}
 	e.given++
 	return connect.NewResponse(&statev1.ExchangeTokenResponse{
-		AccessToken: fmt.Sprintf("%s-%d", r.Msg.GetAudience()[0], e.given), ExpiresAt: timestamppb.New(e.now.Add(5 * time.Minute)),
+		AccessToken: fmt.Sprintf("%s-%d", r.Msg.GetAudience()[0], e.given),
+		ExpiresAt:   timestamppb.New(e.now.Add(5 * time.Minute)),
 	}), nil
 }
 
@@ -71,20 +74,32 @@ func setup(t *testing.T) *bundle {
 		}
 		return wrapperspb.String(h.Get("Authorization")), nil
 	}
-	mux.Handle("/x/who", connect.NewUnaryHandler("/x/who", func(_ context.Context, r *connect.Request[emptypb.Empty]) (*connect.Response[wrapperspb.StringValue], error) {
-		who, err := admit(r.Header())
-		if err != nil {
-			return nil, err
-		}
-		return connect.NewResponse(who), nil
-	}))
-	mux.Handle("/x/watch", connect.NewServerStreamHandler("/x/watch", func(_ context.Context, r *connect.Request[emptypb.Empty], s *connect.ServerStream[wrapperspb.StringValue]) error {
-		who, err := admit(r.Header())
-		if err != nil {
-			return err
-		}
-		return s.Send(who)
-	}))
+	mux.Handle(
+		"/x/who",
+		connect.NewUnaryHandler(
+			"/x/who",
+			func(_ context.Context, r *connect.Request[emptypb.Empty]) (*connect.Response[wrapperspb.StringValue], error) {
+				who, err := admit(r.Header())
+				if err != nil {
+					return nil, err
+				}
+				return connect.NewResponse(who), nil
+			},
+		),
+	)
+	mux.Handle(
+		"/x/watch",
+		connect.NewServerStreamHandler(
+			"/x/watch",
+			func(_ context.Context, r *connect.Request[emptypb.Empty], s *connect.ServerStream[wrapperspb.StringValue]) error {
+				who, err := admit(r.Header())
+				if err != nil {
+					return err
+				}
+				return s.Send(who)
+			},
+		),
+	)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	b.api = New(server.Client(), server.URL+"/", "personal")
@@ -93,8 +108,12 @@ func setup(t *testing.T) *bundle {
 		defer b.state.mu.Unlock()
 		return b.state.now
 	}
-	b.unary = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](server.Client(), server.URL+"/x/who", b.api.For("deploys"))
-	b.stream = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](server.Client(), server.URL+"/x/watch", b.api.For("deploys"))
+	b.unary = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](
+		server.Client(), server.URL+"/x/who", b.api.For("deploys"),
+	)
+	b.stream = connect.NewClient[emptypb.Empty, wrapperspb.StringValue](
+		server.Client(), server.URL+"/x/watch", b.api.For("deploys"),
+	)
 	return b
 }
 

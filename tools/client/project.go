@@ -17,7 +17,9 @@ const pageSize = 500
 func (a *API) Projects(ctx context.Context) ([]*statev1.Project, error) {
 	var all []*statev1.Project
 	for token := ""; ; {
-		response, err := a.Directory.ListProjects(ctx, connect.NewRequest(&statev1.ListProjectsRequest{PageSize: pageSize, PageToken: token}))
+		response, err := a.Directory.ListProjects(
+			ctx, connect.NewRequest(&statev1.ListProjectsRequest{PageSize: pageSize, PageToken: token}),
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +56,9 @@ func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project,
 			return nil, err
 		}
 	}
-	made, err := a.Directory.CreateProject(ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: parent, Name: names[len(names)-1]}))
+	made, err := a.Directory.CreateProject(
+		ctx, connect.NewRequest(&statev1.CreateProjectRequest{GroupId: parent, Name: names[len(names)-1]}),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +67,9 @@ func (a *API) EnsureProject(ctx context.Context, path string) (*statev1.Project,
 
 func (a *API) ensureOrganization(ctx context.Context, name string) (int64, error) {
 	for token := ""; ; {
-		response, err := a.Directory.ListOrganizations(ctx, connect.NewRequest(&statev1.ListOrganizationsRequest{PageSize: pageSize, PageToken: token}))
+		response, err := a.Directory.ListOrganizations(
+			ctx, connect.NewRequest(&statev1.ListOrganizationsRequest{PageSize: pageSize, PageToken: token}),
+		)
 		if err != nil {
 			return 0, err
 		}
@@ -85,7 +91,10 @@ func (a *API) ensureOrganization(ctx context.Context, name string) (int64, error
 
 func (a *API) ensureGroup(ctx context.Context, organization, parent int64, name string) (int64, error) {
 	for token := ""; ; {
-		response, err := a.Directory.ListGroups(ctx, connect.NewRequest(&statev1.ListGroupsRequest{OrganizationId: organization, PageSize: pageSize, PageToken: token}))
+		response, err := a.Directory.ListGroups(
+			ctx,
+			connect.NewRequest(&statev1.ListGroupsRequest{OrganizationId: organization, PageSize: pageSize, PageToken: token}),
+		)
 		if err != nil {
 			return 0, err
 		}

@@ -107,5 +107,9 @@ func (r *Relay) open(ctx context.Context, agent int64, target, token string) (St
 	if err := fault.FromHTTP(response); err != nil {
 		return nil, err
 	}
-	return nil, fault.New(errcode.Unavailable, "%s answered %s instead of a stream: is it a relay's address for callers, and does what is between let Upgrade pass?", r.url, response.Status)
+	return nil, fault.New(
+		errcode.Unavailable,
+		"%s answered %s instead of a stream: is it a relay's address for callers, and does what is between let Upgrade pass?",
+		r.url, response.Status,
+	)
 }

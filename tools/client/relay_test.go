@@ -90,5 +90,5 @@ func TestAuthoritiesOfRelaysMustBeSome(t *testing.T) {
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
 	require.NoError(t, os.WriteFile(file, []byte("no certificate"), 0o600))
 	_, err = b.api.Relay("https://relay.example", file)
-	require.ErrorContains(t, err, "holds no certificate")
+	require.ErrorContains(t, err, "contains no certificate")
 }

@@ -30,7 +30,10 @@ const lifetime = 10 * 365 * 24 * time.Hour
 // only, and never replaces one. The certificate is for localhost and the hosts given. The report
 // says of each file whether it was made now.
 func InitRelay(dir string, hosts ...string) (RelayKeys, map[string]bool, error) {
-	keys := RelayKeys{SecretFile: filepath.Join(dir, "relay.secret"), CertFile: filepath.Join(dir, "relay.crt"), KeyFile: filepath.Join(dir, "relay.key")}
+	keys := RelayKeys{
+		SecretFile: filepath.Join(dir, "relay.secret"), CertFile: filepath.Join(dir, "relay.crt"),
+		KeyFile: filepath.Join(dir, "relay.key"),
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return keys, nil, fmt.Errorf("make the folder of keys: %w", err)
 	}
@@ -120,9 +123,14 @@ func certificate(keyFile string, hosts []string) (string, error) {
 		return "", fmt.Errorf("number it: %w", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: number, Subject: pkix.Name{CommonName: "lockstep relay"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(lifetime),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true, IsCA: true,
+		SerialNumber:          number,
+		Subject:               pkix.Name{CommonName: "lockstep relay"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(lifetime),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+		IsCA:                  true,
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {

@@ -58,7 +58,9 @@ func (s *Stack) register(ctx context.Context, project int64, agent Agent) (natsa
 
 // RegisterAgent makes a key for an agent, registers it, and returns its credentials, which nobody
 // else has.
-func RegisterAgent(ctx context.Context, api *client.API, project int64, name string) (natsauth.AgentCredentials, *statev1.Agent, error) {
+func RegisterAgent(
+	ctx context.Context, api *client.API, project int64, name string,
+) (natsauth.AgentCredentials, *statev1.Agent, error) {
 	key, err := seal.GenerateKey()
 	if err != nil {
 		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "make the agent's key")
@@ -67,14 +69,22 @@ func RegisterAgent(ctx context.Context, api *client.API, project int64, name str
 	if err != nil {
 		return natsauth.AgentCredentials{}, nil, fault.Wrap(err, errcode.Internal, "make the agent's key")
 	}
-	response, err := api.Agents.RegisterAgent(ctx, connect.NewRequest(&statev1.RegisterAgentRequest{Name: name, ProjectId: project, CurvePublicKey: key.Public()}))
+	response, err := api.Agents.RegisterAgent(
+		ctx,
+		connect.NewRequest(&statev1.RegisterAgentRequest{Name: name, ProjectId: project, CurvePublicKey: key.Public()}),
+	)
 	if err != nil {
 		return natsauth.AgentCredentials{}, nil, err
 	}
 	made := response.Msg
 	return natsauth.AgentCredentials{
-		ServerURLs: made.GetNatsUrls(), Cell: topology.Cell(made.GetCell()), AgentID: made.GetAgent().GetId(), Token: made.GetToken(),
-		CurveSeed: seed.Reveal(), SealerKey: made.GetSealerPublicKey(), CA: made.GetNatsCa(),
+		ServerURLs: made.GetNatsUrls(),
+		Cell:       topology.Cell(made.GetCell()),
+		AgentID:    made.GetAgent().GetId(),
+		Token:      made.GetToken(),
+		CurveSeed:  seed.Reveal(),
+		SealerKey:  made.GetSealerPublicKey(),
+		CA:         made.GetNatsCa(),
 	}, made.GetAgent(), nil
 }
 
@@ -85,7 +95,13 @@ func (s *Stack) writeClient() error {
 		relayCAFile = s.relayKeys.CertFile
 	}
 	return client.Config{
-		Server: s.apiURL, DeploysServer: s.DeploysURL(), RelayServer: s.RelayURL(), RelayCAFile: relayCAFile, TokenFile: s.keys.AdminTokenFile, Cell: string(Cell),
-		NATSURL: s.nats.ClientURL(), NATSSeedFile: natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
+		Server:        s.apiURL,
+		DeploysServer: s.DeploysURL(),
+		RelayServer:   s.RelayURL(),
+		RelayCAFile:   relayCAFile,
+		TokenFile:     s.keys.AdminTokenFile,
+		Cell:          string(Cell),
+		NATSURL:       s.nats.ClientURL(),
+		NATSSeedFile:  natsauth.SeedFile(s.natsDir(), natsauth.PrincipalOperator),
 	}.Write(s.ClientFile())
 }

@@ -35,7 +35,9 @@ func (p program) begin(name string, cfg configuration) (*life, error) {
 	cmd := exec.Command(p.path, "--config", file) //nolint:gosec,noctx // our own program; its life ends by drain or kill
 	// Nothing of what this process was told is for the service; and a data race ends it, so that it
 	// is noticed.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "LOCKSTEP_") })
+	cmd.Env = slices.DeleteFunc(
+		os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "LOCKSTEP_") },
+	)
 	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
 	// A Ctrl-C at the terminal is for this process, which stops its services in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -66,7 +68,8 @@ func (p program) begin(name string, cfg configuration) (*life, error) {
 		}
 		err = cmd.Wait()
 		// One that has only just begun ends by the signal itself.
-		if status, is := cmd.ProcessState.Sys().(syscall.WaitStatus); is && status.Signaled() && int64(status.Signal()) == sent.Load() {
+		if status, is := cmd.ProcessState.Sys().(syscall.WaitStatus); is && status.Signaled() &&
+			int64(status.Signal()) == sent.Load() {
 			return
 		}
 		if err != nil {

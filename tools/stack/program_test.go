@@ -44,7 +44,10 @@ const saysReady = `echo '{"msg":"` + libservice.ReadyMessage + `","addresses":{"
 func TestAProgramIsReadyWhenItsLogSaysSo(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	s := shell(t, &log, `printf '%s' 'half a line' >&2; echo >&2; grep -q 'behaviour: good' "$2" || exit 9; `+saysReady+`exec sleep 600`)
+	s := shell(
+		t, &log,
+		`printf '%s' 'half a line' >&2; echo >&2; grep -q 'behaviour: good' "$2" || exit 9; `+saysReady+`exec sleep 600`,
+	)
 	require.NoError(t, s.start(t.Context()))
 	require.Equal(t, "127.0.0.1:7", s.addresses()["api"])
 	require.NoError(t, s.kill())

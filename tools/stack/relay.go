@@ -97,7 +97,9 @@ func (s *Stack) relay(name, listen string) *service {
 		cfg.Internal.SecretFile = config.SecretFile(s.relayKeys.SecretFile)
 		cfg.Internal.CAFile = s.relayKeys.CertFile
 		s.opts.Configure(Relay, &cfg)
-		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return relay.Main(ctx, cfg) }}
+		return configuration{
+			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return relay.Main(ctx, cfg) },
+		}
 	}
 	return &service{
 		name: name, configure: configure, begin: s.begin(Relay),
@@ -132,7 +134,9 @@ func (s *Stack) relayAgent(name string, of Agent, kubeconfig string) *service {
 		cfg.Relay.URLs = s.relayAgentsURLs()
 		cfg.Relay.TLS.CAFile = s.relayKeys.CertFile
 		s.opts.Configure(RelayAgent, &cfg)
-		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return agent.Main(ctx, cfg) }}
+		return configuration{
+			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return agent.Main(ctx, cfg) },
+		}
 	}
 	return &service{
 		name: name, configure: configure, begin: s.begin(RelayAgent),
@@ -174,7 +178,8 @@ func bindRoles(ctx context.Context, kubeconfig string) error {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: b.does},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "lockstep:role:" + b.role}},
 		}
-		if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil &&
+			!apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("bind the group of role %s: %w", b.role, err)
 		}
 	}

@@ -80,7 +80,9 @@ func (s *Stack) state(name, listen string) *service {
 			cfg.Workspace.Image = s.opts.Image
 		}
 		s.opts.Configure(State, &cfg)
-		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return state.Main(ctx, cfg) }}
+		return configuration{
+			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return state.Main(ctx, cfg) },
+		}
 	}
 	return &service{
 		name: name, configure: configure, begin: s.begin(State),
@@ -118,7 +120,9 @@ func (s *Stack) deploys(name, listen string) *service {
 		cfg.NATS.URL = config.URL(s.nats.ClientURL())
 		cfg.NATS.NKeySeedFile = config.SecretFile(natsauth.SeedFile(s.natsDir(), natsauth.PrincipalDeploys))
 		s.opts.Configure(Deploys, &cfg)
-		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return deploys.Main(ctx, cfg) }}
+		return configuration{
+			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return deploys.Main(ctx, cfg) },
+		}
 	}
 	return &service{
 		name: name, configure: configure, begin: s.begin(Deploys),
@@ -185,7 +189,9 @@ func (s *Stack) watcher(name string, agent Agent, kubeconfig string) *service {
 			cfg.Workloads.Annotations = annotations
 		}
 		s.opts.Configure(Watcher, &cfg)
-		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return watcher.Main(ctx, cfg) }}
+		return configuration{
+			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return watcher.Main(ctx, cfg) },
+		}
 	}
 	return &service{
 		name: name, configure: configure, begin: s.begin(Watcher),
@@ -201,7 +207,9 @@ func (s *Stack) dispatcher(name string, agent Agent, kubeconfig string) *service
 		cfg.CredentialsFile = agent.CredentialsFile
 		cfg.Kubeconfig = kubeconfig
 		s.opts.Configure(Dispatcher, &cfg)
-		return configuration{settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return dispatcher.Main(ctx, cfg) }}
+		return configuration{
+			settings: &cfg, common: &cfg.Config, main: func(ctx context.Context) error { return dispatcher.Main(ctx, cfg) },
+		}
 	}
 	return &service{
 		name: name, configure: configure, begin: s.begin(Dispatcher),

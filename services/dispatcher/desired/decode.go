@@ -80,7 +80,9 @@ func workspaceOf(cell topology.Cell, agent int64, subject string) (string, error
 		return "", fmt.Errorf("%w: %w", ErrUnknownWorkspace, err)
 	}
 	named, err := parsed.Agent()
-	if err != nil || named != agent || parsed.Cell != cell || parsed.Family != topology.FamilyDesired || len(parsed.Tokens) != 2 || parsed.Tokens[1] == "" {
+	if err != nil || named != agent || parsed.Cell != cell || parsed.Family != topology.FamilyDesired ||
+		len(parsed.Tokens) != 2 ||
+		parsed.Tokens[1] == "" {
 		return "", fmt.Errorf("%w: %q", ErrUnknownWorkspace, subject)
 	}
 	return parsed.Tokens[1], nil
@@ -118,5 +120,9 @@ func decodeObject(raw json.RawMessage) (Object, error) {
 }
 
 func malformed(format string, args ...any) *failure.Failure {
-	return failure.Refusal(failure.Malformed, nil, format+". It is not retried: this is a fault of the control plane, which has to send another revision", args...)
+	return failure.Refusal(
+		failure.Malformed,
+		nil,
+		format+". It is not retried: this is a fault of the control plane, which has to send another revision",
+		args...)
 }

@@ -27,7 +27,9 @@ const (
 )
 
 func policy() desired.Policy {
-	return desired.Policy{Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames()}
+	return desired.Policy{
+		Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames(),
+	}
 }
 
 // manifest is one that is allowed; the text is JSON that is laid over its metadata.
@@ -62,7 +64,12 @@ func data(change func(*events.DesiredWorkspace)) events.DesiredWorkspace {
 // decode sends the data through an event.
 func decode(t *testing.T, content any) (desired.Workspace, error) {
 	t.Helper()
-	e, err := event.New(event.Attributes{Type: desired.EventType, Source: "/lockstep/local/state", Subject: id, ID: "1", Time: time.Unix(0, 0)}, content)
+	e, err := event.New(
+		event.Attributes{
+			Type: desired.EventType, Source: "/lockstep/local/state", Subject: id, ID: "1", Time: time.Unix(0, 0),
+		},
+		content,
+	)
 	require.NoError(t, err)
 	message, err := event.Encode(e, cell.Desired(agent, id))
 	require.NoError(t, err)
@@ -79,7 +86,11 @@ func TestDecodeKeepsAllFields(t *testing.T) {
 	require.Equal(t, int64(3), w.Revision)
 	require.Equal(t, int64(9007199254740993), w.Objects[0].Manifest["large"], "a float64 would say …992")
 	require.Equal(t, []desired.Reference{
-		desired.NamespaceReference("ws-7-a"), desired.SecretReference("ws-7-a", "variables"), {ApiVersion: "v1", Kind: "ConfigMap", Namespace: "ws-7-a", Name: "files"},
+		desired.NamespaceReference(
+			"ws-7-a",
+		),
+		desired.SecretReference("ws-7-a", "variables"),
+		{ApiVersion: "v1", Kind: "ConfigMap", Namespace: "ws-7-a", Name: "files"},
 	}, w.References())
 }
 
@@ -198,8 +209,12 @@ func TestNamespaceHasPodSecurityByDefault(t *testing.T) {
 	namespace := policy().Namespace(w)
 	require.Equal(t, before, fmt.Sprint(w.Objects), "what came is not changed")
 	require.Equal(t, map[string]any{
-		"name": "ws-7-a", "annotations": map[string]any{"a": "b"},
-		"labels": map[string]any{desired.LabelAgent: "7", desired.LabelWorkspace: id, "pod-security.kubernetes.io/enforce": "restricted"},
+		"name":        "ws-7-a",
+		"annotations": map[string]any{"a": "b"},
+		"labels": map[string]any{
+			desired.LabelAgent: "7", desired.LabelWorkspace: id,
+			"pod-security.kubernetes.io/enforce": "restricted",
+		},
 	}, namespace.Manifest["metadata"])
 }
 
@@ -227,7 +242,9 @@ func FuzzAllowed(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(seed)
-	f.Add([]byte(`{"workspace_id":"` + id + `","namespace":"ws-","desired_revision":1,"target":"running","manifests":[null]}`))
+	f.Add(
+		[]byte(`{"workspace_id":"` + id + `","namespace":"ws-","desired_revision":1,"target":"running","manifests":[null]}`),
+	)
 	f.Fuzz(func(t *testing.T, content []byte) {
 		w, err := decode(t, json.RawMessage(valid(content)))
 		if err != nil {
@@ -259,7 +276,9 @@ func valid(content []byte) []byte {
 
 func TestPolicyOfFewerKinds(t *testing.T) {
 	t.Parallel()
-	few := desired.Policy{Agent: agent, NamespacePrefix: "ws-", Kinds: []string{desired.KindNamespace, desired.KindDeployment}}
+	few := desired.Policy{
+		Agent: agent, NamespacePrefix: "ws-", Kinds: []string{desired.KindNamespace, desired.KindDeployment},
+	}
 	for name, test := range map[string]struct {
 		change func(*events.DesiredWorkspace)
 		says   string // none: allowed

@@ -23,7 +23,12 @@ type Kind struct {
 // extension can keep workspaces from being applied.
 func Kinds() []Kind {
 	core := func(name, resource string) Kind {
-		return Kind{APIVersion: "v1", Name: name, Resource: schema.GroupVersionResource{Version: "v1", Resource: resource}, Namespaced: true}
+		return Kind{
+			APIVersion: "v1",
+			Name:       name,
+			Resource:   schema.GroupVersionResource{Version: "v1", Resource: resource},
+			Namespaced: true,
+		}
 	}
 	grouped := func(group, name, resource string) Kind {
 		return Kind{

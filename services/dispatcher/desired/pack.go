@@ -25,7 +25,10 @@ type packed struct {
 
 // Pack makes a workspace small.
 func Pack(w Workspace) ([]byte, error) {
-	p := packed{ID: w.ID, Name: w.Name, Namespace: w.Namespace, Revision: w.Revision, Target: w.Target, Secrets: w.Secrets, Size: w.Size}
+	p := packed{
+		ID: w.ID, Name: w.Name, Namespace: w.Namespace, Revision: w.Revision, Target: w.Target, Secrets: w.Secrets,
+		Size: w.Size,
+	}
 	for _, object := range w.Objects {
 		manifest, err := json.Marshal(object.Manifest)
 		if err != nil {
@@ -57,7 +60,10 @@ func Unpack(data []byte) (Workspace, error) {
 	if err != nil {
 		return Workspace{}, fmt.Errorf("unpack a workspace: %w", err)
 	}
-	w := Workspace{ID: p.ID, Name: p.Name, Namespace: p.Namespace, Revision: p.Revision, Target: p.Target, Secrets: p.Secrets, Size: p.Size}
+	w := Workspace{
+		ID: p.ID, Name: p.Name, Namespace: p.Namespace, Revision: p.Revision, Target: p.Target, Secrets: p.Secrets,
+		Size: p.Size,
+	}
 	for _, manifest := range p.Manifests {
 		object, err := decodeObject(manifest)
 		if err != nil {

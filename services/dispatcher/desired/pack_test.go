@@ -19,8 +19,15 @@ func TestUnpackReversesPack(t *testing.T) {
 		Objects: []desired.Object{{
 			Reference: desired.Reference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: "ws-7-n", Name: "files"},
 			Manifest: map[string]any{
-				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "files", "namespace": "ws-7-n"},
-				"data": map[string]any{"large": strings.Repeat("text ", 10_000)}, "number": int64(math.MaxInt64), "share": 0.5, "list": []any{nil, true},
+				"apiVersion": "v1",
+				"kind":       "ConfigMap",
+				"metadata":   map[string]any{"name": "files", "namespace": "ws-7-n"},
+				"data": map[string]any{
+					"large": strings.Repeat("text ", 10_000),
+				},
+				"number": int64(math.MaxInt64),
+				"share":  0.5,
+				"list":   []any{nil, true},
 			},
 		}},
 	}

@@ -63,7 +63,10 @@ type Policy struct {
 // revision.
 func (p Policy) Check(w Workspace) *failure.Failure {
 	if w.Size > MaxSize {
-		return failure.Refusal(failure.TooLarge, nil, "the workspace's manifests are %d bytes; at most %d are applied. Make the template smaller", w.Size, MaxSize)
+		return failure.Refusal(
+			failure.TooLarge, nil,
+			"the workspace's manifests are %d bytes; at most %d are applied. Make the template smaller", w.Size, MaxSize,
+		)
 	}
 	if refusal := p.checkNamespace(w.Namespace); refusal != nil {
 		return refusal
@@ -145,7 +148,10 @@ func (p Policy) checkKind(reference Reference) (Kind, *failure.Failure) {
 		return kind, notAllowed(&reference, "%s: this agent does not apply objects of this kind", failure.Describe(reference))
 	}
 	if !slices.Contains(p.Kinds, kind.Name) {
-		return kind, notAllowed(&reference, "%s: this agent is configured to apply only objects of the kinds %s", failure.Describe(reference), strings.Join(p.Kinds, ", "))
+		return kind, notAllowed(
+			&reference, "%s: this agent is configured to apply only objects of the kinds %s", failure.Describe(reference),
+			strings.Join(p.Kinds, ", "),
+		)
 	}
 	return kind, nil
 }
@@ -154,9 +160,14 @@ func (p Policy) checkKind(reference Reference) (Kind, *failure.Failure) {
 func checkPlace(w Workspace, kind Kind, reference Reference) *failure.Failure {
 	switch {
 	case kind.Namespaced && reference.Namespace != w.Namespace:
-		return notAllowed(&reference, "%s: every object of the workspace must be in its namespace %s", failure.Describe(reference), w.Namespace)
+		return notAllowed(
+			&reference, "%s: every object of the workspace must be in its namespace %s", failure.Describe(reference),
+			w.Namespace,
+		)
 	case !kind.Namespaced && (reference.Name != w.Namespace || reference.Namespace != ""):
-		return notAllowed(&reference, "%s: the only namespace of the workspace is %s", failure.Describe(reference), w.Namespace)
+		return notAllowed(
+			&reference, "%s: the only namespace of the workspace is %s", failure.Describe(reference), w.Namespace,
+		)
 	default:
 		return nil
 	}
@@ -164,7 +175,9 @@ func checkPlace(w Workspace, kind Kind, reference Reference) *failure.Failure {
 
 func (p Policy) checkNamespace(name string) *failure.Failure {
 	if !strings.HasPrefix(name, p.NamespacePrefix) || len(validation.IsDNS1123Label(name)) > 0 {
-		return notAllowed(nil, "namespace %q: this agent only touches namespaces whose name begins with %s", name, p.NamespacePrefix)
+		return notAllowed(
+			nil, "namespace %q: this agent only touches namespaces whose name begins with %s", name, p.NamespacePrefix,
+		)
 	}
 	return nil
 }
@@ -179,8 +192,12 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 	}
 	switch {
 	case kind.Name == KindSecret:
-		return notAllowed(&object.Reference, "%s: Secrets are named with a digest and never sent among the manifests", failure.Describe(object.Reference))
-	case kind.Name == "ServiceAccount" && object.Name == "default", kind.Name == "ConfigMap" && object.Name == "kube-root-ca.crt":
+		return notAllowed(
+			&object.Reference, "%s: Secrets are named with a digest and never sent among the manifests",
+			failure.Describe(object.Reference),
+		)
+	case kind.Name == "ServiceAccount" && object.Name == "default",
+		kind.Name == "ConfigMap" && object.Name == "kube-root-ca.crt":
 		return notAllowed(&object.Reference, "%s: the cluster makes this object itself", failure.Describe(object.Reference))
 	case len(validation.IsDNS1123Subdomain(object.Name)) > 0:
 		return malformed("%s has no valid name", failure.Describe(object.Reference))
@@ -189,7 +206,10 @@ func (p Policy) checkObject(w Workspace, object Object) *failure.Failure {
 }
 
 // foreign fields of metadata are the API server's, or would tie the object to others.
-var foreign = []string{"uid", "resourceVersion", "generateName", "managedFields", "ownerReferences", "finalizers", "deletionTimestamp", "selfLink"} //nolint:gochecknoglobals // a constant
+var foreign = []string{
+	"uid", "resourceVersion", "generateName", "managedFields", "ownerReferences", "finalizers", "deletionTimestamp",
+	"selfLink",
+} //nolint:gochecknoglobals // a constant
 
 func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
 	metadata, _ := object.Manifest["metadata"].(map[string]any)
@@ -205,7 +225,10 @@ func (p Policy) checkMetadata(w Workspace, object Object) *failure.Failure {
 	}
 	if name, present := labels[labelPodSecurity]; present && object.Kind == KindNamespace {
 		if level, known := ParsePodSecurity(name); !known || level < p.PodSecurity {
-			return notAllowed(&object.Reference, "%s: pod security %q is weaker than %s, which this agent insists on", failure.Describe(object.Reference), name, p.PodSecurity)
+			return notAllowed(
+				&object.Reference, "%s: pod security %q is weaker than %s, which this agent insists on",
+				failure.Describe(object.Reference), name, p.PodSecurity,
+			)
 		}
 	}
 	return nil
@@ -248,5 +271,9 @@ func stringMap(value any) map[string]string {
 }
 
 func notAllowed(object *Reference, format string, args ...any) *failure.Failure {
-	return failure.Refusal(failure.NotAllowed, object, format+". It is not retried before the template or the agent's configuration changes", args...)
+	return failure.Refusal(
+		failure.NotAllowed,
+		object,
+		format+". It is not retried before the template or the agent's configuration changes",
+		args...)
 }

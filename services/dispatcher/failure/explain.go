@@ -57,13 +57,21 @@ func (w withheld) Unwrap() error { return w.cause }
 func explainTransport(err error, about *events.ObjectReference, what string) *Failure {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return Wrap(err, Timeout, about, "the cluster did not answer in time when %s was applied; it is tried again", orWorkspace(what))
+		return Wrap(
+			err, Timeout, about, "the cluster did not answer in time when %s was applied; it is tried again",
+			orWorkspace(what),
+		)
 	case errors.Is(err, context.Canceled):
-		return Wrap(err, Internal, about, "the dispatcher was stopped while %s was applied; it is tried again", orWorkspace(what))
+		return Wrap(
+			err, Internal, about, "the dispatcher was stopped while %s was applied; it is tried again", orWorkspace(what),
+		)
 	case about != nil && about.Kind == "Secret":
 		return Wrap(err, Unreachable, about, "the cluster cannot be reached to apply %s; it is tried again", what)
 	default:
-		return Wrap(err, Unreachable, about, "the cluster cannot be reached to apply %s (%v); it is tried again", orWorkspace(what), err)
+		return Wrap(
+			err, Unreachable, about, "the cluster cannot be reached to apply %s (%v); it is tried again", orWorkspace(what),
+			err,
+		)
 	}
 }
 
@@ -76,7 +84,9 @@ func orWorkspace(what string) string {
 
 var (
 	// A manifest that does not fit its schema is a fault of the server to the API server.
-	typedPattern   = regexp.MustCompile(`^failed to create (?:manager for existing fields|typed patch object) \([^)]*\): (.*)$`)
+	typedPattern = regexp.MustCompile(
+		`^failed to create (?:manager for existing fields|typed patch object) \([^)]*\): (.*)$`,
+	)
 	quotaPattern   = regexp.MustCompile(`exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)$`)
 	webhookPattern = regexp.MustCompile(`admission webhook "([^"]+)" denied the request(?: without explanation)?:? ?(.*)`)
 	policyPattern  = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: ?(.*)`)
@@ -101,7 +111,10 @@ func explainStatus(status metav1.Status, what string, confidential bool) (Reason
 		return Unauthorized, "the cluster does not accept the dispatcher's credentials; an administrator of the cluster has to renew them"
 	case metav1.StatusReasonForbidden:
 		return Forbidden, "the cluster refuses " + what + said
-	case metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest, metav1.StatusReasonUnsupportedMediaType, metav1.StatusReasonNotAcceptable:
+	case metav1.StatusReasonInvalid,
+		metav1.StatusReasonBadRequest,
+		metav1.StatusReasonUnsupportedMediaType,
+		metav1.StatusReasonNotAcceptable:
 		return explainInvalid(status, what, confidential)
 	case metav1.StatusReasonConflict, metav1.StatusReasonAlreadyExists:
 		return Conflict, what + " was changed by somebody else at the same time; it is tried again"
@@ -174,7 +187,8 @@ func terminating(status metav1.Status) bool {
 			}
 		}
 	}
-	return status.Reason == metav1.StatusReasonForbidden && strings.Contains(status.Message, "because it is being terminated")
+	return status.Reason == metav1.StatusReasonForbidden &&
+		strings.Contains(status.Message, "because it is being terminated")
 }
 
 func explainInvalid(status metav1.Status, what string, confidential bool) (Reason, string) {
@@ -193,7 +207,9 @@ func explainInvalid(status metav1.Status, what string, confidential bool) (Reaso
 	}
 	switch {
 	case len(frozen) > 0:
-		return Immutable, strings.Join(frozen, ", ") + " of " + what + " cannot be changed any more; terminate the workspace and create it anew, or change it back"
+		return Immutable, strings.Join(
+			frozen, ", ",
+		) + " of " + what + " cannot be changed any more; terminate the workspace and create it anew, or change it back"
 	case !confidential && isImmutable(status.Message):
 		return Immutable, what + " cannot be changed like this any more: " + status.Message
 	case len(fields) > 0:
@@ -207,7 +223,8 @@ func explainInvalid(status metav1.Status, what string, confidential bool) (Reaso
 
 func isImmutable(text string) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "may not be changed") || strings.Contains(text, "forbidden after creation") ||
-		strings.Contains(text, "can not be less than status.capacity") || strings.Contains(text, "field can not be less than")
+		strings.Contains(text, "can not be less than status.capacity") ||
+		strings.Contains(text, "field can not be less than")
 }
 
 func explainNotFound(status metav1.Status, what string) (Reason, string) {

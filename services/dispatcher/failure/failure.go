@@ -54,7 +54,16 @@ const (
 // suffer.
 func (r Reason) Passes() bool {
 	switch r {
-	case NamespaceTerminating, NamespaceMissing, ObjectTerminating, AdmissionUnavailable, SecretUnavailable, Unauthorized, Throttled, Timeout, Unreachable, Internal:
+	case NamespaceTerminating,
+		NamespaceMissing,
+		ObjectTerminating,
+		AdmissionUnavailable,
+		SecretUnavailable,
+		Unauthorized,
+		Throttled,
+		Timeout,
+		Unreachable,
+		Internal:
 		return true
 	default:
 		return false
@@ -100,7 +109,11 @@ func Refusal(reason Reason, object *events.ObjectReference, format string, args 
 
 // Superseding is the refusal of a revision by a cluster that has a newer one.
 func Superseding(clusterRevision, revision int64) *Failure {
-	f := Refusal(Superseded, nil, "the cluster already has revision %d of the workspace, which is newer than revision %d; the control plane goes beyond it by itself", clusterRevision, revision)
+	f := Refusal(
+		Superseded, nil,
+		"the cluster already has revision %d of the workspace, which is newer than revision %d; the control plane goes beyond it by itself",
+		clusterRevision, revision,
+	)
 	f.ClusterRevision = clusterRevision
 	return f
 }

@@ -28,9 +28,13 @@ func TestExplain(t *testing.T) {
 	volume := events.ObjectReference{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ws-7-blog", Name: "data"}
 	volumes := schema.GroupResource{Resource: "persistentvolumeclaims"}
 	said := func(code int32, reason metav1.StatusReason, message string) error {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+		return &apierrors.StatusError{
+			ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message},
+		}
 	}
-	terminating := apierrors.NewForbidden(volumes, "data", errors.New("unable to create new content in namespace ws-7-blog because it is being terminated"))
+	terminating := apierrors.NewForbidden(
+		volumes, "data", errors.New("unable to create new content in namespace ws-7-blog because it is being terminated"),
+	)
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	immutable := apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolumeClaim"}, "data",
 		field.ErrorList{field.Invalid(field.NewPath("spec", "selector"), "x", "field is immutable")})
@@ -123,9 +127,16 @@ func FuzzExplain(f *testing.F) {
 	f.Add(int32(403), "Forbidden", "exceeded quota: a, requested: b, used: c, limited: d", "Deployment")
 	f.Add(int32(0), "", "\xff\n"+strings.Repeat("é", 2000), "")
 	f.Fuzz(func(t *testing.T, code int32, reason, message, kind string) {
-		err := &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Reason: metav1.StatusReason(reason), Message: message, Details: &metav1.StatusDetails{
-			Causes: []metav1.StatusCause{{Field: message, Message: message}},
-		}}}
+		err := &apierrors.StatusError{
+			ErrStatus: metav1.Status{
+				Code:    code,
+				Reason:  metav1.StatusReason(reason),
+				Message: message,
+				Details: &metav1.StatusDetails{
+					Causes: []metav1.StatusCause{{Field: message, Message: message}},
+				},
+			},
+		}
 		explained := failure.Explain(err, events.ObjectReference{Kind: kind, Name: "n"})
 		require.NotEmpty(t, explained.Reason)
 		require.NotEmpty(t, explained.Message)

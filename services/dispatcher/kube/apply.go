@@ -64,7 +64,9 @@ type touched struct {
 }
 
 // apply also returns the object that it was at.
-func (c *Cluster) apply(ctx context.Context, w desired.Workspace, secrets Secrets, p pass) (Applied, desired.Reference, error) {
+func (c *Cluster) apply(
+	ctx context.Context, w desired.Workspace, secrets Secrets, p pass,
+) (Applied, desired.Reference, error) {
 	wanted := w.References()
 	held, err := c.claim(ctx, w, wanted)
 	if err != nil {
@@ -135,7 +137,10 @@ func (c *Cluster) stays(ctx context.Context, w desired.Workspace, namespace desi
 			return nil
 		}
 	} else {
-		err = failure.New(failure.NamespaceMissing, &namespace, "%s was deleted while the workspace was applied; it is made again", failure.Describe(namespace))
+		err = failure.New(
+			failure.NamespaceMissing, &namespace, "%s was deleted while the workspace was applied; it is made again",
+			failure.Describe(namespace),
+		)
 	}
 	c.namespaces.forget(w.Namespace)
 	return err
@@ -149,7 +154,9 @@ type madeNamespace struct {
 	fresh bool // it was made, and is empty
 }
 
-func (c *Cluster) applyNamespace(ctx context.Context, w desired.Workspace, namespace desired.Object) (madeNamespace, error) {
+func (c *Cluster) applyNamespace(
+	ctx context.Context, w desired.Workspace, namespace desired.Object,
+) (madeNamespace, error) {
 	if c.namespaces.current(namespace) {
 		return madeNamespace{}, nil
 	}
@@ -175,7 +182,10 @@ func (c *Cluster) applyNamespace(ctx context.Context, w desired.Workspace, names
 		c.namespaces.remember(applied)
 		return madeNamespace{fresh: live == nil, touched: touched{live: applied, changed: changed(live, applied)}}, nil
 	}
-	return madeNamespace{}, failure.New(failure.Conflict, &namespace.Reference, "%s keeps changing hands; it is tried again", failure.Describe(namespace.Reference))
+	return madeNamespace{}, failure.New(
+		failure.Conflict, &namespace.Reference, "%s keeps changing hands; it is tried again",
+		failure.Describe(namespace.Reference),
+	)
 }
 
 // own refuses an object that is there and is not the workspace's, or is on its way out.
@@ -184,12 +194,21 @@ func (c *Cluster) own(w desired.Workspace, reference desired.Reference, live *me
 	case live == nil:
 		return nil
 	case !c.owner(w).Owns(live.Labels):
-		return failure.New(failure.Conflict, &reference,
-			"%s exists and does not belong to this workspace, so it is not touched; delete or rename it, or give the workspace another name", failure.Describe(reference))
+		return failure.New(
+			failure.Conflict, &reference,
+			"%s exists and does not belong to this workspace, so it is not touched; delete or rename it, or give the workspace another name",
+			failure.Describe(reference),
+		)
 	case live.DeletionTimestamp != nil && reference.Kind == desired.KindNamespace:
-		return failure.New(failure.NamespaceTerminating, &reference, "%s is being deleted; it is made again when that is finished", failure.Describe(reference))
+		return failure.New(
+			failure.NamespaceTerminating, &reference, "%s is being deleted; it is made again when that is finished",
+			failure.Describe(reference),
+		)
 	case live.DeletionTimestamp != nil:
-		return failure.New(failure.ObjectTerminating, &reference, "%s is being deleted; it is made again when that is finished", failure.Describe(reference))
+		return failure.New(
+			failure.ObjectTerminating, &reference, "%s is being deleted; it is made again when that is finished",
+			failure.Describe(reference),
+		)
 	default:
 		return nil
 	}
@@ -197,7 +216,9 @@ func (c *Cluster) own(w desired.Workspace, reference desired.Reference, live *me
 
 // applyObject applies one object. In a fresh namespace it need not look first, nor where it has
 // seen the object before.
-func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object desired.Object, p pass) (touched, error) {
+func (c *Cluster) applyObject(
+	ctx context.Context, w desired.Workspace, object desired.Object, p pass,
+) (touched, error) {
 	for range maxClaims {
 		uid := c.uid(object.Reference)
 		var before *metav1.PartialObjectMetadata
@@ -220,12 +241,17 @@ func (c *Cluster) applyObject(ctx context.Context, w desired.Workspace, object d
 		// A server-side apply succeeds on what is being deleted, and is then lost.
 		return touched{live: applied, changed: changed(before, applied)}, c.own(w, object.Reference, applied)
 	}
-	return touched{}, failure.New(failure.Conflict, &object.Reference, "%s keeps changing hands; it is tried again", failure.Describe(object.Reference))
+	return touched{}, failure.New(
+		failure.Conflict, &object.Reference, "%s keeps changing hands; it is tried again",
+		failure.Describe(object.Reference),
+	)
 }
 
 // inspect returns an object and its UID, empty when it is not there. One that is known by its UID
 // is the workspace's own even if somebody took its labels.
-func (c *Cluster) inspect(ctx context.Context, w desired.Workspace, reference desired.Reference, known types.UID) (*metav1.PartialObjectMetadata, types.UID, error) {
+func (c *Cluster) inspect(
+	ctx context.Context, w desired.Workspace, reference desired.Reference, known types.UID,
+) (*metav1.PartialObjectMetadata, types.UID, error) {
 	live, err := c.look(ctx, reference)
 	if err != nil || live == nil {
 		return nil, "", err
@@ -258,7 +284,9 @@ func isAnother(err error) bool {
 
 // applySecret makes the Secret unless there is one of the same digest whose data nobody else has
 // touched.
-func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret events.SecretReference, secrets Secrets, p pass) (touched, error) {
+func (c *Cluster) applySecret(
+	ctx context.Context, w desired.Workspace, secret events.SecretReference, secrets Secrets, p pass,
+) (touched, error) {
 	reference := desired.SecretReference(w.Namespace, secret.Name)
 	if !p.fresh {
 		live, uid, err := c.inspect(ctx, w, reference, c.uid(reference))
@@ -269,7 +297,8 @@ func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret e
 			c.forget(reference)
 		} else {
 			c.remember(reference, uid)
-			if live.Annotations[desired.AnnotationSecretDigest] == secret.Digest && c.owner(w).Owns(live.Labels) && intact(live) {
+			if live.Annotations[desired.AnnotationSecretDigest] == secret.Digest && c.owner(w).Owns(live.Labels) &&
+				intact(live) {
 				return touched{live: live}, nil
 			}
 		}
@@ -292,7 +321,8 @@ func (c *Cluster) applySecret(ctx context.Context, w desired.Workspace, secret e
 		"metadata": map[string]any{
 			"name": reference.Name, "namespace": reference.Namespace, "labels": labels,
 			"annotations": map[string]any{
-				desired.AnnotationSecretDigest: secret.Digest, annotationSecretKeys: strings.Join(slices.Sorted(maps.Keys(data)), ","),
+				desired.AnnotationSecretDigest: secret.Digest,
+				annotationSecretKeys:           strings.Join(slices.Sorted(maps.Keys(data)), ","),
 			},
 		},
 	}}, p)
@@ -310,7 +340,9 @@ func (c *Cluster) gone(w desired.Workspace, err error) error {
 
 // prune deletes objects that belong to the workspace. It returns those whose deletion it has asked
 // for, those that are not gone yet, and the one that it failed at.
-func (c *Cluster) prune(ctx context.Context, w desired.Workspace, objects []desired.Reference) ([]desired.Reference, []desired.Reference, desired.Reference, error) {
+func (c *Cluster) prune(
+	ctx context.Context, w desired.Workspace, objects []desired.Reference,
+) ([]desired.Reference, []desired.Reference, desired.Reference, error) {
 	var pruned, left []desired.Reference
 	for _, reference := range objects {
 		if _, known := desired.LookupKind(reference.ApiVersion, reference.Kind); !known {

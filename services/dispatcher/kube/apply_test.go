@@ -56,7 +56,10 @@ func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 	w.Target = events.DesiredTargetStopped
 	applied, err := leader.Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
-	require.Equal(t, []desired.Reference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "old"}}, applied.Pruned)
+	require.Equal(
+		t, []desired.Reference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "old"}},
+		applied.Pruned,
+	)
 	require.ElementsMatch(t, []string{"kept", "data", "w"}, b.there(t, w))
 	require.NotContains(t, b.inventory(t, w), "old")
 
@@ -64,7 +67,10 @@ func TestApplyPrunesWhatIsNoLongerDesired(t *testing.T) {
 	w = b.with(w, 3, configMap("kept", "3"), deployment(0))
 	applied, err = b.leader(t, admin).Apply(testContext(t), w, b.secrets)
 	require.NoError(t, err)
-	require.Equal(t, []desired.Reference{{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: w.Namespace, Name: "data"}}, applied.Pruned)
+	require.Equal(
+		t, []desired.Reference{{ApiVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: w.Namespace, Name: "data"}},
+		applied.Pruned,
+	)
 	require.Eventually(t, func() bool { return len(b.there(t, w)) == 2 }, patience, tick)
 }
 
@@ -75,7 +81,9 @@ func TestApplyDoesNotChangeForeignObjects(t *testing.T) {
 	leader := b.leader(t, admin)
 
 	w := b.with(b.workspace(), 1, configMap("files", "mine"))
-	_, err := b.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}, metav1.CreateOptions{})
+	_, err := b.admin.CoreV1().Namespaces().Create(
+		ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}, metav1.CreateOptions{},
+	)
 	require.NoError(t, err)
 	_, err = leader.Apply(ctx, w, b.secrets)
 	require.Equal(t, failure.Conflict, reason(t, err))

@@ -40,9 +40,13 @@ type Cluster struct {
 // NewCluster makes one for a leader, with an empty memory. Call Load before its first use.
 func NewCluster(client *Client, policy desired.Policy, namespaces *Namespaces) *Cluster {
 	return &Cluster{
-		policy: policy, client: client, namespaces: namespaces,
-		inventories: &inventories{agent: policy.Agent, client: client.core.ConfigMaps(AgentNamespace(policy.Agent)), known: map[string]inventory{}},
-		uids:        map[desired.Reference]types.UID{},
+		policy:     policy,
+		client:     client,
+		namespaces: namespaces,
+		inventories: &inventories{
+			agent: policy.Agent, client: client.core.ConfigMaps(AgentNamespace(policy.Agent)), known: map[string]inventory{},
+		},
+		uids: map[desired.Reference]types.UID{},
 	}
 }
 
@@ -96,13 +100,16 @@ func (c *Cluster) claim(ctx context.Context, w desired.Workspace, objects []desi
 // isObjectNotFound tells a missing object from a missing namespace.
 func isObjectNotFound(err error) bool {
 	var status apierrors.APIStatus
-	return apierrors.IsNotFound(err) && errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Kind != "namespaces")
+	return apierrors.IsNotFound(err) && errors.As(err, &status) &&
+		(status.Status().Details == nil || status.Status().Details.Kind != "namespaces")
 }
 
 func (c *Cluster) resource(reference desired.Reference) (metadata.ResourceInterface, error) {
 	kind, known := desired.LookupKind(reference.ApiVersion, reference.Kind)
 	if !known {
-		return nil, failure.New(failure.UnknownKind, &reference, "%s: this dispatcher does not know the kind", failure.Describe(reference))
+		return nil, failure.New(
+			failure.UnknownKind, &reference, "%s: this dispatcher does not know the kind", failure.Describe(reference),
+		)
 	}
 	if !kind.Namespaced {
 		return c.client.meta.Resource(kind.Resource), nil
@@ -127,7 +134,9 @@ func (c *Cluster) look(ctx context.Context, reference desired.Reference) (*metav
 }
 
 // patch applies a manifest, to the object with the UID only, or to a new one when that is empty.
-func (c *Cluster) patch(ctx context.Context, object desired.Object, uid types.UID) (*metav1.PartialObjectMetadata, error) {
+func (c *Cluster) patch(
+	ctx context.Context, object desired.Object, uid types.UID,
+) (*metav1.PartialObjectMetadata, error) {
 	resource, err := c.resource(object.Reference)
 	if err != nil {
 		return nil, err
@@ -137,7 +146,9 @@ func (c *Cluster) patch(ctx context.Context, object desired.Object, uid types.UI
 		return nil, fmt.Errorf("encode %s: %w", failure.Describe(object.Reference), err)
 	}
 	force := true
-	applied, err := resource.Patch(ctx, object.Name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: FieldManager, Force: &force})
+	applied, err := resource.Patch(
+		ctx, object.Name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: FieldManager, Force: &force},
+	)
 	if err != nil {
 		return nil, fmt.Errorf("apply %s: %w", failure.Describe(object.Reference), err)
 	}
@@ -159,7 +170,9 @@ func withUID(manifest map[string]any, uid types.UID) map[string]any {
 }
 
 // remove deletes the object with this UID. It reports whether there was one.
-func (c *Cluster) remove(ctx context.Context, reference desired.Reference, uid types.UID, propagation metav1.DeletionPropagation) error {
+func (c *Cluster) remove(
+	ctx context.Context, reference desired.Reference, uid types.UID, propagation metav1.DeletionPropagation,
+) error {
 	resource, err := c.resource(reference)
 	if err != nil {
 		return err

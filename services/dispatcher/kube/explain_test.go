@@ -40,7 +40,12 @@ func TestAPIErrorsAreExplained(t *testing.T) {
 		return f
 	}
 
-	f := apply(object("v1", "Service", "w", map[string]any{"spec": map[string]any{"ports": []any{map[string]any{"port": int64(70000)}}}}))
+	f := apply(
+		object(
+			"v1", "Service", "w",
+			map[string]any{"spec": map[string]any{"ports": []any{map[string]any{"port": int64(70000)}}}},
+		),
+	)
 	require.Equal(t, failure.Invalid, f.Reason)
 	require.Contains(t, f.Message, "spec.ports[0].port")
 
@@ -63,7 +68,11 @@ func TestAPIErrorsAreExplained(t *testing.T) {
 
 	_, err = b.admin.CoreV1().ResourceQuotas(w.Namespace).Create(ctx, &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "limit"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"persistentvolumeclaims": resource.MustParse("1"), "requests.storage": resource.MustParse("3Gi")}},
+		Spec: corev1.ResourceQuotaSpec{
+			Hard: corev1.ResourceList{
+				"persistentvolumeclaims": resource.MustParse("1"), "requests.storage": resource.MustParse("3Gi"),
+			},
+		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
@@ -89,27 +98,42 @@ func TestPermissionAndWebhookErrorsAreExplained(t *testing.T) {
 	nobody := rest.CopyConfig(admin)
 	nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody"}
 	client := newClient(t, nobody)
-	require.Equal(t, failure.Forbidden, failure.Explain(client.EnsureAgentNamespace(ctx, b.agent), desired.Reference{}).Reason)
+	require.Equal(
+		t, failure.Forbidden, failure.Explain(client.EnsureAgentNamespace(ctx, b.agent), desired.Reference{}).Reason,
+	)
 
 	fail := admissionv1.Fail
 	none := admissionv1.SideEffectClassNone
 	url, timeout := "https://127.0.0.1:1/refuse", int32(1)
 	hook := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
-		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "broken.example.test", FailurePolicy: &fail, SideEffects: &none, TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"},
-			ClientConfig:      admissionv1.WebhookClientConfig{URL: &url},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{desired.LabelWorkspace: w.ID}},
-			Rules: []admissionv1.RuleWithOperations{{
-				Operations: []admissionv1.OperationType{admissionv1.OperationAll},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
-			}},
-		}},
+		Webhooks: []admissionv1.ValidatingWebhook{
+			{
+				Name:                    "broken.example.test",
+				FailurePolicy:           &fail,
+				SideEffects:             &none,
+				TimeoutSeconds:          &timeout,
+				AdmissionReviewVersions: []string{"v1"},
+				ClientConfig:            admissionv1.WebhookClientConfig{URL: &url},
+				NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{desired.LabelWorkspace: w.ID}},
+				Rules: []admissionv1.RuleWithOperations{
+					{
+						Operations: []admissionv1.OperationType{admissionv1.OperationAll},
+						Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+					},
+				},
+			},
+		},
 	}
 	_, err = b.admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, hook, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.NoError(t, b.admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(context.Background(), w.Namespace, metav1.DeleteOptions{}))
+		require.NoError(
+			t,
+			b.admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(
+				context.Background(), w.Namespace, metav1.DeleteOptions{},
+			),
+		)
 	})
 	leader := b.leader(t, admin)
 	revision := int64(1)
@@ -130,7 +154,10 @@ func TestUnreachableClusterIsExplained(t *testing.T) {
 	cfg.Host = "https://127.0.0.1:1"
 	away := newClient(t, cfg)
 	require.Error(t, away.Check(testContext(t)))
-	require.Equal(t, failure.Unreachable, failure.Explain(away.EnsureAgentNamespace(testContext(t), b.agent), desired.Reference{}).Reason)
+	require.Equal(
+		t, failure.Unreachable,
+		failure.Explain(away.EnsureAgentNamespace(testContext(t), b.agent), desired.Reference{}).Reason,
+	)
 
 	require.NoError(t, newClient(t, admin).Check(testContext(t)))
 	w := b.with(b.workspace(), 1, configMap("files", "1"))

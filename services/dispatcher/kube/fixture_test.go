@@ -33,14 +33,20 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	agent := 1000 + agents.Add(1)
 	return &fixture{
-		agent: agent, admin: kubernetesClient(t, admin), secrets: &vault{digests: map[string]string{}},
-		policy: desired.Policy{Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames()},
+		agent:   agent,
+		admin:   kubernetesClient(t, admin),
+		secrets: &vault{digests: map[string]string{}},
+		policy: desired.Policy{
+			Agent: agent, NamespacePrefix: "ws-", PodSecurity: desired.PodSecurityRestricted, Kinds: desired.KindNames(),
+		},
 	}
 }
 
 func newClient(t *testing.T, cfg *rest.Config) *kube.Client {
 	t.Helper()
-	client, err := kube.NewClient(cfg, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
+	client, err := kube.NewClient(
+		cfg, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	)
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	return client
@@ -81,7 +87,11 @@ func (v *vault) count() int {
 func (b *fixture) workspace() desired.Workspace {
 	id := uuid.NewString()
 	return desired.Workspace{
-		ID: id, Name: "w", Namespace: "ws-" + strconv.FormatInt(b.agent, 10) + "-" + id[:8], Revision: 1, Target: events.DesiredTargetRunning,
+		ID:        id,
+		Name:      "w",
+		Namespace: "ws-" + strconv.FormatInt(b.agent, 10) + "-" + id[:8],
+		Revision:  1,
+		Target:    events.DesiredTargetRunning,
 	}
 }
 
@@ -129,11 +139,20 @@ func deployment(replicas int64) desired.Object {
 			"metadata": map[string]any{"labels": match},
 			"spec": map[string]any{
 				"automountServiceAccountToken": false,
-				"securityContext":              map[string]any{"runAsNonRoot": true, "runAsUser": int64(1000), "seccompProfile": map[string]any{"type": "RuntimeDefault"}},
-				"containers": []any{map[string]any{
-					"name": "main", "image": "registry.example/ide:1", "ports": []any{map[string]any{"containerPort": int64(8080)}},
-					"securityContext": map[string]any{"allowPrivilegeEscalation": false, "capabilities": map[string]any{"drop": []any{"ALL"}}},
-				}},
+				"securityContext": map[string]any{
+					"runAsNonRoot": true, "runAsUser": int64(1000),
+					"seccompProfile": map[string]any{"type": "RuntimeDefault"},
+				},
+				"containers": []any{
+					map[string]any{
+						"name":  "main",
+						"image": "registry.example/ide:1",
+						"ports": []any{map[string]any{"containerPort": int64(8080)}},
+						"securityContext": map[string]any{
+							"allowPrivilegeEscalation": false, "capabilities": map[string]any{"drop": []any{"ALL"}},
+						},
+					},
+				},
 			},
 		},
 	}})
@@ -181,7 +200,9 @@ func (b *fixture) there(t *testing.T, w desired.Workspace) []string {
 // inventory is the text of the workspace's inventory, empty when there is none.
 func (b *fixture) inventory(t *testing.T, w desired.Workspace) string {
 	t.Helper()
-	list, err := b.admin.CoreV1().ConfigMaps(kube.AgentNamespace(b.agent)).List(testContext(t), metav1.ListOptions{LabelSelector: desired.LabelWorkspace + "=" + w.ID})
+	list, err := b.admin.CoreV1().ConfigMaps(
+		kube.AgentNamespace(b.agent),
+	).List(testContext(t), metav1.ListOptions{LabelSelector: desired.LabelWorkspace + "=" + w.ID})
 	require.NoError(t, err)
 	if len(list.Items) == 0 {
 		return ""
@@ -205,7 +226,9 @@ func terminate(t *testing.T, cluster *kube.Cluster, w desired.Workspace) {
 func (b *fixture) finalizers(t *testing.T, w desired.Workspace, list string) {
 	t.Helper()
 	patch := []byte(`{"metadata":{"finalizers":` + list + `}}`)
-	_, err := b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(testContext(t), "files", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := b.admin.CoreV1().ConfigMaps(
+		w.Namespace,
+	).Patch(testContext(t), "files", types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 

@@ -63,7 +63,9 @@ type inventories struct {
 
 // load reads them all, in one list.
 func (s *inventories) load(ctx context.Context) error {
-	list, err := s.client.List(ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent + "=" + strconv.FormatInt(s.agent, 10)})
+	list, err := s.client.List(
+		ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent + "=" + strconv.FormatInt(s.agent, 10)},
+	)
 	if err != nil {
 		return fmt.Errorf("list the inventories: %w", err)
 	}

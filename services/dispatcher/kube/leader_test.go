@@ -112,13 +112,17 @@ func TestOneReplicaLeadsAndHandsOver(t *testing.T) {
 	first := b.stand(t, "first", &busy, steady())
 	first.leads(t)
 	second := b.stand(t, "second", &busy, steady())
-	lease, err := b.admin.CoordinationV1().Leases(kube.AgentNamespace(b.agent)).Get(testContext(t), leaseName, metav1.GetOptions{})
+	lease, err := b.admin.CoordinationV1().Leases(
+		kube.AgentNamespace(b.agent),
+	).Get(testContext(t), leaseName, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "first", *lease.Spec.HolderIdentity)
 	require.NoError(t, first.stop())
 	second.leads(t)
 	require.NoError(t, second.stop())
-	lease, err = b.admin.CoordinationV1().Leases(kube.AgentNamespace(b.agent)).Get(testContext(t), leaseName, metav1.GetOptions{})
+	lease, err = b.admin.CoordinationV1().Leases(
+		kube.AgentNamespace(b.agent),
+	).Get(testContext(t), leaseName, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Empty(t, *lease.Spec.HolderIdentity, "given back")
 }

@@ -32,10 +32,16 @@ func NewNamespaces(client *Client, agent int64, gone func(workspace string)) *Na
 // Run follows until the context is done; it comes back from every outage of the API server.
 func (n *Namespaces) Run(ctx context.Context) error {
 	kind, _ := desired.LookupKind("v1", desired.KindNamespace)
-	informer := metadatainformer.NewFilteredMetadataInformer(n.client.meta, kind.Resource, metav1.NamespaceAll, 0, cache.Indexers{},
+	informer := metadatainformer.NewFilteredMetadataInformer(
+		n.client.meta,
+		kind.Resource,
+		metav1.NamespaceAll,
+		0,
+		cache.Indexers{},
 		func(options *metav1.ListOptions) {
 			options.LabelSelector = desired.LabelAgent + "=" + strconv.FormatInt(n.agent, 10)
-		}).Informer()
+		},
+	).Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { n.seen(object) },
 		UpdateFunc: func(_, object any) { n.seen(object) },

@@ -32,7 +32,8 @@ func changed(before, after *metav1.PartialObjectMetadata) bool {
 func applied(entries []metav1.ManagedFieldsEntry) []byte {
 	for i := range entries {
 		e := &entries[i]
-		if e.Manager == FieldManager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" && e.FieldsV1 != nil {
+		if e.Manager == FieldManager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" &&
+			e.FieldsV1 != nil {
 			return e.FieldsV1.GetRawBytes()
 		}
 	}

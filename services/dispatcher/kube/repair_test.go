@@ -39,7 +39,9 @@ func TestApplyReportsTheDeployment(t *testing.T) {
 	require.Equal(t, live.UID, applied.DeploymentUID)
 	require.Equal(t, live.Generation, applied.DeploymentGeneration)
 
-	scaled, err := b.admin.AppsV1().Deployments(w.Namespace).Patch(testContext(t), "w", types.MergePatchType, []byte(`{"spec":{"replicas":2}}`), metav1.PatchOptions{})
+	scaled, err := b.admin.AppsV1().Deployments(
+		w.Namespace,
+	).Patch(testContext(t), "w", types.MergePatchType, []byte(`{"spec":{"replicas":2}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Greater(t, scaled.Generation, applied.DeploymentGeneration)
 	applied, err = leader.Apply(testContext(t), b.with(w, 2, configMap("files", "1"), deployment(0)), b.secrets)
@@ -162,7 +164,9 @@ func TestRepairRestoresLabels(t *testing.T) {
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
 	unlabel := []byte(`{"metadata":{"labels":null}}`)
-	_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "files", types.MergePatchType, unlabel, metav1.PatchOptions{})
+	_, err = b.admin.CoreV1().ConfigMaps(
+		w.Namespace,
+	).Patch(ctx, "files", types.MergePatchType, unlabel, metav1.PatchOptions{})
 	require.NoError(t, err)
 	_, err = b.leader(t, admin).Repair(ctx, w, b.secrets)
 	require.Equal(t, failure.Conflict, reason(t, err), "to anybody else it is a stranger's")
@@ -251,12 +255,19 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 			_, err := b.admin.CoreV1().Namespaces().Create(ctx, space, metav1.CreateOptions{})
 			require.NoError(t, err)
 			for name, labels := range map[string]map[string]string{"files": owned, "other": {desired.LabelAgent: owned[desired.LabelAgent]}} {
-				_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+				_, err = b.admin.CoreV1().ConfigMaps(
+					w.Namespace,
+				).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 				require.NoError(t, err)
 			}
 			stubs := b.terminated(w, 4)
 			for _, name := range []string{"files", "other", "missing"} {
-				stubs.Objects = append(stubs.Objects, desired.Object{Reference: desired.Reference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: name}})
+				stubs.Objects = append(
+					stubs.Objects,
+					desired.Object{
+						Reference: desired.Reference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: name},
+					},
+				)
 			}
 			leader := b.leader(t, admin)
 			terminate(t, leader, stubs)
@@ -268,7 +279,9 @@ func TestTerminateDeletesAnOrphanByItsLabels(t *testing.T) {
 				_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Get(ctx, "other", metav1.GetOptions{})
 				require.NoError(t, err, "it bears the agent's label only")
 			}
-			inventories, err := b.admin.CoreV1().ConfigMaps(kube.AgentNamespace(b.agent)).List(ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent})
+			inventories, err := b.admin.CoreV1().ConfigMaps(
+				kube.AgentNamespace(b.agent),
+			).List(ctx, metav1.ListOptions{LabelSelector: desired.LabelAgent})
 			require.NoError(t, err)
 			require.Empty(t, inventories.Items)
 			terminate(t, leader, stubs) // to be told again is no trouble

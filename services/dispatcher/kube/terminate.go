@@ -97,7 +97,9 @@ func (c *Cluster) anyOwn(ctx context.Context, w desired.Workspace) (bool, desire
 
 // endAll deletes the objects, those applied last first, and returns those that are there still; or
 // the one it failed at.
-func (c *Cluster) endAll(ctx context.Context, w desired.Workspace, objects []desired.Reference) ([]desired.Reference, desired.Reference, error) {
+func (c *Cluster) endAll(
+	ctx context.Context, w desired.Workspace, objects []desired.Reference,
+) ([]desired.Reference, desired.Reference, error) {
 	var remaining []desired.Reference
 	for _, reference := range slices.Backward(objects) {
 		if reference.Kind == desired.KindNamespace {

@@ -24,7 +24,10 @@ func TestTerminateEndsWhenAllObjectsAreGone(t *testing.T) {
 	b.finalizers(t, w, `["example.test/stuck"]`)
 
 	w = b.terminated(w, 2)
-	want := []desired.Reference{{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "files"}, desired.NamespaceReference(w.Namespace)}
+	want := []desired.Reference{
+		{ApiVersion: "v1", Kind: "ConfigMap", Namespace: w.Namespace, Name: "files"},
+		desired.NamespaceReference(w.Namespace),
+	}
 	require.Eventually(t, func() bool {
 		remaining, err := leader.Terminate(ctx, w)
 		require.NoError(t, err)
@@ -62,7 +65,10 @@ func TestTerminateFindsTheNamespaceWithoutAnInventory(t *testing.T) {
 	w := b.with(b.workspace(), 1, configMap("files", "1"))
 	_, err := leader.Apply(ctx, w, b.secrets)
 	require.NoError(t, err)
-	require.NoError(t, b.admin.CoreV1().ConfigMaps(kube.AgentNamespace(b.agent)).Delete(ctx, "workspace-"+w.ID, metav1.DeleteOptions{}))
+	require.NoError(
+		t,
+		b.admin.CoreV1().ConfigMaps(kube.AgentNamespace(b.agent)).Delete(ctx, "workspace-"+w.ID, metav1.DeleteOptions{}),
+	)
 	terminate(t, leader, b.terminated(w, 2))
 	_, err = b.admin.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
@@ -79,7 +85,9 @@ func TestTerminateLeavesAForeignNamespaceAlone(t *testing.T) {
 	unlabel := []byte(`{"metadata":{"labels":{"lockstep.dev/agent":"999999"}}}`)
 	_, err = b.admin.CoreV1().Namespaces().Patch(ctx, w.Namespace, types.MergePatchType, unlabel, metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, err = b.admin.CoreV1().ConfigMaps(w.Namespace).Patch(ctx, "taken", types.MergePatchType, unlabel, metav1.PatchOptions{})
+	_, err = b.admin.CoreV1().ConfigMaps(
+		w.Namespace,
+	).Patch(ctx, "taken", types.MergePatchType, unlabel, metav1.PatchOptions{})
 	require.NoError(t, err)
 
 	terminate(t, b.leader(t, admin), b.terminated(w, 2))

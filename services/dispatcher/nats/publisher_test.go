@@ -68,7 +68,11 @@ func (s *stream) turn(away bool) {
 func result(t *testing.T, workspace, kind string, n int) event.Event {
 	t.Helper()
 	e, err := event.New(event.Attributes{
-		Type: "dev.lockstep.applied." + kind + ".v1", Source: "/lockstep/local/agents/7/dispatcher", Subject: workspace, ID: fmt.Sprint(workspace, "/", kind, "/", n), Time: time.Now(),
+		Type:    "dev.lockstep.applied." + kind + ".v1",
+		Source:  "/lockstep/local/agents/7/dispatcher",
+		Subject: workspace,
+		ID:      fmt.Sprint(workspace, "/", kind, "/", n),
+		Time:    time.Now(),
 	}, map[string]any{})
 	require.NoError(t, err)
 	return e

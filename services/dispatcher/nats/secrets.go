@@ -35,7 +35,9 @@ type Secrets struct {
 
 // Values requests and opens the values of one Secret. The error is a [failure.Failure] without any
 // value.
-func (s *Secrets) Values(ctx context.Context, workspace string, secret events.SecretReference) (map[string][]byte, error) {
+func (s *Secrets) Values(
+	ctx context.Context, workspace string, secret events.SecretReference,
+) (map[string][]byte, error) {
 	about := &desired.Reference{ApiVersion: "v1", Kind: desired.KindSecret, Name: secret.Name}
 	body := seal.Request{Name: secret.Name, Digest: secret.Digest}
 	request, err := json.Marshal(body)

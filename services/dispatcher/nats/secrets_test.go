@@ -30,7 +30,12 @@ func TestSecretsAreOpenedOrRejectedWithAReason(t *testing.T) {
 		return seal.Reply{Error: &seal.ReplyError{Code: code, Message: "because"}}
 	}
 	secrets := dispatchernats.Secrets{
-		Conn: natstest.Connect(t, server), Cell: topology.Cell("local"), AgentID: 7, Key: agent, SealerKey: state.Public(), Timeout: 10 * time.Second,
+		Conn:      natstest.Connect(t, server),
+		Cell:      topology.Cell("local"),
+		AgentID:   7,
+		Key:       agent,
+		SealerKey: state.Public(),
+		Timeout:   10 * time.Second,
 	}
 	replies := natstest.Connect(t, server)
 	for workspace, test := range map[string]struct {

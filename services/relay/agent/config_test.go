@@ -42,8 +42,8 @@ func TestMistakesInTheConfigurationAreSaid(t *testing.T) {
 		}, []string{`"relay:8090" is not an address`, `"ws://u:xxxxx@x"`}},
 		"TLS without use": {func(c *agent.Config) { c.Relay.TLS = pair.files }, []string{"none of relay.urls begins with wss"}},
 		"half of a pair":  {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CertFile = []string{"wss://b"}, pair.files.CertFile }, []string{"cert_file and key_file come together"}},
-		"no authority":    {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, pair.files.KeyFile }, []string{"holds no certificate"}},
-		"no file":         {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, "/nowhere" }, []string{"cannot read the authorities"}},
+		"no authority":    {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, pair.files.KeyFile }, []string{"contains no certificate"}},
+		"no file":         {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, "/nowhere" }, []string{"read CA certificates"}},
 		"numbers":         {func(c *agent.Config) { c.Relay.Connections, c.MaxStreams = 0, 0 }, []string{"relay.connections", "max_streams"}},
 		"times": {func(c *agent.Config) {
 			c.Relay.RetryMin, c.Relay.MaxAge, c.Relay.Linger, c.Targets.DialTimeout = 0, -1, 0, 0

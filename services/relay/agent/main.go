@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/kubeclient"
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/libs/telemetry"
@@ -103,7 +104,7 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 		return nil, err
 	}
 	if cfg.Kubernetes.Enabled {
-		described, err := kube.LoadConfig(cfg.Kubernetes.Kubeconfig)
+		described, err := kubeclient.Load(cfg.Kubernetes.Kubeconfig, "")
 		if err != nil {
 			return nil, err
 		}

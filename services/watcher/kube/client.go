@@ -6,17 +6,14 @@ import (
 	"log/slog"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"lockstep.internal/libs/config"
+	"lockstep.internal/libs/kubeclient"
 )
 
 // Config of the connection to the cluster.
@@ -60,15 +57,14 @@ type Client struct {
 
 // NewClient makes a client without connecting. An error is a mistake in the configuration.
 func NewClient(cfg Config, userAgent string, logger *slog.Logger) (*Client, error) {
-	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig}
-	rest, err := loadConfig(cfg, rules)
+	rest, err := kubeclient.Load(cfg.Kubeconfig, cfg.Context)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes configuration: %w", err)
 	}
 	rest.UserAgent = userAgent
 	rest.QPS, rest.Burst = float32(cfg.QPS), cfg.Burst
 	rest.ContentType, rest.AcceptContentTypes = runtime.ContentTypeProtobuf, protobuf
-	rest.WarningHandlerWithContext = warnings{logger}
+	rest.WarningHandlerWithContext = kubeclient.LogWarnings(logger)
 	typed, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
@@ -78,14 +74,6 @@ func NewClient(cfg Config, userAgent string, logger *slog.Logger) (*Client, erro
 		return nil, fmt.Errorf("kubernetes metadata client: %w", err)
 	}
 	return &Client{typed: typed, meta: meta, logger: logger}, nil
-}
-
-func loadConfig(cfg Config, rules *clientcmd.ClientConfigLoadingRules) (*rest.Config, error) {
-	if cfg.Kubeconfig == "" {
-		return rest.InClusterConfig() //nolint:wrapcheck // NewClient wraps it
-	}
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context}
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig() //nolint:wrapcheck // NewClient wraps it
 }
 
 // ClusterUID identifies the cluster. A recreated cluster has another one.
@@ -99,19 +87,7 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 
 // EnsureNamespace creates the namespace if it is missing. It does not change an existing one.
 func (c *Client) EnsureNamespace(ctx context.Context, name string, labels map[string]string) error {
-	_, err := c.typed.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-	if err == nil {
-		return nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read namespace %s: %w", name, err)
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	_, err = c.typed.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s: %w", name, err)
-	}
-	return nil
+	return kubeclient.EnsureNamespace(ctx, c.typed.CoreV1(), name, labels)
 }
 
 // withLogger makes the client library write to the service's log, information as debug messages.
@@ -139,11 +115,4 @@ func quieter(level slog.Level) slog.Level {
 		return level
 	}
 	return min(level, slog.LevelDebug)
-}
-
-// warnings writes warnings of the API server to the log.
-type warnings struct{ logger *slog.Logger }
-
-func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, text string) {
-	w.logger.WarnContext(ctx, "received a warning from the API server", slog.String("warning", text))
 }

@@ -9,8 +9,8 @@
 // [Client.List] reads one kind at one version, which is not older than any version watched before the
 // call. Both read pages or a stream and trim each object at once: no full list is held in memory.
 //
-// [Elector.Run] calls lead while this process holds the Lease, and releases it after lead has returned.
-// Two processes may lead for moments, when one was paused: their writes must not depend on being alone.
+// [Client.NewElector] returns an elector that also reports a decreased version of the Lease. Two processes
+// may lead for moments, when one was paused: their writes must not depend on being alone.
 //
-// When Kubernetes is unavailable, everything retries; [Watch.Err] and [Elector.Err] return the reason.
+// When Kubernetes is unavailable, everything retries; [Watch.Err] and the elector's Err return the reason.
 package kube

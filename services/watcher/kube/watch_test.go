@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"lockstep.internal/libs/leader"
 	"lockstep.internal/services/watcher/kube"
 	"lockstep.internal/services/watcher/kube/kubetest"
 	"lockstep.internal/services/watcher/object"
@@ -185,7 +186,7 @@ func TestListTrimsObjectsAndUsesHeldOnes(t *testing.T) {
 func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
-	lease := kube.LeaseConfig{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 50 * time.Millisecond}
+	lease := leader.Config{Duration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 50 * time.Millisecond}
 	first := newClient(t, server).NewElector(lease, kube.LeaseOptions{Namespace: "ns", Name: "watcher", Identity: "first"})
 	second := newClient(t, server).NewElector(lease, kube.LeaseOptions{Namespace: "ns", Name: "watcher", Identity: "second"})
 
@@ -194,20 +195,22 @@ func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {
 	finish := make(chan struct{})
 	ended := make(chan error, 2)
 	go func() {
-		ended <- first.Run(running, func(ctx context.Context, tookOver bool) {
+		ended <- first.Run(running, t.Context(), func(ctx, _ context.Context, tookOver bool) error {
 			events <- "first leads, took over: " + strconv.FormatBool(tookOver)
 			<-ctx.Done()
 			<-finish
 			events <- "first is done"
+			return nil
 		})
 	}()
 	require.Equal(t, "first leads, took over: false", receive(t, events))
 	require.Equal(t, "first", first.Holder())
 	standing, stopSecond := context.WithCancel(t.Context())
 	go func() {
-		ended <- second.Run(standing, func(ctx context.Context, tookOver bool) {
+		ended <- second.Run(standing, t.Context(), func(ctx, _ context.Context, tookOver bool) error {
 			events <- "second leads, took over: " + strconv.FormatBool(tookOver)
 			<-ctx.Done()
+			return nil
 		})
 	}()
 	require.Eventually(t, func() bool { return second.Holder() == "first" }, patience, time.Millisecond)
@@ -224,7 +227,7 @@ func TestLeaseIsReleasedAfterLeadReturns(t *testing.T) {
 func TestMissingLeaseAndNamespaceAreCreated(t *testing.T) {
 	t.Parallel()
 	server := kubetest.Start(t)
-	lease := kube.LeaseConfig{Duration: 2 * time.Second, RenewDeadline: time.Second, RetryPeriod: 50 * time.Millisecond}
+	lease := leader.Config{Duration: 2 * time.Second, RenewDeadline: time.Second, RetryPeriod: 50 * time.Millisecond}
 	rewound := make(chan struct{}, 10)
 	elector := newClient(t, server).NewElector(lease, kube.LeaseOptions{
 		Namespace: "ns", Name: "watcher", Identity: "one", VersionDecreased: func() { rewound <- struct{}{} },
@@ -233,9 +236,10 @@ func TestMissingLeaseAndNamespaceAreCreated(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- elector.Run(ctx, func(ctx context.Context, _ bool) {
+		ended <- elector.Run(ctx, t.Context(), func(ctx, _ context.Context, _ bool) error {
 			leading <- struct{}{}
 			<-ctx.Done()
+			return nil
 		})
 	}()
 	receive(t, leading)

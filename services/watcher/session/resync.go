@@ -55,7 +55,7 @@ func (s *Session) awaitConfig(ctx context.Context) {
 	timeout := time.NewTimer(configTimeout)
 	defer timeout.Stop()
 	select {
-	case <-s.Control.Read():
+	case <-s.Control.CaughtUp():
 	case <-timeout.C:
 		s.Logger.WarnContext(ctx, "received no configuration; using the defaults", slog.Duration("duration", configTimeout))
 	case <-ctx.Done():

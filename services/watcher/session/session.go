@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/utils/clock"
 
+	"lockstep.internal/libs/agentcontrol"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/watcher/filter"
 	"lockstep.internal/services/watcher/kube"
@@ -36,7 +37,7 @@ var ErrVersionsDecreased = errors.New("resource versions decreased: the cluster 
 type Options struct {
 	Cluster   *kube.Client
 	Publisher *nats.Publisher
-	Control   *nats.Control
+	Control   *agentcontrol.Reader
 	// Reporter of events without a scope.
 	Reporter report.Reporter
 	// Cause and Interval of the full resyncs.
@@ -98,7 +99,11 @@ func (s *Session) Run() error {
 			s.abandon(fmt.Errorf("watch the cluster: %w", err))
 		}
 	}
-	s.running.Go(func() { s.Control.Run(ctx, s) })
+	s.running.Go(func() {
+		if err := s.Control.Run(ctx, s); err != nil {
+			s.abandon(err)
+		}
+	})
 	s.running.Go(func() { s.tick(ctx) })
 	s.running.Go(func() {
 		var publishing sync.WaitGroup

@@ -86,7 +86,13 @@ func TestStartBuildsAndReturnsWhenReady(t *testing.T) {
 	t.Parallel()
 	var said transcript
 	l, err := lab.Start(t.Context(), lab.Options{
-		Root: repository(t, standIn), Name: "n", Nodes: 3, Data: "/d", Kubeconfig: "/k", NodeGrace: time.Minute, Progress: &said,
+		Root:       repository(t, standIn),
+		Name:       "n",
+		Nodes:      3,
+		Data:       "/d",
+		Kubeconfig: "/k",
+		NodeGrace:  time.Minute,
+		Progress:   &said,
 	})
 	require.NoError(t, err)
 	require.Equal(t, "/k", l.Kubeconfig())
@@ -124,7 +130,9 @@ func TestStartReportsWhatTheLabSaid(t *testing.T) {
 			_, err := lab.Start(ctx, lab.Options{Binary: binary, Name: "silent", Progress: &said})
 			failed <- err
 		}()
-		require.Eventually(t, func() bool { return strings.Contains(said.String(), "started") }, time.Minute, 5*time.Millisecond)
+		require.Eventually(
+			t, func() bool { return strings.Contains(said.String(), "started") }, time.Minute, 5*time.Millisecond,
+		)
 		cancel()
 		require.ErrorIs(t, <-failed, context.Canceled)
 	})
@@ -167,7 +175,9 @@ func TestBinaryIsBuiltOnceAndAgainWhenItsSourcesChange(t *testing.T) {
 
 func TestBinaryShowsWhyABuildFails(t *testing.T) {
 	t.Parallel()
-	_, err := lab.Binary(t.Context(), lab.Options{Root: repository(t, "package main\n\nfunc main() { undefinedThing() }\n")})
+	_, err := lab.Binary(
+		t.Context(), lab.Options{Root: repository(t, "package main\n\nfunc main() { undefinedThing() }\n")},
+	)
 	require.ErrorContains(t, err, "undefined: undefinedThing")
 }
 

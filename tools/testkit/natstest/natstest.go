@@ -49,7 +49,9 @@ func Start(tb testing.TB, opts natsd.Options) *natsd.Server {
 // back for ever after outages.
 func Connect(tb testing.TB, server *natsd.Server, options ...nats.Option) *nats.Conn {
 	tb.Helper()
-	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.Timeout(patience)}, options...)
+	options = append(
+		[]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.Timeout(patience)},
+		options...)
 	conn, err := nats.Connect(server.ClientURL(), options...)
 	if err != nil {
 		tb.Fatalf("connect to the test's NATS server: %v", err)

@@ -37,7 +37,9 @@ func chooseAccount() (account, error) {
 		}
 		return account{name: name, credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 	}
-	return account{}, errors.New("PostgreSQL does not run as root and this machine has neither user postgres nor nobody: run as another user")
+	return account{}, errors.New(
+		"PostgreSQL does not run as root and this machine has neither user postgres nor nobody: run as another user",
+	)
 }
 
 // apply makes the command run as the account, out of reach of the terminal's Ctrl-C, with a folder
@@ -95,7 +97,10 @@ func (a account) reaches(folder string) error {
 			}
 		}
 		if info.Mode()&enter == 0 {
-			return fmt.Errorf("PostgreSQL does not run as root, and user %s cannot enter %s: choose a data folder elsewhere, or run as another user", a.name, parent)
+			return fmt.Errorf(
+				"PostgreSQL does not run as root, and user %s cannot enter %s: choose a data folder elsewhere, or run as another user",
+				a.name, parent,
+			)
 		}
 		if parent == filepath.Dir(parent) {
 			return nil

@@ -48,8 +48,10 @@ func findInstallation(ctx context.Context, binaries string, want int) (installat
 	case best.major != 0:
 		return best, nil
 	case want != 0 && len(seen) > 0:
-		return installation{}, fmt.Errorf("the data folder was written by PostgreSQL %d, found only %s: install version %d or use another data folder",
-			want, strings.Join(seen, ", "), want)
+		return installation{}, fmt.Errorf(
+			"the data folder was written by PostgreSQL %d, found only %s: install version %d or use another data folder",
+			want, strings.Join(seen, ", "), want,
+		)
 	case len(seen) > 0:
 		return installation{}, fmt.Errorf("%w (found only %s)", ErrNotInstalled, strings.Join(seen, ", "))
 	default:
@@ -67,7 +69,9 @@ func candidateFolders(ctx context.Context) []string {
 		dirs = append(dirs, filepath.Dir(path))
 	}
 	if path, err := exec.LookPath("pg_config"); err == nil {
-		if out, err := exec.CommandContext(ctx, path, "--bindir").Output(); err == nil { //nolint:gosec // the program found in PATH is the point
+		if out, err := exec.CommandContext(
+			ctx, path, "--bindir",
+		).Output(); err == nil { //nolint:gosec // the program found in PATH is the point
 			dirs = append(dirs, strings.TrimSpace(string(out)))
 		}
 	}
@@ -95,7 +99,9 @@ func inspectInstallation(ctx context.Context, dir string) (installation, error) 
 			return installation{}, fmt.Errorf("look for %s: %w", program, err)
 		}
 	}
-	out, err := exec.CommandContext(ctx, filepath.Join(dir, "postgres"), "--version").Output() //nolint:gosec // a folder of PostgreSQL binaries is the input
+	out, err := exec.CommandContext(
+		ctx, filepath.Join(dir, "postgres"), "--version",
+	).Output() //nolint:gosec // a folder of PostgreSQL binaries is the input
 	if err != nil {
 		return installation{}, fmt.Errorf("ask %s for its version: %w", filepath.Join(dir, "postgres"), err)
 	}

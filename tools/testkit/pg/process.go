@@ -21,7 +21,9 @@ type process struct {
 
 // startProcess starts the program and returns when it accepts connections. Its output goes to
 // logFile.
-func startProcess(ctx context.Context, inst installation, acc account, data, logFile string, args []string) (*process, error) {
+func startProcess(
+	ctx context.Context, inst installation, acc account, data, logFile string, args []string,
+) (*process, error) {
 	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the server's log: %w", err)
@@ -74,7 +76,9 @@ func (p *process) awaitReady(ctx context.Context, data, logFile string) error {
 		case <-p.done:
 			return fmt.Errorf("PostgreSQL ended while starting: %s", lastLines(logFile, 5))
 		case <-ctx.Done():
-			return fmt.Errorf("wait for PostgreSQL to accept connections: %w (its log ends with: %s)", ctx.Err(), lastLines(logFile, 3))
+			return fmt.Errorf(
+				"wait for PostgreSQL to accept connections: %w (its log ends with: %s)", ctx.Err(), lastLines(logFile, 3),
+			)
 		}
 	}
 }
@@ -112,12 +116,16 @@ func stopOrphan(ctx context.Context, inst installation, acc account, data string
 	if _, err := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	status := exec.CommandContext(ctx, inst.path("pg_ctl"), "status", "-D", data) //nolint:gosec // the installation's own program
+	status := exec.CommandContext(
+		ctx, inst.path("pg_ctl"), "status", "-D", data,
+	) //nolint:gosec // the installation's own program
 	acc.apply(status, data)
 	if err := status.Run(); err != nil {
 		return nil //nolint:nilerr // not running: the file is a remainder, which PostgreSQL clears itself
 	}
-	stop := exec.CommandContext(ctx, inst.path("pg_ctl"), "stop", "-D", data, "-m", "immediate", "-w", "-t", "30") //nolint:gosec // as above
+	stop := exec.CommandContext(
+		ctx, inst.path("pg_ctl"), "stop", "-D", data, "-m", "immediate", "-w", "-t", "30",
+	) //nolint:gosec // as above
 	acc.apply(stop, data)
 	if out, err := stop.CombinedOutput(); err != nil {
 		// It may have ended by itself between the two commands.

@@ -156,7 +156,10 @@ func TestServerEndsWithAParentThatIsKilled(t *testing.T) {
 	server, err := pg.Start(t.Context(), pg.Options{Data: data})
 	require.NoError(t, err, "what the dead process left is cleared")
 	require.Equal(t, int32(42), query[int32](t, server.URL(), "SELECT answer FROM fact"))
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH || zombie(pid) }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(
+		t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH || zombie(pid) }, 30*time.Second,
+		10*time.Millisecond,
+	)
 	require.NoError(t, server.Stop(t.Context()))
 }
 
