@@ -9,25 +9,25 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 )
 
-// maxEnded is how many rollouts that have ended are remembered: what is told of them afterwards,
-// such as that they are drained, is told of few and soon.
+// maxEnded is the number of ended rollouts to remember: a few facts, such as drained, come after
+// the end.
 const maxEnded = 1000
 
-// Board is what a watch has told so far. Its zero value is empty. It is for one goroutine.
+// Board has the rollouts of a watch. Its zero value is empty. It is not safe for concurrent use.
 type Board struct {
 	known map[string]*deploysv1.Rollout
 	ended []string
 }
 
-// Take takes in a message about a rollout and returns the one before, nil for the first. News says
-// that it differs from that.
-func (b *Board) Take(r *deploysv1.Rollout) (before *deploysv1.Rollout, news bool) {
+// Take stores a message about a rollout. It returns the last one before, nil for none, and whether
+// they differ.
+func (b *Board) Take(r *deploysv1.Rollout) (before *deploysv1.Rollout, changed bool) {
 	if b.known == nil {
 		b.known = map[string]*deploysv1.Rollout{}
 	}
 	before = b.known[r.GetId()]
 	if before != nil && !Running(before) && Running(r) {
-		return before, false // an older message, of a watch that was begun again
+		return before, false // an older message, after a restart of the watch
 	}
 	b.known[r.GetId()] = r
 	if !Running(r) && (before == nil || Running(before)) {
@@ -40,10 +40,10 @@ func (b *Board) Take(r *deploysv1.Rollout) (before *deploysv1.Rollout, news bool
 	return before, before == nil || !proto.Equal(before, r)
 }
 
-// Knows says whether it has heard of a rollout.
+// Knows reports whether there was a message about a rollout.
 func (b *Board) Knows(id string) bool { return b.known[id] != nil }
 
-// Running are the rollouts that have not ended, those that are stuck first, then by their start.
+// Running returns the rollouts that have not ended: stuck ones first, then by their start.
 func (b *Board) Running() []*deploysv1.Rollout {
 	var running []*deploysv1.Rollout
 	for _, r := range b.known {

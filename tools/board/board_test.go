@@ -47,7 +47,7 @@ func completed(r *deploysv1.Rollout) {
 	r.Duration, r.UpdatedAt = durationpb.New(41*time.Second), timestamppb.New(start().Add(41*time.Second))
 }
 
-func TestARolloutIsDrawnAtAnyWidth(t *testing.T) {
+func TestLinesAtAnyWidth(t *testing.T) {
 	t.Parallel()
 	for width, want := range map[int]string{
 		100: `shop/deployment/web  r7 updated  web:1.2 → 1.3                                                   12s
@@ -72,7 +72,7 @@ func TestARolloutIsDrawnAtAnyWidth(t *testing.T) {
 	}
 }
 
-func TestNothingIsWiderOrHigherThanThePage(t *testing.T) {
+func TestLinesFitThePage(t *testing.T) {
 	t.Parallel()
 	hostile := web(func(r *deploysv1.Rollout) {
 		r.Stalled, r.Message = true, "no\x1b[2J progress\r\nat all 进度 "+strings.Repeat("x", 300)
@@ -97,7 +97,7 @@ func TestNothingIsWiderOrHigherThanThePage(t *testing.T) {
 	}
 }
 
-func TestColoursTakeNoRoom(t *testing.T) {
+func TestColoursDoNotChangeTheWidth(t *testing.T) {
 	t.Parallel()
 	page := board.Page{Width: 80, Height: 20}
 	plain := board.Lines([]*deploysv1.Rollout{web()}, start(), page)
@@ -110,14 +110,14 @@ func TestColoursTakeNoRoom(t *testing.T) {
 	require.Equal(t, strings.Join(plain, "\n"), coloured)
 }
 
-func TestThoseWithoutRoomAreCounted(t *testing.T) {
+func TestLinesCountRolloutsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	four := []*deploysv1.Rollout{web(), web(), web(), web()}
 	lines := board.Lines(four, start(), board.Page{Width: 80, Height: 8})
 	require.Len(t, lines, 7)
 	require.Equal(t, "and 2 more", lines[6])
 	require.Equal(t, []string{"4 rollouts"}, board.Lines(four, start(), board.Page{Width: 80, Height: 3}))
-	require.Equal(t, []string{"no rollout is under way"}, board.Lines(nil, start(), board.Page{Width: 80, Height: 3}))
+	require.Equal(t, []string{"no rollout is running"}, board.Lines(nil, start(), board.Page{Width: 80, Height: 3}))
 }
 
 func TestBars(t *testing.T) {
@@ -139,7 +139,7 @@ func TestBars(t *testing.T) {
 	}
 }
 
-func TestWhyARolloutIsStuck(t *testing.T) {
+func TestWaits(t *testing.T) {
 	t.Parallel()
 	counts := func(desired, total, updated, available int32) func(*deploysv1.Rollout) {
 		return func(r *deploysv1.Rollout) {
@@ -147,19 +147,19 @@ func TestWhyARolloutIsStuck(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*deploysv1.Rollout){
-		"waits for 1 pod to become available":                                    counts(5, 5, 5, 4),
-		"waits for 2 old pods to go":                                             counts(5, 7, 5, 5),
-		"waits for its controller to say that it is done":                        counts(5, 5, 5, 5),
-		"waits for its first pods":                                               func(r *deploysv1.Rollout) { r.Counts = nil },
-		"it is paused, until somebody resumes it":                                func(r *deploysv1.Rollout) { r.Paused = true },
-		"the cluster refuses its pods: quota exceeded":                           func(r *deploysv1.Rollout) { r.Blocked, r.Message = true, "quota\nexceeded" },
-		"it makes no progress (3 new pods to be made): ProgressDeadlineExceeded": func(r *deploysv1.Rollout) { r.Stalled, r.Reason = true, "ProgressDeadlineExceeded" },
-		"waits for somebody to delete 3 old pods":                                func(r *deploysv1.Rollout) { r.Strategy = "OnDelete" },
+		"waits for 1 pod to become available":                           counts(5, 5, 5, 4),
+		"waits for 2 old pods to go":                                    counts(5, 7, 5, 5),
+		"waits for its controller to say that it is done":               counts(5, 5, 5, 5),
+		"waits for its first pods":                                      func(r *deploysv1.Rollout) { r.Counts = nil },
+		"paused until it is resumed":                                    func(r *deploysv1.Rollout) { r.Paused = true },
+		"the cluster rejects its pods: quota exceeded":                  func(r *deploysv1.Rollout) { r.Blocked, r.Message = true, "quota\nexceeded" },
+		"no progress (3 new pods to be made): ProgressDeadlineExceeded": func(r *deploysv1.Rollout) { r.Stalled, r.Reason = true, "ProgressDeadlineExceeded" },
+		"waits for somebody to delete 3 old pods":                       func(r *deploysv1.Rollout) { r.Strategy = "OnDelete" },
 	} {
 		require.Equal(t, want, board.Waits(web(change)))
 	}
 	line := board.Lines([]*deploysv1.Rollout{web(func(r *deploysv1.Rollout) { r.Paused = true })}, start(), board.Page{Width: 80, Height: 3})[2]
-	require.Equal(t, "  PAUSED: it is paused, until somebody resumes it", line)
+	require.Equal(t, "  PAUSED: paused until it is resumed", line)
 }
 
 func TestImages(t *testing.T) {
@@ -196,7 +196,7 @@ func TestEnded(t *testing.T) {
 	)
 }
 
-func TestChangesAreAFactEach(t *testing.T) {
+func TestChanges(t *testing.T) {
 	t.Parallel()
 	stalled := web(func(r *deploysv1.Rollout) { r.Stalled, r.Message = true, "no news" })
 	drained := web(completed, func(r *deploysv1.Rollout) { r.DrainedAt = timestamppb.New(start()) })
@@ -219,26 +219,26 @@ func TestChangesAreAFactEach(t *testing.T) {
 	}
 }
 
-func TestABoardTellsOnceWhatHasEnded(t *testing.T) {
+func TestBoardReportsEachChangeOnce(t *testing.T) {
 	t.Parallel()
 	var b board.Board
-	before, news := b.Take(web())
+	before, changed := b.Take(web())
 	require.Nil(t, before)
-	require.True(t, news)
-	_, news = b.Take(web())
-	require.False(t, news, "the same once more")
+	require.True(t, changed)
+	_, changed = b.Take(web())
+	require.False(t, changed, "the same message again")
 	stuck := web(func(r *deploysv1.Rollout) {
 		r.Id, r.Stalled, r.StartedAt = "stuck", true, timestamppb.New(start().Add(time.Hour))
 	})
 	_, _ = b.Take(stuck)
 	require.Len(t, b.Running(), 2)
-	require.Equal(t, "stuck", b.Running()[0].GetId(), "what is stuck comes first")
-	before, news = b.Take(web(completed))
-	require.True(t, news)
+	require.Equal(t, "stuck", b.Running()[0].GetId(), "stuck rollouts come first")
+	before, changed = b.Take(web(completed))
+	require.True(t, changed)
 	require.True(t, proto.Equal(web(), before))
 	require.Len(t, b.Running(), 1)
-	_, news = b.Take(web())
-	require.False(t, news, "an older message of a watch that was begun again")
+	_, changed = b.Take(web())
+	require.False(t, changed, "an older message after a restart of the watch")
 	require.True(t, b.Knows("c/u/7/h"))
 	require.Len(t, b.Running(), 1)
 }

@@ -6,37 +6,36 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 )
 
-// Changes says what happened to a rollout between two messages about it, before being nil for the
-// first: a fact each.
+// Changes returns the facts between two messages about a rollout. before is nil for the first message.
 func Changes(before, after *deploysv1.Rollout) []string {
 	var facts []string
-	say := func(format string, args ...any) { facts = append(facts, fmt.Sprintf(format, args...)) }
+	add := func(format string, args ...any) { facts = append(facts, fmt.Sprintf(format, args...)) }
 	if before == nil {
 		text := "started, " + What(after)
 		if images := Images(after); images != "" {
 			text += ", " + images
 		}
 		if after.GetReconstructed() {
-			text += " (concluded afterwards)"
+			text += " (reconstructed)"
 		}
-		say("%s", text)
+		add("%s", text)
 	}
-	turned := func(was, is bool, on, off string) {
+	toggled := func(was, is bool, on, off string) {
 		switch {
 		case is && !was && Running(after):
 			if why := plain(after.GetMessage()); why != "" {
 				on += ": " + why
 			}
-			say("%s", on)
+			add("%s", on)
 		case was && !is && Running(after):
-			say("%s", off)
+			add("%s", off)
 		}
 	}
-	turned(before.GetPaused(), after.GetPaused(), "paused", "resumed")
-	turned(before.GetBlocked(), after.GetBlocked(), "blocked", "no longer blocked")
-	turned(before.GetStalled(), after.GetStalled(), "stalled", "recovered")
+	toggled(before.GetPaused(), after.GetPaused(), "paused", "resumed")
+	toggled(before.GetBlocked(), after.GetBlocked(), "blocked", "no longer blocked")
+	toggled(before.GetStalled(), after.GetStalled(), "stalled", "recovered")
 	if Counts(before.GetCounts()) != Counts(after.GetCounts()) && Running(after) && after.GetCounts() != nil {
-		say("%s", Counts(after.GetCounts()))
+		add("%s", Counts(after.GetCounts()))
 	}
 	if !Running(after) && (before == nil || Running(before)) {
 		text := State(after)
@@ -49,10 +48,10 @@ func Changes(before, after *deploysv1.Rollout) []string {
 			after.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {
 			text += ": " + why
 		}
-		say("%s", text)
+		add("%s", text)
 	}
 	if before.GetDrainedAt() == nil && after.GetDrainedAt() != nil {
-		say("drained: the last old pod is gone")
+		add("drained: the last old pod is gone")
 	}
 	return facts
 }

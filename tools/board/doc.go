@@ -1,10 +1,8 @@
-// Package board shows rollouts as they go, for people at a terminal.
+// Package board draws running rollouts for people at a terminal.
 //
-// [Lines] is the live view: it draws rollouts as lines of text that are never wider, nor more, than
-// the terminal has. [Changes] says what happened between two messages about a rollout, a line a
-// fact, where there is no terminal. Both are pure functions: the same rollouts at the same time
-// give the same lines. [Board] keeps what a watch tells, in order, and says once what has ended,
-// also across a watch that was begun again.
+// [Lines] is the live view: lines of text that fit the terminal. [Changes] lists the facts between
+// two messages about a rollout, for output without a terminal. Both are pure functions. [Board]
+// keeps the messages of a watch, also when the watch restarts, and reports each change once.
 //
-// Nothing that a cluster wrote reaches the terminal but as printable text.
+// Text from a cluster reaches the terminal as printable characters only.
 package board

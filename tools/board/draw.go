@@ -8,12 +8,12 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 )
 
-// Page is what there is to draw on.
+// Page is the size of the terminal.
 type Page struct {
 	// Width and Height in characters. Lines are never wider, and never more, except that there is
 	// always one.
 	Width, Height int
-	// Colour says that the terminal shows colours, which take no room.
+	// Colour enables colours.
 	Colour bool
 }
 
@@ -35,20 +35,19 @@ const (
 	colourNone  = "\x1b[0m"
 )
 
-// minBar is below which a bar says nothing; maxBar above which more says no more.
+// minBar and maxBar are the widths of a bar in columns.
 const (
 	minBar = 5
 	maxBar = 40
 )
 
-// linesEach is how many lines a rollout takes.
+// linesEach is the number of lines of a rollout.
 const linesEach = 3
 
-// Lines draws the rollouts that run, in their order, as they stand at a time. Those that the page
-// has no room for are counted in its last line.
+// Lines draws the running rollouts in their order. The last line counts those that do not fit the page.
 func Lines(running []*deploysv1.Rollout, now time.Time, page Page) []string {
 	if len(running) == 0 {
-		return []string{page.paint(colourFaint, fit("no rollout is under way", page.Width))}
+		return []string{page.paint(colourFaint, fit("no rollout is running", page.Width))}
 	}
 	shown := running
 	if len(running)*linesEach > page.Height {
@@ -84,7 +83,7 @@ func (p Page) rollout(r *deploysv1.Rollout, now time.Time) []string {
 	}
 }
 
-// barLine is the bar and the numbers that it stands for.
+// barLine returns the bar and its numbers.
 func (p Page) barLine(c *deploysv1.Counts) string {
 	numbers := Counts(c)
 	width := min(maxBar, p.Width-columns(numbers)-len("  [] "))
@@ -94,12 +93,11 @@ func (p Page) barLine(c *deploysv1.Counts) string {
 	return "  [" + p.bar(c, width) + "] " + numbers
 }
 
-// bar draws pods in proportion; what there is of a kind has at least one character, as long as
-// there is one for each.
+// bar draws pods in proportion. Each kind of pods has at least one character if the width allows.
 func (p Page) bar(c *deploysv1.Counts, width int) string {
 	fresh := max(0, min(c.GetUpdated(), c.GetTotal()))
 	old := c.GetTotal() - fresh
-	// Which pods are not available nobody tells: in a rollout it is the new ones that come up.
+	// Counts do not tell which pods are unavailable: assume the new ones.
 	coming := min(fresh, max(0, c.GetTotal()-c.GetAvailable()))
 	parts := []struct {
 		n      int
@@ -127,8 +125,8 @@ func (p Page) bar(c *deploysv1.Counts, width int) string {
 	return b.String()
 }
 
-// divide splits a width in proportion to shares, which it uses up exactly where any share is
-// positive. Each positive share gets at least 1 where the width allows.
+// divide splits a width in proportion to shares. Each positive share gets at least 1 if the width
+// allows.
 func divide(shares []int, width int) []int {
 	out := make([]int, len(shares))
 	all, some := 0, 0
@@ -154,7 +152,7 @@ func divide(shares []int, width int) []int {
 	return out
 }
 
-// Ended is the line of a rollout that has ended.
+// Ended returns the line of an ended rollout.
 func Ended(r *deploysv1.Rollout, page Page) string {
 	mark, colour := "✓", colourGood
 	if r.GetState() != deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED {

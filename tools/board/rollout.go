@@ -8,13 +8,13 @@ import (
 	deploysv1 "lockstep.internal/schemas/gen/lockstep/deploys/v1"
 )
 
-// Name of the workload: <namespace>/<kind>/<name>.
+// Name returns <namespace>/<kind>/<name> of the workload.
 func Name(r *deploysv1.Rollout) string {
 	w := r.GetWorkload()
 	return plain(w.GetNamespace() + "/" + w.GetKind() + "/" + w.GetName())
 }
 
-// State of a rollout, or what keeps it, in a word.
+// State returns the state of a rollout, or why a running one is stuck, in one word.
 func State(r *deploysv1.Rollout) string {
 	switch r.GetState() {
 	case deploysv1.RolloutState_ROLLOUT_STATE_COMPLETED:
@@ -39,7 +39,7 @@ func State(r *deploysv1.Rollout) string {
 	}
 }
 
-// What it changes: created, updated, restarted, or rolled back to a revision.
+// What returns the change: created, updated, restarted, or rolled back to a revision.
 func What(r *deploysv1.Rollout) string {
 	switch r.GetChange() {
 	case deploysv1.Change_CHANGE_CREATED:
@@ -58,7 +58,7 @@ func What(r *deploysv1.Rollout) string {
 	return "changed"
 }
 
-// Waits says what a rollout that runs waits for, and why it is stuck if it is.
+// Waits describes what a running rollout waits for, or why it is stuck.
 func Waits(r *deploysv1.Rollout) string {
 	why := plain(r.GetMessage())
 	if why == "" {
@@ -72,17 +72,17 @@ func Waits(r *deploysv1.Rollout) string {
 	}
 	switch {
 	case r.GetPaused():
-		return "it is paused, until somebody resumes it"
+		return "paused until it is resumed"
 	case r.GetBlocked():
-		return because("the cluster refuses its pods")
+		return because("the cluster rejects its pods")
 	case r.GetStalled():
-		return because("it makes no progress (" + pods(r) + ")")
+		return because("no progress (" + pods(r) + ")")
 	default:
 		return "waits for " + pods(r)
 	}
 }
 
-// pods that a rollout waits for.
+// pods describes the pods that a rollout waits for.
 func pods(r *deploysv1.Rollout) string {
 	c := r.GetCounts()
 	old := c.GetTotal() - c.GetUpdated()
@@ -143,10 +143,10 @@ func Images(r *deploysv1.Rollout) string {
 	return plain(strings.Join(parts, ", "))
 }
 
-// maxDigest is how much of an image's digest is shown.
+// maxDigest is the number of shown characters of a digest.
 const maxDigest = 12
 
-// short is an image without its registry, and the begin of its digest.
+// short returns an image without its registry and with a short digest.
 func short(image string) string {
 	image = image[strings.LastIndexByte(image, '/')+1:]
 	name, digest, found := strings.Cut(image, "@sha256:")
@@ -159,7 +159,7 @@ func short(image string) string {
 	return name + ":" + digest[:min(len(digest), maxDigest)]
 }
 
-// Age of a rollout: how long it took, or has taken so far.
+// Age returns the duration of a rollout until its end or now.
 func Age(r *deploysv1.Rollout, now time.Time) time.Duration {
 	if r.GetDuration() != nil {
 		return r.GetDuration().AsDuration()
@@ -170,10 +170,10 @@ func Age(r *deploysv1.Rollout, now time.Time) time.Duration {
 	return max(0, now.Sub(r.GetStartedAt().AsTime()))
 }
 
-// Span is a duration as people say it, such as 7.2s, 41s or 3m05s.
+// Span formats a duration such as 7.2s, 41s or 3m05s.
 func Span(d time.Duration) string { return span(d) }
 
-// Running says that a rollout has not ended.
+// Running reports whether a rollout has not ended.
 func Running(r *deploysv1.Rollout) bool {
 	return r.GetState() == deploysv1.RolloutState_ROLLOUT_STATE_RUNNING
 }

@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// plain makes text of others harmless: one line, nothing that a terminal would obey.
+// plain returns text on one line with printable characters only.
 func plain(text string) string {
 	var b strings.Builder
 	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
@@ -19,7 +19,7 @@ func plain(text string) string {
 	return b.String()
 }
 
-// cells is how many columns of a terminal a character takes: the scripts of East Asia take two.
+// cells returns the columns of a character. East Asian scripts take two.
 func cells(r rune) int {
 	if r >= 0x1100 &&
 		(unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) || r >= 0xff01 && r <= 0xff60 || r >= 0x1f300) {
@@ -28,7 +28,7 @@ func cells(r rune) int {
 	return 1
 }
 
-// columns that a text takes.
+// columns returns the columns of a text.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {
@@ -54,7 +54,7 @@ func fit(text string, width int) string {
 	return text
 }
 
-// apart puts one text to the left and one to the right of a line.
+// apart puts one text at the left and one at the right end of a line.
 func apart(left, right string, width int) string {
 	room := width - columns(right) - 1
 	if room < columns(right) {
@@ -64,7 +64,7 @@ func apart(left, right string, width int) string {
 	return left + strings.Repeat(" ", width-columns(left)-columns(right)) + right
 }
 
-// span is a duration as people say it.
+// span formats a duration.
 func span(d time.Duration) string {
 	d = max(0, d)
 	switch {

@@ -1,10 +1,9 @@
-// Package replay reads a stretch of a stream's history again, in order, at full speed or at the
-// pace it happened.
+// Package replay reads a range of the history of a stream in order, at full speed or at the
+// original pace.
 //
-// The stretch ends where the stream ended when the replay began, so that a replay of a live stream
-// ends too, and two replays of the same stretch give the same messages. Messages that the stream
-// has dropped meanwhile (age, size, a newer one on the same subject) are not there to be replayed.
-// Nothing of a replay is left on the server.
+// The range ends at the last message that the stream has when the replay starts. Two replays of a
+// range return the same messages. Messages that the stream has dropped are missing. A replay leaves
+// nothing on the server.
 package replay
 
 import (
@@ -21,27 +20,25 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-// Options of a replay. The zero value replays a whole stream at full speed.
+// Options select the messages. Subject is required; the other zero values select all at full speed.
 type Options struct {
-	// Subject is a filter below lockstep.<cell>., such as workspace.> or observed.7.>. It names the
-	// stream by its first token.
+	// Subject is a filter below lockstep.<cell>., such as workspace.> or observed.7.>. Its first
+	// token names the stream.
 	Subject string
-	// Also are further filters on the same stream, none of which has a subject in common with another.
+	// Also are more filters on the same stream. No two filters may overlap.
 	Also []string
-	// FromSequence and ToSequence bound the stretch, both included; 0 means from the beginning, to
-	// the end.
+	// FromSequence and ToSequence are the first and last sequence; 0 for no bound.
 	FromSequence, ToSequence uint64
-	// FromTime and ToTime bound it by the time of storing; zero means from the beginning, to the
-	// end. FromSequence and FromTime exclude each other.
+	// FromTime and ToTime bound the time of storage; zero for no bound. FromTime excludes FromSequence.
 	FromTime, ToTime time.Time
-	// OriginalPace keeps the time between messages as it was.
+	// OriginalPace keeps the original time between messages.
 	OriginalPace bool
 }
 
-// batch is how many messages are asked for at once.
+// batch is the number of messages of a request.
 const batch = 500
 
-// Run gives each message of the stretch to take, in order, and stops at its first error.
+// Run calls take with each message of the range, in order, until its first error.
 func Run(
 	ctx context.Context,
 	js jetstream.JetStream,
@@ -55,7 +52,7 @@ func Run(
 	}
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
-		return fault.Wrap(err, errcode.Unavailable, "stream %s cannot be read: %v", name, err)
+		return fault.Wrap(err, errcode.Unavailable, "read stream %s: %v", name, err)
 	}
 	end := stream.CachedInfo().State.LastSeq
 	if opts.ToSequence != 0 {
@@ -67,13 +64,13 @@ func Run(
 	}
 	consumer, err := stream.CreateConsumer(ctx, cfg)
 	if err != nil {
-		return fault.Wrap(err, errcode.Unavailable, "stream %s cannot be read: %v", name, err)
+		return fault.Wrap(err, errcode.Unavailable, "read stream %s: %v", name, err)
 	}
 	info := consumer.CachedInfo()
 	defer func() {
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = stream.DeleteConsumer(cleanup, info.Name) // the server removes it by itself soon
+		_ = stream.DeleteConsumer(cleanup, info.Name) // the server removes it after InactiveThreshold
 	}()
 	if info.NumPending == 0 {
 		return nil
@@ -114,7 +111,7 @@ func drain(
 	}
 }
 
-// next waits as long as the caller does: at the original pace a message may be long in coming.
+// next waits for a message until ctx is done: at the original pace that may take long.
 func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
 	msg, err := messages.Next(jetstream.NextContext(ctx))
 	switch {
@@ -123,7 +120,7 @@ func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Ms
 	case ctx.Err() != nil:
 		return nil, fault.From(ctx.Err())
 	default:
-		return nil, fault.Wrap(err, errcode.Unavailable, "the replay broke off: %v", err)
+		return nil, fault.Wrap(err, errcode.Unavailable, "the replay failed: %v", err)
 	}
 }
 
@@ -131,7 +128,7 @@ func (o Options) consumer(cell topology.Cell) (jetstream.ConsumerConfig, error) 
 	if o.FromSequence != 0 && !o.FromTime.IsZero() {
 		return jetstream.ConsumerConfig{}, fault.New(
 			errcode.InvalidArgument,
-			"a replay begins at a sequence or at a time, not both",
+			"set either a first sequence or a first time, not both",
 		)
 	}
 	cfg := jetstream.ConsumerConfig{
@@ -161,7 +158,7 @@ func (o Options) filters(cell topology.Cell) []string {
 	return filters
 }
 
-// streamOf finds the stream that captures a subject filter.
+// streamOf returns the stream of a subject filter.
 func streamOf(subject string) (string, error) {
 	family, _, _ := strings.Cut(subject, ".")
 	streams := topology.Streams()
@@ -173,7 +170,7 @@ func streamOf(subject string) (string, error) {
 		}
 		return "", fault.New(
 			errcode.InvalidArgument,
-			"subject %q must begin with one of %s, as in workspace.>",
+			"subject %q must begin with one of %s, such as workspace.>",
 			subject,
 			strings.Join(families, ", "),
 		)
