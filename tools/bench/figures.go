@@ -19,7 +19,7 @@ var figuresTable string
 // spec is a row of figures.md.
 type spec struct {
 	name, unit, baseline, aim, about string
-	// observed is the mean of the ratio on a quiet machine with two cores.
+	// observed is the mean of the ratio in short runs.
 	observed float64
 	// margin is the factor by which the ratio of a short run may be worse; 0 keeps the figure out
 	// of short runs.

@@ -15,7 +15,7 @@ import (
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 )
 
-func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
+func TestConfigureSendsOnlyGivenSettings(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		args []string
@@ -60,7 +60,7 @@ func TestOnlyWhatIsGivenOfAConfigurationIsSent(t *testing.T) {
 	}
 }
 
-func TestRelayTargetsThatAreNoneAreRefused(t *testing.T) {
+func TestInvalidRelayTargets(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
 		`"shop.apps.svc:80" must be NAME=HOST:PORT`: {"--relay-target", "shop.apps.svc:80"},
@@ -82,7 +82,7 @@ func TestRelayTargetsThatAreNoneAreRefused(t *testing.T) {
 	)
 }
 
-func TestAnAgentIsFoundByItsName(t *testing.T) {
+func TestAgentIDByName(t *testing.T) {
 	t.Parallel()
 	all := []*statev1.Agent{
 		{Id: 1, Name: "one", ProjectId: 7},
@@ -105,7 +105,7 @@ func TestAnAgentIsFoundByItsName(t *testing.T) {
 	require.EqualValues(t, 12, id)
 }
 
-func TestWhichResyncAnswers(t *testing.T) {
+func TestResyncAnswersNonce(t *testing.T) {
 	t.Parallel()
 	const earlier, mine, later = "01936f5e-8f3a-7c55-9b1c-0242ac120002/deployment:9", "01936f5e-8f3b-7c55-9b1c-0242ac120002", "01936f5e-8f3c-7c55-9b1c-0242ac120002/pod:1"
 	for want, resyncs := range map[bool][]*statev1.Resync{
@@ -118,7 +118,7 @@ func TestWhichResyncAnswers(t *testing.T) {
 	}
 }
 
-func TestExpiryInWords(t *testing.T) {
+func TestExpiry(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	end := func(in time.Duration, policy string) *statev1.Workspace {

@@ -30,12 +30,12 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestMistakesSayWhatToDoAndExitAsTheirCodeSays(t *testing.T) {
+func TestUsageErrorsAndExitCodes(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		args string
 		code int
-		says string
+		want string
 	}{
 		{"ws list", 2, "start one with `lockstep up`"},
 		{"--server http://127.0.0.1:1 ws list", 3, "--token-file"},
@@ -92,13 +92,13 @@ func TestMistakesSayWhatToDoAndExitAsTheirCodeSays(t *testing.T) {
 			t.Parallel()
 			code, stdout, stderr := run(t, strings.Fields(tc.args)...)
 			require.Equal(t, tc.code, code, stderr)
-			require.Regexp(t, strings.ReplaceAll(tc.says, "`", "."), stderr)
+			require.Regexp(t, strings.ReplaceAll(tc.want, "`", "."), stderr)
 			require.Empty(t, stdout)
 		})
 	}
 }
 
-func TestHelpAndCompletionNeedNoConfiguration(t *testing.T) {
+func TestHelpAndCompletionWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"--help"}, {"ws"}, {"ws", "create", "--help"}, {"completion", "bash"}, {"--version"}} {
 		code, stdout, stderr := run(t, args...)
@@ -107,7 +107,7 @@ func TestHelpAndCompletionNeedNoConfiguration(t *testing.T) {
 	}
 }
 
-func TestNatsInitAndStateInitKeepWhatIsThere(t *testing.T) {
+func TestInitKeepsExistingFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, command := range []string{"nats", "state"} {
@@ -136,7 +136,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-func TestOverridesAreReadFromFlags(t *testing.T) {
+func TestOverridesFromFlags(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
@@ -188,7 +188,7 @@ func TestMoment(t *testing.T) {
 	}
 }
 
-func TestEventsAreFilteredAndSummarized(t *testing.T) {
+func TestEventFilterAndSummary(t *testing.T) {
 	t.Parallel()
 	e, err := event.New(
 		event.Attributes{
@@ -230,7 +230,7 @@ func TestEventsAreFilteredAndSummarized(t *testing.T) {
 	require.Empty(t, summary([]byte("no json")))
 }
 
-func TestALetterForPeopleAndForPrograms(t *testing.T) {
+func TestDeadLetterOutput(t *testing.T) {
 	t.Parallel()
 	l := dead.Letter{
 		Sequence:       3,
@@ -266,11 +266,11 @@ Header       ce-id: 1
 	require.Contains(t, letterText(l), "the data of 99 bytes was too large to be stored")
 }
 
-func TestOrphansAreNamedInFullAndDeletedOnPurpose(t *testing.T) {
+func TestOrphanArgumentsAndConfirmation(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("t\n"), 0o600))
-	for args, says := range map[string]string{
+	for args, want := range map[string]string{
 		"ws adopt 7/mine":                   "must be AGENT/NAMESPACE/NAME",
 		"ws adopt x/ws-7-mine/mine":         "AGENT \"x\" must be a positive number",
 		"ws delete-orphan 7/ws-7-mine/":     "must be AGENT/NAMESPACE/NAME",
@@ -280,6 +280,6 @@ func TestOrphansAreNamedInFullAndDeletedOnPurpose(t *testing.T) {
 			t,
 			append([]string{"--server", "http://127.0.0.1:1", "--token-file", token}, strings.Fields(args)...)...)
 		require.Equal(t, 2, code, stderr)
-		require.Contains(t, stderr, says)
+		require.Contains(t, stderr, want)
 	}
 }

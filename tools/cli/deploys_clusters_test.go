@@ -13,7 +13,7 @@ import (
 
 // other is the watcher of agent 2, of another project, that begins where the first one is; nothing
 // is told.
-func (b *bed) other(versions int) *played.Watcher {
+func (b *deploysFixture) other(versions int) *played.Watcher {
 	return &played.Watcher{
 		Cell:     b.watcher.Cell,
 		Agent:    2,
@@ -23,10 +23,10 @@ func (b *bed) other(versions int) *played.Watcher {
 	}
 }
 
-func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
+func TestReplayUsesProjectsOfClusters(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	b.tellDirectory()
+	b := newDeploysFixture(t)
+	b.publishDirectory()
 	web := b.watcher.Deployment("web", nil)
 	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Step)
 	forger := b.other(1000)
@@ -94,9 +94,9 @@ func TestAReplayBelievesWhomTheServiceBelieves(t *testing.T) {
 	}
 }
 
-func TestClustersAreListedAndReleased(t *testing.T) {
+func TestListAndReleaseClusters(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newDeploysFixture(t)
 	_, note := b.runs("deploys", "clusters")
 	require.Contains(t, note, "nothing found")
 	web := b.watcher.Deployment("web", nil)

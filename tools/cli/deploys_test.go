@@ -14,9 +14,9 @@ import (
 	"lockstep.internal/tools/board"
 )
 
-func TestRolloutsAreListedShownAndCounted(t *testing.T) {
+func TestRolloutCommands(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newDeploysFixture(t)
 	web, db := b.watcher.Deployment("web", nil), b.watcher.Deployment("db", nil)
 	b.play(
 		func() error { return b.watcher.List("r1", web, db) },
@@ -55,9 +55,9 @@ func TestRolloutsAreListedShownAndCounted(t *testing.T) {
 	require.Regexp(t, `shop/deployment/web +1 +1 +0 +5\.5s +5\.5s`, out)
 }
 
-func TestSinksAreShownAndTold(t *testing.T) {
+func TestSinkCommands(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
 	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
 	out, _ := b.runs("deploys", "sinks")
@@ -82,9 +82,9 @@ func TestSinksAreShownAndTold(t *testing.T) {
 	require.Equal(t, 5, code, says)
 }
 
-func TestDeploysAreRebuilt(t *testing.T) {
+func TestRebuildDeploys(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
 	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
 	_, note := b.runs("rebuild", "deploys", "--check")
@@ -100,9 +100,9 @@ func TestDeploysAreRebuilt(t *testing.T) {
 	b.runs("rebuild", "deploys", "--check")
 }
 
-func TestAReplayThroughDetectionSaysWhatWasPublished(t *testing.T) {
+func TestReplayComparesWithPublishedFacts(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newDeploysFixture(t)
 	web := b.watcher.Deployment(
 		"web",
 		map[string]string{"lockstep.dev/deploy-group": "pr-1", "lockstep.dev/deploy-group-size": "1"},
@@ -133,9 +133,9 @@ func TestAReplayThroughDetectionSaysWhatWasPublished(t *testing.T) {
 	require.Contains(t, out, `"fact":"superseded"`)
 }
 
-func TestAWatchPrintsOneLineAFact(t *testing.T) {
+func TestWatchPrintsOneLinePerFact(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
 	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") })
 	out, stop := b.begin("deploys", "watch")
@@ -163,9 +163,9 @@ func TestAWatchPrintsOneLineAFact(t *testing.T) {
 	}
 }
 
-func TestAWatchForPrograms(t *testing.T) {
+func TestWatchAsJSON(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newDeploysFixture(t)
 	web := b.watcher.Deployment("web", nil)
 	b.play(func() error { return b.watcher.List("r1", web) }, func() error { return web.Roll("2") }, web.Finish)
 	out, stop := b.begin("deploys", "watch", "--ended", "5", "-o", "json")
@@ -180,7 +180,7 @@ func TestAWatchForPrograms(t *testing.T) {
 	require.Equal(t, "ROLLOUT_STATE_COMPLETED", message.Rollout.State)
 }
 
-func TestTheScreenIsDrawnOver(t *testing.T) {
+func TestScreenRedraws(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	s := newScreen(&out, func() board.Page { return board.Page{Width: 60, Height: 20} })
@@ -207,7 +207,7 @@ func TestTheScreenIsDrawnOver(t *testing.T) {
 	require.True(t, strings.HasSuffix(out.String(), showCursor))
 }
 
-func TestWorkloadsAreNamed(t *testing.T) {
+func TestWorkloadOf(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"shop/web": "shop/deployment/web", "shop/StatefulSet/db": "shop/statefulset/db"} {
 		w, err := workloadOf(text)

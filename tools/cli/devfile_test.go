@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/schemas/gen/errcode"
 )
 
-func TestADevfileIsReadFromAFileOrStandardInput(t *testing.T) {
+func TestDevfileFromFileOrStandardInput(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "devfile.yaml")
 	require.NoError(t, os.WriteFile(name, []byte("schemaVersion: 2.2.0\n"), 0o600))
@@ -23,7 +23,7 @@ func TestADevfileIsReadFromAFileOrStandardInput(t *testing.T) {
 	}
 }
 
-func TestADevfileThatCannotBeReadIsTheCallersFault(t *testing.T) {
+func TestUnreadableDevfileIsInvalidArgument(t *testing.T) {
 	t.Parallel()
 	_, err := devfile(filepath.Join(t.TempDir(), "none.yaml"), strings.NewReader(""))
 	require.True(t, fault.Is(err, errcode.InvalidArgument), err)

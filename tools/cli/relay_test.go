@@ -23,9 +23,9 @@ import (
 	"lockstep.internal/tools/stack"
 )
 
-func TestRelaysAndConnectionsAreShown(t *testing.T) {
+func TestListRelaysAndConnections(t *testing.T) {
 	t.Parallel()
-	b := newRelayBed(t)
+	b := newRelayFixture(t)
 	_, note := b.runs(relayAdmin, "relay", "agents")
 	require.Contains(t, note, "nothing found")
 	b.startAgent()
@@ -74,10 +74,10 @@ func counter(t *testing.T) events.RelayTarget {
 	return events.RelayTarget{Name: "counter", Address: listener.Addr().String()}
 }
 
-func TestConnectionsAreForwardedToTheirEnds(t *testing.T) {
+func TestForwardConnections(t *testing.T) {
 	t.Parallel()
 	nobody := events.RelayTarget{Name: "nobody", Address: "127.0.0.1:1"}
-	b := newRelayBed(t, counter(t), nobody)
+	b := newRelayFixture(t, counter(t), nobody)
 	b.startAgent()
 	require.Contains(
 		t,
@@ -130,7 +130,7 @@ func say(t *testing.T, address, text string) string {
 }
 
 // forward begins to take connections, and says where.
-func (b *relayBed) forward(target string) (address string, out *output, stop func() int) {
+func (b *relayFixture) forward(target string) (address string, out *output, stop func() int) {
 	b.t.Helper()
 	out = &output{}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -157,9 +157,9 @@ func (b *relayBed) forward(target string) (address string, out *output, stop fun
 	return address, out, stop
 }
 
-func TestStandardInputAndOutputAreCarried(t *testing.T) {
+func TestForwardStandardInputAndOutput(t *testing.T) {
 	t.Parallel()
-	b := newRelayBed(t, counter(t))
+	b := newRelayFixture(t, counter(t))
 	b.startAgent()
 	relay, err := client.New(http.DefaultClient, b.flags[1], strconv.Itoa(relayAdmin)).Relay(b.flags[3], b.flags[5])
 	require.NoError(t, err)
@@ -170,9 +170,9 @@ func TestStandardInputAndOutputAreCarried(t *testing.T) {
 	require.Equal(t, "10 bytes", out.String())
 }
 
-func TestKubectlIsTold(t *testing.T) {
+func TestKubeConfig(t *testing.T) {
 	t.Parallel()
-	b := newRelayBed(t)
+	b := newRelayFixture(t)
 	file := filepath.Join(b.dir, "config")
 	const theirs = `apiVersion: v1
 kind: Config
@@ -226,9 +226,9 @@ contexts: [{name: theirs, context: {cluster: theirs, user: theirs}}, {name: lock
 	require.Contains(t, b.fails(2, relayEyes, "kube-config", "7", "--file", file), "read the kubectl configuration")
 }
 
-func TestACredentialIsPrintedForKubectl(t *testing.T) {
+func TestKubeCredential(t *testing.T) {
 	t.Parallel()
-	b := newRelayBed(t)
+	b := newRelayFixture(t)
 	out, note := b.runs(relayEyes, "kube-credential")
 	require.Empty(t, note)
 	var credential clientauth.ExecCredential
@@ -250,7 +250,7 @@ func TestACredentialIsPrintedForKubectl(t *testing.T) {
 	require.ErrorContains(t, checkExecInfo(`{`), "malformed")
 }
 
-func TestRelayKeysAreMadeOnce(t *testing.T) {
+func TestRelayInitKeepsExistingFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ca := filepath.Join(dir, "for-all.crt")

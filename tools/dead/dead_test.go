@@ -48,7 +48,7 @@ func read(m *nats.Msg) dead.Letter {
 	return dead.Read(cell, 3, time.Unix(5, 0), m.Subject, m.Header, m.Data)
 }
 
-func TestALetterAndItsOriginal(t *testing.T) {
+func TestReadLetterAndOriginal(t *testing.T) {
 	t.Parallel()
 	subject := cell.Applied(7, "w")
 	l := read(letter(subject, "x"))
@@ -145,7 +145,7 @@ func applied(t *testing.T, b dead.Queue) string {
 	return out
 }
 
-func TestSelecting(t *testing.T) {
+func TestSelection(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
 	for want, s := range map[string]dead.Selection{
@@ -164,7 +164,7 @@ func TestSelecting(t *testing.T) {
 	}
 }
 
-func TestARetryPublishesTheOriginalsInOrderAndRemovesThem(t *testing.T) {
+func TestRetryPublishesInOrderAndRemoves(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
 	var told []string
@@ -193,7 +193,7 @@ func TestARetryPublishesTheOriginalsInOrderAndRemovesThem(t *testing.T) {
 	require.Equal(t, "3", list(t, b, dead.Selection{}), "what cannot be retried stays")
 }
 
-func TestDropping(t *testing.T) {
+func TestDrop(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
 	dropped := 0
@@ -208,7 +208,7 @@ func TestDropping(t *testing.T) {
 }
 
 // Somebody who gave up between publishing and removing publishes twice.
-func TestARetryThatIsInterruptedLosesNothing(t *testing.T) {
+func TestInterruptedRetryLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newQueue(t)
 	enough := errors.New("enough")

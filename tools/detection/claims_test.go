@@ -104,7 +104,7 @@ func (c contested) through(t *testing.T, d *detection.Detector) []string {
 	return names(facts)
 }
 
-func TestWhatIsSaidOfTheClustersOfOthersIsRefused(t *testing.T) {
+func TestReportsOfForeignClustersAreRejected(t *testing.T) {
 	t.Parallel()
 	c := contest(t)
 	require.Greater(t, len(c.refused), 4)
@@ -153,7 +153,7 @@ func TestWhatIsSaidOfTheClustersOfOthersIsRefused(t *testing.T) {
 	})
 }
 
-func TestAnAgentOfNoProjectIsNotBelieved(t *testing.T) {
+func TestUnknownAgentIsRejected(t *testing.T) {
 	t.Parallel()
 	m := history(t)[0]
 	d := detection.New(cell, environment.Rules{})

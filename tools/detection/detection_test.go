@@ -67,7 +67,7 @@ func names(facts []events.DeployFact) []string {
 	return out
 }
 
-func TestFactsOfARecordedStretch(t *testing.T) {
+func TestFactsOfRecordedMessages(t *testing.T) {
 	t.Parallel()
 	_, facts := detect(t, history(t))
 	require.Equal(t, []string{
@@ -86,7 +86,7 @@ func TestFactsOfARecordedStretch(t *testing.T) {
 	require.Equal(t, facts, again)
 }
 
-func TestAnIncompleteListingRemovesNothing(t *testing.T) {
+func TestIncompleteResyncRemovesNothing(t *testing.T) {
 	t.Parallel()
 	told := history(t)
 	// Without one of its members, the last listing is not whole.
@@ -95,7 +95,7 @@ func TestAnIncompleteListingRemovesNothing(t *testing.T) {
 	require.NotContains(t, names(facts), "gone removed")
 }
 
-func TestWhatIsOfNoConcernIsLeftAlone(t *testing.T) {
+func TestIrrelevantMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
 	d := detection.New(cell, environment.Rules{})
 	for _, subject := range []string{"lockstep.local.observed.1.deployment.ns.name", "lockstep.other.observed.1.tick", "lockstep.local.workspace.1.w.created", "x"} {

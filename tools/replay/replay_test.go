@@ -52,7 +52,7 @@ func collect(t *testing.T, js jetstream.JetStream, opts replay.Options) (data st
 	return data, times
 }
 
-func TestAStretchIsReplayedInOrder(t *testing.T) {
+func TestReplayInOrder(t *testing.T) {
 	t.Parallel()
 	js := history(t)
 	all, times := collect(t, js, replay.Options{Subject: "workspace.>"})
@@ -76,7 +76,7 @@ func TestAStretchIsReplayedInOrder(t *testing.T) {
 	require.Zero(t, stream.CachedInfo().State.Consumers, "nothing of a replay is left")
 }
 
-func TestAReplayEndsWhereTheStreamEndedWhenItBegan(t *testing.T) {
+func TestReplayEndsAtTheLastMessageAtItsStart(t *testing.T) {
 	t.Parallel()
 	js := history(t)
 	seen := 0
@@ -97,7 +97,7 @@ func TestAReplayEndsWhereTheStreamEndedWhenItBegan(t *testing.T) {
 	require.Equal(t, 10, seen)
 }
 
-func TestRefusals(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	t.Parallel()
 	js := history(t)
 	none := func(jetstream.Msg, *jetstream.MsgMetadata) error { return nil }

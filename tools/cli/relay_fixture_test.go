@@ -50,9 +50,9 @@ const (
 	relayStranger = 9
 )
 
-// relayBed is a real relay and a real relay agent in a system in which state and the cluster are
+// relayFixture is a real relay and a real relay agent in a system in which state and the cluster are
 // played.
-type relayBed struct {
+type relayFixture struct {
 	t       *testing.T
 	dir     string
 	server  *natsd.Server
@@ -65,10 +65,10 @@ type relayBed struct {
 	flags   []string
 }
 
-// newRelayBed has the relay run. Who wants the agent to be there starts it.
-func newRelayBed(t *testing.T, targets ...events.RelayTarget) *relayBed {
+// newRelayFixture has the relay run. Who wants the agent to be there starts it.
+func newRelayFixture(t *testing.T, targets ...events.RelayTarget) *relayFixture {
 	t.Helper()
-	b := &relayBed{t: t, dir: t.TempDir(), token: natsauth.NewToken(natsauth.TokenAgent)}
+	b := &relayFixture{t: t, dir: t.TempDir(), token: natsauth.NewToken(natsauth.TokenAgent)}
 	report, err := natsauth.Init(b.dir, natsauth.Options{})
 	require.NoError(t, err)
 	b.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(b.dir, "store")})
@@ -84,7 +84,7 @@ func newRelayBed(t *testing.T, targets ...events.RelayTarget) *relayBed {
 		t,
 		topology.Ensure(natstest.Context(t), b.state, relayCell, topology.Options{StorageBytes: 1 << 30}),
 	)
-	b.tellDirectory()
+	b.publishDirectory()
 	b.publish(relayCell.ControlConfig(eastID), events.TypeAgentConfig, events.AgentConfig{
 		ConfigRevision: 1, FullResyncIntervalMs: 3_600_000, UnschedulablePatienceMs: 1, RelayTargets: targets,
 	})
@@ -92,7 +92,7 @@ func newRelayBed(t *testing.T, targets ...events.RelayTarget) *relayBed {
 	require.NoError(t, err)
 	b.startRelay()
 	mux := http.NewServeMux()
-	mux.Handle(statev1connect.NewTokenServiceHandler(&playedTokens{bed: b}))
+	mux.Handle(statev1connect.NewTokenServiceHandler(&playedTokens{fixture: b}))
 	mux.Handle(statev1connect.NewAgentServiceHandler(playedAgents{}))
 	state := httptest.NewServer(mux)
 	t.Cleanup(func() {
@@ -110,7 +110,7 @@ func newRelayBed(t *testing.T, targets ...events.RelayTarget) *relayBed {
 	return b
 }
 
-func (b *relayBed) publish(subject, kind string, data any) {
+func (b *relayFixture) publish(subject, kind string, data any) {
 	b.t.Helper()
 	b.said++
 	e, err := event.New(event.Attributes{
@@ -127,7 +127,7 @@ func (b *relayBed) publish(subject, kind string, data any) {
 	require.NoError(b.t, err)
 }
 
-func (b *relayBed) tellDirectory() {
+func (b *relayFixture) publishDirectory() {
 	b.t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(b.t, err)
@@ -174,7 +174,7 @@ func (b *relayBed) tellDirectory() {
 }
 
 // begin runs a service until the test ends, and gives its addresses when it is ready.
-func (b *relayBed) begin(
+func (b *relayFixture) begin(
 	name string,
 	main func(ctx context.Context, ready func(map[string]string)) error,
 ) map[string]string {
@@ -198,7 +198,7 @@ func (b *relayBed) begin(
 	return nil
 }
 
-func (b *relayBed) startRelay() {
+func (b *relayFixture) startRelay() {
 	b.t.Helper()
 	cfg := relay.DefaultConfig()
 	for _, listen := range []*string{&cfg.Ops.Listen, &cfg.Agents.Listen, &cfg.External.Listen, &cfg.Internal.Listen} {
@@ -218,7 +218,7 @@ func (b *relayBed) startRelay() {
 }
 
 // startAgent has the agent connect, and waits until the relay says so.
-func (b *relayBed) startAgent() {
+func (b *relayFixture) startAgent() {
 	b.t.Helper()
 	curve, err := seal.GenerateKey()
 	require.NoError(b.t, err)
@@ -253,7 +253,7 @@ func (b *relayBed) startAgent() {
 }
 
 // cluster is one with two pods, of whose API server only this is played.
-func (b *relayBed) cluster() string {
+func (b *relayFixture) cluster() string {
 	b.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -278,7 +278,7 @@ func (b *relayBed) cluster() string {
 }
 
 // as is a user's command line.
-func (b *relayBed) as(user int, args ...string) []string {
+func (b *relayFixture) as(user int, args ...string) []string {
 	b.t.Helper()
 	file := filepath.Join(b.dir, "token-"+strconv.Itoa(user))
 	require.NoError(b.t, os.WriteFile(file, []byte(strconv.Itoa(user)+"\n"), 0o600))
@@ -286,7 +286,7 @@ func (b *relayBed) as(user int, args ...string) []string {
 }
 
 // runs executes a user's command, which succeeds.
-func (b *relayBed) runs(user int, args ...string) (stdout, stderr string) {
+func (b *relayFixture) runs(user int, args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	code, stdout, stderr := run(b.t, b.as(user, args...)...)
 	require.Zero(b.t, code, stderr)
@@ -294,7 +294,7 @@ func (b *relayBed) runs(user int, args ...string) (stdout, stderr string) {
 }
 
 // fails executes a user's command, which ends with the exit code.
-func (b *relayBed) fails(want, user int, args ...string) string {
+func (b *relayFixture) fails(want, user int, args ...string) string {
 	b.t.Helper()
 	code, stdout, stderr := run(b.t, b.as(user, args...)...)
 	require.Equal(b.t, want, code, stderr)
@@ -306,7 +306,7 @@ func (b *relayBed) fails(want, user int, args ...string) string {
 type playedTokens struct {
 	statev1connect.UnimplementedTokenServiceHandler
 
-	bed *relayBed
+	fixture *relayFixture
 }
 
 func (p *playedTokens) ExchangeToken(
@@ -319,7 +319,7 @@ func (p *playedTokens) ExchangeToken(
 	}
 	now := time.Now()
 	expires := now.Add(access.TokenLifetime)
-	token, err := access.Sign(p.bed.private, "k", access.Grant{
+	token, err := access.Sign(p.fixture.private, "k", access.Grant{
 		Issuer: access.Issuer(
 			relayCell,
 		),

@@ -54,9 +54,9 @@ const (
 	accessToken = "access"
 )
 
-// bed is a deploys service: its real reader, store and API over a real database and real streams.
+// deploysFixture is the reader, the store and the API of the deploys service with a database and streams.
 // Who lets callers in, where facts are carried to, and the watcher are played.
-type bed struct {
+type deploysFixture struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
 	js      jetstream.JetStream
@@ -66,10 +66,10 @@ type bed struct {
 	flags   []string
 }
 
-func newBed(t *testing.T) *bed {
+func newDeploysFixture(t *testing.T) *deploysFixture {
 	t.Helper()
 	server := natstest.Server(t)
-	b := &bed{t: t, js: natstest.JetStream(t, server), sinks: &playedSinks{}}
+	b := &deploysFixture{t: t, js: natstest.JetStream(t, server), sinks: &playedSinks{}}
 	require.NoError(t, topology.Ensure(natstest.Context(t), b.js, "local", topology.Options{StorageBytes: 1 << 30}))
 	b.watcher = &played.Watcher{
 		Cell: "local",
@@ -134,7 +134,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-func (b *bed) openDatabase() {
+func (b *deploysFixture) openDatabase() {
 	b.t.Helper()
 	var err error
 	b.pool, err = postgres.Connect(
@@ -150,7 +150,7 @@ func (b *bed) openDatabase() {
 }
 
 // background runs a part until the test ends.
-func (b *bed) background(part func(context.Context) error) {
+func (b *deploysFixture) background(part func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- part(ctx) }()
@@ -163,7 +163,7 @@ func (b *bed) background(part func(context.Context) error) {
 }
 
 // play has the watcher say things, and waits until they are taken in.
-func (b *bed) play(steps ...func() error) {
+func (b *deploysFixture) play(steps ...func() error) {
 	b.t.Helper()
 	for _, step := range steps {
 		require.NoError(b.t, step())
@@ -178,7 +178,7 @@ func (b *bed) play(steps ...func() error) {
 }
 
 // publishInvented publishes that the rollout of the first fact has stalled, which nobody observed.
-func (b *bed) publishInvented(stream jetstream.Stream) {
+func (b *deploysFixture) publishInvented(stream jetstream.Stream) {
 	b.t.Helper()
 	first, err := stream.GetMsg(b.t.Context(), 1)
 	require.NoError(b.t, err)
@@ -196,13 +196,13 @@ func (b *bed) publishInvented(stream jetstream.Stream) {
 }
 
 // run executes a command.
-func (b *bed) run(args ...string) (code int, stdout, stderr string) {
+func (b *deploysFixture) run(args ...string) (code int, stdout, stderr string) {
 	b.t.Helper()
 	return run(b.t, append(append([]string{}, b.flags...), args...)...)
 }
 
 // runs executes a command that succeeds.
-func (b *bed) runs(args ...string) (stdout, stderr string) {
+func (b *deploysFixture) runs(args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	code, stdout, stderr := b.run(args...)
 	require.Zero(b.t, code, stderr)
@@ -210,7 +210,7 @@ func (b *bed) runs(args ...string) (stdout, stderr string) {
 }
 
 // begin executes a command until its stop is called, which gives its exit code.
-func (b *bed) begin(args ...string) (out *output, stop func() int) {
+func (b *deploysFixture) begin(args ...string) (out *output, stop func() int) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	out, done := &output{}, make(chan int, 1)
@@ -321,8 +321,8 @@ func (everybody) Agent(id int64) (directory.Agent, bool) {
 	return directory.Agent{ID: id, ProjectID: id}, true
 }
 
-// tellDirectory tells operators of the first agents.
-func (b *bed) tellDirectory() {
+// publishDirectory tells operators of the first agents.
+func (b *deploysFixture) publishDirectory() {
 	b.t.Helper()
 	for id := range 3 {
 		e, err := event.New(event.Attributes{
