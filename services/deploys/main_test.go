@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
 }
 
-// bundle is a whole service with its own NATS, whose users have no more rights than they need, and its own database.
-type bundle struct {
+// fixture is a running service with its own NATS, with the permissions of production, and its own database.
+type fixture struct {
 	t       *testing.T
 	keys    string
 	server  *natsd.Server
@@ -52,12 +52,12 @@ type bundle struct {
 	watcher jetstream.JetStream
 	addrs   map[string]string
 	private ed25519.PrivateKey
-	said    int
+	events  int
 }
 
-func setup(t *testing.T) *bundle {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	b := &bundle{t: t, keys: t.TempDir()}
+	b := &fixture{t: t, keys: t.TempDir()}
 	report, err := natsauth.Init(b.keys, natsauth.Options{})
 	require.NoError(t, err)
 	b.server = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(b.keys, "store")})
@@ -68,14 +68,14 @@ func setup(t *testing.T) *bundle {
 	return b
 }
 
-func (b *bundle) as(principal string) jetstream.JetStream {
+func (b *fixture) as(principal string) jetstream.JetStream {
 	b.t.Helper()
 	key, err := natsgo.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, principal))
 	require.NoError(b.t, err)
 	return natstest.JetStream(b.t, b.server, key, natsgo.CustomInboxPrefix(natsauth.InboxPrefix(principal)))
 }
 
-func (b *bundle) start() {
+func (b *fixture) start() {
 	b.t.Helper()
 	cfg := deploys.DefaultConfig()
 	cfg.Ops.Listen, cfg.API.Listen = "127.0.0.1:0", "127.0.0.1:0"
@@ -103,8 +103,8 @@ func (b *bundle) start() {
 	}
 }
 
-// directory tells of a key, an administrator and a user who may read agent 7.
-func (b *bundle) directory() {
+// directory publishes a key, an administrator and a user who may read agent 7.
+func (b *fixture) directory() {
 	b.t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(b.t, err)
@@ -137,10 +137,10 @@ func (b *bundle) directory() {
 	}
 }
 
-func (b *bundle) publish(js jetstream.JetStream, subject, kind, source string, data any) {
+func (b *fixture) publish(js jetstream.JetStream, subject, kind, source string, data any) {
 	b.t.Helper()
-	b.said++
-	e, err := event.New(event.Attributes{Type: kind, Source: source, Subject: "s", ID: fmt.Sprint(b.said), Time: time.Now()}, data)
+	b.events++
+	e, err := event.New(event.Attributes{Type: kind, Source: source, Subject: "s", ID: fmt.Sprint(b.events), Time: time.Now()}, data)
 	require.NoError(b.t, err)
 	msg, err := event.Encode(e, subject)
 	require.NoError(b.t, err)
@@ -148,8 +148,8 @@ func (b *bundle) publish(js jetstream.JetStream, subject, kind, source string, d
 	require.NoError(b.t, err)
 }
 
-// observe tells of a DaemonSet of agent 7, whose template generations are its rollouts.
-func (b *bundle) observe(generation, version, updated int) {
+// observe publishes an observation of a DaemonSet of agent 7. Each template generation is a rollout.
+func (b *fixture) observe(generation, version, updated int) {
 	b.t.Helper()
 	at := time.Now().UTC()
 	b.publish(b.watcher, cell.ObservedWorkload(7, "daemonset", "kube", "log"), events.TypeObservedWorkload, event.AgentSource(string(cell), 7, "watcher"), events.ObservedWorkload{
@@ -163,7 +163,7 @@ func (b *bundle) observe(generation, version, updated int) {
 	})
 }
 
-func (b *bundle) client(user int64, admin bool) (deploysv1connect.RolloutServiceClient, deploysv1connect.OperationServiceClient) {
+func (b *fixture) client(user int64, admin bool) (deploysv1connect.RolloutServiceClient, deploysv1connect.OperationServiceClient) {
 	b.t.Helper()
 	now := time.Now()
 	token, err := access.Sign(b.private, "k", access.Grant{
@@ -190,9 +190,9 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.RoundTripper.RoundTrip(r)
 }
 
-func TestARolloutFromAnObservationToWhoeverAsks(t *testing.T) {
+func TestRolloutFromObservationToAPI(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := newFixture(t)
 	reader, operations := b.client(6, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
 	defer cancel()
@@ -223,7 +223,7 @@ func TestARolloutFromAnObservationToWhoeverAsks(t *testing.T) {
 	require.Len(t, stats.Msg.GetWorkloads(), 1)
 	require.NotNil(t, stats.Msg.GetTotal().GetDurationP95())
 
-	// Who has no role in the agent's project sees nothing, and only administrators rebuild.
+	// A user without a role in the project sees nothing, and only administrators rebuild.
 	stranger, _ := b.client(8, false)
 	list, err := stranger.ListRollouts(t.Context(), connect.NewRequest(&deploysv1.ListRolloutsRequest{}))
 	require.NoError(t, err)
@@ -249,12 +249,12 @@ func TestARolloutFromAnObservationToWhoeverAsks(t *testing.T) {
 	require.Empty(t, outcome.GetDifferences())
 }
 
-func TestTheServiceMayWriteFactsAndNothingElse(t *testing.T) {
+func TestServiceMayPublishFactsOnly(t *testing.T) {
 	t.Parallel()
 	keys := t.TempDir()
 	report, err := natsauth.Init(keys, natsauth.Options{})
 	require.NoError(t, err)
-	b := &bundle{t: t, keys: keys, server: natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(keys, "store")})}
+	b := &fixture{t: t, keys: keys, server: natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(keys, "store")})}
 	require.NoError(t, topology.Ensure(natstest.Context(t), b.as(natsauth.PrincipalState), cell, topology.Options{StorageBytes: 1 << 30}))
 	own := b.as(natsauth.PrincipalDeploys)
 	_, err = own.Publish(t.Context(), cell.Deploy("c", "n", "deployment", "w", "started"), nil)

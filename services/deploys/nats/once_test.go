@@ -111,7 +111,7 @@ func TestSupersededReplicaPublishesNothingTwice(t *testing.T) {
 
 func TestFactsLostByRestoredStreamAreRepublished(t *testing.T) {
 	t.Parallel()
-	for name, mended := range map[string]bool{"by the mender": true, "by the reader when there is more to tell": false} {
+	for name, reconciled := range map[string]bool{"by the reconciler": true, "by the publisher of later facts": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
@@ -129,7 +129,7 @@ func TestFactsLostByRestoredStreamAreRepublished(t *testing.T) {
 			require.NoError(t, w.server.Restore(copied))
 			natstest.Reconnected(t, w.js.Conn())
 			require.Less(t, len(w.published()), len(before))
-			if mended {
+			if reconciled {
 				again, err := w.reconciler().RepublishAll(t.Context())
 				require.NoError(t, err)
 				require.Positive(t, again)

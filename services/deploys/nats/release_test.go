@@ -151,7 +151,7 @@ func TestReleasedClusterIsClaimedByNextReporter(t *testing.T) {
 	w.process()
 	a.release(0)
 	w.process()
-	told := len(w.checkOnce())
+	count := len(w.checkOnce())
 	require.Equal(t, []string{"gap", "unknown"}, names(w.checkOnce(), "web")[1:])
 	guest := a.as(9, 3)
 	guest.tick() // claims nothing
@@ -163,7 +163,7 @@ func TestReleasedClusterIsClaimedByNextReporter(t *testing.T) {
 	for _, reason := range w.deadLetters() {
 		require.Contains(t, reason, "belongs to project 2, whose agent reported it first; agent 9 belongs to project 3")
 	}
-	require.Len(t, w.checkOnce(), told)
+	require.Len(t, w.checkOnce(), count)
 	require.Empty(t, w.rebuild(true, 0).Differences)
 	// The cluster returns to an agent with complete resyncs: it starts with a baseline.
 	b.release(1)
@@ -174,7 +174,7 @@ func TestReleasedClusterIsClaimedByNextReporter(t *testing.T) {
 	a.list("s", web, made)
 	a.tick()
 	w.process()
-	require.Len(t, w.checkOnce(), told, "a baseline is silent")
+	require.Len(t, w.checkOnce(), count, "a baseline is silent")
 	require.Empty(t, w.rebuild(true, 0).Differences)
 }
 

@@ -168,7 +168,7 @@ func TestWorkloadCreatedAfterFirstListIsNew(t *testing.T) {
 		created time.Duration // after the list
 		facts   []string
 	}{
-		"while it was told":          {2 * time.Second, []string{"started", "completed", "drained"}},
+		"during the resync":          {2 * time.Second, []string{"started", "completed", "drained"}},
 		"before, and followed later": {-time.Minute, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

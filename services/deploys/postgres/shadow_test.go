@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/services/deploys/rollout"
 )
 
-// shadowed is a session with shadow tables, into which a writing went.
+// shadowed returns a session with shadow tables that have the given rows.
 func shadowed(t *testing.T, pool *pgxpool.Pool, w postgres.Writing) (*pgx.Conn, *postgres.Shadow) {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig.Copy())
@@ -49,7 +49,7 @@ func different(tables []postgres.RebuiltTable) map[string]int64 {
 	return out
 }
 
-func TestAShadowIsComparedAndPutInPlace(t *testing.T) {
+func TestShadowIsComparedAndReplacesTables(t *testing.T) {
 	t.Parallel()
 	pool := setup(t)
 	save(t, pool, known())
@@ -76,7 +76,7 @@ func TestAShadowIsComparedAndPutInPlace(t *testing.T) {
 		require.Empty(t, differences)
 		return err
 	})
-	// Where facts are on the stream is not derived: it stays, or is not known.
+	// Positions on the stream are not rebuilt: they are kept or unknown.
 	store := &postgres.Store{}
 	one, err := store.Fact(t.Context(), pool, "b")
 	require.NoError(t, err)
@@ -87,8 +87,8 @@ func TestAShadowIsComparedAndPutInPlace(t *testing.T) {
 	require.EqualValues(t, 2, batches, "readers notice")
 }
 
-// Whatever runs in the transactions of a rebuild reaches the shadows alone.
-func TestAShadowProtectsTheRealTables(t *testing.T) {
+// Transactions of a rebuild write to shadow tables only.
+func TestShadowCannotWriteTables(t *testing.T) {
 	t.Parallel()
 	pool := setup(t)
 	save(t, pool, known())
@@ -115,7 +115,7 @@ func TestAShadowProtectsTheRealTables(t *testing.T) {
 	require.Equal(t, 2, facts)
 }
 
-func TestWhatTheStreamHasForgottenIsKept(t *testing.T) {
+func TestStateOfTruncatedStreamIsKept(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		forgotten postgres.Forgotten

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/services/deploys/postgres"
 )
 
-func TestNumbersOfRollouts(t *testing.T) {
+func TestStatistics(t *testing.T) {
 	t.Parallel()
 	pool := setup(t)
 	rollouts := &postgres.Rollouts{DB: pool}
@@ -60,7 +60,7 @@ func TestNumbersOfRollouts(t *testing.T) {
 	_, workloads, err = rollouts.Stats(t.Context(), postgres.RolloutFilter{}, 1)
 	require.NoError(t, err)
 	require.Len(t, workloads, 1)
-	// What comes after the time that is asked for still says that a change failed.
+	// A later rollout, outside of the requested time, still shows that a change failed.
 	total, _,
 		err = rollouts.Stats(t.Context(), postgres.RolloutFilter{Name: "db", Until: newRollout("db", 3, 0).StartedAt}, 10)
 	require.NoError(t, err)

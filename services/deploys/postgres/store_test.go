@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-func TestReplicasThatStartTogetherMakeTheSchemaOnce(t *testing.T) {
+func TestConcurrentMigrationsCreateSchemaOnce(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	var group errgroup.Group
@@ -30,7 +30,7 @@ func TestReplicasThatStartTogetherMakeTheSchemaOnce(t *testing.T) {
 	require.Zero(t, batches)
 }
 
-func TestAFactIsStoredOnceForEver(t *testing.T) {
+func TestFactIsStoredOnce(t *testing.T) {
 	t.Parallel()
 	pool, store := setup(t), &postgres.Store{}
 	save(t, pool, postgres.Writing{Facts: []postgres.Fact{fact("a", "web", 1, "first"), fact("b", "web", 2, "second")}})
@@ -55,7 +55,7 @@ func TestAFactIsStoredOnceForEver(t *testing.T) {
 	})
 }
 
-func TestPositionsOnTheStreamAreForgottenAndFound(t *testing.T) {
+func TestPositionsAreForgottenAndSet(t *testing.T) {
 	t.Parallel()
 	pool := setup(t)
 	store, stored := &postgres.Store{}, postgres.StoredFacts{DB: pool}
@@ -87,8 +87,8 @@ func TestPositionsOnTheStreamAreForgottenAndFound(t *testing.T) {
 	require.EqualValues(t, 1, first)
 }
 
-// A batch that says something of a rollout leaves what it does not speak of as it was.
-func TestTheHistoryKeepsWhatIsNotSpokenOf(t *testing.T) {
+// A change of a rollout keeps the columns that it does not set.
+func TestChangeKeepsUnsetColumns(t *testing.T) {
 	t.Parallel()
 	pool := setup(t)
 	rollouts := &postgres.Rollouts{DB: pool}
@@ -111,7 +111,7 @@ func TestTheHistoryKeepsWhatIsNotSpokenOf(t *testing.T) {
 	require.JSONEq(t, string(want), string(got))
 }
 
-func TestRolloutsAreSelected(t *testing.T) {
+func TestRolloutsAreFiltered(t *testing.T) {
 	t.Parallel()
 	pool := setup(t)
 	rollouts := &postgres.Rollouts{DB: pool}

@@ -28,7 +28,7 @@ func TestExistingWorkloadIsSilentBaseline(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		did, does func(d *deployment)
-		says      []string
+		want      []string
 	}{
 		"complete": {func(*deployment) {}, func(d *deployment) {
 			d.edit("web:3")
@@ -94,7 +94,7 @@ func TestExistingWorkloadIsSilentBaseline(t *testing.T) {
 			tc.did(d)
 			d.meets()
 			tc.does(d)
-			require.Equal(t, tc.says, d.factNames())
+			require.Equal(t, tc.want, d.factNames())
 		})
 	}
 }
@@ -198,7 +198,7 @@ func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		did, does func(d *deployment)
-		says      []string
+		want      []string
 	}{
 		"complete": {func(*deployment) {}, func(*deployment) {}, nil},
 		"complete, its old pods not gone": {func(d *deployment) {
@@ -215,7 +215,7 @@ func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 		}, func(d *deployment) {
 			require.Equal(d.t, events.CauseClusterReleased, d.last(events.FactUnknown).Gap.Cause)
 			require.Equal(d.t, "Released", d.last(events.FactUnknown).Reason)
-			require.Equal(d.t, 7, d.last(events.FactUnknown).Workload.AgentID, "it stays with those who were told of its start")
+			require.Equal(d.t, 7, d.last(events.FactUnknown).Workload.AgentID, "it stays with the previous project of its start")
 			d.run()
 		}, []string{"started 2", "gap [2]", "unknown 2"}},
 		"about to start": {func(d *deployment) {
@@ -233,7 +233,7 @@ func TestReleasedClusterIsBaselineForNextProject(t *testing.T) {
 			tc.did(d)
 			d.moves()
 			tc.does(d)
-			require.Equal(t, tc.says, append([]string(nil), d.since(mark)...))
+			require.Equal(t, tc.want, append([]string(nil), d.since(mark)...))
 			if !d.exists() {
 				return
 			}
@@ -257,10 +257,10 @@ func TestReselectedDaemonSetWithSlowController(t *testing.T) {
 	d.step()
 	require.Equal(t, []string{"started 1", "completed 1", "started 2"}, d.factNames())
 	d.deliver(rollout.Input{ObservedAt: d.now, Released: true})
-	told := d.mark()
+	before := d.mark()
 	d.spec(func() {}) // no change of the template
 	d.run()
-	require.Empty(t, d.since(told), "it has had its end")
+	require.Empty(t, d.since(before), "it has ended")
 }
 
 func TestRestoredCluster(t *testing.T) {
@@ -298,7 +298,7 @@ func TestRestoredCluster(t *testing.T) {
 	require.Equal(t, events.CauseClusterRestored, d.last(events.FactGap).Gap.Cause)
 	next := d.observation(events.VerbUpserted)
 	d.deliver(next)
-	require.Len(t, d.since(mark), 2, "what is of the epoch before says nothing any more")
+	require.Len(t, d.since(mark), 2, "observations of the previous epoch have no effect")
 }
 
 func TestTimesAreThoseOfTheCluster(t *testing.T) {
@@ -344,16 +344,16 @@ func TestProgressIsThrottledAndEndHasLastCounts(t *testing.T) {
 	d.edit("web:2")
 	d.run()
 	var at time.Time
-	told := 0
+	count := 0
 	for _, f := range d.facts[mark:] {
 		if f.Fact == events.FactProgressed {
-			told++
-			require.Equal(t, told, f.Ordinal)
+			count++
+			require.Equal(t, count, f.Ordinal)
 			require.GreaterOrEqual(t, f.ObservedAt.Sub(at), 2*time.Second)
 			at = f.ObservedAt
 		}
 	}
-	require.Positive(t, told)
+	require.Positive(t, count)
 	require.Equal(t, 60, d.last(events.FactCompleted).Counts.Updated)
 
 	d.slow = true
@@ -363,7 +363,7 @@ func TestProgressIsThrottledAndEndHasLastCounts(t *testing.T) {
 	require.NotEqual(t, events.FactProgressed, d.facts[len(d.facts)-1].Fact)
 	require.False(t, d.state.Wake().IsZero())
 	d.wait(15 * time.Second)
-	require.Equal(t, events.FactProgressed, d.facts[len(d.facts)-1].Fact, "a tick tells what is owed")
+	require.Equal(t, events.FactProgressed, d.facts[len(d.facts)-1].Fact, "a tick publishes the due counts")
 }
 
 func TestDrainedNeedsTerminatingCount(t *testing.T) {
@@ -389,9 +389,9 @@ func TestDrainedNeedsTerminatingCount(t *testing.T) {
 		if in.Workload != nil {
 			in.Workload.TerminatingReplicas = nil
 		}
-		var told []events.DeployFact
-		state, told = rollout.Advance(state, in)
-		facts = append(facts, told...)
+		var more []events.DeployFact
+		state, more = rollout.Advance(state, in)
+		facts = append(facts, more...)
 	}
 	require.Equal(t, events.FactCompleted, facts[len(facts)-1].Fact)
 }
@@ -417,17 +417,17 @@ func TestTwoAgentsOfOneClusterGiveFactsOnce(t *testing.T) {
 	d := settled(t, 2)
 	d.edit("web:2")
 	d.run()
-	said := d.factNames()
+	names := d.factNames()
 	for _, in := range d.log {
 		in.AgentID = 8
 		d.log = nil
 		d.deliver(in)
 	}
-	require.Equal(t, said, d.factNames())
+	require.Equal(t, names, d.factNames())
 	d.deliver(rollout.Input{AgentID: 8, ObservedAt: d.now, Absence: &rollout.Absence{ListVersion: "99999"}})
-	require.Equal(t, said, d.factNames(), "an agent that never told of it does not know that it is gone")
+	require.Equal(t, names, d.factNames(), "an agent that never reported the workload cannot report its absence")
 	d.deliver(rollout.Input{AgentID: 7, ObservedAt: d.now, Absence: &rollout.Absence{ListVersion: "50"}})
-	require.Equal(t, said, d.factNames(), "the listing was before what is known")
+	require.Equal(t, names, d.factNames(), "the list is older than the known version")
 }
 
 func TestSkippedVersionsAreNamedInGap(t *testing.T) {

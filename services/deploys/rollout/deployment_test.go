@@ -38,7 +38,7 @@ func TestDeploymentScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(d *deployment)
-		says []string
+		want []string
 	}{
 		"updated": {func(d *deployment) {
 			d.edit("web:2")
@@ -342,7 +342,7 @@ func TestDeploymentScenarios(t *testing.T) {
 			d := settled(t, 3)
 			mark := d.mark()
 			tc.does(d)
-			require.Equal(t, tc.says, d.since(mark))
+			require.Equal(t, tc.want, d.since(mark))
 			require.Empty(t, d.state.Waiting)
 		})
 	}

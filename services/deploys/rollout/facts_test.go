@@ -18,19 +18,19 @@ type scene struct {
 	kind string
 	of   string // distinguishes several scenes of one fact
 	does func(w any)
-	says []events.Fact
+	want []events.Fact
 }
 
-func deploymentScene(of string, does func(d *deployment), says ...events.Fact) scene {
-	return scene{kind: rollout.Deployment, of: of, says: says, does: func(w any) { does(w.(*deployment)) }}
+func deploymentScene(of string, does func(d *deployment), want ...events.Fact) scene {
+	return scene{kind: rollout.Deployment, of: of, want: want, does: func(w any) { does(w.(*deployment)) }}
 }
 
-func statefulSetScene(of string, does func(s *statefulSet), says ...events.Fact) scene {
-	return scene{kind: rollout.StatefulSet, of: of, says: says, does: func(w any) { does(w.(*statefulSet)) }}
+func statefulSetScene(of string, does func(s *statefulSet), want ...events.Fact) scene {
+	return scene{kind: rollout.StatefulSet, of: of, want: want, does: func(w any) { does(w.(*statefulSet)) }}
 }
 
-func daemonSetScene(of string, does func(d *daemonSet), says ...events.Fact) scene {
-	return scene{kind: rollout.DaemonSet, of: of, says: says, does: func(w any) { does(w.(*daemonSet)) }}
+func daemonSetScene(of string, does func(d *daemonSet), want ...events.Fact) scene {
+	return scene{kind: rollout.DaemonSet, of: of, want: want, does: func(w any) { does(w.(*daemonSet)) }}
 }
 
 const (
@@ -80,7 +80,7 @@ func TestEachFactOfEachKind(t *testing.T) {
 	seen := map[events.Fact]bool{}
 	for fact, scenes := range facts() {
 		for _, scene := range scenes {
-			for _, f := range scene.says {
+			for _, f := range scene.want {
 				seen[f] = true
 			}
 			t.Run(strings.Join([]string{fact, scene.kind, scene.of}, "/"), func(t *testing.T) {
@@ -88,13 +88,13 @@ func TestEachFactOfEachKind(t *testing.T) {
 				l, w := settledOf(t, scene.kind)
 				mark := len(l.facts)
 				scene.does(w)
-				says := []events.Fact{}
+				want := []events.Fact{}
 				for _, f := range l.facts[mark:] {
-					if f.Fact != progressed || fact == "progressed" && !slices.Contains(says, progressed) {
-						says = append(says, f.Fact)
+					if f.Fact != progressed || fact == "progressed" && !slices.Contains(want, progressed) {
+						want = append(want, f.Fact)
 					}
 				}
-				require.Equal(t, append([]events.Fact{}, scene.says...), says)
+				require.Equal(t, append([]events.Fact{}, scene.want...), want)
 				l.whole(mark)
 			})
 		}
@@ -104,7 +104,7 @@ func TestEachFactOfEachKind(t *testing.T) {
 		cancelled, unknown, rolledBack, restarted,
 		removed, scaleBegan, scaleEnded, partitioned, gap,
 	} {
-		require.True(t, seen[f], "no scene tells %s", f)
+		require.True(t, seen[f], "no scene has %s", f)
 	}
 }
 

@@ -43,7 +43,7 @@ type statefulSet struct {
 	status     events.Counts
 	hasStatus  bool
 	slow       bool
-	told       string // update revision of the last status
+	published  string // update revision of the last status
 }
 
 func newStatefulSet(t testing.TB, seed uint64) *statefulSet {
@@ -243,12 +243,12 @@ func (s *statefulSet) writeStatus() {
 		current = s.update
 	}
 	if s.hasStatus && s.observed == s.generation && encode(s.t, c) == encode(s.t, s.status) && current == s.current &&
-		s.told == s.update {
+		s.published == s.update {
 		return
 	}
 	s.current, s.observed, s.status, s.hasStatus = current, s.generation, c, true
 	s.write()
-	s.told = s.update
+	s.published = s.update
 	if full && s.newest().end == "" {
 		s.newest().end = events.FactCompleted
 	}

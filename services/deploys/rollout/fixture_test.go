@@ -206,21 +206,21 @@ func (l *fixture) newest() *truth { return l.truth[len(l.truth)-1] }
 
 // factNames returns the facts as name and revision, without progressed and drained.
 func (l *fixture) factNames() []string {
-	said := []string{}
+	names := []string{}
 	for _, f := range l.facts {
 		switch {
 		case f.Fact == events.FactProgressed || f.Fact == events.FactDrained:
 		case f.Rollout != nil:
-			said = append(said, fmt.Sprintf("%s %d", f.Fact, f.Rollout.Revision))
+			names = append(names, fmt.Sprintf("%s %d", f.Fact, f.Rollout.Revision))
 		case f.Scale != nil:
-			said = append(said, fmt.Sprintf("%s %d→%d", f.Fact, f.Scale.From, f.Scale.To))
+			names = append(names, fmt.Sprintf("%s %d→%d", f.Fact, f.Scale.From, f.Scale.To))
 		case f.Gap != nil:
-			said = append(said, fmt.Sprintf("%s %v", f.Fact, f.Gap.Revisions))
+			names = append(names, fmt.Sprintf("%s %v", f.Fact, f.Gap.Revisions))
 		default:
-			said = append(said, string(f.Fact))
+			names = append(names, string(f.Fact))
 		}
 	}
-	return said
+	return names
 }
 
 // mark returns the number of facts so far.

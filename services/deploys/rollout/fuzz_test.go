@@ -126,11 +126,11 @@ func FuzzRelease(f *testing.F) {
 			if releases.IntN(20) > 0 {
 				return
 			}
-			told := len(c.facts)
+			before := len(c.facts)
 			c.deliver(rollout.Input{ObservedAt: now, Released: true})
 			require.False(t, c.state.InFlight())
 			require.True(t, c.state.Wake().IsZero())
-			for _, fact := range c.facts[told:] {
+			for _, fact := range c.facts[before:] {
 				require.Contains(t, []events.Fact{events.FactGap, events.FactUnknown}, fact.Fact)
 			}
 			serial := c.state.Serial
@@ -141,7 +141,7 @@ func FuzzRelease(f *testing.F) {
 		theirs, last := map[string]bool{}, 0
 		for _, until := range append(at, len(c.facts)) {
 			for _, fact := range c.facts[last:until] {
-				require.False(t, fact.Rollout != nil && theirs[fact.Rollout.ID], "%s of a rollout that was told to others",
+				require.False(t, fact.Rollout != nil && theirs[fact.Rollout.ID], "%s of a rollout that belongs to others",
 					fact.Fact)
 			}
 			for _, fact := range c.facts[last:until] {

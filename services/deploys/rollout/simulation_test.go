@@ -167,19 +167,19 @@ type story struct {
 // stories returns those of all rollouts, and checks that each has one start, first, and at most one end, followed by
 // drained only.
 func (c *cluster) stories() map[string]*story {
-	told := map[string]*story{}
+	stories := map[string]*story{}
 	ids := map[string]bool{}
 	for _, f := range c.facts {
 		id := rollout.ID(f)
-		require.False(c.t, ids[id], "told twice: %s %d", f.Fact, f.Sequence)
+		require.False(c.t, ids[id], "published twice: %s %d", f.Fact, f.Sequence)
 		ids[id] = true
 		if f.Rollout == nil {
 			continue
 		}
-		s := told[f.Rollout.ID]
+		s := stories[f.Rollout.ID]
 		if s == nil {
 			s = &story{revision: f.Rollout.Revision}
-			told[f.Rollout.ID] = s
+			stories[f.Rollout.ID] = s
 			require.Equal(c.t, events.FactStarted, f.Fact, "%s does not begin with its start", f.Rollout.ID)
 		} else {
 			require.NotEqual(c.t, events.FactStarted, f.Fact, "%s starts twice", f.Rollout.ID)
@@ -245,19 +245,19 @@ func histories(t *testing.T, kind string, seed uint64) {
 	c.release()
 	c.wait(time.Minute)
 	c.release()
-	told := c.stories()
+	stories := c.stories()
 	for _, actual := range c.truth {
-		s := told[actual.id]
+		s := stories[actual.id]
 		if !actual.known && s == nil {
 			continue // the workload never showed it
 		}
 		require.NotNil(t, s, "nobody told of %s: %v", actual.id, c.factNames())
-		if next := c.after(actual); next == nil || next.known || told[next.id] != nil {
+		if next := c.after(actual); next == nil || next.known || stories[next.id] != nil {
 			require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.factNames(), c.truths())
 		}
-		delete(told, actual.id)
+		delete(stories, actual.id)
 	}
-	require.Empty(t, told, "invented: %v", c.factNames())
+	require.Empty(t, stories, "invented: %v", c.factNames())
 	require.NotContains(t, c.factNames(), "gap")
 	c.replay()
 }
@@ -278,7 +278,7 @@ func (c *cluster) replay() {
 		s = back
 		if c.rng.IntN(5) == 0 { // repeat the input
 			_, told = rollout.Advance(s, in)
-			require.Empty(c.t, told)
+			require.Empty(c.t, stories)
 		}
 	}
 	require.Equal(c.t, encode(c.t, c.facts), encode(c.t, facts))
@@ -329,20 +329,20 @@ func outages(t *testing.T, kind string, seed uint64) {
 	c.wait(time.Minute)
 	c.calm()
 	c.wait(time.Minute)
-	told, lost := c.stories(), c.lost()
+	stories, lost := c.stories(), c.lost()
 	for _, actual := range c.truth {
 		if c.erased[uidOf(actual.id)] {
 			continue
 		}
 		named := lost[uidOf(actual.id)+"/"+strconv.Itoa(actual.revision)]
-		s := told[actual.id]
+		s := stories[actual.id]
 		if s == nil {
 			if actual.known && !c.excused(actual) {
 				require.True(t, named, "nobody told of %s: %v", actual.id, c.factNames())
 			}
 			continue
 		}
-		delete(told, actual.id)
+		delete(stories, actual.id)
 		switch end := s.end(); end {
 		case events.FactUnknown:
 			require.True(t, named, "%s: %v", actual.id, c.factNames())

@@ -14,7 +14,7 @@ func TestStatefulSetScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(s *statefulSet)
-		says []string
+		want []string
 	}{
 		"updated": {func(s *statefulSet) {
 			s.edit("web:2")
@@ -113,7 +113,7 @@ func TestStatefulSetScenarios(t *testing.T) {
 			require.Equal(t, []string{"started 1", "completed 1"}, s.factNames())
 			mark := s.mark()
 			tc.does(s)
-			require.Equal(t, tc.says, s.since(mark))
+			require.Equal(t, tc.want, s.since(mark))
 		})
 	}
 }
@@ -122,7 +122,7 @@ func TestDaemonSetScenarios(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(d *daemonSet)
-		says []string
+		want []string
 	}{
 		"updated": {func(d *daemonSet) {
 			d.edit("web:2")
@@ -195,7 +195,7 @@ func TestDaemonSetScenarios(t *testing.T) {
 			require.False(t, d.last(events.FactCompleted).Rollout.ScaledDuring)
 			mark := d.mark()
 			tc.does(d)
-			require.Equal(t, tc.says, d.since(mark))
+			require.Equal(t, tc.want, d.since(mark))
 		})
 	}
 }
@@ -205,7 +205,7 @@ func TestCompletionInOutageEndsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		does func(s *statefulSet)
-		says []string
+		want []string
 	}{
 		"edited again, which its controller has not seen": {func(s *statefulSet) {
 			s.run()
@@ -268,7 +268,7 @@ func TestCompletionInOutageEndsUnknown(t *testing.T) {
 				s.now = s.now.Add(time.Minute)
 				tc.does(s)
 				s.wait(time.Minute)
-				require.Equal(t, tc.says, s.since(mark))
+				require.Equal(t, tc.want, s.since(mark))
 			})
 		}
 	}

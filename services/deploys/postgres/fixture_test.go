@@ -23,9 +23,8 @@ func start() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
 
 func connect(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	pool,
-		err := libpostgres.Connect(t.Context(), libpostgres.Config{URL: url, Schema: "deploys"},
-		slog.New(slog.DiscardHandler))
+	cfg := libpostgres.Config{URL: url, Schema: "deploys"}
+	pool, err := libpostgres.Connect(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool
@@ -45,7 +44,7 @@ func setup(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-// in does something in a transaction of its own.
+// in runs do in a transaction.
 func in(t *testing.T, pool *pgxpool.Pool, do func(tx pgx.Tx) error) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, do))
@@ -63,7 +62,7 @@ func present(cluster string) rollout.State {
 
 func workload(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }
 
-// fact is one of a workload; data tells it from others with the same id.
+// fact returns a fact of a workload. data distinguishes facts with the same id.
 func fact(id, name string, sequence int64, data string) postgres.Fact {
 	return postgres.Fact{
 		ID: id, Workload: workload(name), Sequence: sequence, Fact: "started", OccurredAt: start(), ObservedAt: start(),
