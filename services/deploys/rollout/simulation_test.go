@@ -190,7 +190,7 @@ func (c *cluster) stories() map[string]*story {
 		}
 		s.facts = append(s.facts, f.Fact)
 	}
-	return told
+	return stories
 }
 
 func (s *story) end() events.Fact {
@@ -251,7 +251,7 @@ func histories(t *testing.T, kind string, seed uint64) {
 		if !actual.known && s == nil {
 			continue // the workload never showed it
 		}
-		require.NotNil(t, s, "nobody told of %s: %v", actual.id, c.factNames())
+		require.NotNil(t, s, "no facts about %s: %v", actual.id, c.factNames())
 		if next := c.after(actual); next == nil || next.known || stories[next.id] != nil {
 			require.Equal(t, actual.end, s.end(), "%s: %v %v", actual.id, c.factNames(), c.truths())
 		}
@@ -267,9 +267,9 @@ func (c *cluster) replay() {
 	s := rollout.New(c.state.Key)
 	var facts []events.DeployFact
 	for _, in := range c.log {
-		var told []events.DeployFact
-		s, told = rollout.Advance(s, in)
-		facts = append(facts, told...)
+		var more []events.DeployFact
+		s, more = rollout.Advance(s, in)
+		facts = append(facts, more...)
 		raw := encode(c.t, s)
 		require.Less(c.t, len(raw), 100_000)
 		var back rollout.State
@@ -277,8 +277,8 @@ func (c *cluster) replay() {
 		require.Equal(c.t, raw, encode(c.t, back))
 		s = back
 		if c.rng.IntN(5) == 0 { // repeat the input
-			_, told = rollout.Advance(s, in)
-			require.Empty(c.t, stories)
+			_, repeated := rollout.Advance(s, in)
+			require.Empty(c.t, repeated)
 		}
 	}
 	require.Equal(c.t, encode(c.t, c.facts), encode(c.t, facts))
@@ -338,7 +338,7 @@ func outages(t *testing.T, kind string, seed uint64) {
 		s := stories[actual.id]
 		if s == nil {
 			if actual.known && !c.excused(actual) {
-				require.True(t, named, "nobody told of %s: %v", actual.id, c.factNames())
+				require.True(t, named, "no facts about %s: %v", actual.id, c.factNames())
 			}
 			continue
 		}
@@ -353,7 +353,7 @@ func outages(t *testing.T, kind string, seed uint64) {
 			require.Equal(t, actual.end, end, "%s: %v %v", actual.id, c.factNames(), c.truths())
 		}
 	}
-	for id := range told {
+	for id := range stories {
 		known := slices.ContainsFunc(c.truth, func(actual *truth) bool {
 			return c.erased[uidOf(id)] && templateOf(actual.id) == templateOf(id)
 		})
