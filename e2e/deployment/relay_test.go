@@ -13,7 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 
 	"lockstep.internal/e2e/architecture"
-	"lockstep.internal/services/relay/proxy"
+	"lockstep.internal/services/relay/policy"
 )
 
 // relayManifests are those of the control plane's relay.
@@ -142,7 +142,7 @@ func TestTheExampleOfCallersIsOne(t *testing.T) {
 	t.Parallel()
 	root, err := architecture.Root()
 	require.NoError(t, err)
-	rules, err := proxy.ReadRules(filepath.Join(root, "deploy", "examples", "callers.yaml"))
+	rules, err := policy.ReadRules(filepath.Join(root, "deploy", "examples", "callers.yaml"))
 	require.NoError(t, err)
 	require.NotEmpty(t, rules)
 }

@@ -49,7 +49,7 @@ func TestFaults(t *testing.T) {
 					cfg.Relay.URLs = cfg.Relay.URLs[:1]
 				}
 			case *relay.Config:
-				cfg.External.Patience = fixture.Timeout
+				cfg.External.AgentTimeout = fixture.Timeout
 				if begun < len(f.links) { // the first start of each; one that starts again is not parted
 					cfg.Internal.URL = "wss://" + f.links[begun].addr
 					begun++

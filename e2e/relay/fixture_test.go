@@ -26,7 +26,7 @@ var shared = fixture.Share(func(tb testing.TB) stack.Options {
 			case *agent.Config: // the cluster has no pod network: targets listen on this machine
 				cfg.Targets.AllowedAddresses = append(cfg.Targets.AllowedAddresses, "127.0.0.1:*")
 			case *relay.Config: // a relay on a busy machine is not lost
-				cfg.Registry.Lease, cfg.External.Patience = fixture.Timeout, fixture.Timeout
+				cfg.Registry.Lease, cfg.External.AgentTimeout = fixture.Timeout, fixture.Timeout
 			}
 		},
 	}

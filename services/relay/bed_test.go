@@ -212,7 +212,7 @@ func near(natsURL, seedFile, secretFile string) relay.Config {
 	cfg.NATS.URL = config.URL(natsURL)
 	cfg.NATS.NKeySeedFile = config.SecretFile(seedFile)
 	cfg.Internal.SecretFile = config.SecretFile(secretFile)
-	cfg.Registry.Lease, cfg.External.Patience = soon, 2*soon
+	cfg.Registry.Lease, cfg.External.AgentTimeout = soon, 2*soon
 	return cfg
 }
 

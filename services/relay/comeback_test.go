@@ -39,7 +39,7 @@ func TestManyAgentsComeBackAtOnce(t *testing.T) { //nolint:paralleltest // it me
 				}
 				select {
 				case <-s.Done():
-				case <-s.Drained():
+				case <-s.PeerDraining():
 				case <-ctx.Done():
 				}
 				_ = s.Close()

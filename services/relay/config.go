@@ -10,10 +10,9 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/services/relay/auth"
-	"lockstep.internal/services/relay/hub"
+	"lockstep.internal/services/relay/connections"
 	"lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/policy"
-	"lockstep.internal/services/relay/proxy"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -31,7 +30,7 @@ type Config struct {
 	Tunnel    TunnelConfig     `yaml:"tunnel"`
 }
 
-// CellConfig says which cell this is.
+// CellConfig names the cell.
 type CellConfig struct {
 	Name string `yaml:"name" help:"name of the cell, a DNS label: the second token of every subject"`
 }
@@ -40,56 +39,56 @@ type CellConfig struct {
 type AgentsConfig struct {
 	service.Listener `yaml:",inline"`
 
-	MaxConnections         int `yaml:"max_connections" help:"connections of agents that may be held at a time"`
-	MaxConnectionsPerAgent int `yaml:"max_connections_per_agent" help:"connections of one agent that may be held at a time, so that none takes those of the others"`
+	MaxConnections         int `yaml:"max_connections" help:"maximum connections of all agents"`
+	MaxConnectionsPerAgent int `yaml:"max_connections_per_agent" help:"maximum connections of one agent, so that none uses up the maximum of all"`
 }
 
 // ExternalConfig is the listener for callers.
 type ExternalConfig struct {
 	service.Listener `yaml:",inline"`
 
-	Issuer               string        `yaml:"issuer" help:"issuer that the tokens of services must name"`
-	Audience             string        `yaml:"audience" help:"audience that the tokens of services must name"`
-	SecretFile           config.Secret `yaml:"secret_file" help:"file with the secret that services sign their tokens with (HS256 or better); none = users only"`
-	OtherSecretFile      config.Secret `yaml:"other_secret_file" help:"file with another secret that is accepted, while one takes the place of the other"`
-	CallersFile          string        `yaml:"callers_file" help:"YAML file that says which service may reach which agents; without it none may"`
-	Patience             time.Duration `yaml:"patience" help:"how long a request waits for an agent that is not connected, unless its caller gives up before"`
-	MaxRequests          int           `yaml:"max_requests" help:"requests that may be under way at a time"`
-	MaxRequestsPerCaller int           `yaml:"max_requests_per_caller" help:"requests of one user or service that may be under way at a time"`
+	Issuer               string        `yaml:"issuer" help:"required issuer (iss) of the tokens of services"`
+	Audience             string        `yaml:"audience" help:"required audience (aud) of the tokens of services"`
+	SecretFile           config.Secret `yaml:"secret_file" help:"file with the secret that services sign their tokens with (HS256 or better); empty = users only"`
+	OtherSecretFile      config.Secret `yaml:"other_secret_file" help:"file with a second accepted secret, for rotation"`
+	CallersFile          string        `yaml:"callers_file" help:"YAML file with rules: which service may reach which agents; empty = none"`
+	AgentTimeout         time.Duration `yaml:"agent_timeout" help:"how long a request waits for an agent that is not connected"`
+	MaxRequests          int           `yaml:"max_requests" help:"maximum requests in flight"`
+	MaxRequestsPerCaller int           `yaml:"max_requests_per_caller" help:"maximum requests in flight of one user or service"`
 }
 
 // InternalConfig is the listener for other relays.
 type InternalConfig struct {
 	service.Listener `yaml:",inline"`
 
-	URL             string        `yaml:"url" help:"where other relays reach this one, ws://host:port or wss://host:port; empty = the address that it listens on"`
-	SecretFile      config.Secret `yaml:"secret_file" help:"file with the secret that all relays share, and nobody else has; required"`
-	OtherSecretFile config.Secret `yaml:"other_secret_file" help:"file with another secret that is accepted, while one takes the place of the other"`
-	CAFile          string        `yaml:"ca_file" help:"PEM file with the authorities of other relays' certificates; empty = those of the system"`
+	URL             string        `yaml:"url" help:"where other relays reach this one, ws://host:port or wss://host:port; empty = its listen address"`
+	SecretFile      config.Secret `yaml:"secret_file" help:"file with a secret that only relays share; required"`
+	OtherSecretFile config.Secret `yaml:"other_secret_file" help:"file with a second accepted secret, for rotation"`
+	CAFile          string        `yaml:"ca_file" help:"PEM file with the CAs of other relays' certificates; empty = the system's"`
 }
 
-// RegistryConfig is about what relays know of each other.
+// RegistryConfig of the registry of relays.
 type RegistryConfig struct {
-	Lease time.Duration `yaml:"lease" help:"how long a relay is believed to be there after its last sign of life; whole seconds"`
+	Lease time.Duration `yaml:"lease" help:"how long a relay counts as alive after its last refresh; whole seconds"`
 }
 
-// TunnelConfig bounds what a tunnel takes.
+// TunnelConfig bounds tunnels.
 type TunnelConfig struct {
-	Window       config.Bytes  `yaml:"window" help:"how much of one stream is taken before it is read; what a stream may cost in memory"`
-	MaxStreams   int           `yaml:"max_streams" help:"streams that another relay may have open in one tunnel"`
-	PingInterval time.Duration `yaml:"ping_interval" help:"how often the other side is asked for a sign of life; without any for two of them a tunnel is given up"`
-	WriteTimeout time.Duration `yaml:"write_timeout" help:"how long a tunnel may take nothing before it is given up"`
+	Window       config.Bytes  `yaml:"window" help:"receive window of a stream, and the most memory it uses"`
+	MaxStreams   int           `yaml:"max_streams" help:"maximum streams that another relay may have open in one tunnel"`
+	PingInterval time.Duration `yaml:"ping_interval" help:"interval of pings; a tunnel is closed after two intervals without data"`
+	WriteTimeout time.Duration `yaml:"write_timeout" help:"a tunnel is closed after a write made no progress for this long"`
 }
 
 func (c TunnelConfig) tunnel() tunnel.Config {
 	return tunnel.Config{Window: int(c.Window), MaxStreams: c.MaxStreams, PingInterval: c.PingInterval, WriteTimeout: c.WriteTimeout}
 }
 
-// DefaultConfig is for one machine; keys and secrets have to be given.
+// DefaultConfig is for one machine. Secrets are required.
 func DefaultConfig() Config {
 	listener := func(address string) service.Listener {
 		l := service.DefaultListener(address)
-		l.MaxBody = 0 // bodies are not kept
+		l.MaxBody = 0 // bodies are streamed
 		return l
 	}
 	return Config{
@@ -99,7 +98,7 @@ func DefaultConfig() Config {
 		NATS:      natsconn.DefaultConfig(),
 		Agents:    AgentsConfig{Listener: listener("127.0.0.1:8090"), MaxConnections: 20_000, MaxConnectionsPerAgent: 1_000},
 		External: ExternalConfig{
-			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName, Patience: hub.DefaultPatience, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
+			Listener: listener("127.0.0.1:8086"), Issuer: "lockstep", Audience: serviceName, AgentTimeout: connections.DefaultAgentTimeout, MaxRequests: 20_000, MaxRequestsPerCaller: 2_000,
 		},
 		Internal: InternalConfig{Listener: listener("127.0.0.1:8087")},
 		Registry: RegistryConfig{Lease: nats.DefaultLease},
@@ -107,7 +106,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks what the parts do not.
+// Validate checks what the embedded configurations do not.
 func (c Config) Validate() []error {
 	var errs []error
 	fault := func(wrong bool, key, format string, args ...any) {
@@ -120,11 +119,11 @@ func (c Config) Validate() []error {
 	}
 	fault(c.Agents.MaxConnections < 1, "agents.max_connections", "%d is less than 1", c.Agents.MaxConnections)
 	fault(c.Agents.MaxConnectionsPerAgent < 1, "agents.max_connections_per_agent", "%d is less than 1", c.Agents.MaxConnectionsPerAgent)
-	fault(c.External.Patience <= 0, "external.patience", "%s is not positive", c.External.Patience)
+	fault(c.External.AgentTimeout <= 0, "external.agent_timeout", "%s is not positive", c.External.AgentTimeout)
 	fault(c.External.MaxRequests < 1, "external.max_requests", "%d is less than 1", c.External.MaxRequests)
 	fault(c.External.MaxRequestsPerCaller < 1, "external.max_requests_per_caller", "%d is less than 1", c.External.MaxRequestsPerCaller)
 	fault(c.External.OtherSecretFile.IsSet() && !c.External.SecretFile.IsSet(), "external.other_secret_file", "has no effect without external.secret_file")
-	fault(!c.Internal.SecretFile.IsSet(), "internal.secret_file", "is required: make one with: openssl rand -base64 48")
+	fault(!c.Internal.SecretFile.IsSet(), "internal.secret_file", "is required: create one with: openssl rand -base64 48")
 	if c.Internal.URL != "" {
 		u, err := url.Parse(c.Internal.URL)
 		fault(err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss", "internal.url", "%q is not such as wss://10.0.0.7:8087", c.Internal.URL)
@@ -146,7 +145,7 @@ func (c Config) Validate() []error {
 	return errs
 }
 
-// internalAudience is issuer and audience of what relays say to each other, and internalLifetime how long it counts.
+// internalAudience is issuer and audience of tokens between relays, and internalLifetime is their lifetime.
 const (
 	internalAudience = "lockstep-relay"
 	internalLifetime = 5 * time.Second
@@ -157,10 +156,10 @@ func (c Config) internalTokens() (auth.Config, error) {
 	return auth.Config{Issuer: internalAudience, Audience: internalAudience, Secrets: found, Lifetime: internalLifetime}, err
 }
 
-// services is who verifies their tokens; nil where they have none.
+// services verifies the tokens of services; nil without a secret.
 func (c Config) services() (*auth.Verifier, error) {
 	if !c.External.SecretFile.IsSet() {
-		return nil, nil //nolint:nilnil // says that there are none
+		return nil, nil //nolint:nilnil // nil means none
 	}
 	found, err := secrets(c.External.SecretFile, c.External.OtherSecretFile)
 	if err != nil {
@@ -173,7 +172,7 @@ func (c Config) rules() ([]policy.Rule, error) {
 	if c.External.CallersFile == "" {
 		return nil, nil
 	}
-	return proxy.ReadRules(c.External.CallersFile)
+	return policy.ReadRules(c.External.CallersFile)
 }
 
 func secrets(files ...config.Secret) ([][]byte, error) {

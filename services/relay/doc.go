@@ -1,11 +1,13 @@
-// Package relay carries requests of callers to agents behind firewalls, which have dialled out to it.
+// Package relay carries requests of callers to agents behind firewalls, which dial the relay.
 //
-// An agent is one logical thing with several replicas; each keeps a tunnel (package tunnel) to one or more relays. A caller asks any relay. That one knows from the registry, a bucket of
-// NATS that every relay has a copy of (packages registry and nats), which relay holds a tunnel of the agent, and opens a stream through it (packages hub, route and peer); where no
-// replica is connected, it waits for one. Only the relay that took a request decides, retries and goes elsewhere.
+// An agent has several replicas; each keeps a tunnel to one or more relays. A caller may ask any relay: the registry
+// names the relay that holds a tunnel of the agent. If no replica is connected, the request waits for one. Only the
+// relay that took a request decides and retries.
 //
-// It has three listeners: agents (package intake), external for callers (packages proxy, policy and connectapi), and internal for other relays (package peer). What passed is told on the
-// stream AGENTS (package audit), as is who came and went; payloads never travel through NATS.
+// The relay has three listeners: agents (package agentlistener), external for callers (forward, policy and api), and
+// internal for other relays (peer). Package connections opens the streams, tunnel carries them. The stream AGENTS has
+// an audit record of every request (audit) and every connection (nats). Payloads never pass through NATS.
 //
-// With NATS away, what is connected goes on to be reached, and what is new waits. A relay that is drained sends its agents elsewhere before it lets go of them.
+// While NATS is away, connected agents stay reachable, and new connections wait to be registered. A relay that
+// drains sends its agents to other relays before it closes their connections.
 package relay

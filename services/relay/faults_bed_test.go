@@ -30,7 +30,7 @@ import (
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
 	"lockstep.internal/services/relay"
-	"lockstep.internal/services/relay/intake"
+	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/tunnel"
 	"lockstep.internal/tools/testkit/natstest"
 )
@@ -235,14 +235,14 @@ func large(w http.ResponseWriter, r *http.Request, size int) {
 func (b *bed) puppet(ctx context.Context, addr string, id int) (*tunnel.Session, error) {
 	header := http.Header{}
 	header.Set("Authorization", "Bearer "+b.token)
-	header.Set(intake.HeaderAgent, strconv.Itoa(id))
-	c, err := tunnel.Dialer{Direct: true}.Dial(ctx, "ws://"+addr+"/tunnel", header)
+	header.Set(agentlistener.HeaderAgent, strconv.Itoa(id))
+	c, err := tunnel.Dialer{NoProxy: true}.Dial(ctx, "ws://"+addr+"/tunnel", header)
 	if err != nil {
 		return nil, err
 	}
 	s := tunnel.NewSession(c.Conn, true, false, tunnel.Config{Window: 64 << 10}, func(s *tunnel.Stream) { perform(s, id) })
 	go func() { _ = s.Serve() }()
-	st, err := s.Open([]byte(intake.ConfigurationHead))
+	st, err := s.Open([]byte(agentlistener.ConfigStreamHead))
 	if err == nil {
 		_, err = st.Read(make([]byte, 1))
 	}
@@ -255,7 +255,7 @@ func (b *bed) puppet(ctx context.Context, addr string, id int) (*tunnel.Session,
 
 func perform(s *tunnel.Stream, id int) {
 	defer s.Close()
-	_ = s.Take()
+	_ = s.Accept()
 	requests := bufio.NewReader(s)
 	for {
 		r, err := http.ReadRequest(requests)

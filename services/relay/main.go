@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -26,30 +28,30 @@ import (
 	"lockstep.internal/libs/telemetry"
 	"lockstep.internal/libs/topology"
 	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/relay/agentlistener"
+	"lockstep.internal/services/relay/api"
 	"lockstep.internal/services/relay/audit"
 	"lockstep.internal/services/relay/auth"
-	"lockstep.internal/services/relay/connectapi"
-	"lockstep.internal/services/relay/hub"
-	"lockstep.internal/services/relay/intake"
+	"lockstep.internal/services/relay/connections"
+	"lockstep.internal/services/relay/forward"
 	"lockstep.internal/services/relay/nats"
 	"lockstep.internal/services/relay/peer"
-	"lockstep.internal/services/relay/proxy"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// Program is what --help says of the service.
+// Program describes the binary.
 func Program() config.Program {
 	return config.Program{
 		Name: serviceName,
-		About: "Carries requests to agents behind firewalls, which have dialled out to it: the Kubernetes API of their clusters, and HTTP and TCP to targets there. Any relay reaches " +
-			"any agent, whichever relay it is connected to.",
+		About: "Carries requests to agents behind firewalls, which dial it: to the Kubernetes API of their clusters, and to " +
+			"HTTP and TCP targets. Any relay reaches any agent, whichever relay the agent is connected to.",
 	}
 }
 
 const serviceName = "relay"
 
-// gcPercent lets the heap grow to five times what is in use before it is swept, unless GOGC says something else: little is in use, and much is thrown away.
+// gcPercent applies unless GOGC is set. Little memory is in use and much is garbage, so collect less often.
 const gcPercent = 400
 
 // Main runs the service until ctx is done.
@@ -57,51 +59,62 @@ func Main(ctx context.Context, cfg Config) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: serviceName, Version: service.Version()})
+	options := telemetry.Options{Service: serviceName, Version: service.Version()}
+	tel, err := telemetry.Open(ctx, cfg.Telemetry, options)
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the last spans are no reason to fail
-	p, err := assemble(ctx, cfg, tel)
+	defer tel.Close(context.WithoutCancel(ctx)) //nolint:errcheck // losing the last spans is not a failure
+	p, err := newProcess(ctx, cfg, tel)
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
 	defer p.peers.Close()
 	defer p.transport.Close()
-	return service.Run(ctx, service.Options{Name: serviceName, Config: p.cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
+	run := service.Options{Name: serviceName, Config: p.cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}
+	return service.Run(ctx, run, p.parts()...)
 }
 
-// process is the service put together.
+// process has the parts of the service.
 type process struct {
-	cfg            Config
-	cell           topology.Cell
-	tel            *telemetry.Telemetry
-	self           registry.Relay
-	conn           *natsconn.Conn
-	js             jetstream.JetStream
-	directory      *directory.Directory
-	configurations *nats.Configurations
-	registry       *registry.Registry
-	book           *nats.Book
-	teller         *nats.Teller
-	trail          *audit.Log
-	peers          *peer.Pool
-	hub            *hub.Hub
-	transport      *proxy.Transport
-	proxy          *proxy.Handler
-	intake         *intake.Handler
-	// Tunnels that others have opened.
-	ofAgents, ofRelays tunnel.Sessions
+	cfg  Config
+	cell topology.Cell
+	tel  *telemetry.Telemetry
+	self registry.Relay
 
+	conn      *natsconn.Conn
+	js        jetstream.JetStream
+	directory *directory.Directory
+	configs   *nats.AgentConfigs
+	events    *nats.EventPublisher
+	audit     *audit.Log
+
+	registry    *registry.Registry
+	store       *nats.RegistryStore
+	peers       *peer.Pool
+	connections *connections.Pool
+	transport   *forward.Transport
+	forward     *forward.Handler
+	listener    *agentlistener.Handler
+
+	// Sessions that agents and other relays have opened.
+	agentSessions, relaySessions tunnel.SessionGroup
+
+	// Servers for agents, callers and other relays.
 	agents, external, internal service.Part
 }
 
-func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
+func newProcess(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*process, error) {
 	p := &process{
 		cfg: cfg, cell: topology.Cell(cfg.Cell.Name), tel: tel, registry: registry.New(),
-		self: registry.Relay{ID: uuid.NewString(), URL: cfg.Internal.URL, Version: service.Version(), StartedAt: time.Now().UTC().Truncate(time.Millisecond)},
+		self: registry.Relay{
+			ID: uuid.NewString(), URL: cfg.Internal.URL, Version: service.Version(),
+			StartedAt: time.Now().UTC().Truncate(time.Millisecond),
+		},
 	}
-	for _, step := range []func(context.Context) error{p.connect, p.openRegistry, p.openPeers, p.openExternal, p.openAgents, p.measure} {
+	for _, step := range []func(context.Context) error{
+		p.connectNATS, p.openPeers, p.openExternal, p.openAgents, p.registerMetrics,
+	} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -109,7 +122,7 @@ func assemble(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*proce
 	return p, nil
 }
 
-func (p *process) connect(ctx context.Context) error {
+func (p *process) connectNATS(ctx context.Context) error {
 	cfg := p.cfg.NATS
 	cfg.Name, cfg.InboxPrefix = serviceName, natsauth.InboxPrefix(natsauth.PrincipalRelay)
 	var err error
@@ -122,19 +135,16 @@ func (p *process) connect(ctx context.Context) error {
 	if p.js, err = p.conn.JetStream(); err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
-	if p.directory, err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger}); err != nil {
+	p.directory, err = directory.New(directory.Config{Conn: p.conn.Conn, Cell: p.cell, Logger: p.tel.Logger})
+	if err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}
-	p.configurations = nats.NewConfigurations(p.js, p.cell, p.tel.Logger)
-	return nil
-}
-
-func (p *process) openRegistry(context.Context) error {
-	p.teller = nats.NewTeller(p.js, p.cell, p.self.ID, p.tel.Logger)
-	p.trail = audit.NewLog(audit.Config{Publish: p.teller.Publish, Logger: p.tel.Logger})
-	p.book = nats.NewBook(nats.Config{
-		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease,
-		Announcer: p.teller, Gone: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
+	p.configs = nats.NewAgentConfigs(p.js, p.cell, p.tel.Logger)
+	p.events = nats.NewEventPublisher(p.js, p.cell, p.self.ID, p.tel.Logger)
+	p.audit = audit.NewLog(audit.Config{Publish: p.events.Publish, Logger: p.tel.Logger})
+	p.store = nats.NewRegistryStore(nats.RegistryConfig{
+		JetStream: p.js, Self: p.self, Registry: p.registry, Lease: p.cfg.Registry.Lease, Events: p.events,
+		Removed: func(c registry.Connection) { p.transport.Release(c.ID) }, Logger: p.tel.Logger,
 	})
 	return nil
 }
@@ -152,22 +162,26 @@ func (p *process) openPeers(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("internal.secret_file: %w", err)
 	}
-	secure, err := p.cfg.Internal.client()
+	secure, err := p.cfg.Internal.clientTLS()
 	if err != nil {
 		return err
 	}
 	p.peers = peer.NewPool(peer.Config{
-		Dialer: tunnel.Dialer{TLS: secure, Direct: true}, Tunnel: p.cfg.Tunnel.tunnel(), Token: func() (string, error) { return signer.Sign(p.self.ID) },
+		Dialer: tunnel.Dialer{TLS: secure, NoProxy: true}, Tunnel: p.cfg.Tunnel.tunnel(),
+		Token: func() (string, error) { return signer.Sign(p.self.ID) },
 	})
-	p.hub = hub.New(hub.Config{Self: p.self.ID, Registry: p.registry, Peer: p.peers.Session, Patience: p.cfg.External.Patience})
-	p.internal = p.listener("internal", p.cfg.Internal.Listener, &peer.Handler{
-		Verifier: verifier, Sessions: &p.ofRelays, Follow: p.hub.Follow, Tunnel: p.cfg.Tunnel.tunnel(), Logger: p.tel.Logger,
+	p.connections = connections.NewPool(connections.Config{
+		Self: p.self.ID, Registry: p.registry, Peer: p.peers.Session, AgentTimeout: p.cfg.External.AgentTimeout,
+	})
+	p.internal = p.server("internal", p.cfg.Internal.Listener, &peer.Handler{
+		Verifier: verifier, Sessions: &p.relaySessions, Serve: p.connections.ServePeer, Tunnel: p.cfg.Tunnel.tunnel(),
+		Logger: p.tel.Logger,
 	})
 	return nil
 }
 
-// client is how this relay appears to others, and whom it believes.
-func (c InternalConfig) client() (*tls.Config, error) {
+// clientTLS is the TLS configuration to dial other relays with.
+func (c InternalConfig) clientTLS() (*tls.Config, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
 		authorities, err := certpool.Load(c.CAFile)
@@ -205,36 +219,38 @@ func (p *process) openExternal(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("external: %w", err)
 	}
-	authenticator := proxy.NewAuthenticator(users, services, p.directory.Changed, time.Now)
-	p.transport = proxy.NewTransport(p.hub)
-	p.proxy = proxy.NewHandler(proxy.Config{
-		Authenticator: authenticator, Directory: p.directory, Rules: rules, Opener: p.hub, Transport: p.transport, Audit: p.trail,
-		MaxRequests: p.cfg.External.MaxRequests, MaxRequestsPerCaller: p.cfg.External.MaxRequestsPerCaller, Logger: p.tel.Logger, Now: time.Now,
+	authenticator := forward.NewAuthenticator(users, services, p.directory.Changed, time.Now)
+	p.transport = forward.NewTransport(p.connections)
+	p.forward = forward.NewHandler(forward.Config{
+		Authenticator: authenticator, Directory: p.directory, Rules: rules, Opener: p.connections, Transport: p.transport,
+		Audit: p.audit, MaxRequests: p.cfg.External.MaxRequests, MaxRequestsPerCaller: p.cfg.External.MaxRequestsPerCaller,
+		Logger: p.tel.Logger, Now: time.Now,
 	})
-	mux := http.NewServeMux()
-	mux.Handle("/", connectapi.NewHandler(connectapi.Dependencies{
-		Registry: p.registry, Callers: authenticator, May: p.proxy.May, Get: p.proxy.Get, Logger: p.tel.Logger, Interceptors: []connect.Interceptor{tracing},
-	}))
-	p.external = p.listener("external", p.cfg.External.Listener, p.proxy.Before(p.tel.HTTP, mux))
+	relayAPI := api.NewHandler(api.Dependencies{
+		Registry: p.registry, Callers: authenticator, MayRead: p.forward.MayRead, Get: p.forward.Get, Logger: p.tel.Logger,
+		Interceptors: []connect.Interceptor{tracing},
+	})
+	p.external = p.server("external", p.cfg.External.Listener, p.forward.Route(p.tel.HTTP, relayAPI))
 	return nil
 }
 
 func (p *process) openAgents(context.Context) error {
-	p.intake = intake.New(intake.Config{
-		RelayID: p.self.ID, Agents: agents{p.directory}, Holder: p.hub, Tellers: []intake.Teller{releaser{p.transport}, p.book}, Configurations: p.configurations,
-		Sessions: &p.ofAgents, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections, MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
+	p.listener = agentlistener.NewHandler(agentlistener.Config{
+		RelayID: p.self.ID, Agents: agents{p.directory}, Pool: p.connections,
+		Observers: []agentlistener.Observer{releaser{p.transport}, p.store}, AgentConfigs: p.configs,
+		Sessions: &p.agentSessions, Tunnel: p.cfg.Tunnel.tunnel(), MaxConnections: p.cfg.Agents.MaxConnections,
+		MaxConnectionsPerAgent: p.cfg.Agents.MaxConnectionsPerAgent, Logger: p.tel.Logger, Now: time.Now,
 	})
-	p.agents = p.listener("agents", p.cfg.Agents.Listener, p.intake)
+	p.agents = p.server("agents", p.cfg.Agents.Listener, p.listener)
 	return nil
 }
 
-func (p *process) listener(name string, cfg service.Listener, handler http.Handler) service.Part {
-	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, WrapConn: tunnel.Gather})
+func (p *process) server(name string, cfg service.Listener, handler http.Handler) service.Part {
+	return service.HTTPServer(name, cfg, handler, service.HTTPOptions{Logger: p.tel.Logger, WrapConn: tunnel.Coalesce})
 }
 
-// measure registers what can be seen of the relay.
-func (p *process) measure(context.Context) error {
-	if err := p.tel.Metrics.Register(p.proxy.Metrics()); err != nil {
+func (p *process) registerMetrics(context.Context) error {
+	if err := p.tel.Metrics.Register(p.forward.Metrics()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	const streams = "lockstep_relay_streams"
@@ -242,50 +258,136 @@ func (p *process) measure(context.Context) error {
 		name, help, direction string
 		value                 func() int
 	}{
-		{"lockstep_relay_connections", "Connections of agents that this relay holds.", "", p.intake.Connections},
-		{"lockstep_relay_known_connections", "Connections of agents that all relays hold, as far as this one knows.", "", p.registry.Connections},
-		{"lockstep_relay_requests", "Requests to agents that are under way.", "", p.proxy.Requests},
-		{"lockstep_relay_unpublished_records", "Records of the audit trail that wait to be published.", "", p.trail.Waiting},
-		{streams, streamsHelp, "to_agent", func() int { opened, _ := p.ofAgents.Streams(); return opened }},
+		{"lockstep_relay_connections", "Connections of agents to this relay.", "", p.listener.Connections},
+		{"lockstep_relay_known_connections", "Connections of agents to all relays in the registry.", "", p.registry.Connections},
+		{"lockstep_relay_requests", "Requests to agents in flight.", "", p.forward.Requests},
+		{"lockstep_relay_unpublished_records", "Audit records that are not published yet.", "", p.audit.Unpublished},
+		{streams, streamsHelp, "to_agent", func() int { opened, _ := p.agentSessions.Streams(); return opened }},
 		{streams, streamsHelp, "to_relay", p.peers.Streams},
-		{streams, streamsHelp, "from_relay", func() int { _, taken := p.ofRelays.Streams(); return taken }},
+		{streams, streamsHelp, "from_relay", func() int { _, accepted := p.relaySessions.Streams(); return accepted }},
 	} {
 		options := prometheus.GaugeOpts{Name: gauge.name, Help: gauge.help}
 		if gauge.direction != "" {
 			options.ConstLabels = prometheus.Labels{"direction": gauge.direction}
 		}
-		if err := p.tel.Metrics.Register(prometheus.NewGaugeFunc(options, func() float64 { return float64(gauge.value()) })); err != nil {
+		value := func() float64 { return float64(gauge.value()) }
+		if err := p.tel.Metrics.Register(prometheus.NewGaugeFunc(options, value)); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return nil
 }
 
-const streamsHelp = "Streams that are open: to agents that this relay holds, to other relays that hold the agent, and from other relays, which then have another one to an agent here. Some are kept for the next request."
+const streamsHelp = "Open streams, also idle ones: to agents of this relay, to other relays, and from other relays. " +
+	"A stream from another relay has a second one, to an agent."
 
-// agents are the directory's, as the intake asks for them.
-type agents struct{ *directory.Directory }
-
-// Agent is what is known of an agent's token.
-func (a agents) Agent(id int64) (intake.Credential, bool) {
-	found, known := a.Directory.Agent(id)
-	return intake.Credential{ProjectID: found.ProjectID, TokenHash: found.TokenHash, Revoked: found.Revoked}, known
+// parts of the service, and their order.
+func (p *process) parts() []service.Part {
+	p.cfg.OnListen = p.onListen(p.cfg.OnListen)
+	connection := p.conn.Part()
+	connection.Name = "nats"
+	users := p.directory.Part()
+	users.StartAfter = []string{"nats"}
+	p.agents.StopBefore = []string{"registry", "events"}
+	p.agents.StartAfter = []string{"directory", "configurations"}
+	p.internal.StopBefore = []string{"registry"}
+	p.external.StopBefore = []string{"registry", "directory", "audit"}
+	return []service.Part{
+		connection, users,
+		{Name: "configurations", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
+			return p.configs.Run(ctx, self.Ready)
+		}},
+		{Name: "registry", StartAfter: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
+			return p.store.Run(ctx, self.Ready)
+		}},
+		{Name: "events", StopBefore: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
+			self.Ready()
+			return p.events.Run(ctx, self.DrainContext())
+		}},
+		{Name: "audit", StopBefore: []string{"nats"}, Run: func(ctx context.Context, self *service.Handle) error {
+			self.Ready()
+			return p.audit.Run(ctx, self.DrainContext())
+		}},
+		service.Func("agent revocation", func(ctx context.Context) error {
+			p.listener.Run(ctx)
+			return nil
+		}),
+		service.Func("caller revocation", func(ctx context.Context) error {
+			p.forward.Run(ctx)
+			return nil
+		}),
+		{Name: "tunnels", StopBefore: []string{"registry", "events"}, Run: p.drainTunnels},
+		{Name: "requests", StopBefore: []string{"registry", "audit"}, Run: p.drainRequests},
+		p.agents, p.internal, p.external,
+	}
 }
 
-// releaser has nothing kept of connections that are no more.
-type releaser struct{ *proxy.Transport }
+// onListen sets the URL of this relay to where it listens, unless one is configured.
+func (p *process) onListen(next func(map[string]string)) func(map[string]string) {
+	return func(addresses map[string]string) {
+		if p.cfg.Internal.URL == "" {
+			url, err := internalURL(addresses["internal"], p.cfg.Internal.TLS.Enabled())
+			if err != nil {
+				p.tel.Logger.Error("other relays cannot reach this one", slog.Any("error", err))
+			}
+			p.store.SetURL(url)
+		}
+		if next != nil {
+			next(addresses)
+		}
+	}
+}
 
-// Connected is nothing to it.
+// drainTunnels waits for the drain. Then it retires this relay from the registry, drains all sessions and waits for
+// their end. It returns after all disconnections are queued, and so before the parts that publish them stop.
+func (p *process) drainTunnels(ctx context.Context, self *service.Handle) error {
+	self.Ready()
+	<-ctx.Done()
+	err := p.store.Retire(self.DrainContext())
+	var draining sync.WaitGroup
+	for _, sessions := range []*tunnel.SessionGroup{&p.agentSessions, &p.relaySessions} {
+		draining.Go(func() { sessions.Drain(self.DrainContext()) })
+	}
+	draining.Wait()
+	p.listener.Drain(self.DrainContext())
+	if err != nil {
+		return fmt.Errorf("retire from the registry: %w", err)
+	}
+	return nil
+}
+
+// drainRequests waits for the drain, and then for the requests in flight. The server does not wait for upgraded ones.
+func (p *process) drainRequests(ctx context.Context, self *service.Handle) error {
+	self.Ready()
+	<-ctx.Done()
+	p.forward.Drain(self.DrainContext())
+	return nil
+}
+
+// agents of the directory, for the agent listener.
+type agents struct{ *directory.Directory }
+
+// Agent returns the credential of an agent.
+func (a agents) Agent(id int64) (agentlistener.Credential, bool) {
+	found, known := a.Directory.Agent(id)
+	credential := agentlistener.Credential{ProjectID: found.ProjectID, TokenHash: found.TokenHash, Revoked: found.Revoked}
+	return credential, known
+}
+
+// releaser closes idle streams of connections that are gone.
+type releaser struct{ *forward.Transport }
+
+// Connected does nothing.
 func (releaser) Connected(registry.Connection) {}
 
-// Disconnected releases what is kept.
+// Disconnected closes idle streams.
 func (r releaser) Disconnected(c registry.Connection, _ time.Time, _ events.DisconnectReason) {
 	r.Release(c.ID)
 }
 
-var errNoAddress = errors.New("internal.url is needed: the address that relays listen on for each other is no address to reach this one at")
+var errNoAddress = errors.New("internal.url is required: the address of the internal listener is not one to reach this relay at")
 
-// internalURL is where other relays reach this one that listens there.
+// internalURL is where other relays reach a relay that listens at address.
 func internalURL(address string, secure bool) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

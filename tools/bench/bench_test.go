@@ -31,7 +31,7 @@ func TestTableOfFigures(t *testing.T) {
 			require.NotEmpty(t, s.unit, s.name)
 			require.NotEmpty(t, s.about, s.name)
 			require.Contains(t, listed.String(), "| "+s.name+" |")
-			_, err := s.meets(1, nil)
+			_, err := s.meets(1, nil, nil)
 			require.NoError(t, err)
 			usesBaseline := strings.HasPrefix(s.aim, "ratio") || strings.HasPrefix(s.aim, "excess") || s.margin > 0
 			require.False(t, usesBaseline && s.baseline == "", "%s needs a baseline", s.name)

@@ -63,10 +63,10 @@ func (s spec) beyond(ratio *float64) string {
 	return ""
 }
 
-// meets reports whether the aim holds, such as "ratio >= 0.5", "value < 25" or "excess <= 10": the
-// excess is value - baseline. It is nil without an aim, and without the value that the aim is
-// about.
-func (s spec) meets(value float64, baseline *float64) (*bool, error) {
+// meets reports whether the aim holds, such as "ratio >= 0.5", "value < 25", "excess <= 10" or
+// "copies >= 0.7": the excess is value - baseline, and a peer's name is value / the peer's value.
+// It is nil without an aim, and without the value that the aim is about.
+func (s spec) meets(value float64, baseline *float64, peers map[string]float64) (*bool, error) {
 	var subject, operator string
 	var bound float64
 	if s.aim == "" {
@@ -75,8 +75,11 @@ func (s spec) meets(value float64, baseline *float64) (*bool, error) {
 	if _, err := fmt.Sscanf(s.aim, "%s %s %g", &subject, &operator, &bound); err != nil {
 		return nil, fmt.Errorf("figures.md: aim of %s: %w", s.name, err)
 	}
+	peer, isPeer := peers[subject]
 	switch {
-	case subject != "value" && baseline == nil:
+	case isPeer:
+		value /= peer
+	case subject == peerName || subject == copiesName || subject != "value" && baseline == nil:
 		return nil, nil //nolint:nilnil // not measured
 	case subject == "ratio":
 		value /= *baseline
@@ -117,7 +120,7 @@ func figuresOf(benchmark string, measured Measured, size Size) (figures []Figure
 			baseline, ratio := rounded(*m.Baseline), rounded(m.Value / *m.Baseline)
 			f.Baseline, f.Ratio = &baseline, &ratio
 		}
-		if f.Met, err = s.meets(f.Value, f.Baseline); err != nil {
+		if f.Met, err = s.meets(f.Value, f.Baseline, m.Peers); err != nil {
 			return nil, nil, err
 		}
 		if len(m.Peers) > 0 {

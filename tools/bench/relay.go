@@ -70,7 +70,10 @@ func measureParts(ctx context.Context, size Size, parts []relayPart) (Measured, 
 
 // carryParts are the figures of what is carried, in plaintext and over TLS.
 func carryParts(hops int) []relayPart {
-	plain, secure := append(namesOf(plainAskings(hops)), "open_ms"), namesOf(secureAskings(hops))
+	plain, secure := append(namesOf(plainAskings()), "open_ms"), namesOf(secureAskings(hops))
+	if hops == 1 {
+		secure = append(secure, kubeFigures()...)
+	}
 	for _, streams := range []int{1, bulkStreams} {
 		secure = append(secure, bulkName(down, streams), bulkName(up, streams))
 	}
@@ -79,7 +82,7 @@ func carryParts(hops int) []relayPart {
 
 func measurePlain(hops int) func(context.Context, Measured, Size) error {
 	return onWays(hops, false, func(ctx context.Context, measured Measured, size Size, ways []way) error {
-		if err := measureHTTP(ctx, measured, size, plainAskings(hops), ways); err != nil {
+		if err := measureHTTP(ctx, measured, size, plainAskings(), ways); err != nil {
 			return err
 		}
 		if !size.wants("open_ms") {
@@ -101,6 +104,11 @@ func measureSecure(hops int) func(context.Context, Measured, Size) error {
 	return onWays(hops, true, func(ctx context.Context, measured Measured, size Size, ways []way) error {
 		if err := measureHTTP(ctx, measured, size, secureAskings(hops), ways); err != nil {
 			return err
+		}
+		if hops == 1 {
+			if err := measureKube(ctx, measured, size, ways); err != nil {
+				return err
+			}
 		}
 		for _, streams := range []int{1, bulkStreams} {
 			for _, down := range []bool{down, up} {

@@ -75,7 +75,7 @@ func (b *relayBed) named(kind string) string {
 // direct is the way without any relay.
 func (b *relayBed) direct() way {
 	if b.tls != nil {
-		return way{name: "the direct connection", http: b.target.addrs[targetHTTPS], stream: b.target.addrs[targetStreamsTLS], tls: b.tls}
+		return way{name: "the direct connection", http: b.target.addrs[targetHTTPS], stream: b.target.addrs[targetStreamsTLS], kube: b.target.addrs[targetKube], caFile: b.CAFile, tls: b.tls}
 	}
 	return way{name: "the direct connection", http: b.target.addrs[targetHTTP], stream: b.target.addrs[targetStream]}
 }
@@ -104,6 +104,11 @@ func (b *relayBed) ways(ctx context.Context, hops int) ([]way, error) {
 		if err := w.reached(ctx); err != nil { // a relay may not know yet what another one has
 			return nil, err
 		}
+		if b.tls != nil && hops == 1 {
+			if err := w.reachedKube(ctx); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return ways, nil
 }
@@ -114,8 +119,8 @@ type relays struct {
 	bed   *relayBed
 	first *child
 	last  *child
-	// header lines of callers.
-	header string
+	// header lines of callers, and their token.
+	header, bearer string
 	// path of where agents connect, and the token that they have.
 	path, token string
 	// start starts one that listens for agents at an address, agent the agent that leads to the target.
@@ -138,7 +143,10 @@ func (b *relayBed) scheme() string {
 // way to the target behind an agent.
 func (r *relays) way(agent int64) way {
 	external := r.first.addrs[relayExternal]
-	return way{name: r.name, http: external, stream: external, path: agentPath(agent), tls: r.bed.tls, header: r.header}
+	return way{
+		name: r.name, http: external, stream: external, path: agentPath(agent), tls: r.bed.tls, header: r.header,
+		kube: external + agentPath(agent) + "/kubernetes", token: r.bearer, caFile: r.bed.CAFile,
+	}
 }
 
 // restart stops the only relay and starts one where it was, and returns when that was started.
@@ -156,7 +164,7 @@ func (r *relays) restart(ctx context.Context) (time.Time, error) {
 
 func (b *relayBed) remotedialer(ctx context.Context, hops int) (*relays, error) {
 	cfg := peerRelay{
-		certified: b.certified, ID: "b", HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream],
+		certified: b.certified, ID: "b", HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream], Kube: b.target.addrs[targetKube],
 	}
 	r := &relays{name: peerName, bed: b}
 	r.start = func(ctx context.Context, address string) (*child, error) {

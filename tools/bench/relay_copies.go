@@ -16,8 +16,8 @@ import (
 type copies struct {
 	certified
 
-	HTTP, Stream string
-	Secure       bool
+	HTTP, Stream, Kube string
+	Secure             bool
 }
 
 func serveCopies(cfg copies, signals <-chan os.Signal, ready func(map[string]string)) error {
@@ -29,9 +29,18 @@ func serveCopies(cfg copies, signals <-chan os.Signal, ready func(map[string]str
 		}
 	}
 	addrs := map[string]string{}
-	failed := make(chan error, 2)
-	for name, to := range map[string]string{targetHTTP: cfg.HTTP, targetStream: cfg.Stream} {
-		l, err := cfg.listen(loopback)
+	failed := make(chan error, 3)
+	for name, to := range map[string]string{targetHTTP: cfg.HTTP, targetStream: cfg.Stream, targetKube: cfg.Kube} {
+		var protocols []string
+		secure := secure
+		if name == targetKube && cfg.CertFile != "" {
+			protocols = httpProtocols
+			var err error
+			if secure, err = cfg.client(); err != nil {
+				return err
+			}
+		}
+		l, err := cfg.listen(loopback, protocols...)
 		if err != nil {
 			return err
 		}
@@ -55,6 +64,16 @@ func copyAll(l net.Listener, to way) error {
 		}
 		go func() {
 			defer from.Close() //nolint:errcheck // it is over
+			to := to
+			if secure, is := from.(*tls.Conn); is && to.tls != nil {
+				if secure.Handshake() != nil { //nolint:noctx // it ends with the connection
+					return
+				}
+				to.tls = to.tls.Clone()
+				if protocol := secure.ConnectionState().NegotiatedProtocol; protocol != "" {
+					to.tls.NextProtos = []string{protocol}
+				}
+			}
 			conn, err := to.ask(context.Background())
 			if err != nil {
 				return
@@ -75,13 +94,13 @@ func copyAll(l net.Listener, to way) error {
 
 // copied is the way through as many that copy as there are relays and agents on ours.
 func (b *relayBed) copied(ctx context.Context, hops int) (way, error) {
-	next := copies{certified: b.certified, HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream]}
+	next := copies{certified: b.certified, HTTP: b.target.addrs[targetHTTP], Stream: b.target.addrs[targetStream], Kube: b.target.addrs[targetKube]}
 	for range hops + 1 {
 		c, err := b.start(ctx, childCopies, next)
 		if err != nil {
 			return way{}, err
 		}
-		next.HTTP, next.Stream, next.Secure = c.addrs[targetHTTP], c.addrs[targetStream], b.tls != nil
+		next.HTTP, next.Stream, next.Kube, next.Secure = c.addrs[targetHTTP], c.addrs[targetStream], c.addrs[targetKube], b.tls != nil
 	}
-	return way{name: copiesName, http: next.HTTP, stream: next.Stream, tls: b.tls}, nil
+	return way{name: copiesName, http: next.HTTP, stream: next.Stream, kube: next.Kube, caFile: b.CAFile, tls: b.tls}, nil
 }

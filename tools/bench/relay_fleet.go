@@ -14,7 +14,7 @@ import (
 
 	"lockstep.internal/services/relay/agent"
 	"lockstep.internal/services/relay/agent/link"
-	"lockstep.internal/services/relay/intake"
+	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
 )
@@ -156,21 +156,21 @@ func (f *fleetOfAgents) disconnect() {
 }
 
 // keeper keeps the connection of an agent as the program does that runs in clusters.
-func (f *fleetOfAgents) keeper(living context.Context, i int, id int64) *link.Keeper {
+func (f *fleetOfAgents) keeper(living context.Context, i int, id int64) *link.Connector {
 	relay := agent.DefaultConfig().Relay
-	return link.NewKeeper(link.Config{
+	return link.NewConnector(link.Config{
 		Relay: f.cfg.URL,
 		Dial: func(ctx context.Context) (link.Connection, error) {
 			header := http.Header{}
 			header.Set("Authorization", "Bearer "+f.cfg.Token)
-			header.Set(intake.HeaderAgent, strconv.FormatInt(id, 10))
+			header.Set(agentlistener.HeaderAgent, strconv.FormatInt(id, 10))
 			c, err := tunnel.Dialer{TLS: f.tls}.Dial(ctx, f.cfg.URL, header)
-			return link.Connection{Conn: c.Conn, Secret: c.Secret}, err
+			return link.Connection{Conn: c.Conn, Encrypted: c.Encrypted}, err
 		},
-		Accept: func(_ *tunnel.Session, st *tunnel.Stream) { f.join(living, st) },
-		Attend: follow,
-		Pauses: link.Pauses{Min: relay.RetryMin, Max: relay.RetryMax}, Age: relay.MaxAge, Linger: relay.Linger, Logger: quiet(),
-		Changed: func(o link.Outcome) {
+		Accept:    func(_ *tunnel.Session, st *tunnel.Stream) { f.join(living, st) },
+		OnSession: follow,
+		Backoff:   link.Backoff{Min: relay.RetryMin, Max: relay.RetryMax}, MaxAge: relay.MaxAge, DrainTimeout: relay.Linger, Logger: quiet(),
+		OnOutcome: func(o link.Outcome) {
 			if o == link.Connected {
 				f.connected(i)
 			}
@@ -180,7 +180,7 @@ func (f *fleetOfAgents) keeper(living context.Context, i int, id int64) *link.Ke
 
 // follow hears the configuration, and does nothing with it.
 func follow(ctx context.Context, s *tunnel.Session) {
-	st, err := s.Open([]byte(intake.ConfigurationHead))
+	st, err := s.Open([]byte(agentlistener.ConfigStreamHead))
 	if err != nil {
 		return // the session has ended
 	}
@@ -203,7 +203,7 @@ func (f *fleetOfAgents) join(ctx context.Context, st *tunnel.Stream) {
 		return
 	}
 	to, halves := conn.(tunnel.Conn)
-	if !halves || st.Take() != nil {
+	if !halves || st.Accept() != nil {
 		_ = conn.Close() // nobody has used it
 		return
 	}

@@ -21,9 +21,8 @@ type load struct {
 
 // Kinds of HTTP figures, with which their names begin.
 const (
-	httpKind   = "http"
-	httpsKind  = "https"
-	clientKind = "client"
+	httpKind  = "http"
+	httpsKind = "https"
 )
 
 // asking is HTTP figures of one kind.
@@ -35,12 +34,8 @@ type asking struct {
 }
 
 // plainAskings are those in plaintext. What depends on the client is measured through one relay only.
-func plainAskings(hops int) []asking {
-	askings := []asking{{kind: httpKind, connect: way.bare, levels: []int{1, 8, 32, 256}}}
-	if hops == 1 {
-		askings = append(askings, asking{kind: clientKind, connect: way.client, levels: []int{1, 32}})
-	}
-	return askings
+func plainAskings() []asking {
+	return []asking{{kind: httpKind, connect: way.bare, levels: []int{1, 8, 32, 256}}}
 }
 
 // secureAskings are those over TLS, which are measured through one relay only.

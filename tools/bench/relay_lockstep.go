@@ -56,7 +56,7 @@ func (b *relayBed) lockstep(ctx context.Context, hops int) (*relays, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign a token: %w", err)
 	}
-	r := &relays{name: "Lockstep", bed: b, path: "/tunnel", header: "Authorization: Bearer " + token + "\r\n", token: l.token, enter: l.enter}
+	r := &relays{name: "Lockstep", bed: b, path: "/tunnel", header: "Authorization: Bearer " + token + "\r\n", bearer: token, token: l.token, enter: l.enter}
 	r.start = func(ctx context.Context, address string) (*child, error) { return l.relay(ctx, address) }
 	r.agent = l.agent
 	if r.last, err = r.start(ctx, loopback); err != nil {
@@ -91,7 +91,7 @@ func (b *relayBed) newLockstepBed(ctx context.Context) (*lockstepBed, error) {
 	if err := l.enter(ctx, bedAgent, 1); err != nil {
 		return nil, err
 	}
-	rules := fmt.Sprintf("callers: [{subject: %s, all_agents: true, targets: [%s, %s]}]\n", callerSubject, httpName, streamName)
+	rules := fmt.Sprintf("callers: [{subject: %s, all_agents: true, targets: [kubernetes, %s, %s]}]\n", callerSubject, httpName, streamName)
 	return l, errors.Join(l.configure(ctx), os.WriteFile(l.secret, []byte(relaySecret), 0o600), os.WriteFile(l.rules, []byte(rules), 0o600))
 }
 
@@ -142,6 +142,11 @@ func (l *lockstepBed) relay(ctx context.Context, address string) (*child, error)
 	return l.parts.start(ctx, l.dir, l.named(childRelay), args...)
 }
 
+const kubeconfigFormat = `{apiVersion: v1, kind: Config, current-context: c,
+contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {token: x}}],
+clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q}}]}
+`
+
 // agent starts the program that runs in clusters.
 func (l *lockstepBed) agent(ctx context.Context, r *relays) error {
 	curve, err := nkeys.CreateCurveKeys()
@@ -157,10 +162,16 @@ func (l *lockstepBed) agent(ctx context.Context, r *relays) error {
 		return fmt.Errorf("write the credentials of the agent: %w", err)
 	}
 	args := []string{
-		"--credentials-file=" + credentials, "--relay-urls=" + r.address(), "--kubernetes-enabled=false", "--targets-allowed-addresses=127.0.0.1:*", "--ops-listen=" + loopback,
+		"--credentials-file=" + credentials, "--relay-urls=" + r.address(), "--targets-allowed-addresses=127.0.0.1:*", "--ops-listen=" + loopback,
 	}
-	if l.tls != nil {
-		args = append(args, "--relay-tls-ca-file="+l.CAFile)
+	if l.tls == nil {
+		args = append(args, "--kubernetes-enabled=false")
+	} else {
+		kubeconfig := filepath.Join(l.dir, "kubeconfig")
+		if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, kubeconfigFormat, l.target.addrs[targetKube], l.CAFile), 0o600); err != nil {
+			return fmt.Errorf("write the kubeconfig of the agent: %w", err)
+		}
+		args = append(args, "--relay-tls-ca-file="+l.CAFile, "--kubernetes-kubeconfig="+kubeconfig)
 	}
 	_, err = l.parts.start(ctx, l.dir, l.named(childAgent), args...)
 	return err

@@ -33,7 +33,7 @@ type peerRelay struct {
 	// PeerURL is where the other one listens for peers.
 	PeerURL string
 	// HTTP and Stream are addresses as the agent sees them.
-	HTTP, Stream string
+	HTTP, Stream, Kube string
 }
 
 const (
@@ -66,7 +66,7 @@ func servePeerRelay(cfg peerRelay, signals <-chan os.Signal, ready func(map[stri
 	if err != nil {
 		return err
 	}
-	external, err := cfg.listen(loopback)
+	external, err := cfg.listen(loopback, httpProtocols...)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,11 @@ func servePeerRelay(cfg peerRelay, signals <-chan os.Signal, ready func(map[stri
 		server.AddPeer(cfg.PeerURL, cfg.PeerID, peerToken)
 	}
 	failed := make(chan error, 2)
-	for l, handler := range map[net.Listener]http.Handler{agents: server, external: peerProxy(cfg, server)} {
+	proxy, err := peerProxy(cfg, server)
+	if err != nil {
+		return err
+	}
+	for l, handler := range map[net.Listener]http.Handler{agents: server, external: proxy} {
 		go func() { failed <- (&http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}).Serve(l) }()
 	}
 	ready(map[string]string{relayAgents: agents.Addr().String(), relayExternal: external.Addr().String()})
@@ -87,7 +91,11 @@ func servePeerRelay(cfg peerRelay, signals <-chan os.Signal, ready func(map[stri
 }
 
 // peerProxy leads callers to agents.
-func peerProxy(cfg peerRelay, server *remotedialer.Server) http.Handler {
+func peerProxy(cfg peerRelay, server *remotedialer.Server) (http.Handler, error) {
+	secure, err := cfg.client()
+	if err != nil {
+		return nil, err
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/agents/{agent}/http/{target}/{path...}", &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -99,6 +107,17 @@ func peerProxy(cfg peerRelay, server *remotedialer.Server) http.Handler {
 			agent, _, _ = strings.Cut(agent, ":")
 			return server.Dialer(agent)(ctx, network, cfg.HTTP)
 		}, MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections},
+	})
+	mux.Handle("/agents/{agent}/kubernetes/{path...}", &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Path = "/" + r.In.PathValue("path")
+			r.SetURL(&url.URL{Scheme: "https", Host: r.In.PathValue("agent")})
+		},
+		BufferPool: &buffers{},
+		Transport: &http.Transport{DialContext: func(ctx context.Context, network, agent string) (net.Conn, error) {
+			agent, _, _ = strings.Cut(agent, ":")
+			return server.Dialer(agent)(ctx, network, cfg.Kube)
+		}, MaxIdleConnsPerHost: keptConnections, MaxIdleConns: keptConnections, TLSClientConfig: secure, DisableCompression: true},
 	})
 	mux.HandleFunc("/agents/{agent}/tcp/{target}", func(w http.ResponseWriter, r *http.Request) {
 		to, err := server.Dialer(r.PathValue("agent"))(r.Context(), "tcp", cfg.Stream)
@@ -124,7 +143,7 @@ func peerProxy(cfg peerRelay, server *remotedialer.Server) http.Handler {
 		}
 		<-ended
 	})
-	return mux
+	return mux, nil
 }
 
 // buffers of a reverse proxy, used again.

@@ -35,6 +35,7 @@ const (
 	targetHTTPS      = "https"
 	targetStream     = "stream"
 	targetStreamsTLS = "stream-tls"
+	targetKube       = "kube" // always over TLS
 )
 
 // certified is what children that speak TLS are started with; empty for plaintext.
@@ -42,8 +43,8 @@ type certified struct {
 	CertFile, KeyFile, CAFile string
 }
 
-// listen listens on an address, with TLS where there is a certificate.
-func (c certified) listen(address string) (net.Listener, error) {
+// listen listens on an address, with TLS where there is a certificate. The protocols are those of ALPN.
+func (c certified) listen(address string, protocols ...string) (net.Listener, error) {
 	var listening net.ListenConfig
 	l, err := listening.Listen(context.Background(), "tcp", address)
 	if err != nil {
@@ -56,8 +57,11 @@ func (c certified) listen(address string) (net.Listener, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the certificate: %w", err), l.Close())
 	}
-	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}), nil
+	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, NextProtos: protocols}), nil
 }
+
+// httpProtocols are those of ALPN for HTTP.
+var httpProtocols = []string{"h2", "http/1.1"}
 
 // loopback is any free port that nobody else reaches.
 const loopback = "127.0.0.1:0"
@@ -65,16 +69,26 @@ const loopback = "127.0.0.1:0"
 // serveTarget is what relays and agents lead to, and what is reached directly: HTTP, and streams that carry bulk.
 func serveTarget(c certified, signals <-chan os.Signal, ready func(map[string]string)) error {
 	addrs := map[string]string{}
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	server := &http.Server{Handler: respond(), ReadHeaderTimeout: time.Minute}
+	api, err := apiServer()
+	if err != nil {
+		return err
+	}
+	kube := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute}
 	for name, serve := range map[string]func(net.Listener) error{
 		targetHTTP: server.Serve, targetHTTPS: server.Serve, targetStream: serveStreams, targetStreamsTLS: serveStreams,
+		targetKube: kube.Serve,
 	} {
 		secured := c
 		if name == targetHTTP || name == targetStream {
 			secured = certified{}
 		}
-		l, err := secured.listen(loopback)
+		var protocols []string
+		if name == targetKube {
+			protocols = httpProtocols
+		}
+		l, err := secured.listen(loopback, protocols...)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,11 +65,9 @@ func TestWhatIsCutOffIsNoFigure(t *testing.T) {
 	}
 }
 
-const ofPrograms = "as of programs"
-
 // clients by who asks.
 func clients() map[string]func(way, context.Context) (asker, error) {
-	return map[string]func(way, context.Context) (asker, error){"bare": way.bare, ofPrograms: way.client}
+	return map[string]func(way, context.Context) (asker, error){"bare": way.bare}
 }
 
 func TestClientsAskAndAreInterrupted(t *testing.T) {
@@ -160,23 +157,6 @@ func TestClientsAskTheSameAndKeepTheirConnections(t *testing.T) {
 	}
 }
 
-func TestConnectionsThatEndAreReplacedByProgramsOnly(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Connection", "close")
-		respond().ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
-	w := way{name: "the test", http: server.Listener.Addr().String()}
-	for name, connect := range clients() {
-		who, err := connect(w, t.Context())
-		require.NoError(t, err)
-		require.NoError(t, who.ask())
-		require.Equal(t, name == ofPrograms, who.ask() == nil, name)
-		require.NoError(t, who.Close())
-	}
-}
-
 func TestUpgradesThatAreRefusedSayWhy(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -212,33 +192,6 @@ func TestResponsesAreOfTheSizeThatIsMeasured(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, c.fault)
-		})
-	}
-}
-
-func TestClientsOfProgramsLookAtAnswers(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		handler http.HandlerFunc
-		fault   string
-	}{
-		"refused": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nobody", http.StatusServiceUnavailable) }, "503 Service Unavailable: nobody"},
-		"of another length": {func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "short")
-		}, "length"},
-		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", strconv.Itoa(responseSize))
-			_, _ = io.WriteString(w, "short")
-		}, "EOF"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := httptest.NewServer(c.handler)
-			t.Cleanup(server.Close)
-			who, err := way{name: "the test", http: server.Listener.Addr().String()}.client(t.Context())
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = who.Close() })
-			require.ErrorContains(t, who.ask(), c.fault)
 		})
 	}
 }

@@ -23,6 +23,8 @@ type way struct {
 	tls *tls.Config
 	// header lines of each request.
 	header string
+	// kube is the host and path of the Kubernetes API, over TLS; token and caFile are for its clients.
+	kube, token, caFile string
 }
 
 const (

@@ -14,7 +14,7 @@ import (
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/services/relay/agent"
-	"lockstep.internal/services/relay/hub"
+	"lockstep.internal/services/relay/connections"
 	"lockstep.internal/services/relay/tunnel"
 )
 
@@ -100,7 +100,7 @@ func TestTargetsAreReachedAsConfiguredAndAllowed(t *testing.T) {
 	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_config_revision 3")
 
 	s := r.stream("echo")
-	require.NoError(t, s.Taken())
+	require.NoError(t, s.WaitAccepted())
 	echoes(t, s)
 	require.NoError(t, s.CloseWrite())
 	rest, err := io.ReadAll(s)
@@ -202,10 +202,10 @@ func TestAnAgentThatIsKilledLeavesNothing(t *testing.T) {
 	r.configure(echo.configuration(1))
 	child := program(t, config(t, token, r))
 	session := r.session(1)
-	var s *hub.Route
+	var s *connections.Stream
 	require.Eventually(t, func() bool {
 		s = r.stream("echo")
-		return s.Taken() == nil
+		return s.WaitAccepted() == nil
 	}, patience, tick)
 	echoes(t, s)
 	require.NoError(t, child.Process.Kill())
@@ -251,7 +251,7 @@ func TestAnAgentThatIsStoppedFinishesWhatIsOpen(t *testing.T) {
 		defer close(stopped)
 		p.stop()
 	}()
-	<-r.session(1).Drained()
+	<-r.session(1).PeerDraining()
 	echoes(t, s)
 	require.NoError(t, s.CloseWrite())
 	_, err := io.ReadAll(s)
@@ -273,10 +273,10 @@ func TestWhatDoesNotFinishIsCut(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Main(ctx, cfg) }()
 	<-listening
-	var s *hub.Route
+	var s *connections.Stream
 	require.Eventually(t, func() bool {
 		s = r.stream("echo")
-		return s.Taken() == nil
+		return s.WaitAccepted() == nil
 	}, patience, tick)
 	cancel()
 	require.ErrorContains(t, <-ended, "not drained within 100ms: relays")
@@ -313,7 +313,7 @@ func TestThereAreOnlySoManyStreams(t *testing.T) {
 	second := r.stream("echo")
 	echoes(t, second)
 	reset := r.refused("echo")
-	require.True(t, reset.Untaken())
+	require.True(t, reset.Retryable())
 	second.Reset(tunnel.Cancelled, "enough")
 	p.says("/metrics", http.StatusOK, "lockstep_relay_agent_streams 1")
 	echoes(t, r.stream("echo"))
@@ -338,6 +338,6 @@ func TestConnectionsAreReplacedWhenTheyAreOld(t *testing.T) {
 	cfg.Relay.MaxAge = 300 * time.Millisecond
 	start(t, cfg)
 	first := r.session(1)
-	<-first.Drained()
+	<-first.PeerDraining()
 	r.session(2)
 }

@@ -1,3 +1,15 @@
+// Package agent is the relay agent. It runs in a cluster behind a firewall, dials relays, and joins the streams that
+// they open with targets in the cluster.
+//
+// It stays reachable through every configured relay: a lost, old or draining connection is replaced, if possible before
+// it ends (package link). Two configurations decide what is reachable: the agent's at the control plane, and its own
+// settings (targets). Requests to the Kubernetes API impersonate the user that the relay names, and nobody else (kube).
+//
+// Streams are independent: a slow one delays no other and costs one window of memory. A stream above max_streams is
+// reset as retryable. When a stream ends, so does the connection to its target.
+//
+// At a stop it accepts no more streams, and waits for open ones up to drain_timeout. It is ready while one relay is
+// connected. The last configuration is kept while no relay is reachable, but not over a restart.
 package agent
 
 import (
@@ -20,51 +32,52 @@ type Config struct {
 	service.Config `yaml:",inline"`
 
 	Telemetry       telemetry.Config `yaml:"telemetry" help:"logs, traces and metrics"`
-	CredentialsFile string           `yaml:"credentials_file" help:"the agent's credentials file, as made when the agent was registered; required. Only id and token are used; it is read again for each connection"`
-	Pod             string           `yaml:"pod" help:"namespace/name of the pod the program runs in, which relays tell people; empty outside of one"`
-	Relay           Relay            `yaml:"relay" help:"relays, and the connections with them"`
+	CredentialsFile string           `yaml:"credentials_file" help:"credentials file from the registration of the agent; required; read again for each connection"`
+	Pod             string           `yaml:"pod" help:"namespace/name of the program's pod, which relays show; empty outside of a pod"`
+	Relay           Relay            `yaml:"relay" help:"relays and connections"`
 	Kubernetes      Kubernetes       `yaml:"kubernetes" help:"the cluster's API server"`
-	Targets         Targets          `yaml:"targets" help:"what else in the cluster can be reached"`
-	MaxStreams      int              `yaml:"max_streams" help:"streams that relays may have open at a time, over all connections together"`
+	Targets         Targets          `yaml:"targets" help:"other targets in the cluster"`
+	MaxStreams      int              `yaml:"max_streams" help:"maximum open streams of all connections"`
 }
 
-// Relay says where relays are, and how connections with them are kept.
+// Relay configures the connections with relays.
 type Relay struct {
-	URLs        []string      `yaml:"urls" help:"addresses of relays for agents, such as wss://relay.example; /tunnel is added. Where one address leads to several relays, see connections"`
-	Connections int           `yaml:"connections" help:"connections to keep with each address"`
-	TLS         TLS           `yaml:"tls" help:"TLS with relays, for addresses that begin with wss or https"`
-	RetryMin    time.Duration `yaml:"retry_min" help:"the longest pause before the first attempt to connect again; it grows by 1.6 with each, and pauses are random shares of it"`
-	RetryMax    time.Duration `yaml:"retry_max" help:"longest pause between attempts to connect"`
-	MaxAge      time.Duration `yaml:"max_age" help:"when a connection is replaced by a new one, give or take a tenth; 0 = never"`
-	Linger      time.Duration `yaml:"linger" help:"how long what is open on a connection may go on after that was replaced"`
+	URLs        []string      `yaml:"urls" help:"addresses of relays for agents, such as wss://relay.example; /tunnel is added. If an address has several relays behind it, increase connections"`
+	Connections int           `yaml:"connections" help:"connections with each address"`
+	TLS         TLS           `yaml:"tls" help:"TLS with relays whose addresses begin with wss or https"`
+	RetryMin    time.Duration `yaml:"retry_min" help:"maximum random delay before the first attempt to reconnect; it grows by 1.6 with each failure"`
+	RetryMax    time.Duration `yaml:"retry_max" help:"upper bound of that maximum"`
+	MaxAge      time.Duration `yaml:"max_age" help:"age at which a connection is replaced, plus or minus a tenth; 0 = never"`
+	Linger      time.Duration `yaml:"linger" help:"how long open streams of a replaced connection may continue"`
 }
 
-// TLS says whom to trust and with what certificate to appear. The files are read for each connection.
+// TLS with relays. The files are read again for each connection.
 type TLS struct {
-	CAFile   string `yaml:"ca_file" help:"PEM file with the authorities to trust; empty = those of the system"`
-	CertFile string `yaml:"cert_file" help:"PEM file with our certificate, for relays that ask for one"`
-	KeyFile  string `yaml:"key_file" help:"PEM file with the private key of our certificate"`
+	CAFile   string `yaml:"ca_file" help:"PEM file with trusted CAs; empty = the system's"`
+	CertFile string `yaml:"cert_file" help:"PEM file with the agent's certificate, for relays that require one"`
+	KeyFile  string `yaml:"key_file" help:"PEM file with the private key of the certificate"`
 }
 
-// Kubernetes says how to reach the API server.
+// Kubernetes configures the API server.
 type Kubernetes struct {
-	Enabled    bool   `yaml:"enabled" help:"whether the Kubernetes API can be reached through relays"`
-	Kubeconfig string `yaml:"kubeconfig" help:"kubeconfig of the cluster; empty = the cluster that the program runs in"`
+	Enabled    bool   `yaml:"enabled" help:"forward requests to the Kubernetes API"`
+	Kubeconfig string `yaml:"kubeconfig" help:"kubeconfig of the cluster; empty = in-cluster configuration"`
 }
 
-// Targets says what relays may be joined with, beside the Kubernetes API.
+// Targets bounds the targets beside the Kubernetes API.
 type Targets struct {
-	AllowedAddresses []string      `yaml:"allowed_addresses" help:"addresses host:port that targets may have, * in the host for any characters and for any port; what the agent's configuration names beyond them is refused"`
-	DialTimeout      time.Duration `yaml:"dial_timeout" help:"how long connecting to a target may take"`
+	AllowedAddresses []string      `yaml:"allowed_addresses" help:"allowed addresses host:port of targets; * matches any characters of the host, or any port"`
+	DialTimeout      time.Duration `yaml:"dial_timeout" help:"time-out to connect to a target"`
 }
 
-// DefaultConfig listens for operators on 127.0.0.1:8089, connects with a relay on this machine, and lets Services of the cluster be targets.
+// DefaultConfig serves operators on 127.0.0.1:8089, dials a relay on this machine, and allows Services as targets.
 func DefaultConfig() Config {
 	return Config{
 		Config:    service.DefaultConfig("127.0.0.1:8089"),
 		Telemetry: telemetry.DefaultConfig(),
 		Relay: Relay{
-			URLs: []string{"ws://127.0.0.1:8090"}, Connections: 1, RetryMin: time.Second, RetryMax: 20 * time.Second, MaxAge: 2 * time.Hour, Linger: 12 * time.Hour,
+			URLs: []string{"ws://127.0.0.1:8090"}, Connections: 1, RetryMin: time.Second, RetryMax: 20 * time.Second,
+			MaxAge: 2 * time.Hour, Linger: 12 * time.Hour,
 		},
 		Kubernetes: Kubernetes{Enabled: true},
 		Targets:    Targets{AllowedAddresses: []string{"*.svc:*", "*.svc.cluster.local:*"}, DialTimeout: 10 * time.Second},
@@ -74,11 +87,11 @@ func DefaultConfig() Config {
 
 var podName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-// Validate returns everything that is wrong.
+// Validate returns all faults.
 func (c Config) Validate() []error {
 	var faults []error
 	if c.CredentialsFile == "" {
-		faults = append(faults, config.Invalid("credentials_file", "is required: the file that was made when the agent was registered"))
+		faults = append(faults, config.Invalid("credentials_file", "is required: the file from the registration of the agent"))
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		faults = append(faults, config.Invalid("credentials_file", "%v", err))
 	}
@@ -98,7 +111,7 @@ func (c Config) Validate() []error {
 func (r Relay) Validate() []error {
 	var faults []error
 	if len(r.URLs) == 0 {
-		faults = append(faults, config.Invalid("urls", "is empty: write where a relay is, such as wss://relay.example"))
+		faults = append(faults, config.Invalid("urls", "is empty: set the address of a relay, such as wss://relay.example"))
 	}
 	encrypted := false
 	for _, text := range r.URLs {
@@ -129,13 +142,13 @@ func (r Relay) Validate() []error {
 	return faults
 }
 
-func (r Relay) pauses() link.Pauses { return link.Pauses{Min: r.RetryMin, Max: r.RetryMax} }
+func (r Relay) backoff() link.Backoff { return link.Backoff{Min: r.RetryMin, Max: r.RetryMax} }
 
-// tunnelURL is where an address of relays has its tunnels.
+// tunnelURL is the URL of tunnels at a relay's address.
 func tunnelURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return "", fmt.Errorf("%q is no URL", text)
+		return "", fmt.Errorf("%q is not a URL", text)
 	}
 	switch u.Scheme {
 	case "http":
@@ -147,15 +160,15 @@ func tunnelURL(text string) (string, error) {
 		u.Host = ""
 	}
 	if u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q is not an address of relays, such as wss://relay.example:8090", u.Redacted())
+		return "", fmt.Errorf("%q is not the address of a relay, such as wss://relay.example:8090", u.Redacted())
 	}
 	return u.JoinPath("tunnel").String(), nil
 }
 
-// Validate checks that the files are there.
+// Validate reads the files.
 func (t TLS) Validate() []error {
 	if (t.CertFile == "") != (t.KeyFile == "") {
-		return []error{config.Invalid("", "cert_file and key_file come together")}
+		return []error{config.Invalid("", "cert_file and key_file must be set together")}
 	}
 	if _, err := t.load(); err != nil {
 		return []error{config.Invalid("", "%v", err)}
@@ -175,11 +188,11 @@ func (t Targets) Validate() []error {
 	return faults
 }
 
-// Program names the binary.
+// Program describes the binary.
 func Program() config.Program {
 	return config.Program{
 		Name: "lockstep-relay-agent",
-		About: "The relay agent runs in a cluster that cannot be connected to. It dials relays and lets them reach the cluster's Kubernetes API, in the name of their callers, and the targets that " +
-			"the agent's configuration names. It needs the agent's credentials file.",
+		About: "The relay agent runs in a cluster behind a firewall. It dials relays, and forwards their callers' requests to the " +
+			"cluster's Kubernetes API and to configured targets. It needs the agent's credentials file.",
 	}
 }

@@ -36,12 +36,12 @@ func TestMistakesInTheConfigurationAreSaid(t *testing.T) {
 		"TLS":              {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS = []string{"wss://b"}, pair.files }, nil},
 		"no credentials":   {func(c *agent.Config) { c.CredentialsFile = "" }, []string{"LOCKSTEP_CREDENTIALS_FILE, --credentials-file): is required"}},
 		"bad credentials":  {func(c *agent.Config) { c.CredentialsFile = pair.files.CAFile }, []string{"invalid agent credentials"}},
-		"no relay":         {func(c *agent.Config) { c.Relay.URLs = nil }, []string{"is empty: write where a relay is"}},
+		"no relay":         {func(c *agent.Config) { c.Relay.URLs = nil }, []string{"is empty: set the address of a relay"}},
 		"no address": {func(c *agent.Config) {
 			c.Relay.URLs = []string{"relay:8090", "nats://x", "ws://", "ws://u:p@x", "ws://x?a=b"}
-		}, []string{`"relay:8090" is not an address`, `"ws://u:xxxxx@x"`}},
+		}, []string{`"relay:8090" is not the address`, `"ws://u:xxxxx@x"`}},
 		"TLS without use": {func(c *agent.Config) { c.Relay.TLS = pair.files }, []string{"none of relay.urls begins with wss"}},
-		"half of a pair":  {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CertFile = []string{"wss://b"}, pair.files.CertFile }, []string{"cert_file and key_file come together"}},
+		"half of a pair":  {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CertFile = []string{"wss://b"}, pair.files.CertFile }, []string{"cert_file and key_file must be set together"}},
 		"no authority":    {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, pair.files.KeyFile }, []string{"contains no certificate"}},
 		"no file":         {func(c *agent.Config) { c.Relay.URLs, c.Relay.TLS.CAFile = []string{"wss://b"}, "/nowhere" }, []string{"read CA certificates"}},
 		"numbers":         {func(c *agent.Config) { c.Relay.Connections, c.MaxStreams = 0, 0 }, []string{"relay.connections", "max_streams"}},

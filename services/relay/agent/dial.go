@@ -12,11 +12,11 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/relay/agent/link"
-	"lockstep.internal/services/relay/intake"
+	"lockstep.internal/services/relay/agentlistener"
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// load reads the files.
+// load reads the certificates.
 func (t TLS) load() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
@@ -36,7 +36,7 @@ func (t TLS) load() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// dialer connects to relays as an agent.
+// dialer dials relays with the agent's credentials.
 type dialer struct {
 	agent       int64
 	credentials string // file
@@ -44,14 +44,15 @@ type dialer struct {
 	tls         TLS
 }
 
-// dial reads credentials and certificates anew, so that those that were replaced need no restart.
+// dial reads credentials and certificates again, so that replacing them needs no restart.
 func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 	credentials, err := natsauth.ReadAgentCredentials(d.credentials)
 	if err != nil {
 		return link.Connection{}, err
 	}
 	if credentials.AgentID != d.agent {
-		return link.Connection{}, fmt.Errorf("%s holds credentials of agent %d now: restart to be that one instead of agent %d", d.credentials, credentials.AgentID, d.agent)
+		return link.Connection{}, fmt.Errorf("%s: has credentials of agent %d instead of %d: restart the agent to use them",
+			d.credentials, credentials.AgentID, d.agent)
 	}
 	secure, err := d.tls.load()
 	if err != nil {
@@ -59,20 +60,23 @@ func (d dialer) dial(ctx context.Context, url string) (link.Connection, error) {
 	}
 	header := http.Header{}
 	header.Set("Authorization", "Bearer "+credentials.Token)
-	header.Set(intake.HeaderAgent, strconv.FormatInt(d.agent, 10))
-	header.Set(intake.HeaderVersion, service.Version())
-	header.Set(intake.HeaderCommit, commit())
+	header.Set(agentlistener.HeaderAgent, strconv.FormatInt(d.agent, 10))
+	header.Set(agentlistener.HeaderVersion, service.Version())
+	header.Set(agentlistener.HeaderCommit, commit())
 	if d.pod != "" {
-		header.Set(intake.HeaderPod, d.pod)
+		header.Set(agentlistener.HeaderPod, d.pod)
 	}
 	c, err := tunnel.Dialer{TLS: secure}.Dial(ctx, url, header)
 	if err != nil {
 		return link.Connection{}, err
 	}
-	return link.Connection{Conn: c.Conn, Secret: c.Secret, RelayID: c.Header.Get(intake.HeaderRelay), ID: c.Header.Get(intake.HeaderConnection)}, nil
+	return link.Connection{
+		Conn: c.Conn, Encrypted: c.Encrypted, RelayID: c.Header.Get(agentlistener.HeaderRelay),
+		ID: c.Header.Get(agentlistener.HeaderConnection),
+	}, nil
 }
 
-// commit that the program was built from, as the Go tool recorded it.
+// commit that the program was built from.
 func commit() string {
 	info, known := debug.ReadBuildInfo()
 	if !known {

@@ -22,10 +22,10 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// flushTimeout is how long the last spans may take to be sent.
+// flushTimeout of the last spans.
 const flushTimeout = 5 * time.Second
 
-// gcPercent lets the heap grow to five times what is in use before it is swept, unless GOGC says something else: little is in use, and much is thrown away.
+// gcPercent applies unless GOGC is set. Little memory is in use and much is garbage, so collect less often.
 const gcPercent = 400
 
 // Names of the parts.
@@ -40,14 +40,15 @@ type agent struct {
 	id      int64
 	logger  *slog.Logger
 	metrics *metrics
-	book    *targets.Book
-	kube    *kube.Proxy // nil where it is not enabled
-	streams gate
-	keepers []*link.Keeper
-	changed chan struct{}
+	targets *targets.Table
+	kube    *kube.Proxy // nil unless enabled
+	streams streamLimit
+	// connectors, one for each connection with a relay.
+	connectors []*link.Connector
+	changed    chan struct{}
 }
 
-// Main runs the relay agent until ctx is done, and drains. An error before that is one of the configuration.
+// Main runs the relay agent until ctx is done, and drains. It returns errors of the configuration.
 func Main(ctx context.Context, cfg Config) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -85,7 +86,7 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 	if err != nil {
 		return nil, err
 	}
-	if err := binding.Validate(); err != nil { // for programs that fill the configuration themselves
+	if err := binding.Validate(); err != nil { // some programs do not load the configuration with libs/config
 		return nil, err
 	}
 	credentials, err := natsauth.ReadAgentCredentials(cfg.CredentialsFile)
@@ -97,8 +98,8 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 		return nil, err
 	}
 	a := &agent{
-		cfg: cfg, id: credentials.AgentID, logger: tel.Logger.With(slog.Int64("agent_id", credentials.AgentID)), book: targets.NewBook(allowed),
-		streams: gate{most: cfg.MaxStreams}, changed: make(chan struct{}, 1),
+		cfg: cfg, id: credentials.AgentID, logger: tel.Logger.With(slog.Int64("agent_id", credentials.AgentID)),
+		targets: targets.NewTable(allowed), streams: streamLimit{max: cfg.MaxStreams}, changed: make(chan struct{}, 1),
 	}
 	if a.metrics, err = newMetrics(a, tel.Metrics); err != nil {
 		return nil, err
@@ -112,11 +113,11 @@ func newAgent(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*agent
 			return nil, err
 		}
 	}
-	return a, a.keep(ctx)
+	return a, a.addConnectors(ctx)
 }
 
-// keep makes who keeps the connections.
-func (a *agent) keep(ctx context.Context) error {
+// addConnectors makes a connector for each connection with a relay.
+func (a *agent) addConnectors(ctx context.Context) error {
 	d := dialer{agent: a.id, credentials: a.cfg.CredentialsFile, pod: a.cfg.Pod, tls: a.cfg.Relay.TLS}
 	for _, text := range a.cfg.Relay.URLs {
 		url, err := tunnelURL(text)
@@ -124,36 +125,37 @@ func (a *agent) keep(ctx context.Context) error {
 			return err
 		}
 		if strings.HasPrefix(url, "ws:") {
-			a.logger.WarnContext(ctx, "the connection with this relay is not encrypted: whoever is between reads the agent's token", slog.String("relay_url", url))
+			a.logger.WarnContext(ctx, "the connection with the relay is not encrypted and exposes the agent's token",
+				slog.String("relay_url", url))
 		}
 		for range a.cfg.Relay.Connections {
-			a.keepers = append(a.keepers, link.NewKeeper(link.Config{
+			a.connectors = append(a.connectors, link.NewConnector(link.Config{
 				Relay:  url,
 				Dial:   func(ctx context.Context) (link.Connection, error) { return d.dial(ctx, url) },
-				Accept: a.take, Attend: a.follow,
-				Tunnel: tunnel.Config{MaxStreams: a.cfg.MaxStreams},
-				Pauses: a.cfg.Relay.pauses(), Age: a.cfg.Relay.MaxAge, Linger: a.cfg.Relay.Linger,
-				Logger: a.logger, Changed: a.note,
+				Accept: a.acceptStream, OnSession: a.followConfig,
+				Tunnel:  tunnel.Config{MaxStreams: a.cfg.MaxStreams},
+				Backoff: a.cfg.Relay.backoff(), MaxAge: a.cfg.Relay.MaxAge, DrainTimeout: a.cfg.Relay.Linger,
+				Logger: a.logger, OnOutcome: a.onOutcome,
 			}))
 		}
 	}
 	return nil
 }
 
-// note has readiness looked at.
-func (a *agent) note(outcome link.Outcome) {
+// onOutcome counts an outcome, and updates readiness.
+func (a *agent) onOutcome(outcome link.Outcome) {
 	a.metrics.connects.WithLabelValues(string(outcome)).Inc()
 	select {
 	case a.changed <- struct{}{}:
-	default: // it will be
+	default: // an update is due already
 	}
 }
 
 // run keeps connections until ctx is done, and drains them.
 func (a *agent) run(ctx context.Context, self *service.Handle) error {
-	var keeping sync.WaitGroup
-	for _, k := range a.keepers {
-		keeping.Go(func() { k.Run(ctx, self.DrainContext()) })
+	var running sync.WaitGroup
+	for _, c := range a.connectors {
+		running.Go(func() { c.Run(ctx, self.DrainContext()) })
 	}
 	for ctx.Err() == nil {
 		if err := a.check(); err != nil {
@@ -166,36 +168,36 @@ func (a *agent) run(ctx context.Context, self *service.Handle) error {
 		case <-ctx.Done():
 		}
 	}
-	keeping.Wait()
-	a.streams.close()
+	running.Wait()
+	a.streams.closeAndWait()
 	return nil
 }
 
-// connected is with how many relays there are connections.
+// connected counts open connections.
 func (a *agent) connected() int {
 	open := 0
-	for _, k := range a.keepers {
-		open += k.Status().Open
+	for _, c := range a.connectors {
+		open += c.Status().Open
 	}
 	return open
 }
 
-var errNotYet = errors.New("no connection with a relay yet")
+var errNotConnected = errors.New("no connection with a relay yet")
 
-// check says why no relay reaches the agent.
+// check returns why no relay reaches the agent; nil if one does.
 func (a *agent) check() error {
-	var why error
-	for _, k := range a.keepers {
-		s := k.Status()
+	var failure error
+	for _, c := range a.connectors {
+		s := c.Status()
 		if s.Open > 0 {
 			return nil
 		}
-		if why == nil && s.Err != nil {
-			why = fmt.Errorf("no connection with a relay: %w", s.Err)
+		if failure == nil && s.Err != nil {
+			failure = fmt.Errorf("no connection with a relay: %w", s.Err)
 		}
 	}
-	if why == nil {
-		return errNotYet
+	if failure == nil {
+		return errNotConnected
 	}
-	return why
+	return failure
 }

@@ -24,16 +24,20 @@ func newMetrics(a *agent, registerer prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(options(name, help)), value)
 	}
 	m := &metrics{
-		connects: counters("connections_total", "Connections with relays that were made, refused, failed or have ended.", "outcome"),
-		streams:  counters("streams_total", "Streams that relays opened, by what became of them.", "outcome"),
-		bytes:    counters("target_bytes_total", "Bytes of streams to targets other than the Kubernetes API that have ended.", "direction"),
+		connects: counters("connections_total", "Connections with relays, and attempts to connect, by outcome.", "outcome"),
+		streams:  counters("streams_total", "Streams that relays opened, by outcome.", "outcome"),
+		bytes:    counters("target_bytes_total", "Bytes of ended streams to targets other than the Kubernetes API.", "direction"),
 	}
 	for _, collector := range []prometheus.Collector{
 		m.connects, m.streams, m.bytes,
-		gauge("connections", "Connections with relays that are open.", func() float64 { return float64(a.connected()) }),
-		gauge("streams", "Streams that are open.", func() float64 { return float64(a.streams.count()) }),
-		gauge("config_revision", "Revision of the agent's configuration that counts; 0 before there is one.", func() float64 { return float64(a.book.Summary().Revision) }),
-		gauge("targets", "Targets of the agent's configuration, beside the Kubernetes API.", func() float64 { return float64(a.book.Summary().Targets) }),
+		gauge("connections", "Open connections with relays.", func() float64 { return float64(a.connected()) }),
+		gauge("streams", "Open streams.", func() float64 { return float64(a.streams.count()) }),
+		gauge("config_revision", "Revision of the agent's configuration; 0 before there is one.", func() float64 {
+			return float64(a.targets.Summary().Revision)
+		}),
+		gauge("targets", "Targets of the agent's configuration, beside the Kubernetes API.", func() float64 {
+			return float64(a.targets.Summary().Targets)
+		}),
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

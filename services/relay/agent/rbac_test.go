@@ -25,7 +25,7 @@ import (
 
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/services/relay/agent"
-	"lockstep.internal/services/relay/proxy"
+	"lockstep.internal/services/relay/forward"
 	"lockstep.internal/services/relay/route"
 )
 
@@ -36,7 +36,7 @@ type cluster struct {
 	admin     *kubernetes.Clientset
 	namespace string
 	account   string
-	transport *proxy.Transport
+	transport *forward.Transport
 	agent     *process
 }
 
@@ -64,7 +64,7 @@ func newCluster(t *testing.T, asAccount bool) *cluster {
 	}
 	c.agent = start(t, cfg)
 	c.relay.session(1)
-	c.transport = proxy.NewTransport(c.relay.hub)
+	c.transport = forward.NewTransport(c.relay.hub)
 	t.Cleanup(c.transport.Close)
 	return c
 }
@@ -119,7 +119,7 @@ type caller struct {
 }
 
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(proxy.With(r.Context(), &proxy.Way{To: route.Instruction{AgentID: agentID, Target: route.KubernetesAPI}}))
+	r = r.Clone(forward.WithRoute(r.Context(), &forward.RequestRoute{To: route.Destination{AgentID: agentID, Target: route.KubernetesAPI}}))
 	maps.Copy(r.Header, c.header)
 	return c.cluster.transport.RoundTrip(r)
 }

@@ -23,8 +23,8 @@ import (
 	"lockstep.internal/libs/natsauth"
 	"lockstep.internal/libs/seal"
 	"lockstep.internal/schemas/gen/events"
-	"lockstep.internal/services/relay/hub"
-	"lockstep.internal/services/relay/intake"
+	"lockstep.internal/services/relay/agentlistener"
+	"lockstep.internal/services/relay/connections"
 	"lockstep.internal/services/relay/registry"
 	"lockstep.internal/services/relay/route"
 	"lockstep.internal/services/relay/tunnel"
@@ -41,8 +41,8 @@ const (
 type relay struct {
 	t        *testing.T
 	registry *registry.Registry
-	hub      *hub.Hub
-	sessions *tunnel.Sessions
+	hub      *connections.Pool
+	sessions *tunnel.SessionGroup
 	server   *httptest.Server
 	addr     string
 
@@ -70,12 +70,12 @@ func newRelay(t *testing.T, token string) *relay {
 // open begins to listen, where it listened before. It is another relay then.
 func (r *relay) open(secure *tls.Config) {
 	r.t.Helper()
-	r.registry, r.sessions = registry.New(), &tunnel.Sessions{}
-	r.hub = hub.New(hub.Config{Self: "a", Registry: r.registry, Patience: patience, Peer: func(context.Context, registry.Relay) (*tunnel.Session, error) {
+	r.registry, r.sessions = registry.New(), &tunnel.SessionGroup{}
+	r.hub = connections.NewPool(connections.Config{Self: "a", Registry: r.registry, AgentTimeout: patience, Peer: func(context.Context, registry.Relay) (*tunnel.Session, error) {
 		return nil, fmt.Errorf("there is no other relay")
 	}})
-	handler := intake.New(intake.Config{
-		RelayID: "a", Agents: r, Holder: r, Tellers: []intake.Teller{r}, Configurations: r, Sessions: r.sessions, MaxConnections: 100, MaxConnectionsPerAgent: 100,
+	handler := agentlistener.NewHandler(agentlistener.Config{
+		RelayID: "a", Agents: r, Pool: r, Observers: []agentlistener.Observer{r}, AgentConfigs: r, Sessions: r.sessions, MaxConnections: 100, MaxConnectionsPerAgent: 100,
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
 	mux := http.NewServeMux()
@@ -137,7 +137,7 @@ func (r *relay) configure(line string) {
 	r.told = make(chan struct{})
 }
 
-func (r *relay) Configuration(int64) ([]byte, <-chan struct{}) {
+func (r *relay) AgentConfig(int64) ([]byte, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return []byte(r.line), r.told
@@ -147,10 +147,10 @@ func (r *relay) Ready() bool { return true }
 
 func (r *relay) Changed() <-chan struct{} { return nil }
 
-func (r *relay) Agent(id int64) (intake.Credential, bool) {
+func (r *relay) Agent(id int64) (agentlistener.Credential, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return intake.Credential{ProjectID: 1, TokenHash: r.hash}, id == agentID
+	return agentlistener.Credential{ProjectID: 1, TokenHash: r.hash}, id == agentID
 }
 
 func (r *relay) Connected(c registry.Connection) {
@@ -162,8 +162,8 @@ func (r *relay) Connected(c registry.Connection) {
 func (r *relay) Disconnected(registry.Connection, time.Time, events.DisconnectReason) {}
 
 // Hold notes the session, too.
-func (r *relay) Hold(c registry.Connection, s *tunnel.Session) func() {
-	leave := r.hub.Hold(c, s)
+func (r *relay) Add(c registry.Connection, s *tunnel.Session) func() {
+	leave := r.hub.Add(c, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held = append(r.held, s)
@@ -194,9 +194,9 @@ func (r *relay) connections() []registry.Connection {
 }
 
 // stream opens one to a target, wherever the agent is.
-func (r *relay) stream(target string) *hub.Route {
+func (r *relay) stream(target string) *connections.Stream {
 	r.t.Helper()
-	s, err := r.hub.Open(r.t.Context(), &hub.Attempt{}, route.Instruction{AgentID: agentID, Target: target})
+	s, err := r.hub.Open(r.t.Context(), &connections.Attempt{}, route.Destination{AgentID: agentID, Target: target})
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { s.Reset(tunnel.Cancelled, "the test is over") })
 	return s
@@ -206,12 +206,12 @@ func (r *relay) stream(target string) *hub.Route {
 func (r *relay) refused(target string) *tunnel.ResetError {
 	r.t.Helper()
 	var reset *tunnel.ResetError
-	require.ErrorAs(r.t, r.stream(target).Taken(), &reset)
+	require.ErrorAs(r.t, r.stream(target).WaitAccepted(), &reset)
 	return reset
 }
 
 // echoes says whether a stream comes back from a target.
-func echoes(t *testing.T, s *hub.Route) {
+func echoes(t *testing.T, s *connections.Stream) {
 	t.Helper()
 	sent := []byte(strings.Repeat("there and back, ", 10_000))
 	go func() { _, _ = s.Write(sent) }()

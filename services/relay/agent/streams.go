@@ -11,7 +11,7 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// What became of streams, as metrics say it.
+// Outcomes of streams in metrics.
 const (
 	streamTaken       = "taken"
 	streamRefused     = "refused"
@@ -19,30 +19,30 @@ const (
 	streamOverloaded  = "overloaded"
 )
 
-// take joins a stream that a relay has opened with what it was opened for.
-func (a *agent) take(session *tunnel.Session, s *tunnel.Stream) {
-	if !a.streams.enter() {
+// acceptStream joins a stream that a relay has opened with its target.
+func (a *agent) acceptStream(session *tunnel.Session, s *tunnel.Stream) {
+	if !a.streams.acquire() {
 		a.metrics.streams.WithLabelValues(streamOverloaded).Inc()
-		s.Reset(tunnel.Overloaded, "the agent has as many streams as it may, or is being stopped")
+		s.Reset(tunnel.Overloaded, "the agent has its maximum of streams, or stops")
 		return
 	}
-	i, err := route.Decode(s.Head())
+	to, err := route.Decode(s.Head())
 	switch {
 	case err != nil:
-	case i.AgentID != a.id:
-		err = fmt.Errorf("this is agent %d, not %d", a.id, i.AgentID)
-	case i.Target == route.KubernetesAPI && a.kube == nil:
+	case to.AgentID != a.id:
+		err = fmt.Errorf("this is agent %d, not %d", a.id, to.AgentID)
+	case to.Target == route.KubernetesAPI && a.kube == nil:
 		err = errNoKubernetes
-	case i.Target == route.KubernetesAPI:
+	case to.Target == route.KubernetesAPI:
 		a.metrics.streams.WithLabelValues(streamTaken).Inc()
-		_ = s.Take()                                       // who serves it learns what is wrong with it
-		a.kube.Take(s, session.Leaving(), a.streams.leave) // which is when it ends
+		_ = s.Accept() // the next use of the stream returns the error
+		a.kube.ServeStream(s, session.LocalDraining(), a.streams.release)
 		return
 	default:
-		err = a.join(s, i.Target)
+		err = a.join(s, to.Target)
 	}
-	a.streams.leave()
-	if err == nil || s.Err() != nil { // nobody waits for it any more
+	a.streams.release()
+	if err == nil || s.Err() != nil { // the relay has reset the stream
 		return
 	}
 	outcome, reason := streamRefused, tunnel.Refused
@@ -50,13 +50,14 @@ func (a *agent) take(session *tunnel.Session, s *tunnel.Stream) {
 		outcome, reason = streamUnreachable, tunnel.Unreachable
 	}
 	a.metrics.streams.WithLabelValues(outcome).Inc()
-	a.logger.Warn("a stream is not joined with what it was opened for", slog.String("target", i.Target), slog.String("error", err.Error()))
+	a.logger.Warn("joining a stream with its target failed", slog.String("target", to.Target),
+		slog.String("error", err.Error()))
 	s.Reset(reason, err.Error())
 }
 
-var errNoKubernetes = errors.New("the Kubernetes API cannot be reached through this agent: kubernetes.enabled is false there")
+var errNoKubernetes = errors.New("the agent does not forward to the Kubernetes API: its kubernetes.enabled is false")
 
-// unreachableError is that a target is one, and does not answer.
+// unreachableError is that a configured target does not answer.
 type unreachableError struct {
 	target string
 	err    error
@@ -68,32 +69,33 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// join carries a stream's bytes to a target and back until both directions have ended. An error is that there is nothing to be joined with.
+// join copies between a stream and a target until both directions have ended. It returns an error if it cannot connect.
 func (a *agent) join(s *tunnel.Stream, target string) error {
-	conn, release, err := a.reach(s, target)
+	conn, release, err := a.dialTarget(s, target)
 	if err != nil {
 		return err
 	}
 	defer release()
 	a.metrics.streams.WithLabelValues(streamTaken).Inc()
-	_ = s.Take()                              // joining shows what is wrong with it
-	sent, received, _ := tunnel.Join(s, conn) // both ends know why it ended
+	_ = s.Accept()                            // Join returns the error
+	sent, received, _ := tunnel.Join(s, conn) // both ends know the error
 	a.metrics.bytes.WithLabelValues("to_target").Add(float64(sent))
 	a.metrics.bytes.WithLabelValues("from_target").Add(float64(received))
 	return nil
 }
 
-// reach connects to a target, unless the stream is given up meanwhile: by who opened it, or, until release is called, because the target is another one now.
-func (a *agent) reach(s *tunnel.Stream, target string) (joined tunnel.Conn, release func(), err error) {
+// dialTarget connects to a target, unless the relay resets the stream meanwhile. Until release is called, a change of
+// the target's address resets the stream.
+func (a *agent) dialTarget(s *tunnel.Stream, target string) (joined tunnel.Conn, release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.Targets.DialTimeout)
 	defer cancel()
 	s.OnFailure(cancel)
 	defer s.OnFailure(nil)
 	select {
-	case <-a.book.Known(): // the first streams may come before the agent has read its configuration
+	case <-a.targets.Known(): // the first streams may arrive before the configuration
 	case <-ctx.Done():
 	}
-	address, release, err := a.book.Use(target, func(why error) { a.end(s, target, why) })
+	address, release, err := a.targets.Use(target, func(why error) { a.resetStream(s, target, why) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -105,14 +107,15 @@ func (a *agent) reach(s *tunnel.Stream, target string) (joined tunnel.Conn, rele
 	joined, is := conn.(tunnel.Conn)
 	if !is {
 		release()
-		_ = conn.Close() // nobody has used it
-		return nil, nil, &unreachableError{target, fmt.Errorf("a %T has no directions that end separately", conn)}
+		_ = conn.Close() // it was not used
+		return nil, nil, &unreachableError{target, fmt.Errorf("a %T cannot end one direction", conn)}
 	}
 	return joined, release, nil
 }
 
-// end a stream whose target is another one now. Its connection to the old one ends with it.
-func (a *agent) end(s *tunnel.Stream, target string, why error) {
-	a.logger.Warn("a stream is ended, since its target has changed", slog.String("target", target), slog.String("error", why.Error()))
+// resetStream resets a stream after its target has changed.
+func (a *agent) resetStream(s *tunnel.Stream, target string, why error) {
+	a.logger.Warn("reset a stream: its target has changed", slog.String("target", target),
+		slog.String("error", why.Error()))
 	s.Reset(tunnel.Refused, why.Error())
 }

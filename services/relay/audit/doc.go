@@ -1,6 +1,7 @@
-// Package audit keeps the trail of what passes through a relay: who did what at which agent, and what came of it; never what was sent.
+// Package audit records who did what at which agent, and the result; never what was sent.
 //
-// Each request is one record when it has ended, and two if it lasts: one when it has begun, too. Records are published in batches, at least once and with the same id each time. A request is
-// let in only when there is room for its records, so that none is lost while NATS is away: when the room is used up, requests wait. A relay that is killed loses what it has not
-// published, at most a second's records.
+// A request has one record when it ends. A long-running one has another record when it begins. Records are published
+// in batches, at least once, each with a stable id. A request is admitted only if there is room for its records, so
+// none is lost while NATS is away; without room, requests wait. A relay that is killed loses at most the last
+// second's records.
 package audit

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// DefaultRoom is how many records may wait to be published.
-	DefaultRoom = 50_000
+	// DefaultCapacity is the default capacity, in records.
+	DefaultCapacity = 50_000
 	// MaxBatch of records in one event.
 	MaxBatch = 500
-	// linger is how long a record waits for others.
-	linger = time.Second
-	// retryMax is the longest pause before what could not be published is tried again.
-	retryMax = 5 * time.Second
+	// publishInterval is how long a record waits for others.
+	publishInterval = time.Second
+	// maxRetryDelay between attempts to publish.
+	maxRetryDelay = 5 * time.Second
 )
 
-// Batch of records of one agent, in the order in which they were made.
+// Batch of records of one agent, in order.
 type Batch struct {
-	// ID is the same whenever the batch is published.
+	// ID is the same in every attempt to publish the batch.
 	ID      string
 	AgentID int64
 	At      time.Time
@@ -37,55 +37,55 @@ type Batch struct {
 
 // Config of a [Log]. Publish and Logger are required.
 type Config struct {
-	// Publish stores the batch, or returns an error, and is called again.
+	// Publish stores the batch. It is called again after an error.
 	Publish func(ctx context.Context, b Batch) error
-	// Room for records. Defaults to [DefaultRoom].
-	Room   int
-	Logger *slog.Logger
+	// Capacity for records. Defaults to [DefaultCapacity].
+	Capacity int
+	Logger   *slog.Logger
 }
 
-// Log is made by [NewLog]. It may be used by many goroutines.
+// Log collects records and publishes them. It may be used by many goroutines.
 type Log struct {
 	cfg  Config
 	room *semaphore.Weighted
 
-	mu      sync.Mutex
-	waiting []Record
-	count   int           // of records that are not published
-	full    chan struct{} // has an element when there is a batch
+	mu          sync.Mutex
+	waiting     []Record
+	unpublished int           // records
+	full        chan struct{} // receives when there is a full batch
 
-	// unpublished are batches that were begun to be published; only who publishes uses them.
-	unpublished []Batch
+	// batches that are being published. Owned by Run.
+	batches []Batch
 }
 
-// NewLog makes a log that is published while Run runs.
+// NewLog makes a log. [Log.Run] publishes it.
 func NewLog(cfg Config) *Log {
-	if cfg.Room == 0 {
-		cfg.Room = DefaultRoom
+	if cfg.Capacity == 0 {
+		cfg.Capacity = DefaultCapacity
 	}
-	return &Log{cfg: cfg, room: semaphore.NewWeighted(int64(cfg.Room)), full: make(chan struct{}, 1)}
+	return &Log{cfg: cfg, room: semaphore.NewWeighted(int64(cfg.Capacity)), full: make(chan struct{}, 1)}
 }
 
-// Reserve room for the records of one request, and waits until there is some. Each is then to be given to [Log.Add], or back with [Log.Release]. Fault unavailable: ctx is done.
+// Reserve waits until there is room for the records of one request. The caller adds each with [Log.Add], or releases it
+// with [Log.Release]. Fault unavailable: ctx is done.
 func (l *Log) Reserve(ctx context.Context, records int) error {
 	if err := l.room.Acquire(ctx, int64(records)); err != nil {
-		return fault.Wrap(context.Cause(ctx), errcode.Unavailable, "what passes through this relay cannot be recorded at present, since NATS is away: try again")
+		return fault.Wrap(context.Cause(ctx), errcode.Unavailable,
+			"this relay cannot audit requests while NATS is away: try again")
 	}
 	return nil
 }
 
-// TryReserve is Reserve where there is room at once; it says whether there was.
-func (l *Log) TryReserve(records int) bool { return l.room.TryAcquire(int64(records)) }
-
-// Release gives back room that is not needed.
+// Release releases room that is not needed.
 func (l *Log) Release(records int) { l.room.Release(int64(records)) }
 
-// Add takes a record for which there is room.
+// Add adds a record for which room was reserved.
 func (l *Log) Add(r Record) {
-	r.Path, r.Error, r.Method, r.Verb, r.Subject = Cut(r.Path, MaxPath), Cut(r.Error, maxError), Cut(r.Method, maxMethod), Cut(r.Verb, maxMethod), Cut(r.Subject, maxName)
+	r.Path, r.Error, r.Subject = Cut(r.Path, MaxPath), Cut(r.Error, maxError), Cut(r.Subject, maxName)
+	r.Method, r.Verb = Cut(r.Method, maxMethod), Cut(r.Verb, maxMethod)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, r)
-	l.count++
+	l.unpublished++
 	full := len(l.waiting) == MaxBatch
 	l.mu.Unlock()
 	if full {
@@ -96,16 +96,16 @@ func (l *Log) Add(r Record) {
 	}
 }
 
-// Waiting counts the records that are not published.
-func (l *Log) Waiting() int {
+// Unpublished counts the records that are not published.
+func (l *Log) Unpublished() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.count
+	return l.unpublished
 }
 
-// Run publishes until ctx is done, and then what there is, until finish is done.
+// Run publishes until ctx is done, and then the rest, until finish is done.
 func (l *Log) Run(ctx, finish context.Context) error {
-	tick := time.NewTicker(linger)
+	tick := time.NewTicker(publishInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -120,41 +120,43 @@ func (l *Log) Run(ctx, finish context.Context) error {
 	}
 }
 
-// publish all that waits. What it cannot publish waits on, as it is: who has got it and could not say so knows it by its id.
+// publish publishes all records. A batch that fails is kept unchanged: its id deduplicates a batch that was stored.
 func (l *Log) publish(ctx context.Context) error {
 	l.mu.Lock()
 	records := l.waiting
 	l.waiting = nil
 	l.mu.Unlock()
-	l.unpublished = append(l.unpublished, split(records)...)
-	for len(l.unpublished) > 0 {
-		b := l.unpublished[0]
-		_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, l.cfg.Publish(ctx, b) }, backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(0),
-			backoff.WithNotify(func(err error, pause time.Duration) {
-				l.cfg.Logger.WarnContext(ctx, "records of requests could not be published, and are tried again", slog.Any("error", err), slog.Duration("delay", pause))
+	l.batches = append(l.batches, split(records)...)
+	for len(l.batches) > 0 {
+		b := l.batches[0]
+		publish := func() (struct{}, error) { return struct{}{}, l.cfg.Publish(ctx, b) }
+		_, err := backoff.Retry(ctx, publish, backoff.WithBackOff(delays()), backoff.WithMaxElapsedTime(0),
+			backoff.WithNotify(func(err error, delay time.Duration) {
+				l.cfg.Logger.WarnContext(ctx, "publishing audit records failed; retrying", slog.Int("count", len(b.Records)),
+					slog.Any("error", err), slog.Duration("delay", delay))
 			}))
 		if err != nil {
-			return fmt.Errorf("publish what has passed through the relay: %w", err)
+			return fmt.Errorf("publish audit records: %w", err)
 		}
-		l.unpublished = l.unpublished[1:]
+		l.batches = l.batches[1:]
 		l.mu.Lock()
-		l.count -= len(b.Records)
+		l.unpublished -= len(b.Records)
 		l.mu.Unlock()
 		l.room.Release(int64(len(b.Records)))
 	}
 	return nil
 }
 
-func pauses() backoff.BackOff {
+func delays() backoff.BackOff {
 	b := backoff.NewExponentialBackOff()
-	b.MaxInterval = retryMax
+	b.MaxInterval = maxRetryDelay
 	return b
 }
 
-// split makes batches of records, each of one agent.
+// split groups records into batches of one agent.
 func split(records []Record) []Batch {
 	var batches []Batch
-	open := map[int64]int{} // the batch of an agent that has room
+	open := map[int64]int{} // index of the batch with room, by agent
 	for _, r := range records {
 		i, is := open[r.AgentID]
 		if !is || len(batches[i].Records) == MaxBatch {

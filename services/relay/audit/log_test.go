@@ -71,7 +71,7 @@ func (s *stream) records(agent int64) (out []audit.Record) {
 }
 
 func newLog(s *stream, room int) *audit.Log {
-	return audit.NewLog(audit.Config{Publish: s.publish, Room: room, Logger: slog.New(slog.DiscardHandler)})
+	return audit.NewLog(audit.Config{Publish: s.publish, Capacity: room, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func add(t *testing.T, l *audit.Log, n int) {
@@ -108,7 +108,7 @@ func TestRecordsGoInBatchesOfTheirAgentInOrder(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second) // of the bubble's clock
 		synctest.Wait()
-		require.Zero(t, l.Waiting())
+		require.Zero(t, l.Unpublished())
 		for _, agent := range []int64{7, 8} {
 			records := s.records(agent)
 			require.Len(t, records, 600)
@@ -131,7 +131,7 @@ func TestARecordDoesNotWaitForOthersForLong(t *testing.T) {
 		l := newLog(s, 0)
 		stop := run(l)
 		add(t, l, 1)
-		require.Equal(t, 1, l.Waiting())
+		require.Equal(t, 1, l.Unpublished())
 		time.Sleep(1001 * time.Millisecond) // of the bubble's clock
 		synctest.Wait()
 		require.Len(t, s.records(7), 1)
@@ -153,7 +153,7 @@ func TestRequestsWaitWhileTheirRecordsHaveNoRoom(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.Equal(t, errcode.Unavailable, fault.CodeOf(l.Reserve(ctx, 2)), "two do not fit")
-		require.Equal(t, 9, l.Waiting())
+		require.Equal(t, 9, l.Unpublished())
 		l.Release(0)
 		add(t, l, 1)
 		let := make(chan error)
@@ -195,7 +195,7 @@ func TestABatchKeepsItsIDUntilItIsAcknowledged(t *testing.T) {
 				require.Equal(t, id, s.taken[0].ID, "the first batch was tried again and again")
 			}
 		}
-		require.Zero(t, l.Waiting())
+		require.Zero(t, l.Unpublished())
 	})
 }
 
@@ -209,8 +209,8 @@ func TestWhatCannotBePublishedInTimeIsSaid(t *testing.T) {
 		add(t, l, 3)
 		finish, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.ErrorContains(t, stop(finish), "publish what has passed")
-		require.Equal(t, 3, l.Waiting())
+		require.ErrorContains(t, stop(finish), "publish audit records")
+		require.Equal(t, 3, l.Unpublished())
 		s.set(false, false)
 		require.NoError(t, run(l)(t.Context()), "who runs it again loses nothing")
 		require.Len(t, s.records(7), 3)

@@ -27,31 +27,31 @@ const (
 
 // Record of one request.
 type Record struct {
-	// RequestID is the same in both records of one that lasts.
+	// RequestID is the same in both records of a long-running request.
 	RequestID string
-	// UserID of a user; 0 for a service, which Subject names.
+	// UserID of a user; 0 for a service, which has a Subject.
 	UserID  int64
 	Subject string
 	AgentID int64
-	// ConnectionID that it went through; 0 if it did not get that far.
+	// ConnectionID that it was sent through; 0 if it was not sent.
 	ConnectionID int64
 	Target       string
 	Protocol     Protocol
 	Phase        Phase
 	Method       string
-	// Verb and Resource of a request to the Kubernetes API; empty where it is for no resource.
+	// Verb and Resource of a request for a Kubernetes resource; otherwise empty.
 	Verb     string
 	Resource Resource
 	// Path without query of any other request, cut at [MaxPath].
 	Path string
-	// Status of the answer; 0 where there was none.
+	// Status of the response; 0 without one.
 	Status    int
 	StartedAt time.Time
-	// Duration until it had ended.
+	// Duration until the request ended.
 	Duration time.Duration
 	// BytesSent to the target and BytesReceived from it: bodies and upgraded connections, without headers.
 	BytesSent, BytesReceived int64
-	// Error says why there was no answer, or why it ended before its end.
+	// Error is why there was no response, or why it was not completed.
 	Error string
 }
 
@@ -63,23 +63,24 @@ type Resource struct {
 const (
 	// MaxPath of a record, in bytes.
 	MaxPath = 1024
-	// maxName of a resource's parts, in bytes, as Kubernetes has them.
+	// maxName of a resource's parts, in bytes, as in Kubernetes.
 	maxName = 253
-	// maxMethod of a record, in bytes: a caller may make one up.
+	// maxMethod of a record, in bytes: callers may send any method.
 	maxMethod = 32
 	// maxError of a record, in bytes.
 	maxError = 512
 )
 
-// Cut takes from a text what is more than n bytes.
+// Cut truncates a text to n bytes.
 func Cut(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }
 
-// Describe says what a request to the Kubernetes API does: its verb, and to which resource, as the API server sees it
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/). Both are empty where it is for no resource. asked is that the query asks for a watch, which counts for lists only.
-func Describe(method, path string, asked bool) (verb string, resource Resource) {
+// Describe returns the verb and the resource of a request to the Kubernetes API, as the API server reads them
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/). Both are empty if it is for no resource. watch is
+// that the query asks for a watch, which is valid for lists only.
+func Describe(method, path string, watch bool) (verb string, resource Resource) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var r Resource
-	always := false
+	watchPath := false
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
 		r.Version, parts = parts[1], parts[2:]
@@ -88,8 +89,8 @@ func Describe(method, path string, asked bool) (verb string, resource Resource) 
 	default:
 		return "", Resource{}
 	}
-	if parts[0] == "watch" && len(parts) > 1 { // the old way to ask for it
-		always, parts = true, parts[1:]
+	if parts[0] == "watch" && len(parts) > 1 { // deprecated paths of watches
+		watchPath, parts = true, parts[1:]
 	}
 	if parts[0] == "namespaces" && len(parts) >= 2 {
 		r.Namespace = parts[1]
@@ -107,7 +108,7 @@ func Describe(method, path string, asked bool) (verb string, resource Resource) 
 	for _, part := range []*string{&r.Group, &r.Version, &r.Resource, &r.Subresource, &r.Namespace, &r.Name} {
 		*part = Cut(*part, maxName)
 	}
-	return verbOf(method, r.Name != "", always || asked && r.Name == ""), r
+	return verbOf(method, r.Name != "", watchPath || watch && r.Name == ""), r
 }
 
 func verbOf(method string, one, watches bool) string {

@@ -1,9 +1,14 @@
-// Package nats keeps the registry of connections in a key-value bucket in the memory of NATS: [Book] writes what this relay holds, and follows what all relays hold.
+// Package nats keeps the registry in a key-value bucket and publishes the relay's events.
 //
-// It promises: what this relay holds is in the bucket within moments of its connection to NATS, however often the bucket is lost, which the state service then makes anew; nothing here waits for NATS but [Book.Run]. The
-// lease is one key that is refreshed, and expires by itself with whoever is killed; an orderly end removes it at once, which voids all that the relay held. While NATS is away,
-// what was known goes on to count, and is doubted afterwards for the length of a lease, in which the other relays come back, too.
+// [RegistryStore] writes what this relay holds to the bucket, and applies what all relays write to the registry.
+// It promises: what this relay holds is in the bucket within moments of its connection to NATS, also after NATS has
+// lost the bucket. Only [RegistryStore.Run] waits for NATS. The lease is one key that is refreshed; it expires after
+// a crash, and is removed at an orderly end. While NATS is away, what was known still counts; it is stale for one
+// more lease, in which other relays come back.
 //
-// [Teller] tells who comes and goes. Of a relay that has ended without a word, the others tell that what it held is lost, and only then remove it from the bucket. So a relay that finds an entry of
-// its own removed knows that it was taken for dead, and tells once more that the connection is there: the last word in the stream is right. Between the two it was not.
+// [EventPublisher] publishes connections, disconnections and audit records. When a relay is dead, every other one
+// publishes its connections as lost, and then removes their entries. If a stalled relay's connections were reported
+// lost by mistake, they are reported connected again. The latest event wins.
+//
+// [AgentConfigs] follows the configuration of each agent.
 package nats

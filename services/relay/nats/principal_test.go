@@ -57,7 +57,7 @@ func (s *system) as(t *testing.T, name string) jetstream.JetStream {
 func (s *system) run(t *testing.T, id string) *relay {
 	t.Helper()
 	r := &relay{known: registry.New(), js: s.as(t, natsauth.PrincipalRelay)}
-	r.Book = relaynats.NewBook(relaynats.Config{
+	r.RegistryStore = relaynats.NewRegistryStore(relaynats.RegistryConfig{
 		JetStream: r.js, Self: registry.Relay{ID: id, URL: "https://" + id}, Registry: r.known, Lease: patience, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

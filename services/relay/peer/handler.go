@@ -11,36 +11,37 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// Handler takes the tunnels of other relays. All fields are required but Tunnel.
+// Handler accepts tunnels of other relays. All fields are required, except for Tunnel.
 type Handler struct {
 	Verifier *auth.Verifier
-	Sessions *tunnel.Sessions
-	// Follow does what a stream was opened for; see [hub.Hub.Follow].
-	Follow func(*tunnel.Stream)
+	Sessions *tunnel.SessionGroup
+	// Serve serves a stream of another relay; see [connections.Pool.ServePeer].
+	Serve  func(*tunnel.Stream)
 	Tunnel tunnel.Config
 	Logger *slog.Logger
 }
 
-// ServeHTTP answers as soon as the tunnel is there.
+// ServeHTTP upgrades a request to a tunnel, and returns.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := h.admit(r); err != nil {
+	if err := h.authenticate(r); err != nil {
 		fault.WriteHTTP(w, r, h.Logger, err)
 		return
 	}
-	conn, secret, err := tunnel.Upgrade(w, r, nil)
+	conn, encrypted, err := tunnel.Upgrade(w, r, nil)
 	if err != nil {
-		h.Logger.WarnContext(r.Context(), "a tunnel of another relay was not opened", slog.String("from", r.RemoteAddr), slog.Any("error", err))
+		h.Logger.WarnContext(r.Context(), "upgrading a relay's request failed",
+			slog.String("remote_address", r.RemoteAddr), slog.Any("error", err))
 		return
 	}
 	go func() {
-		_ = h.Sessions.Serve(tunnel.NewSession(conn, false, secret, h.Tunnel, h.Follow)) // its streams say why
+		_ = h.Sessions.Serve(tunnel.NewSession(conn, false, encrypted, h.Tunnel, h.Serve)) // its streams report the error
 	}()
 }
 
-func (h *Handler) admit(r *http.Request) error {
+func (h *Handler) authenticate(r *http.Request) error {
 	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found {
-		return fault.New(errcode.Unauthenticated, "this address is for relays: no token of one was sent")
+		return fault.New(errcode.Unauthenticated, "this address is for relays: send the token of a relay")
 	}
 	if _, err := h.Verifier.Verify(token); err != nil {
 		return err

@@ -38,7 +38,7 @@ func tokens(t *testing.T, secret []byte) (*auth.Signer, *auth.Verifier) {
 type relay struct {
 	registry.Relay
 
-	sessions tunnel.Sessions
+	sessions tunnel.SessionGroup
 }
 
 func start(t *testing.T, id string) *relay {
@@ -47,7 +47,7 @@ func start(t *testing.T, id string) *relay {
 	r := &relay{}
 	server := httptest.NewServer(&peer.Handler{
 		Verifier: verifier, Sessions: &r.sessions, Logger: slog.New(slog.DiscardHandler),
-		Follow: func(s *tunnel.Stream) {
+		Serve: func(s *tunnel.Stream) {
 			_, _ = io.WriteString(s, id+" ")
 			_, _ = io.Copy(s, s)
 			_ = s.Close()
@@ -66,7 +66,7 @@ func start(t *testing.T, id string) *relay {
 func pool(t *testing.T, secret []byte) *peer.Pool {
 	t.Helper()
 	signer, _ := tokens(t, secret)
-	p := peer.NewPool(peer.Config{Dialer: tunnel.Dialer{Direct: true}, Token: func() (string, error) { return signer.Sign("a") }, Tunnels: 2})
+	p := peer.NewPool(peer.Config{Dialer: tunnel.Dialer{NoProxy: true}, Token: func() (string, error) { return signer.Sign("a") }, Tunnels: 2})
 	t.Cleanup(p.Close)
 	return p
 }
@@ -113,7 +113,7 @@ func TestARelayThatIsDrainedIsLeft(t *testing.T) {
 		defer close(drained)
 		b.sessions.Drain(t.Context())
 	}()
-	<-s.Drained()
+	<-s.PeerDraining()
 	require.Eventually(t, func() bool {
 		_, err := p.Session(t.Context(), b.Relay)
 		var refused *tunnel.RefusedError

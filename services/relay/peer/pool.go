@@ -1,3 +1,8 @@
+// Package peer carries streams between relays: from the relay that took a request to the relay that holds the agent.
+//
+// A [Pool] keeps a few tunnels to each relay in use; a [Handler] accepts those of other relays. A relay authenticates
+// each tunnel with a token that lives for seconds. Only the relay that took the request opens streams, and the other
+// one never forwards a stream again, so no request goes in circles.
 package peer
 
 import (
@@ -13,10 +18,9 @@ import (
 )
 
 const (
-	// DefaultTunnels to each relay: what one of them carries does not wait for what another does.
+	// DefaultTunnels to each relay: streams in different tunnels do not delay each other.
 	DefaultTunnels = 4
-	// dialTimeout bounds how long requests wait for a tunnel to another relay.
-	dialTimeout = 10 * time.Second
+	dialTimeout    = 10 * time.Second
 	// Path of tunnels on a relay's listeners.
 	Path = "/tunnel"
 )
@@ -24,36 +28,36 @@ const (
 // Config of a [Pool]. Dialer and Token are required.
 type Config struct {
 	Dialer tunnel.Dialer
-	// Token that another relay accepts.
+	// Token returns a token for another relay.
 	Token func() (string, error)
 	// Tunnels to each relay. Defaults to [DefaultTunnels].
 	Tunnels int
 	Tunnel  tunnel.Config
 }
 
-// Pool is made by [NewPool]. It may be used by many goroutines.
+// Pool has tunnels to other relays. It may be used by many goroutines.
 type Pool struct {
-	cfg  Config
-	turn atomic.Uint32
+	cfg     Config
+	turn    atomic.Uint32
+	running sync.WaitGroup
+	serving tunnel.SessionGroup
+	ctx     context.Context //nolint:containedctx // ends with the pool
+	cancel  context.CancelFunc
 
 	mu      sync.Mutex
 	closed  bool
-	links   map[place]*link
-	running sync.WaitGroup
-	serving tunnel.Sessions
-	life    context.Context //nolint:containedctx // ends with the pool
-	end     context.CancelFunc
+	tunnels map[tunnelKey]*peerTunnel
 }
 
-// place is one of the tunnels to a relay.
-type place struct {
+// tunnelKey is one of the tunnels to a relay.
+type tunnelKey struct {
 	relay string
 	n     int
 }
 
-// link is a tunnel that is being opened, or is open.
-type link struct {
-	opened  chan struct{}
+// peerTunnel is open, or being opened.
+type peerTunnel struct {
+	opened  chan struct{} // closed when session or err is set
 	session *tunnel.Session
 	err     error
 }
@@ -63,78 +67,78 @@ func NewPool(cfg Config) *Pool {
 	if cfg.Tunnels == 0 {
 		cfg.Tunnels = DefaultTunnels
 	}
-	p := &Pool{cfg: cfg, links: map[place]*link{}}
-	p.life, p.end = context.WithCancel(context.Background())
+	p := &Pool{cfg: cfg, tunnels: map[tunnelKey]*peerTunnel{}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
-// Session returns a tunnel to the relay, and opens it if need be.
+// Session returns a session with the relay, and dials if necessary.
 func (p *Pool) Session(ctx context.Context, relay registry.Relay) (*tunnel.Session, error) {
-	l, err := p.link(relay)
+	t, err := p.tunnel(relay)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-l.opened:
-		return l.session, l.err
+	case <-t.opened:
+		return t.session, t.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("open a tunnel to relay %s: %w", relay.ID, context.Cause(ctx))
 	}
 }
 
-func (p *Pool) link(relay registry.Relay) (*link, error) {
-	at := place{relay.ID, int(p.turn.Add(1)) % p.cfg.Tunnels}
+func (p *Pool) tunnel(relay registry.Relay) (*peerTunnel, error) {
+	key := tunnelKey{relay.ID, int(p.turn.Add(1)) % p.cfg.Tunnels}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, tunnel.ErrClosed
 	}
-	if l := p.links[at]; l != nil {
-		return l, nil
+	if t := p.tunnels[key]; t != nil {
+		return t, nil
 	}
-	l := &link{opened: make(chan struct{})}
-	p.links[at] = l
-	p.running.Go(func() { p.keep(relay, at, l) })
-	return l, nil
+	t := &peerTunnel{opened: make(chan struct{})}
+	p.tunnels[key] = t
+	p.running.Go(func() { p.run(relay, key, t) })
+	return t, nil
 }
 
-// keep opens a tunnel, and serves it until it ends. Who comes once the other side drains it gets another one.
-func (p *Pool) keep(relay registry.Relay, at place, l *link) {
-	l.session, l.err = p.open(relay)
-	close(l.opened)
-	if l.err == nil {
-		stop := context.AfterFunc(p.life, func() { _ = l.session.Close() })
+// run dials a tunnel and serves it until it ends. When the other side drains it, the next request dials another one.
+func (p *Pool) run(relay registry.Relay, key tunnelKey, t *peerTunnel) {
+	t.session, t.err = p.dial(relay)
+	close(t.opened)
+	if t.err == nil {
+		stop := context.AfterFunc(p.ctx, func() { _ = t.session.Close() })
 		ended := make(chan struct{})
 		p.running.Go(func() {
 			defer close(ended)
 			defer stop()
-			_ = p.serving.Serve(l.session) // its streams say why
+			_ = p.serving.Serve(t.session) // its streams report the error
 		})
 		select {
 		case <-ended:
-		case <-l.session.Drained():
+		case <-t.session.PeerDraining():
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.links[at] == l {
-		delete(p.links, at)
+	if p.tunnels[key] == t {
+		delete(p.tunnels, key)
 	}
 }
 
-func (p *Pool) open(relay registry.Relay) (*tunnel.Session, error) {
-	ctx, cancel := context.WithTimeout(p.life, dialTimeout)
+func (p *Pool) dial(relay registry.Relay) (*tunnel.Session, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
 	token, err := p.cfg.Token()
 	if err != nil {
 		return nil, err
 	}
-	conn, err := p.cfg.Dialer.Dial(ctx, relay.URL+Path, http.Header{"Authorization": {"Bearer " + token}})
+	c, err := p.cfg.Dialer.Dial(ctx, relay.URL+Path, http.Header{"Authorization": {"Bearer " + token}})
 	if err != nil {
 		return nil, fmt.Errorf("relay %s: %w", relay.ID, err)
 	}
-	return tunnel.NewSession(conn.Conn, true, conn.Secret, p.cfg.Tunnel, func(s *tunnel.Stream) {
-		s.Reset(tunnel.Refused, "streams between relays are opened by who took the request")
+	return tunnel.NewSession(c.Conn, true, c.Encrypted, p.cfg.Tunnel, func(s *tunnel.Stream) {
+		s.Reset(tunnel.Refused, "only the relay that dialled opens streams")
 	}), nil
 }
 
@@ -144,11 +148,11 @@ func (p *Pool) Streams() int {
 	return opened
 }
 
-// Close ends all tunnels and waits for their end.
+// Close closes all tunnels and waits for their end.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.end()
+	p.cancel()
 	p.running.Wait()
 }

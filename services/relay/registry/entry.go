@@ -11,7 +11,7 @@ import (
 
 // Relay is one running relay.
 type Relay struct {
-	// ID is made when it starts, so that one which is started again is another one.
+	// ID is generated at start: a restarted relay is another one.
 	ID string `json:"-"`
 	// URL is where other relays reach it.
 	URL       string    `json:"url"`
@@ -20,12 +20,12 @@ type Relay struct {
 	StartedAt time.Time `json:"started_at"`
 }
 
-// Connection is one replica of an agent at one relay.
+// Connection is the tunnel of one replica of an agent at one relay.
 type Connection struct {
 	AgentID int64 `json:"-"`
-	// ID is random: 63 bits, positive.
+	// ID is random: a positive number of 63 bits.
 	ID int64 `json:"-"`
-	// RelayID is who holds it.
+	// RelayID is the relay that holds it.
 	RelayID      string    `json:"relay_id"`
 	ProjectID    int64     `json:"project_id"`
 	Version      string    `json:"version"`
@@ -33,7 +33,7 @@ type Connection struct {
 	PodNamespace string    `json:"pod_namespace"`
 	PodName      string    `json:"pod_name"`
 	ConnectedAt  time.Time `json:"connected_at"`
-	// Revived is how often it was told to be lost, and was not.
+	// Revived is how often it was published again, after another relay took it for lost by mistake.
 	Revived int `json:"revived,omitempty"`
 }
 
@@ -54,7 +54,7 @@ func (k connectionKey) String() string {
 	return connectionPrefix + strconv.FormatInt(k.agent, 10) + "." + strconv.FormatInt(k.id, 10)
 }
 
-var errKey = errors.New("is no key of the registry")
+var errKey = errors.New("is not a key of the registry")
 
 func parseConnectionKey(key string) (connectionKey, error) {
 	rest, _ := strings.CutPrefix(key, connectionPrefix)
@@ -70,7 +70,7 @@ func parseConnectionKey(key string) (connectionKey, error) {
 func decode[T any](key string, value []byte) (T, error) {
 	var out T
 	if err := json.Unmarshal(value, &out); err != nil {
-		return out, fmt.Errorf("entry %.100q of the registry: %w", key, err)
+		return out, fmt.Errorf("decode entry %.100q of the registry: %w", key, err)
 	}
 	return out, nil
 }

@@ -9,77 +9,88 @@ import (
 	"sync"
 )
 
-// Registry is made by [New].
+// Registry is what all relays hold. It may be used by many goroutines. What it returns belongs to the caller.
 type Registry struct {
 	mu          sync.Mutex
 	relays      map[string]Relay
 	connections map[connectionKey]Connection
-	// Indexes of connections, with and without a lease.
+	// Indexes of connections, with and without a lease: by agent, project and relay.
 	agents   map[int64]map[int64]struct{}
 	projects map[int64]map[connectionKey]struct{}
 	held     map[string]map[connectionKey]struct{}
-	waiting  map[int64]map[chan struct{}]struct{}
-	// doubted are the keys that have not been seen since the last [Registry.Doubt].
-	doubted map[string]struct{}
+	// subscribers of each agent's connections.
+	subscribers map[int64]map[chan struct{}]struct{}
+	// stale are the keys that were not seen since [Registry.BeginResync].
+	stale map[string]struct{}
 }
 
-// New makes an empty one.
+// New makes an empty registry.
 func New() *Registry {
 	return &Registry{
-		relays: map[string]Relay{}, connections: map[connectionKey]Connection{}, agents: map[int64]map[int64]struct{}{}, projects: map[int64]map[connectionKey]struct{}{},
-		held: map[string]map[connectionKey]struct{}{}, waiting: map[int64]map[chan struct{}]struct{}{},
+		relays: map[string]Relay{}, connections: map[connectionKey]Connection{},
+		agents: map[int64]map[int64]struct{}{}, projects: map[int64]map[connectionKey]struct{}{},
+		held: map[string]map[connectionKey]struct{}{}, subscribers: map[int64]map[chan struct{}]struct{}{},
 	}
 }
 
-// Put takes an entry that was made or changed. One that it does not understand changes nothing.
+// Put handles an entry that was created or updated. An invalid entry changes nothing.
 func (r *Registry) Put(key string, value []byte) error {
 	r.mu.Lock()
-	delete(r.doubted, key)
+	delete(r.stale, key)
 	r.mu.Unlock()
 	switch {
 	case strings.HasPrefix(key, relayPrefix):
-		relay, err := decode[Relay](key, value)
-		if err != nil {
-			return err
-		}
-		relay.ID = strings.TrimPrefix(key, relayPrefix)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		_, known := r.relays[relay.ID]
-		r.relays[relay.ID] = relay
-		if !known { // a lease that is refreshed tells nothing new
-			for k := range r.held[relay.ID] {
-				r.wake(k.agent)
-			}
-		}
-		return nil
+		return r.putRelay(key, value)
 	case strings.HasPrefix(key, connectionPrefix):
-		k, err := parseConnectionKey(key)
-		if err != nil {
-			return err
-		}
-		c, err := decode[Connection](key, value)
-		if err != nil {
-			return err
-		}
-		c.AgentID, c.ID = k.agent, k.id
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.remove(k)
-		r.connections[k] = c
-		add(r.agents, k.agent, k.id)
-		add(r.projects, c.ProjectID, k)
-		add(r.held, c.RelayID, k)
-		if _, leased := r.relays[c.RelayID]; leased {
-			r.wake(k.agent)
-		}
-		return nil
+		return r.putConnection(key, value)
 	}
 	return fmt.Errorf("%.100q %w", key, errKey)
 }
 
-// Delete takes that an entry was deleted or has expired. It returns the connection that is no more.
-func (r *Registry) Delete(key string) (gone Connection, was bool) {
+func (r *Registry) putRelay(key string, value []byte) error {
+	relay, err := decode[Relay](key, value)
+	if err != nil {
+		return err
+	}
+	relay.ID = strings.TrimPrefix(key, relayPrefix)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, known := r.relays[relay.ID]
+	r.relays[relay.ID] = relay
+	if known { // a refreshed lease changes nothing
+		return nil
+	}
+	for k := range r.held[relay.ID] {
+		r.notify(k.agent)
+	}
+	return nil
+}
+
+func (r *Registry) putConnection(key string, value []byte) error {
+	k, err := parseConnectionKey(key)
+	if err != nil {
+		return err
+	}
+	c, err := decode[Connection](key, value)
+	if err != nil {
+		return err
+	}
+	c.AgentID, c.ID = k.agent, k.id
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remove(k)
+	r.connections[k] = c
+	add(r.agents, k.agent, k.id)
+	add(r.projects, c.ProjectID, k)
+	add(r.held, c.RelayID, k)
+	if r.has(c.RelayID) {
+		r.notify(k.agent)
+	}
+	return nil
+}
+
+// Delete handles an entry that was deleted or has expired. It returns the connection that it removed.
+func (r *Registry) Delete(key string) (removed Connection, found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id, is := strings.CutPrefix(key, relayPrefix); is {
@@ -102,34 +113,34 @@ func (r *Registry) remove(k connectionKey) (Connection, bool) {
 	return c, true
 }
 
-// Doubt begins anew with what is there: all of it counts until [Registry.Dispel].
-func (r *Registry) Doubt() {
+// BeginResync marks every entry as stale, before all of them are read again. Stale entries count until EndResync.
+func (r *Registry) BeginResync() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.doubted = make(map[string]struct{}, len(r.relays)+len(r.connections))
+	r.stale = make(map[string]struct{}, len(r.relays)+len(r.connections))
 	for id := range r.relays {
-		r.doubted[relayPrefix+id] = struct{}{}
+		r.stale[relayPrefix+id] = struct{}{}
 	}
 	for k := range r.connections {
-		r.doubted[k.String()] = struct{}{}
+		r.stale[k.String()] = struct{}{}
 	}
 }
 
-// Dispel drops what was there at [Registry.Doubt] and has not been put since, and returns the connections among it.
-func (r *Registry) Dispel() (gone []Connection) {
+// EndResync deletes the entries that are still stale, and returns the connections among them.
+func (r *Registry) EndResync() (removed []Connection) {
 	r.mu.Lock()
-	doubted := r.doubted
-	r.doubted = nil
+	stale := r.stale
+	r.stale = nil
 	r.mu.Unlock()
-	for key := range doubted {
-		if c, was := r.Delete(key); was {
-			gone = append(gone, c)
+	for key := range stale {
+		if c, found := r.Delete(key); found {
+			removed = append(removed, c)
 		}
 	}
-	return gone
+	return removed
 }
 
-// Agent returns the connections of an agent, the oldest first.
+// Agent returns the connections of an agent, oldest first.
 func (r *Registry) Agent(id int64) []Connection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +151,7 @@ func (r *Registry) Agent(id int64) []Connection {
 	return r.leased(keys)
 }
 
-// Project returns the connections of a project's agents, the oldest first.
+// Project returns the connections of a project's agents, oldest first.
 func (r *Registry) Project(id int64) []Connection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,7 +180,7 @@ func (r *Registry) has(relay string) bool {
 	return known
 }
 
-// Relay returns a relay whose lease is there.
+// Relay returns a relay that has a lease.
 func (r *Registry) Relay(id string) (Relay, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,14 +188,14 @@ func (r *Registry) Relay(id string) (Relay, bool) {
 	return relay, known
 }
 
-// Connections counts all that there are.
+// Connections counts all connections.
 func (r *Registry) Connections() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.connections)
 }
 
-// Relays are those whose leases are there, by their ids.
+// Relays that have a lease, sorted by id.
 func (r *Registry) Relays() []Relay {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +204,7 @@ func (r *Registry) Relays() []Relay {
 	return found
 }
 
-// Orphans are the connections whose relay has no lease: what a relay that was killed has left.
+// Orphans are the connections of relays without a lease, such as killed ones.
 func (r *Registry) Orphans() []Connection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,32 +216,35 @@ func (r *Registry) Orphans() []Connection {
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b Connection) int { return cmp.Or(cmp.Compare(a.AgentID, b.AgentID), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(found, func(a, b Connection) int {
+		return cmp.Or(cmp.Compare(a.AgentID, b.AgentID), cmp.Compare(a.ID, b.ID))
+	})
 	return found
 }
 
-// Arrivals returns a channel that receives when a connection of the agent may have come. Who looks at [Registry.Agent] after that misses none. The caller calls stop.
-func (r *Registry) Arrivals(agent int64) (arrived <-chan struct{}, stop func()) {
+// Subscribe returns a channel that receives when a connection of the agent may have been added. A caller that then
+// calls [Registry.Agent] misses none. The caller calls unsubscribe.
+func (r *Registry) Subscribe(agent int64) (added <-chan struct{}, unsubscribe func()) {
 	ch := make(chan struct{}, 1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	add(r.waiting, agent, ch)
+	add(r.subscribers, agent, ch)
 	return ch, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		drop(r.waiting, agent, ch)
+		drop(r.subscribers, agent, ch)
 	}
 }
 
-// Arrived wakes who waits for an agent, of whom this relay knows before the registry does.
-func (r *Registry) Arrived(agent int64) {
+// Notify wakes the subscribers of an agent, whose connection is not in the registry yet.
+func (r *Registry) Notify(agent int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wake(agent)
+	r.notify(agent)
 }
 
-func (r *Registry) wake(agent int64) {
-	for ch := range r.waiting[agent] {
+func (r *Registry) notify(agent int64) {
+	for ch := range r.subscribers[agent] {
 		select {
 		case ch <- struct{}{}:
 		default:

@@ -1,18 +1,25 @@
+// Package route chooses the connection of a request to an agent. It is pure.
+//
+// The relay that took the request from its caller decides ([Decide]), waits and retries. Other relays and agents
+// only obey the [Destination] of a stream, so no request goes in circles.
 package route
 
 import "lockstep.internal/services/relay/registry"
 
-// Decision is what to do next for a request to an agent.
+// Decision is the connection to try next.
 type Decision struct {
-	// Connection to go through; nil where none is left.
+	// Connection is nil if none is left.
 	Connection *registry.Connection
 	// Local is that this relay holds it.
 	Local bool
 }
 
-// Decide chooses among the connections of an agent: one that this relay holds before those of others, and any of them alike, by pick, which returns a number from 0 to below n. What
-// was tried in vain for this request is not tried again. wanted is the only connection that will do; 0 for any.
-func Decide(connections []registry.Connection, self string, wanted int64, tried map[int64]bool, pick func(n int) int) Decision {
+// Decide chooses one of an agent's connections: one that this relay (self) holds before those of other relays.
+// Among equals, pick returns the index, from 0 to below n. It skips those that were tried. If wanted is not 0, only
+// that connection is chosen.
+func Decide(
+	connections []registry.Connection, self string, wanted int64, tried map[int64]bool, pick func(n int) int,
+) Decision {
 	var local, remote []registry.Connection
 	for _, c := range connections {
 		switch {

@@ -41,7 +41,7 @@ func TestDecisions(t *testing.T) {
 
 func TestInstructions(t *testing.T) {
 	t.Parallel()
-	good := route.Instruction{AgentID: 7, ConnectionID: 1 << 62, Target: "db-1", Trace: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}
+	good := route.Destination{AgentID: 7, ConnectionID: 1 << 62, Target: "db-1", Trace: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}
 	read, err := route.Decode(good.Encode())
 	require.NoError(t, err)
 	require.Equal(t, good, read)

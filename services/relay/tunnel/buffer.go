@@ -3,9 +3,9 @@ package tunnel
 import "sync"
 
 const (
-	// smallBuffer is what a stream may keep while nothing comes, in bytes.
+	// smallBuffer is the largest buffer of an idle stream, in bytes.
 	smallBuffer = 4 << 10
-	// mediumBuffer and largeBuffer are what it takes when more comes. The large one is a window as it is by default.
+	// mediumBuffer and largeBuffer are pooled. The large one is a default window.
 	mediumBuffer = 64 << 10
 	largeBuffer  = 512 << 10
 )
@@ -15,7 +15,7 @@ var (
 	largeBuffers  = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 )
 
-// grow makes room for n bytes more behind what is in b from at on.
+// grow makes room for n more bytes after b[at:].
 func grow(b []byte, at, n int) (grown []byte, begin int) {
 	need := len(b) - at + n
 	switch {
@@ -26,10 +26,10 @@ func grow(b []byte, at, n int) (grown []byte, begin int) {
 	case need <= smallBuffer:
 		grown = make([]byte, 0, smallBuffer)
 	case need <= mediumBuffer:
-		grown = mediumBuffers.Get().(*[mediumBuffer]byte)[:0] //nolint:errcheck,forcetypeassert // there are no others
+		grown = mediumBuffers.Get().(*[mediumBuffer]byte)[:0] //nolint:errcheck,forcetypeassert // the pool has nothing else
 	case need <= largeBuffer:
-		grown = largeBuffers.Get().(*[largeBuffer]byte)[:0] //nolint:errcheck,forcetypeassert // there are no others
-	default: // a window may be larger than by default
+		grown = largeBuffers.Get().(*[largeBuffer]byte)[:0] //nolint:errcheck,forcetypeassert // the pool has nothing else
+	default: // a configured window may be larger than the default
 		grown = make([]byte, 0, 2*need)
 	}
 	grown = append(grown, b[at:]...)
@@ -37,7 +37,7 @@ func grow(b []byte, at, n int) (grown []byte, begin int) {
 	return grown, 0
 }
 
-// shrink returns what is left of an empty buffer once nothing large is kept.
+// shrink empties a buffer, and returns a large one to its pool.
 func shrink(b []byte) []byte {
 	switch {
 	case cap(b) <= smallBuffer:

@@ -15,28 +15,29 @@ import (
 )
 
 const (
-	// Subprotocol that both sides name.
-	Subprotocol = "tunnel.lockstep.dev.v1"
-	// handshakeTimeout bounds connecting, TLS, and the upgrade together.
+	// handshakeTimeout of TCP, TLS and the upgrade together.
 	handshakeTimeout = 15 * time.Second
-	// handshakeBuffer is enough for the lines of an upgrade; nothing else is read through it.
+	// handshakeBuffer for the heads of the upgrade.
 	handshakeBuffer = 4 << 10
-	// maxRefusal is how much of a refusal's text is told.
+	// maxRefusal is the longest text of a [RefusedError], in bytes.
 	maxRefusal = 512
 )
 
-// Upgrade makes a tunnel's connection of a request, answering with these headers, and has answered the request when it fails. The caller has authenticated it. secret is
-// that the connection is encrypted.
-func Upgrade(w http.ResponseWriter, r *http.Request, header http.Header) (conn net.Conn, secret bool, err error) {
+// Upgrade upgrades an authenticated request to a tunnel, and responds with these headers. If it fails, it has responded
+// with an error. encrypted is that the connection has TLS.
+func Upgrade(w http.ResponseWriter, r *http.Request, header http.Header) (conn net.Conn, encrypted bool, err error) {
 	if r.Header.Get("Origin") != "" {
-		http.Error(w, "a tunnel is nothing for a browser", http.StatusForbidden)
-		return nil, false, errors.New("the request has an Origin, as those of browsers have")
+		http.Error(w, "browsers cannot open tunnels", http.StatusForbidden)
+		return nil, false, errors.New("the request has the header Origin: it is from a browser")
 	}
 	if !strings.Contains(strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ","), Subprotocol) {
 		http.Error(w, "a tunnel needs the WebSocket subprotocol "+Subprotocol, http.StatusBadRequest)
-		return nil, false, fmt.Errorf("the request does not name the subprotocol %s", Subprotocol)
+		return nil, false, fmt.Errorf("the request does not have the subprotocol %s", Subprotocol)
 	}
-	upgrader := websocket.Upgrader{HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer, Subprotocols: []string{Subprotocol}}
+	upgrader := websocket.Upgrader{
+		HandshakeTimeout: handshakeTimeout, ReadBufferSize: handshakeBuffer, WriteBufferSize: handshakeBuffer,
+		Subprotocols: []string{Subprotocol},
+	}
 	ws, err := upgrader.Upgrade(w, r, header)
 	if err != nil {
 		return nil, false, fmt.Errorf("upgrade to a tunnel: %w", err)
@@ -44,11 +45,11 @@ func Upgrade(w http.ResponseWriter, r *http.Request, header http.Header) (conn n
 	return ws.NetConn(), r.TLS != nil, nil
 }
 
-// RefusedError is how a server answered that did not upgrade.
+// RefusedError is the response of a server that did not upgrade.
 type RefusedError struct {
 	Status int
 	Text   string
-	// RetryAfter is what the server asked for; 0 for nothing.
+	// RetryAfter of the response; 0 without one.
 	RetryAfter time.Duration
 }
 
@@ -56,37 +57,38 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the relay answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
 }
 
-// Dialer makes connections for tunnels, through the proxy that the environment names (HTTPS_PROXY, NO_PROXY).
+// Dialer dials tunnels, through the proxy of the environment (HTTPS_PROXY, NO_PROXY).
 type Dialer struct {
 	// TLS may be nil.
 	TLS *tls.Config
-	// Direct is that no proxy is used.
-	Direct bool
+	// NoProxy ignores the environment.
+	NoProxy bool
 }
 
-// dialGathering is for what is below TLS.
-func dialGathering(ctx context.Context, network, address string) (net.Conn, error) {
+// dialCoalescing dials the connection below TLS.
+func dialCoalescing(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what was dialled
+		return nil, err //nolint:wrapcheck // it names the address
 	}
-	return Gather(conn), nil
+	return Coalesce(conn), nil
 }
 
-// Dialled is a connection that has been upgraded.
-type Dialled struct {
-	// Conn is what a session is made of, as it is: its type says how to write to it.
+// Connection is a connection that has been upgraded.
+type Connection struct {
+	// Conn is passed to [NewSession] unchanged: its type determines how it is written.
 	Conn net.Conn
-	// Secret is that it is encrypted.
-	Secret bool
-	// Header is what the server said of itself.
+	// Encrypted is that it has TLS.
+	Encrypted bool
+	// Header of the response.
 	Header http.Header
 }
 
-// Dial connects to a relay at a URL of scheme wss or ws, with headers that say who it is. The server must send nothing before it has received something.
-func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Dialled, error) {
+// Dial connects to a relay at a URL with the scheme wss or ws. The header authenticates. The server must not send
+// before it has received data.
+func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Connection, error) {
 	proxy := http.ProxyFromEnvironment
-	if d.Direct {
+	if d.NoProxy {
 		proxy = nil
 	}
 	dialer := websocket.Dialer{
@@ -94,7 +96,7 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Diall
 		Subprotocols: []string{Subprotocol},
 	}
 	if strings.HasPrefix(url, "wss:") {
-		dialer.NetDialContext = dialGathering
+		dialer.NetDialContext = dialCoalescing
 	}
 	ws, response, err := dialer.DialContext(ctx, url, header)
 	if response != nil {
@@ -102,15 +104,15 @@ func (d Dialer) Dial(ctx context.Context, url string, header http.Header) (Diall
 	}
 	switch {
 	case errors.Is(err, websocket.ErrBadHandshake) && response != nil:
-		text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // what came of it is told in any case
+		text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // a part of the text is enough
 		wait, _ := time.ParseDuration(response.Header.Get("Retry-After") + "s")
-		return Dialled{}, &RefusedError{Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait}
+		return Connection{}, &RefusedError{Status: response.StatusCode, Text: strings.TrimSpace(string(text)), RetryAfter: wait}
 	case err != nil:
-		return Dialled{}, fmt.Errorf("connect to the relay at %s: %w", url, err)
+		return Connection{}, fmt.Errorf("connect to the relay at %s: %w", url, err)
 	case ws.Subprotocol() != Subprotocol:
 		_ = ws.Close()
-		return Dialled{}, fmt.Errorf("what answers at %s is no relay: it does not know the subprotocol %s", url, Subprotocol)
+		return Connection{}, fmt.Errorf("the server at %s is not a relay: it does not have the subprotocol %s", url, Subprotocol)
 	}
-	_, secret := ws.NetConn().(*tls.Conn)
-	return Dialled{Conn: ws.NetConn(), Secret: secret, Header: response.Header}, nil
+	_, encrypted := ws.NetConn().(*tls.Conn)
+	return Connection{Conn: ws.NetConn(), Encrypted: encrypted, Header: response.Header}, nil
 }

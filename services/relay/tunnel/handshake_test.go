@@ -53,9 +53,9 @@ func TestATunnelIsMadeThroughAnUpgrade(t *testing.T) {
 			}
 			conn, err := tunnel.Dialer{TLS: cfg}.Dial(t.Context(), strings.Replace(server.URL, "http", "ws", 1), nil)
 			require.NoError(t, err)
-			require.Equal(t, server.TLS != nil, conn.Secret)
+			require.Equal(t, server.TLS != nil, conn.Encrypted)
 			require.Equal(t, "one", conn.Header.Get("Lockstep-Relay"))
-			s := tunnel.NewSession(conn.Conn, true, conn.Secret, tunnel.Config{}, nil)
+			s := tunnel.NewSession(conn.Conn, true, conn.Encrypted, tunnel.Config{}, nil)
 			ended := make(chan error, 1)
 			go func() { ended <- s.Serve() }()
 			stream, err := s.Open(nil)

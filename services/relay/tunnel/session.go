@@ -1,26 +1,24 @@
 package tunnel
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
-	"slices"
 	"sync"
 	"time"
 )
 
-// Config of a session. The zero value has every default.
+// Config of a session. The zero value has all defaults.
 type Config struct {
-	// Window is how many bytes a stream's other side may send before they are read; from 64 KiB to 64 MiB. Defaults to 512 KiB.
+	// Window is how many bytes of a stream the other side may send before they are read, from 64 KiB to 64 MiB.
+	// Defaults to 512 KiB.
 	Window int
-	// MaxStreams that the other side may have open at a time. Defaults to 1,000.
+	// MaxStreams that the other side may have open. Defaults to 1,000.
 	MaxStreams int
-	// WriteTimeout is how long a write may make no progress before the connection is given up. Defaults to 30 s.
+	// WriteTimeout of a write without progress. Defaults to 30 s.
 	WriteTimeout time.Duration
-	// PingInterval is how often the other side is asked for a sign of life; the connection is given up when none came for two of them. Defaults to 20 s.
+	// PingInterval of pings. The connection is closed after two intervals without data. Defaults to 20 s.
 	PingInterval time.Duration
 }
 
@@ -41,87 +39,90 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-const (
-	// readBuffer of a connection at first, and maxReadBuffer what it grows to.
-	readBuffer    = 2 << 10
-	maxReadBuffer = 64 << 10
-	// maxPending is how much waits for the connection before writers wait, too.
-	maxPending = 256 << 10
-	// maxAnswers is how much may wait when an answer to the other side joins it: one that asks and does not read is given up.
-	maxAnswers = 4 * maxPending
-)
-
-// ErrClosed is what streams end with when their connection has ended.
+// ErrClosed ends streams when their connection ends.
 var ErrClosed = errors.New("the tunnel is closed")
 
-// ErrDraining is that a session opens no new streams.
+// ErrDraining is that a session opens no more streams.
 var ErrDraining = errors.New("the tunnel is being drained")
 
-// Session is one connection between a relay and an agent, and the streams that share it. Both sides may open streams.
+// errDrained ends a session that this side has drained.
+var errDrained = errors.New("the session was drained")
+
+// Session is one side of a connection, and its streams. It may be used by many goroutines.
 type Session struct {
+	// Static after construction.
 	cfg    Config
 	wire   *wire
 	accept func(*Stream)
+	// done is closed when the session has ended.
+	done chan struct{}
+	// draining is closed when this side accepts no more streams, peerDraining when the other side does not.
+	draining, peerDraining chan struct{}
 
-	mu      sync.Mutex
-	streams map[uint32]*Stream
-	window  int // of the other side
-	taken   int // of streams: opened by the other side
-	next    uint32
-	err     error
-	done    chan struct{}
-	// leaving is closed when this side takes no more streams, drained when the other side has said so; left is that the other side knows.
-	leaving chan struct{}
-	drained chan struct{}
-	left    bool
-	// opening is held while a stream is opened, so that who has been told to leave can answer after the last one.
-	opening sync.RWMutex
-	beat    *time.Timer
-	// silent is for how many beats nothing has come.
-	silent int
-	told   bool // the other side has told its settings
-	// late is a stream to which something has come that its reader was not woken for. It is the reader's of the session.
+	// Owned by the reader, the goroutine of Serve.
+	hasSettings bool // of the other side
+	// late is a stream with data that its reader was not woken for.
 	late *Stream
 
-	// What waits to be written, and who writes it.
-	out     sync.Mutex
-	pending []byte
-	frames  int // in pending
-	// crowded is that several wrote at the time of the last write.
-	crowded  bool
-	spare    []byte
-	pong     []byte
-	ping     bool
-	last     bool // what waits is the last
+	// Owned by the timer.
+	silent int // intervals without data
+
+	// opening is read-locked while a stream is opened: frameDrained comes after the last frameOpen.
+	opening sync.RWMutex
+
+	mu      sync.Mutex // guards what follows
+	streams map[uint32]*Stream
+	// accepted streams: those that the other side has opened.
+	accepted   int
+	nextID     uint32
+	peerWindow int
+	// peerDrained is that the other side opens no more streams.
+	peerDrained bool
+	err         error
+	timer       *time.Timer
+
+	out sync.Mutex // guards what follows, for the writers
+	// pending frames, and spare, the buffer that was written last.
+	pending, spare []byte
+	frames         int    // in pending
+	pong           []byte // payload to send
+	ping           bool   // send one
+	closing        bool   // send a close message after pending
+	// flushing is that a goroutine writes.
 	flushing bool
-	room     sync.Cond
-	broken   error
+	// concurrent is that several goroutines wrote at the time of the last write.
+	concurrent bool
+	room       sync.Cond // in pending
+	writeErr   error
 }
 
-// NewSession makes a session of a connection that has been upgraded to WebSocket. dialled says which side this is, secret that the connection is encrypted; accept is called, in a goroutine of
-// its own, with each stream that the other side opens. [Session.Serve] has to run.
-func NewSession(conn net.Conn, dialled, secret bool, cfg Config, accept func(*Stream)) *Session {
+// NewSession makes a session of a connection that was upgraded to WebSocket. dialled names the side, encrypted is that
+// TLS is below. accept is called with each stream that the other side opens, in a goroutine of its own. The caller
+// runs [Session.Serve].
+func NewSession(conn net.Conn, dialled, encrypted bool, cfg Config, accept func(*Stream)) *Session {
 	cfg = cfg.withDefaults()
 	s := &Session{
-		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, window: minWindow, done: make(chan struct{}), leaving: make(chan struct{}), drained: make(chan struct{}),
-		wire: &wire{conn: conn, out: writer(conn), masks: dialled, secret: secret, buffer: make([]byte, readBuffer), timeout: cfg.WriteTimeout},
+		cfg: cfg, accept: accept, streams: map[uint32]*Stream{}, peerWindow: minWindow, nextID: 2,
+		done: make(chan struct{}), draining: make(chan struct{}), peerDraining: make(chan struct{}),
+		wire: &wire{
+			conn: conn, out: writer(conn), dialled: dialled, encrypted: encrypted, buffer: make([]byte, readBuffer),
+			timeout: cfg.WriteTimeout,
+		},
 	}
-	s.wire.pinged = s.answerPing
-	if g := gatheringBelow(conn); g != nil {
-		g.reads = s.wakeLate
-	} else {
-		s.wire.reads = s.wakeLate
+	if dialled {
+		s.nextID = 1
 	}
 	s.room.L = &s.out
-	if dialled {
-		s.next = 1
+	s.wire.pinged = s.sendPong
+	if c := coalescingBelow(conn); c != nil {
+		c.beforeRead = s.wakeLate
 	} else {
-		s.next = 2
+		s.wire.beforeRead = s.wakeLate
 	}
 	return s
 }
 
-// Open begins a stream. It costs no round trip: what is written follows the head at once.
+// Open opens a stream without a round trip: data may follow at once.
 func (s *Session) Open(head []byte) (*Stream, error) {
 	if len(head) > maxHead {
 		return nil, fmt.Errorf("the head of a stream has %d bytes, more than %d", len(head), maxHead)
@@ -133,71 +134,42 @@ func (s *Session) Open(head []byte) (*Stream, error) {
 		s.mu.Unlock()
 		return nil, s.err
 	}
-	if closed(s.leaving) || closed(s.drained) {
+	if isClosed(s.draining) || isClosed(s.peerDraining) {
 		s.mu.Unlock()
 		return nil, ErrDraining
 	}
-	for s.next == 0 || s.streams[s.next] != nil { // two thousand million streams later they begin anew
-		s.next += 2
+	for s.nextID == 0 || s.streams[s.nextID] != nil { // ids wrap around after 2^31 streams
+		s.nextID += 2
 	}
-	st := newStream(s, s.next, head)
-	s.streams[s.next] = st
-	s.next += 2
+	st := newStream(s, s.nextID, head)
+	s.streams[s.nextID] = st
+	s.nextID += 2
 	s.mu.Unlock()
-	return st, s.send(header{kind: kindOpen, length: len(head), stream: st.id}, head)
+	return st, s.send(header{kind: frameOpen, length: len(head), stream: st.id}, head)
 }
 
 // Done is closed when the session has ended.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Drain says that this side takes no more streams, and opens none. What is open goes on; with the last stream the session ends.
+// LocalDraining is closed when this side accepts no more streams.
+func (s *Session) LocalDraining() <-chan struct{} { return s.draining }
+
+// PeerDraining is closed when the other side accepts no more streams.
+func (s *Session) PeerDraining() <-chan struct{} { return s.peerDraining }
+
+// Drain opens and accepts no more streams. The session ends with its last stream.
 func (s *Session) Drain() {
 	s.mu.Lock()
-	if closed(s.leaving) || s.err != nil {
+	if isClosed(s.draining) || s.err != nil {
 		s.mu.Unlock()
 		return
 	}
-	close(s.leaving)
+	close(s.draining)
 	s.mu.Unlock()
-	_ = s.send(header{kind: kindDrain}, nil) // the session tells its own end
+	_ = s.send(header{kind: frameDrain}, nil) // an error ends the session
 }
 
-// Leaving is closed when this side takes no more streams.
-func (s *Session) Leaving() <-chan struct{} { return s.leaving }
-
-// Drained is closed when the other side takes no more streams.
-func (s *Session) Drained() <-chan struct{} { return s.drained }
-
-func closed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
-}
-
-// answerDrain says that no more streams are opened.
-func (s *Session) answerDrain() {
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	_ = s.send(header{kind: kindDrained}, nil) // the session tells its own end
-}
-
-// leave ends a session that is being drained and has no more streams. What waits to be written is written first.
-func (s *Session) leave() {
-	s.mu.Lock()
-	over := s.left && len(s.streams) == 0 && s.err == nil
-	s.mu.Unlock()
-	if !over {
-		return
-	}
-	s.out.Lock()
-	s.last = true
-	s.rouse()
-}
-
-// Close ends the session and its streams.
+// Close ends the session and its streams. It returns nil.
 func (s *Session) Close() error {
 	s.fail(ErrClosed)
 	return nil
@@ -207,60 +179,32 @@ func (s *Session) Close() error {
 func (s *Session) Serve() error {
 	s.mu.Lock()
 	if s.err == nil {
-		s.beat = time.AfterFunc(s.cfg.PingInterval, s.check)
+		s.timer = time.AfterFunc(s.cfg.PingInterval, s.checkAlive)
 	}
 	s.mu.Unlock()
-	if s.wire.masks { // who was dialled says nothing first
-		s.tellWindow()
+	if s.wire.dialled { // the other side waits for the settings
+		s.sendSettings()
 	}
 	s.fail(s.read())
 	return s.err
 }
 
-// errLeft is why a session ended that this side has drained.
-var errLeft = errors.New("it was drained")
-
-func (s *Session) tellWindow() {
-	_ = s.post(header{kind: kindSettings}, binary.BigEndian.AppendUint32(nil, uint32(s.cfg.Window))) // there is room for a first frame
-}
-
-// takeWindow of the other side: streams that are open may send more, or less, by the difference.
-func (s *Session) takeWindow(n int) {
-	s.mu.Lock()
-	more := n - s.window
-	s.window = n
-	streams := slices.Collect(maps.Values(s.streams))
-	s.mu.Unlock()
-	for _, st := range streams {
-		st.credit(more)
-	}
-	if !s.wire.masks {
-		s.tellWindow()
-	}
-}
-
-// check asks for a sign of life.
-func (s *Session) check() {
-	if s.wire.heard.Swap(false) {
+// checkAlive sends a ping, or ends the session after two intervals without data.
+func (s *Session) checkAlive() {
+	if s.wire.received.Swap(false) {
 		s.silent = 0
 	} else if s.silent++; s.silent >= 2 {
-		s.fail(fmt.Errorf("nothing came from the other side for %s", 2*s.cfg.PingInterval))
+		s.fail(fmt.Errorf("nothing was received for %s", 2*s.cfg.PingInterval))
 		return
 	}
 	s.out.Lock()
 	s.ping = true
-	s.rouse()
+	s.flushAndUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
-		s.beat.Reset(s.cfg.PingInterval)
+		s.timer.Reset(s.cfg.PingInterval)
 	}
-}
-
-func (s *Session) answerPing(payload []byte) {
-	s.out.Lock()
-	s.pong = append([]byte{}, payload...) // the last one is enough (RFC 6455, section 5.5.3)
-	s.rouse()
 }
 
 func (s *Session) fail(err error) {
@@ -269,19 +213,19 @@ func (s *Session) fail(err error) {
 		s.mu.Unlock()
 		return
 	}
-	if errors.Is(err, io.EOF) { // who reads a stream must not take it for the end of what was sent
+	if errors.Is(err, io.EOF) { // a stream's reader must not take it for the end of the stream
 		err = io.ErrUnexpectedEOF
 	}
 	s.err = errors.Join(ErrClosed, err)
 	streams := s.streams
 	s.streams = nil
 	close(s.done)
-	if s.beat != nil {
-		s.beat.Stop()
+	if s.timer != nil {
+		s.timer.Stop()
 	}
 	s.mu.Unlock()
 	s.out.Lock()
-	s.broken = s.err
+	s.writeErr = s.err
 	s.room.Broadcast()
 	s.out.Unlock()
 	_ = s.wire.conn.Close() // it is over
@@ -290,186 +234,51 @@ func (s *Session) fail(err error) {
 	}
 }
 
-// read takes frames apart as bytes come, however they are cut.
-func (s *Session) read() error {
-	var (
-		head [headerSize]byte
-		have int
-		h    header
-		left int    // of h's payload
-		part []byte // of a payload that must be whole
-	)
-	for {
-		data, err := s.wire.next()
-		if err != nil {
-			return err
-		}
-		for len(data) > 0 {
-			if left == 0 {
-				n := copy(head[have:], data)
-				have += n
-				data = data[n:]
-				if have < headerSize {
-					break
-				}
-				have = 0
-				h = parseHeader(head[:])
-				left = h.length
-				if left == 0 {
-					if err := s.take(h, nil); err != nil {
-						return err
-					}
-					continue
-				}
-			}
-			n := min(left, len(data))
-			chunk := data[:n]
-			data = data[n:]
-			left -= n
-			switch {
-			case h.kind == kindData:
-				err = s.deliver(h.stream, chunk, n == h.length)
-			case left > 0:
-				part = append(part, chunk...)
-			case len(part) > 0:
-				err = s.take(h, append(part, chunk...))
-				part = nil
-			default:
-				err = s.take(h, chunk)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (s *Session) stream(id uint32) *Stream {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.streams[id]
-}
-
-func (s *Session) deliver(id uint32, data []byte, whole bool) error {
-	st := s.stream(id)
-	if st == nil {
-		return nil // it has been reset here, which the other side does not know yet
-	}
-	if s.late != st {
-		s.wakeLate()
-	}
-	return st.deliver(data, whole)
-}
-
-// wakeLate wakes who reads the last stream that something has come for. It is put off until something comes for another one, or the connection has to be read: what of a stream comes together is
-// read together.
-func (s *Session) wakeLate() {
-	if s.late != nil {
-		s.late.readable.Signal()
-		s.late = nil
-	}
-}
-
-// take obeys one frame.
-func (s *Session) take(h header, payload []byte) error {
-	switch h.kind {
-	case kindOpen:
-		return s.takeOpen(h.stream, payload)
-	case kindData: // of no bytes
-		return nil
-	case kindEnd:
-		if st := s.stream(h.stream); st != nil {
-			st.end()
-		}
-		return nil
-	case kindSettings:
-		if len(payload) != 4 || binary.BigEndian.Uint32(payload) < minWindow || binary.BigEndian.Uint32(payload) > maxWindow || s.told {
-			return fmt.Errorf("the other side sent settings that are none: % x", payload)
-		}
-		s.told = true
-		s.takeWindow(int(binary.BigEndian.Uint32(payload)))
-		return nil
-	case kindTaken:
-		if st := s.stream(h.stream); st != nil {
-			st.reached()
-		}
-		return nil
-	case kindReset:
-		if st := s.stream(h.stream); st != nil {
-			st.fail(decodeReset(payload))
-			s.forget(st)
-		}
-		return nil
-	case kindWindow:
-		if len(payload) != 4 {
-			return fmt.Errorf("the other side sent a window of %d bytes instead of 4", len(payload))
-		}
-		if st := s.stream(h.stream); st != nil {
-			st.credit(int(binary.BigEndian.Uint32(payload)))
-		}
-		return nil
-	case kindDrain:
-		if !closed(s.drained) { // only who reads closes it
-			close(s.drained)
-			go s.answerDrain()
-		}
-		return nil
-	case kindDrained:
-		s.mu.Lock()
-		s.left = closed(s.leaving)
-		s.mu.Unlock()
-		s.leave()
-		return nil
-	}
-	return fmt.Errorf("the other side sent a frame of kind %d, which this version has not", h.kind)
-}
-
-// own says whether it is this side that numbers streams so: who dialled takes the odd numbers.
-func (s *Session) own(id uint32) bool { return (id&1 == 1) == s.wire.masks }
-
-func (s *Session) takeOpen(id uint32, head []byte) error {
-	if len(head) > maxHead || id == 0 || s.own(id) {
-		return fmt.Errorf("the other side opened stream %d with a head of %d bytes", id, len(head))
-	}
-	s.mu.Lock()
-	if s.err != nil { // it has ended while this was on its way
-		s.mu.Unlock()
-		return s.err
-	}
-	if s.streams[id] != nil {
-		s.mu.Unlock()
-		return fmt.Errorf("the other side opened stream %d twice", id)
-	}
-	if closed(s.leaving) {
-		s.mu.Unlock()
-		return s.post(header{kind: kindReset, stream: id}, (&ResetError{Reason: Elsewhere, Text: ErrDraining.Error()}).encode())
-	}
-	if s.taken >= s.cfg.MaxStreams {
-		s.mu.Unlock()
-		return s.post(header{kind: kindReset, stream: id}, (&ResetError{Reason: Overloaded, Text: "too many streams"}).encode())
-	}
-	st := newStream(s, id, append([]byte(nil), head...))
-	s.streams[id] = st
-	s.taken++
-	s.mu.Unlock()
-	go s.accept(st)
-	return nil
-}
-
-// forget drops a stream that has ended on both sides.
-func (s *Session) forget(st *Stream) {
+// remove removes a stream that has ended in both directions.
+func (s *Session) remove(st *Stream) {
 	s.mu.Lock()
 	if s.streams[st.id] != st {
 		s.mu.Unlock()
 		return
 	}
 	delete(s.streams, st.id)
-	if !s.own(st.id) {
-		s.taken--
+	if !s.isOwn(st.id) {
+		s.accepted--
 	}
-	over := s.left && len(s.streams) == 0
 	s.mu.Unlock()
-	if over {
-		s.leave()
+	s.closeIfDrained()
+}
+
+// closeIfDrained ends a drained session without streams, after pending frames are written.
+func (s *Session) closeIfDrained() {
+	s.mu.Lock()
+	over := s.peerDrained && len(s.streams) == 0 && s.err == nil
+	s.mu.Unlock()
+	if !over {
+		return
+	}
+	s.out.Lock()
+	s.closing = true
+	s.flushAndUnlock()
+}
+
+// isOwn reports whether this side uses such stream ids.
+func (s *Session) isOwn(id uint32) bool { return (id&1 == 1) == s.wire.dialled }
+
+func (s *Session) count() (opened, accepted int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0, 0
+	}
+	return len(s.streams) - s.accepted, s.accepted
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
 	}
 }

@@ -252,7 +252,7 @@ func TestAConnectionWithoutASignOfLifeIsGivenUp(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, far) }()
 		s := tunnel.NewSession(near, true, false, tunnel.Config{}, nil)
 		began := time.Now()
-		require.ErrorContains(t, s.Serve(), "nothing came from the other side for 40s")
+		require.ErrorContains(t, s.Serve(), "nothing was received for 40s")
 		require.Equal(t, 40*time.Second, time.Since(began))
 	})
 }
@@ -301,7 +301,7 @@ func FuzzSession(f *testing.F) {
 		own, err := s.Open([]byte("head"))
 		require.NoError(t, err)
 		others.Go(func() {
-			_ = own.Taken()
+			_ = own.WaitAccepted()
 			_, _ = io.Copy(own, own)
 			_ = own.Close()
 		})
@@ -328,7 +328,7 @@ func TestADrainedSessionEndsWithItsLastStream(t *testing.T) {
 			e := connect(t, tunnel.Config{})
 			near, far := e.stream(t)
 			e.accepted.Drain()
-			<-e.dialled.Drained()
+			<-e.dialled.PeerDraining()
 			_, err := e.dialled.Open([]byte("head"))
 			require.ErrorIs(t, err, tunnel.ErrDraining)
 			_, err = e.accepted.Open([]byte("head"))
@@ -383,7 +383,7 @@ func TestNoStreamIsLostInADrain(t *testing.T) {
 			}
 			var reset *tunnel.ResetError
 			require.ErrorAs(t, err, &reset)
-			require.True(t, reset.Untaken())
+			require.True(t, reset.Retryable())
 		}
 		<-e.accepted.Done()
 		close(e.streams)
@@ -396,7 +396,7 @@ func TestWhoOpenedAStreamCanWaitUntilItHasReachedSomething(t *testing.T) {
 		far  func(*tunnel.Stream)
 		want func(*testing.T, error)
 	}{
-		"taken":     {func(s *tunnel.Stream) { _ = s.Take() }, func(t *testing.T, err error) { require.NoError(t, err) }},
+		"taken":     {func(s *tunnel.Stream) { _ = s.Accept() }, func(t *testing.T, err error) { require.NoError(t, err) }},
 		"it speaks": {func(s *tunnel.Stream) { _, _ = io.WriteString(s, "x") }, func(t *testing.T, err error) { require.NoError(t, err) }},
 		"it ends":   {func(s *tunnel.Stream) { _ = s.CloseWrite() }, func(t *testing.T, err error) { require.NoError(t, err) }},
 		"refused": {func(s *tunnel.Stream) { s.Reset(tunnel.Refused, "no") }, func(t *testing.T, err error) {
@@ -409,7 +409,7 @@ func TestWhoOpenedAStreamCanWaitUntilItHasReachedSomething(t *testing.T) {
 			t.Parallel()
 			near, far := connect(t, tunnel.Config{}).stream(t)
 			answered := make(chan error, 1)
-			go func() { answered <- near.Taken() }()
+			go func() { answered <- near.WaitAccepted() }()
 			tc.far(far)
 			tc.want(t, <-answered)
 		})

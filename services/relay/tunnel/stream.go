@@ -6,87 +6,56 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"time"
 )
 
-// Reason why a stream was given up.
-type Reason uint8
-
-const (
-	// Cancelled is that who used it has no more use for it.
-	Cancelled Reason = iota + 1
-	// Elsewhere is that it was opened for something that is not here, or not any more: nothing of it was taken, and it can be tried elsewhere.
-	Elsewhere
-	// Overloaded is that there are as many streams as may be: nothing of it was taken.
-	Overloaded
-	// Refused is that what it was opened for is not allowed, or does not exist.
-	Refused
-	// Unreachable is that what it was opened for does not answer.
-	Unreachable
-	// Broken is that what it was joined to has failed.
-	Broken
-)
-
-// ResetError is what a stream ends with when the other side gave it up.
-type ResetError struct {
-	Reason Reason
-	Text   string
-}
-
-func (e *ResetError) Error() string { return "the other side ended the stream: " + e.Text }
-
-// Untaken says that nothing of the stream reached what it was opened for, so that all of it can be sent again.
-func (e *ResetError) Untaken() bool { return e.Reason == Elsewhere || e.Reason == Overloaded }
-
-func (e *ResetError) encode() []byte {
-	return append([]byte{byte(e.Reason)}, e.Text[:min(len(e.Text), maxReason)]...)
-}
-
-func decodeReset(payload []byte) *ResetError {
-	if len(payload) == 0 {
-		return &ResetError{Reason: Broken, Text: "for no reason"}
-	}
-	return &ResetError{Reason: Reason(payload[0]), Text: strings.ToValidUTF8(string(payload[1:min(len(payload), 1+maxReason)]), "?")}
-}
-
-// Stream is one conversation over a session: a [net.Conn] whose two directions end separately. One goroutine may read and one may write at a time.
+// Stream is a [net.Conn] over a session, with separate ends of its directions. One goroutine may read and one may
+// write at a time.
 type Stream struct {
+	// Static.
 	id   uint32
 	s    *Session
 	head []byte
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	readable sync.Cond
 	writable sync.Cond
-	in       []byte  // what has come and was not read yet
-	at       int     // where it begins
-	unread   int     // bytes that have come and were not read, or not yet written on
-	owed     int     // bytes read that the other side does not know of
-	ended    bool    // the other side has ended its direction
-	closed   bool    // this side has
-	deserted bool    // nobody reads any more
-	taken    bool    // the other side has reached what the stream was opened for
-	passes   *Stream // is told so, too
-	window   int     // bytes that may be sent
 	err      error
-	failure  func() // see OnFailure
-	sink     *sink  // where what comes is to be written; nil unless who writes it waits for it
 
-	readDeadline, writeDeadline deadline
+	// Receiving: in[at:] was received and not read.
+	in           []byte
+	at           int
+	unread       int           // bytes received and not read, or not written to the destination of WriteTo
+	unreported   int           // bytes read that are not in a window frame yet
+	ended        bool          // the other side sends no more
+	unwanted     bool          // nobody reads any more
+	directWriter *directWriter // of a WriteTo that waits for data
+	readDeadline deadline
+
+	// Sending.
+	window        int // bytes that may be sent
+	closed        bool
+	writeDeadline deadline
+
+	// The target.
+	accepted  bool
+	forwardTo *Stream // receives frameAccepted, too
+
+	onFailure func()
 }
 
 func newStream(s *Session, id uint32, head []byte) *Stream {
-	st := &Stream{id: id, s: s, head: head, window: s.window}
+	st := &Stream{id: id, s: s, head: head, window: s.peerWindow}
 	st.readable.L, st.writable.L = &st.mu, &st.mu
+	st.readDeadline.cond, st.writeDeadline.cond = &st.readable, &st.writable
 	return st
 }
 
-// Head is what the stream was opened with.
+// Head that the stream was opened with.
 func (st *Stream) Head() []byte { return st.head }
 
-// deliver takes what has come, and leaves it to the session to wake who reads it. whole says that it is all of a frame.
+// deliver stores received data; the session wakes the stream's reader. whole is that it is all of a frame.
 func (st *Stream) deliver(data []byte, whole bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -94,17 +63,22 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 		return nil
 	}
 	if st.unread+len(data) > st.s.cfg.Window || st.ended {
-		return fmt.Errorf("the other side sent more on stream %d than it may", st.id)
+		return fmt.Errorf("the other side exceeded the window of stream %d", st.id)
 	}
-	if st.deserted {
-		st.fails(net.ErrClosed)
-		st.s.forget(st)
-		return st.s.post(header{kind: kindReset, stream: st.id}, nobodyReads().encode())
+	if st.unwanted {
+		st.setErr(net.ErrClosed)
+		st.s.remove(st)
+		return st.s.post(header{kind: frameReset, stream: st.id}, errUnwanted.encode())
 	}
-	if whole && len(data) <= smallBuffer && st.sink != nil && st.at == len(st.in) {
-		n := st.sink.put(data)
-		if err := st.passed(n); err != nil || n == len(data) {
-			return err
+	if whole && len(data) <= smallBuffer && st.directWriter != nil && st.at == len(st.in) {
+		n := st.directWriter.write(data)
+		if report := st.consumed(n); report > 0 {
+			if err := st.s.post(st.windowFrame(report)); err != nil {
+				return err
+			}
+		}
+		if n == len(data) {
+			return nil
 		}
 		data = data[n:]
 	}
@@ -115,38 +89,34 @@ func (st *Stream) deliver(data []byte, whole bool) error {
 	return nil
 }
 
-// passed is read for what was never kept. It is called with st.mu held, by who must not wait.
-func (st *Stream) passed(n int) error {
-	owed := st.owes(n)
-	if owed == 0 {
-		return nil
-	}
-	return st.s.post(header{kind: kindWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(owed)))
-}
-
-// owes n bytes more to the other side, and returns how many it is to be told of now. It is called with st.mu held.
-func (st *Stream) owes(n int) int {
-	st.owed += n
-	if st.owed < st.s.cfg.Window/2 || st.ended || st.err != nil {
+// consumed counts bytes that were read, and returns how many to report to the other side now. It is called with st.mu
+// held.
+func (st *Stream) consumed(n int) (report int) {
+	st.unreported += n
+	if st.unreported < st.s.cfg.Window/2 || st.ended || st.err != nil {
 		return 0
 	}
-	owed := st.owed
-	st.owed = 0
-	return owed
+	report = st.unreported
+	st.unreported = 0
+	return report
 }
 
-func (st *Stream) end() {
+func (st *Stream) windowFrame(n int) (header, []byte) {
+	return header{kind: frameWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(n))
+}
+
+func (st *Stream) handleEnd() {
 	st.mu.Lock()
 	st.ended = true
 	over := st.closed
 	st.readable.Signal()
 	st.mu.Unlock()
 	if over {
-		st.s.forget(st)
+		st.s.remove(st)
 	}
 }
 
-func (st *Stream) credit(n int) {
+func (st *Stream) addWindow(n int) {
 	st.mu.Lock()
 	st.window += n
 	st.writable.Signal()
@@ -156,91 +126,114 @@ func (st *Stream) credit(n int) {
 func (st *Stream) fail(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.fails(err)
+	st.setErr(err)
 }
 
-func (st *Stream) fails(err error) {
+// setErr is called with st.mu held.
+func (st *Stream) setErr(err error) {
 	if st.err == nil {
 		st.err = err
-		if st.failure != nil {
-			go st.failure() // who reads the connection must not wait for it
+		if st.onFailure != nil {
+			go st.onFailure() // the session's reader must not wait for it
 		}
 	}
 	st.readable.Broadcast()
 	st.writable.Broadcast()
 }
 
-// OnFailure has f called, in a goroutine of its own, when the stream is given up by either side or its session ends, and at once when that has happened. It is for who waits for
-// something else than the stream. Another f takes the place of the one before; nil takes it away.
+// OnFailure calls f in a new goroutine when either side resets the stream or the session ends, or at once if that has
+// happened. It replaces the f before; nil removes it.
 func (st *Stream) OnFailure(f func()) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.failure = f
+	st.onFailure = f
 	if f != nil && st.err != nil {
 		go f()
 	}
 }
 
-// Err is why the stream has failed; nil while it has not.
+// Err is why the stream failed; nil if it did not.
 func (st *Stream) Err() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.err
 }
 
-// Take says that what the stream was opened for has been reached; see [Stream.Taken].
-func (st *Stream) Take() error {
-	return st.s.send(header{kind: kindTaken, stream: st.id}, nil)
+// Accept tells the other side that the stream's target was reached; see [Stream.WaitAccepted].
+func (st *Stream) Accept() error {
+	return st.s.send(header{kind: frameAccepted, stream: st.id}, nil)
 }
 
-// PassTaken has another stream, which this one carries on, told the same as this one is.
-func (st *Stream) PassTaken(to *Stream) {
+// ForwardAccepted accepts the stream to when this stream is accepted.
+func (st *Stream) ForwardAccepted(to *Stream) {
 	st.mu.Lock()
-	st.passes = to
-	taken := st.taken
+	st.forwardTo = to
+	accepted := st.accepted
 	st.mu.Unlock()
-	if taken {
-		_ = to.Take() // the stream itself tells what is wrong with it
+	if accepted {
+		_ = to.Accept() // the next use of the stream returns the error
 	}
 }
 
-func (st *Stream) reached() {
+func (st *Stream) handleAccepted() {
 	st.mu.Lock()
-	again := st.taken
-	st.taken = true
-	to := st.passes
+	again := st.accepted
+	st.accepted = true
+	to := st.forwardTo
 	st.readable.Broadcast()
 	st.mu.Unlock()
-	if to == nil || again { // however often it is said: what is passed on shares a session with others
+	if to == nil || again { // a peer that repeats it must not fill a session that others share
 		return
 	}
-	if err := to.s.post(header{kind: kindTaken, stream: to.id}, nil); err != nil {
+	if err := to.s.post(header{kind: frameAccepted, stream: to.id}, nil); err != nil {
 		to.s.fail(err)
 	}
 }
 
-// Taken waits until the other side says that it has reached what the stream was opened for, or sends something. It is called before the stream is read.
-func (st *Stream) Taken() error {
+// WaitAccepted waits until the other side has reached the stream's target, or sends data. It is called before Read.
+func (st *Stream) WaitAccepted() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	for !st.taken && st.at == len(st.in) && !st.ended {
-		switch {
-		case st.deserted:
-			return net.ErrClosed
-		case st.err != nil:
-			return st.err
-		case st.readDeadline.passed:
-			return os.ErrDeadlineExceeded
+	for !st.accepted && st.at == len(st.in) && !st.ended {
+		if err := st.readError(); err != nil {
+			return err
 		}
 		st.readable.Wait()
 	}
 	return nil
 }
 
-// Read reads what has come; [io.EOF] is the other side's end.
+// readError is called with st.mu held.
+func (st *Stream) readError() error {
+	switch {
+	case st.unwanted:
+		return net.ErrClosed
+	case st.err != nil && !st.ended:
+		return st.err
+	case st.readDeadline.expired:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// awaitData waits until data was received. It is called with st.mu held.
+func (st *Stream) awaitData() error {
+	for st.at == len(st.in) {
+		if st.ended && !st.unwanted {
+			return io.EOF
+		}
+		if err := st.readError(); err != nil {
+			return err
+		}
+		st.readable.Wait()
+	}
+	return nil
+}
+
+// Read reads received data; [io.EOF] is the end of the other side's direction.
 func (st *Stream) Read(p []byte) (int, error) {
 	st.mu.Lock()
-	if err := st.await(); err != nil {
+	if err := st.awaitData(); err != nil {
 		st.mu.Unlock()
 		return 0, err
 	}
@@ -249,48 +242,33 @@ func (st *Stream) Read(p []byte) (int, error) {
 	if st.at == len(st.in) {
 		st.in, st.at = shrink(st.in), 0
 	}
+	report := st.read(n)
 	st.mu.Unlock()
-	st.read(n)
+	st.report(report)
 	return n, nil
 }
 
-// await waits until something has come. It is called with st.mu held.
-func (st *Stream) await() error {
-	for st.at == len(st.in) {
-		switch {
-		case st.deserted:
-			return net.ErrClosed
-		case st.ended:
-			return io.EOF
-		case st.err != nil:
-			return st.err
-		case st.readDeadline.passed:
-			return os.ErrDeadlineExceeded
-		}
-		st.readable.Wait()
-	}
-	return nil
-}
-
-// read lets the other side send as much again, now and then.
-func (st *Stream) read(n int) {
-	st.mu.Lock()
+// read counts bytes that left the stream, and returns how many to report. It is called with st.mu held.
+func (st *Stream) read(n int) (report int) {
 	st.unread -= n
-	owed := st.owes(n)
-	st.mu.Unlock()
-	if owed > 0 {
-		_ = st.s.send(header{kind: kindWindow, stream: st.id}, binary.BigEndian.AppendUint32(nil, uint32(owed))) // what has come counts; the next read tells
+	return st.consumed(n)
+}
+
+// report allows the other side to send n more bytes.
+func (st *Stream) report(n int) {
+	if n > 0 {
+		_ = st.s.send(st.windowFrame(n)) // the next Read returns the error
 	}
 }
 
-// Quiet says that the stream is open in both directions, and nothing has come that was not read.
-func (st *Stream) Quiet() bool {
+// Idle reports whether the stream is open in both directions and has no unread data.
+func (st *Stream) Idle() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.err == nil && !st.ended && !st.closed && st.at == len(st.in)
 }
 
-// Write sends p; it waits while the other side has not read what was sent before.
+// Write sends p. It waits while the window is full.
 func (st *Stream) Write(p []byte) (int, error) {
 	sent := 0
 	for sent < len(p) {
@@ -298,7 +276,7 @@ func (st *Stream) Write(p []byte) (int, error) {
 		if err != nil {
 			return sent, err
 		}
-		if err := st.s.send(header{kind: kindData, stream: st.id}, p[sent:sent+n]); err != nil {
+		if err := st.s.send(header{kind: frameData, stream: st.id}, p[sent:sent+n]); err != nil {
 			return sent, err
 		}
 		sent += n
@@ -306,7 +284,7 @@ func (st *Stream) Write(p []byte) (int, error) {
 	return sent, nil
 }
 
-// reserve waits until something may be sent, and takes up to n bytes of it.
+// reserve waits until the window is open, and takes up to n bytes of it.
 func (st *Stream) reserve(n int) (int, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -316,7 +294,7 @@ func (st *Stream) reserve(n int) (int, error) {
 			return 0, net.ErrClosed
 		case st.err != nil:
 			return 0, st.err
-		case st.writeDeadline.passed:
+		case st.writeDeadline.expired:
 			return 0, os.ErrDeadlineExceeded
 		case st.window > 0:
 			n = min(n, st.window)
@@ -332,24 +310,24 @@ func (st *Stream) CloseWrite() error {
 	st.mu.Lock()
 	if st.closed || st.err != nil {
 		st.mu.Unlock()
-		return nil //nolint:nilerr // who reads or writes learns it
+		return nil //nolint:nilerr // Read and Write return it
 	}
 	st.closed = true
 	over := st.ended
 	st.mu.Unlock()
-	err := st.s.send(header{kind: kindEnd, stream: st.id}, nil)
+	err := st.s.send(header{kind: frameEnd, stream: st.id}, nil)
 	if over {
-		st.s.forget(st)
+		st.s.remove(st)
 	}
 	return err
 }
 
-// Reset gives the stream up, in both directions.
+// Reset ends the stream in both directions.
 func (st *Stream) Reset(reason Reason, text string) {
 	st.reset(&ResetError{Reason: reason, Text: text})
 }
 
-func nobodyReads() *ResetError { return &ResetError{Reason: Cancelled, Text: "nobody reads it"} }
+var errUnwanted = &ResetError{Reason: Cancelled, Text: "nobody reads the stream"}
 
 func (st *Stream) reset(why *ResetError) {
 	st.mu.Lock()
@@ -359,78 +337,88 @@ func (st *Stream) reset(why *ResetError) {
 		return
 	}
 	st.fail(net.ErrClosed)
-	st.s.forget(st)
-	_ = st.s.send(header{kind: kindReset, stream: st.id}, why.encode()) // the session tells its own end
+	st.s.remove(st)
+	_ = st.s.send(header{kind: frameReset, stream: st.id}, why.encode()) // an error ends the session
 }
 
-// Close ends this side's direction and reads nothing more. What the other side still sends then ends the stream there, too.
+// Close ends this side's direction and reads no more. Data that the other side sends later resets the stream.
 func (st *Stream) Close() error {
 	st.mu.Lock()
-	st.deserted = true
+	st.unwanted = true
 	unread := st.at < len(st.in) && !st.ended
 	st.in, st.at = nil, 0
 	st.readable.Broadcast()
 	st.mu.Unlock()
 	if unread {
-		st.reset(nobodyReads())
+		st.reset(errUnwanted)
 		return nil
 	}
 	return st.CloseWrite()
 }
 
-// LocalAddr is the connection's that the stream goes through.
+// LocalAddr of the session's connection.
 func (st *Stream) LocalAddr() net.Addr { return st.s.wire.conn.LocalAddr() }
 
-// RemoteAddr is the connection's that the stream goes through.
+// RemoteAddr of the session's connection.
 func (st *Stream) RemoteAddr() net.Addr { return st.s.wire.conn.RemoteAddr() }
 
-// deadline of one direction; its stream's mutex guards it.
+// deadline of one direction; guarded by the stream's mutex.
 type deadline struct {
-	timer  *time.Timer
-	passed bool
+	cond    *sync.Cond
+	at      time.Time // zero without a deadline
+	timer   *time.Timer
+	expired bool
 }
 
-func (st *Stream) set(d *deadline, c *sync.Cond, t time.Time) {
+// setDeadline reuses the timer: HTTP servers set deadlines at every request.
+func (st *Stream) setDeadline(d *deadline, t time.Time) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	d.passed = !t.IsZero() && !t.After(time.Now())
-	if d.passed {
-		c.Broadcast()
-	}
-	if t.IsZero() || d.passed {
-		return
-	}
-	var timer *time.Timer
-	timer = time.AfterFunc(time.Until(t), func() {
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		if d.timer == timer {
-			d.passed = true
-			c.Broadcast()
+	d.at = t
+	now := time.Now()
+	d.expired = !t.IsZero() && !t.After(now)
+	switch {
+	case d.expired:
+		d.cond.Broadcast()
+	case t.IsZero():
+		if d.timer != nil {
+			d.timer.Stop()
 		}
-	})
-	d.timer = timer
+	case d.timer == nil:
+		d.timer = time.AfterFunc(t.Sub(now), func() { st.expire(d) })
+	default:
+		d.timer.Reset(t.Sub(now))
+	}
+}
+
+func (st *Stream) expire(d *deadline) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch left := time.Until(d.at); {
+	case d.at.IsZero(): // it was removed meanwhile
+	case left > 0: // it was moved meanwhile
+		d.timer.Reset(left)
+	default:
+		d.expired = true
+		d.cond.Broadcast()
+	}
 }
 
 // SetReadDeadline is that of [net.Conn].
 func (st *Stream) SetReadDeadline(t time.Time) error {
-	st.set(&st.readDeadline, &st.readable, t)
+	st.setDeadline(&st.readDeadline, t)
 	return nil
 }
 
 // SetWriteDeadline is that of [net.Conn].
 func (st *Stream) SetWriteDeadline(t time.Time) error {
-	st.set(&st.writeDeadline, &st.writable, t)
+	st.setDeadline(&st.writeDeadline, t)
 	return nil
 }
 
 // SetDeadline is that of [net.Conn].
 func (st *Stream) SetDeadline(t time.Time) error {
-	st.set(&st.readDeadline, &st.readable, t)
-	st.set(&st.writeDeadline, &st.writable, t)
+	st.setDeadline(&st.readDeadline, t)
+	st.setDeadline(&st.writeDeadline, t)
 	return nil
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -17,20 +18,20 @@ import (
 const (
 	// connectTimeout of TCP, and of TLS.
 	connectTimeout = 10 * time.Second
-	// idleConnection is how long a connection without requests is kept.
-	idleConnection = 90 * time.Second
-	// received of one answer and not yet passed on: a caller that does not read costs no more than that.
-	received = 256 << 10
-	// A connection of HTTP/2 that is dead is noticed.
+	// idleConnTimeout of a connection with the API server.
+	idleConnTimeout = 90 * time.Second
+	// maxBuffered bytes of one response: what a caller that does not read costs.
+	maxBuffered = 256 << 10
+	// pingAfter and pingTimeout detect a dead HTTP/2 connection.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
 )
 
-// client asks the API server with the agent's own credentials.
+// client sends requests to the API server with the agent's credentials.
 type client struct {
 	base *url.URL
-	// plain carries requests, many over one connection; upgrades those that take a connection over.
+	// plain sends requests over HTTP/2. upgrades sends those that upgrade, over HTTP/1.1.
 	plain, upgrades http.RoundTripper
-	idle            []*http.Transport
+	transports      []*http.Transport
 }
 
 func newClient(cfg *rest.Config) (*client, error) {
@@ -48,8 +49,8 @@ func newClient(cfg *rest.Config) (*client, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.idle = append(c.idle, one)
-		// Tokens are read again when they change.
+		c.transports = append(c.transports, one)
+		// The wrappers read a token again when it changes.
 		if *into, err = transport.HTTPWrappersForConfig(described, one); err != nil {
 			return nil, fmt.Errorf("credentials for the API server: %w", err)
 		}
@@ -62,14 +63,20 @@ func newTransport(described *transport.Config, multiplexed bool) (*http.Transpor
 	if err != nil {
 		return nil, fmt.Errorf("TLS with the API server: %w", err)
 	}
+	// An upgrade takes its connection with it: resuming sessions makes the next one cheaper.
+	if secure != nil {
+		secure.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+	}
 	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: pingAfter}
 	t := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: secure, TLSHandshakeTimeout: connectTimeout,
-		IdleConnTimeout: idleConnection, MaxIdleConnsPerHost: 32, ExpectContinueTimeout: time.Second,
-		// Whether an answer is compressed is between the caller and the API server.
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: secure,
+		TLSHandshakeTimeout: connectTimeout, IdleConnTimeout: idleConnTimeout, MaxIdleConnsPerHost: 32, ExpectContinueTimeout: time.Second,
+		// Compression is between the caller and the API server.
 		DisableCompression: true,
 		Protocols:          new(http.Protocols),
-		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: received, SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerStream: maxBuffered, SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
+		},
 	}
 	if described.Proxy != nil {
 		t.Proxy = described.Proxy
@@ -82,14 +89,14 @@ func newTransport(described *transport.Config, multiplexed bool) (*http.Transpor
 	return t, nil
 }
 
-// close lets go of connections that are not in use.
+// close closes idle connections.
 func (c *client) close() {
-	for _, t := range c.idle {
+	for _, t := range c.transports {
 		t.CloseIdleConnections()
 	}
 }
 
-// check says why the API server cannot be used, nil when it can.
+// check returns why the API server cannot be used; nil if it can.
 func (c *client) check(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath("readyz").String(), http.NoBody)
 	if err != nil {
@@ -99,7 +106,7 @@ func (c *client) check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the cluster's API server does not answer: %w", err)
 	}
-	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, received))
+	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, maxBuffered))
 	if err = errors.Join(err, response.Body.Close()); err != nil {
 		return fmt.Errorf("the cluster's API server does not answer: %w", err)
 	}

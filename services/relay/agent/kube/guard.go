@@ -9,28 +9,28 @@ import (
 	"unicode/utf8"
 )
 
-// Prefix of every user and group that the agent acts as: nobody in the cluster has such a name unless somebody there gave rights to it.
+// Prefix of every user and group that the agent impersonates. The cluster's RBAC grants rights to such names only.
 const Prefix = "lockstep:"
 
 const (
 	headerUser        = "Impersonate-User"
 	headerGroup       = "Impersonate-Group"
 	headerImpersonate = "Impersonate-"
-	// headerRemote is what a proxy in front of the API server says who a caller is with; headerProtocols may carry a token of a browser.
+	// headerRemote is for authenticating proxies of the API server; headerProtocols may carry a browser's token.
 	headerRemote    = "X-Remote-"
 	headerProtocols = "Sec-Websocket-Protocol"
 	tokenProtocol   = "base64url.bearer.authorization.k8s.io."
-	// maxGroups that one may be in.
+	// maxGroups of one request.
 	maxGroups = 100
 )
 
-// Identity is as whom a request is made.
+// Identity that a request impersonates.
 type Identity struct {
 	User   string
 	Groups []string
 }
 
-// Admit reads from a request's header as whom it is to be made. An error, for the caller, is that it must not be.
+// Admit returns the identity that a request impersonates. An error, for the caller, refuses the request.
 func Admit(header http.Header) (Identity, error) {
 	var users, groups []string
 	for key, values := range header {
@@ -40,38 +40,40 @@ func Admit(header http.Header) (Identity, error) {
 		case key == headerGroup:
 			groups = append(groups, values...)
 		case strings.HasPrefix(key, headerImpersonate):
-			return Identity{}, fmt.Errorf("the request has the header %s: relays name a user and groups, nothing else", key)
+			return Identity{}, fmt.Errorf("header %s is not allowed: a relay names a user and groups only", key)
 		case key == headerProtocols && strings.Contains(strings.ToLower(strings.Join(values, ",")), tokenProtocol):
-			return Identity{}, errors.New("the request has a token among the protocols of its WebSocket: the agent takes none")
+			return Identity{}, errors.New("header Sec-WebSocket-Protocol: tokens are not allowed")
 		}
 	}
 	switch {
 	case len(users) != 1:
-		return Identity{}, fmt.Errorf("the request names %d users to act as, where the relay has to name one", len(users))
-	case !ours(users[0]):
-		return Identity{}, fmt.Errorf("the request is to act as user %.70q: the agent acts only as users that begin with %s", users[0], Prefix)
+		return Identity{}, fmt.Errorf("the request impersonates %d users instead of one", len(users))
+	case !hasPrefix(users[0]):
+		return Identity{}, fmt.Errorf("user %.70q is not allowed: the agent impersonates only users that begin with %s", users[0], Prefix)
 	case len(groups) > maxGroups:
-		return Identity{}, fmt.Errorf("the request is to act as a member of %d groups, more than %d", len(groups), maxGroups)
+		return Identity{}, fmt.Errorf("the request impersonates %d groups, more than %d", len(groups), maxGroups)
 	}
 	for _, group := range groups {
-		if !ours(group) {
-			return Identity{}, fmt.Errorf("the request is to act as a member of group %.70q: the agent acts only as members of groups that begin with %s", group, Prefix)
+		if !hasPrefix(group) {
+			return Identity{}, fmt.Errorf("group %.70q is not allowed: the agent impersonates only groups that begin with %s",
+				group, Prefix)
 		}
 	}
 	return Identity{User: users[0], Groups: groups}, nil
 }
 
-// ours says whether a name has the prefix, and something after it.
-func ours(name string) bool {
+// hasPrefix reports whether a name is valid and has the prefix, with text after it.
+func hasPrefix(name string) bool {
 	rest, found := strings.CutPrefix(name, Prefix)
 	return found && strings.TrimSpace(rest) != "" && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
 }
 
-// assume has a header say only this identity.
-func (i Identity) assume(header http.Header) {
+// set removes all other identities from a header, and sets this one.
+func (i Identity) set(header http.Header) {
 	for key := range header {
 		switch canonical := http.CanonicalHeaderKey(key); {
-		case canonical == "Authorization", canonical == "Proxy-Authorization", strings.HasPrefix(canonical, headerImpersonate), strings.HasPrefix(canonical, headerRemote):
+		case canonical == "Authorization", canonical == "Proxy-Authorization",
+			strings.HasPrefix(canonical, headerImpersonate), strings.HasPrefix(canonical, headerRemote):
 			delete(header, key)
 		}
 	}

@@ -23,12 +23,14 @@ import (
 const (
 	maxHeader         = 64 << 10
 	readHeaderTimeout = 10 * time.Second
-	// idleStream is how long a stream may wait for its next request: longer than relays keep one.
-	idleStream = 2 * time.Minute
-	copyBuffer = 32 << 10
+	// idleTimeout of a stream: longer than relays pool one.
+	idleTimeout = 2 * time.Minute
+	// flushInterval of responses with a known length. Others are flushed after every write.
+	flushInterval = 10 * time.Millisecond
+	copyBuffer    = 32 << 10
 )
 
-// Proxy is made by [New].
+// Proxy forwards requests on streams to the API server. It may be used by many goroutines.
 type Proxy struct {
 	client  *client
 	server  *http.Server
@@ -36,7 +38,7 @@ type Proxy struct {
 	logger  *slog.Logger
 }
 
-// New makes a proxy to the API server that the configuration leads to. It reaches for nothing: an error is a mistake in the configuration.
+// New makes a proxy to the configured API server. It does not connect: an error is one of the configuration.
 func New(cfg *rest.Config, logger *slog.Logger) (*Proxy, error) {
 	c, err := newClient(cfg)
 	if err != nil {
@@ -45,21 +47,22 @@ func New(cfg *rest.Config, logger *slog.Logger) (*Proxy, error) {
 	p := &Proxy{client: c, streams: newStreams(), logger: logger}
 	log := slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
 	reverse := &httputil.ReverseProxy{
-		Rewrite: p.rewrite, Transport: p, FlushInterval: -1, ModifyResponse: p.answered, ErrorHandler: p.failed, ErrorLog: log, BufferPool: &buffers{},
+		Rewrite: p.rewrite, Transport: p, FlushInterval: flushInterval, ModifyResponse: p.modifyResponse,
+		ErrorHandler: p.handleError, ErrorLog: log, BufferPool: &bufferPool{},
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	p.server = &http.Server{
-		Handler: p.guarded(reverse), Protocols: protocols, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleStream, ErrorLog: log,
-		ConnContext: p.connected, DisableGeneralOptionsHandler: true,
+		Handler: p.admit(reverse), Protocols: protocols, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout: idleTimeout, ErrorLog: log, ConnContext: p.connContext, DisableGeneralOptionsHandler: true,
 	}
 	return p, nil
 }
 
-// Run serves streams until ctx is done. What is still open then is cut.
+// Run serves streams until ctx is done. It then closes open ones.
 func (p *Proxy) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
-		_ = p.streams.Close() // these have no outcome
+		_ = p.streams.Close() // the errors do not matter
 		_ = p.server.Close()
 	})
 	defer stop()
@@ -70,23 +73,23 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return nil
 }
 
-// Check says why the API server cannot be used, nil when it can.
+// Check returns why the API server cannot be used; nil if it can.
 func (p *Proxy) Check(ctx context.Context) error { return p.client.check(ctx) }
 
-// Take serves the requests of a stream, one after the other. It returns at once; over is called when the stream has ended. leaving is closed when its session takes no more streams:
-// with the request in hand the stream ends, too.
-func (p *Proxy) Take(s *tunnel.Stream, leaving <-chan struct{}, over func()) {
-	one := &stream{Stream: s, leaving: leaving, cancel: func() {}, over: over}
+// ServeStream serves the requests of a stream, one after the other. It returns at once, and calls ended after the
+// stream has ended. After draining is closed, the stream ends with its current request.
+func (p *Proxy) ServeStream(s *tunnel.Stream, draining <-chan struct{}, ended func()) {
+	one := &stream{Stream: s, draining: draining, cancel: func() {}, ended: ended}
 	if !p.streams.put(one) {
-		s.Reset(tunnel.Elsewhere, "the agent stops")
-		over()
+		s.Reset(tunnel.NotHere, "the agent stops")
+		ended()
 	}
 }
 
 type streamKey struct{}
 
-// connected makes the context of a stream's requests, which ends with the stream, whoever ends it.
-func (p *Proxy) connected(ctx context.Context, c net.Conn) context.Context {
+// connContext is the context of a stream's requests, which ends with the stream.
+func (p *Proxy) connContext(ctx context.Context, c net.Conn) context.Context {
 	s, is := c.(*stream)
 	if !is {
 		return ctx
@@ -98,86 +101,92 @@ func (p *Proxy) connected(ctx context.Context, c net.Conn) context.Context {
 
 type identityKey struct{}
 
-func (p *Proxy) guarded(next http.Handler) http.Handler {
+// admit refuses requests that do not impersonate a user of the relay.
+func (p *Proxy) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		identity, err := Admit(r.Header)
 		switch {
 		case err != nil:
-			p.logger.WarnContext(r.Context(), "a request was refused", slog.String("method", r.Method), slog.String("error", err.Error()))
-			answer(w, http.StatusForbidden, metav1.StatusReasonForbidden, err.Error())
-		case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") || slices.Contains(strings.Split(r.URL.Path, "/"), ".."):
-			answer(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "the request has no path of the Kubernetes API")
+			p.logger.WarnContext(r.Context(), "refused a request", slog.String("method", r.Method),
+				slog.String("error", err.Error()))
+			writeStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, err.Error())
+		case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") ||
+			slices.Contains(strings.Split(r.URL.Path, "/"), ".."):
+			writeStatus(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "path: not a path of the Kubernetes API")
 		default:
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, identity)))
 		}
 	})
 }
 
-// rewrite comes last: no header that a caller has named as one of the connection is left out after it.
+// rewrite sets impersonation. ReverseProxy removes hop-by-hop headers before it, so a caller cannot have it removed.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
-	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged
 	r.SetURL(p.client.base)
-	identity, _ := r.In.Context().Value(identityKey{}).(Identity) // guarded has put it there
-	identity.assume(r.Out.Header)
+	identity, _ := r.In.Context().Value(identityKey{}).(Identity) // admit has set it
+	identity.set(r.Out.Header)
 }
 
-// RoundTrip asks the API server.
+// RoundTrip sends a request to the API server.
 func (p *Proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header.Get("Upgrade") != "" {
-		return p.client.upgrades.RoundTrip(r) //nolint:wrapcheck // failed says what it is about
+		return p.client.upgrades.RoundTrip(r) //nolint:wrapcheck // handleError explains it
 	}
-	return p.client.plain.RoundTrip(r) //nolint:wrapcheck // failed says what it is about
+	return p.client.plain.RoundTrip(r) //nolint:wrapcheck // handleError explains it
 }
 
-// answered has a stream end with this answer if its session is being left.
-func (p *Proxy) answered(response *http.Response) error {
+// modifyResponse ends the stream with this response if its session drains.
+func (p *Proxy) modifyResponse(response *http.Response) error {
 	s, is := response.Request.Context().Value(streamKey{}).(*stream)
 	if !is || response.StatusCode == http.StatusSwitchingProtocols {
 		return nil
 	}
 	select {
-	case <-s.leaving:
+	case <-s.draining:
 		response.Header.Set("Connection", "close")
 	default:
 	}
 	return nil
 }
 
-func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil { // nobody hears it
-		p.logger.DebugContext(r.Context(), "a request was given up", slog.String("error", err.Error()))
+func (p *Proxy) handleError(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil { // nobody reads the response
+		p.logger.DebugContext(r.Context(), "a request was cancelled", slog.String("error", err.Error()))
 		panic(http.ErrAbortHandler)
 	}
-	p.logger.WarnContext(r.Context(), "the cluster's API server does not answer", slog.String("error", err.Error()))
+	p.logger.WarnContext(r.Context(), "the API server does not respond", slog.String("error", err.Error()))
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
-		answer(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the agent cannot reach the API server of its cluster: "+err.Error())
+		writeStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+			"the agent cannot reach the API server of its cluster: "+err.Error())
 		return
 	}
-	answer(w, http.StatusBadGateway, metav1.StatusReasonUnknown, "the API server of the cluster gave no answer to the agent: "+err.Error())
+	writeStatus(w, http.StatusBadGateway, metav1.StatusReasonUnknown,
+		"the API server of the cluster gave no answer to the agent: "+err.Error())
 }
 
-// answer with what clients of the Kubernetes API understand.
-func answer(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+// writeStatus responds with an error of the Kubernetes API.
+func writeStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
 	body, err := json.Marshal(metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code),
+		Reason: reason, Message: message,
 	})
 	if err != nil {
-		panic(err) // texts and numbers have no other outcome
+		panic(err) // strings and numbers can be marshalled
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_, _ = w.Write(body) // fails when the caller has left
 }
 
-// buffers is the pool that bodies are copied through.
-type buffers struct{ pool sync.Pool }
+// bufferPool of the reverse proxy.
+type bufferPool struct{ pool sync.Pool }
 
-func (b *buffers) Get() []byte {
+func (b *bufferPool) Get() []byte {
 	if buffer, is := b.pool.Get().(*[copyBuffer]byte); is {
 		return buffer[:]
 	}
 	return make([]byte, copyBuffer)
 }
 
-func (b *buffers) Put(buffer []byte) { b.pool.Put((*[copyBuffer]byte)(buffer)) }
+func (b *bufferPool) Put(buffer []byte) { b.pool.Put((*[copyBuffer]byte)(buffer)) }

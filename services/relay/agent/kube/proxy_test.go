@@ -67,7 +67,7 @@ func (b *bed) start(cfg *rest.Config) {
 	b.session = tunnel.NewSession(near, false, true, tunnel.Config{}, nil)
 	b.agent = tunnel.NewSession(far, true, true, tunnel.Config{}, func(s *tunnel.Stream) {
 		b.open.Add(1)
-		b.proxy.Take(s, b.agent.Leaving(), func() { b.open.Add(-1) })
+		b.proxy.ServeStream(s, b.agent.LocalDraining(), func() { b.open.Add(-1) })
 	})
 	var serving sync.WaitGroup
 	for _, s := range []*tunnel.Session{b.session, b.agent} {
@@ -424,7 +424,7 @@ func TestAStreamEndsWithItsRequestWhenTheSessionIsLeft(t *testing.T) {
 	c.send("GET /", asUser)
 	<-began
 	b.agent.Drain()
-	<-b.session.Drained()
+	<-b.session.PeerDraining()
 	close(let)
 	response := c.receive()
 	require.True(t, response.Close)
@@ -477,7 +477,7 @@ func TestAProxyThatHasStoppedTakesNothing(t *testing.T) {
 	near, far := net.Pipe()
 	over := make(chan struct{})
 	s := tunnel.NewSession(near, false, true, tunnel.Config{}, nil)
-	agent := tunnel.NewSession(far, true, true, tunnel.Config{}, func(s *tunnel.Stream) { p.Take(s, nil, func() { close(over) }) })
+	agent := tunnel.NewSession(far, true, true, tunnel.Config{}, func(s *tunnel.Stream) { p.ServeStream(s, nil, func() { close(over) }) })
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve() })
 	serving.Go(func() { _ = agent.Serve() })
@@ -487,7 +487,7 @@ func TestAProxyThatHasStoppedTakesNothing(t *testing.T) {
 	_, err = st.Read(make([]byte, 1))
 	var reset *tunnel.ResetError
 	require.ErrorAs(t, err, &reset)
-	require.True(t, reset.Untaken())
+	require.True(t, reset.Retryable())
 	_, _ = s.Close(), agent.Close()
 	serving.Wait()
 }

@@ -8,41 +8,41 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// stream is a connection of the server.
+// stream is a connection of the HTTP server.
 type stream struct {
 	*tunnel.Stream
 
-	leaving <-chan struct{}
-	cancel  context.CancelFunc // of what is asked over it
-	over    func()
-	once    sync.Once
+	draining <-chan struct{}
+	cancel   context.CancelFunc // of its requests
+	ended    func()
+	once     sync.Once
 }
 
-// Close gives it back.
+// Close ends the stream and its requests.
 func (s *stream) Close() error {
 	err := s.Stream.Close()
 	s.once.Do(func() {
 		s.cancel()
-		s.over()
+		s.ended()
 	})
 	return err
 }
 
-// streams is the listener that the server has them from.
+// streams is the listener of the HTTP server.
 type streams struct {
-	taken  chan *stream
-	closed chan struct{}
-	once   sync.Once
+	accepted chan *stream
+	closed   chan struct{}
+	once     sync.Once
 }
 
 func newStreams() *streams {
-	return &streams{taken: make(chan *stream), closed: make(chan struct{})}
+	return &streams{accepted: make(chan *stream), closed: make(chan struct{})}
 }
 
-// put hands a stream to the server; false when there is none any more.
+// put passes a stream to the server; false after Close.
 func (l *streams) put(s *stream) bool {
 	select {
-	case l.taken <- s:
+	case l.accepted <- s:
 		return true
 	case <-l.closed:
 		return false
@@ -51,7 +51,7 @@ func (l *streams) put(s *stream) bool {
 
 func (l *streams) Accept() (net.Conn, error) {
 	select {
-	case s := <-l.taken:
+	case s := <-l.accepted:
 		return s, nil
 	case <-l.closed:
 		return nil, net.ErrClosed
@@ -63,5 +63,5 @@ func (l *streams) Close() error {
 	return nil
 }
 
-// Addr is of no use to anybody.
+// Addr has no meaning.
 func (l *streams) Addr() net.Addr { return &net.UnixAddr{Name: "streams", Net: "unix"} }

@@ -8,57 +8,56 @@ import (
 	"lockstep.internal/services/relay/tunnel"
 )
 
-// overlap is how long a connection and the one that takes its place both take streams.
+// overlap is how long an old and a new connection both accept streams.
 const overlap = time.Second
 
-// session is one connection at work.
+// session is one open connection.
 type session struct {
 	*tunnel.Session
 
-	linger time.Duration
-	logger *slog.Logger
-	// dismiss ends what attends; attended is closed when it has ended.
-	dismiss  context.CancelFunc
-	attended chan struct{}
+	drainTimeout time.Duration
+	logger       *slog.Logger
+	// stopTask stops Config.OnSession; taskDone is closed when it has returned.
+	stopTask context.CancelFunc
+	taskDone chan struct{}
 }
 
-// begin has a session served until it ends. With finish it is closed.
-func (k *Keeper) begin(ctx, finish context.Context, c Connection) *session {
-	attend, dismiss := context.WithCancel(context.WithoutCancel(ctx))
+// begin serves a session until it ends. It is closed with finish.
+func (c *Connector) begin(ctx, finish context.Context, connection Connection) *session {
+	task, stopTask := context.WithCancel(context.WithoutCancel(ctx))
 	var opened *tunnel.Session
-	opened = tunnel.NewSession(c.Conn, true, c.Secret, k.cfg.Tunnel, func(st *tunnel.Stream) { k.cfg.Accept(opened, st) })
+	opened = tunnel.NewSession(connection.Conn, true, connection.Encrypted, c.cfg.Tunnel, func(st *tunnel.Stream) {
+		c.cfg.Accept(opened, st)
+	})
 	s := &session{
-		Session: opened, linger: k.cfg.Linger, dismiss: dismiss, attended: make(chan struct{}),
-		logger: k.cfg.Logger.With(slog.String("relay_url", k.cfg.Relay), slog.String("relay_id", c.RelayID), slog.String("connection_id", c.ID)),
+		Session: opened, drainTimeout: c.cfg.DrainTimeout, stopTask: stopTask, taskDone: make(chan struct{}),
+		logger: c.cfg.Logger.With(slog.String("relay_url", c.cfg.Relay), slog.String("relay_id", connection.RelayID),
+			slog.String("connection_id", connection.ID)),
 	}
 	began := time.Now()
-	s.logger.InfoContext(ctx, "connected to a relay")
-	k.note(Connected, 1, nil)
-	cut := context.AfterFunc(finish, func() { _ = s.Close() }) // it has no outcome
-	k.work.Go(func() {
+	s.logger.InfoContext(ctx, "connected to the relay")
+	c.setStatus(Connected, 1, nil)
+	closeAtFinish := context.AfterFunc(finish, func() { _ = s.Close() }) // always nil
+	c.running.Go(func() {
 		err := s.Serve()
-		cut()
-		dismiss()
-		s.logger.InfoContext(ctx, "the connection to a relay has ended", slog.String("reason", err.Error()), slog.Duration("lasted", time.Since(began)))
-		k.note(Ended, -1, k.unlessOthers(err))
+		closeAtFinish()
+		stopTask()
+		s.logger.InfoContext(ctx, "connection to the relay ended", slog.String("reason", err.Error()),
+			slog.Duration("duration", time.Since(began)))
+		if c.Status().Open > 1 { // another connection is open
+			err = nil
+		}
+		c.setStatus(Ended, -1, err)
 	})
-	k.work.Go(func() {
-		defer close(s.attended)
-		k.cfg.Attend(attend, s.Session)
+	c.running.Go(func() {
+		defer close(s.taskDone)
+		c.cfg.OnSession(task, s.Session)
 	})
 	return s
 }
 
-// unlessOthers is the error only where no other connection is open.
-func (k *Keeper) unlessOthers(err error) error {
-	if k.Status().Open > 1 {
-		return nil
-	}
-	return err
-}
-
-// handOver leaves the session once relays had time to learn of the one that takes its place.
-func (s *session) handOver(ctx context.Context) {
+// replace drains the session after relays had time to learn of the new one.
+func (s *session) replace(ctx context.Context) {
 	timer := time.NewTimer(overlap)
 	defer timer.Stop()
 	select {
@@ -66,20 +65,20 @@ func (s *session) handOver(ctx context.Context) {
 	case <-s.Done():
 	case <-ctx.Done():
 	}
-	s.leave()
+	s.drain()
 }
 
-// leave drains the session and returns when it has ended, which it has to after a while.
-func (s *session) leave() {
-	s.dismiss()
-	<-s.attended
+// drain drains the session and waits for its end, at most for the drain time-out.
+func (s *session) drain() {
+	s.stopTask()
+	<-s.taskDone
 	s.Drain()
-	timer := time.NewTimer(s.linger)
+	timer := time.NewTimer(s.drainTimeout)
 	defer timer.Stop()
 	select {
 	case <-s.Done():
 	case <-timer.C:
-		s.logger.Warn("a connection that was replaced is cut with what is still open on it", slog.Duration("lingered", s.linger))
-		_ = s.Close() // it has no outcome
+		s.logger.Warn("closed a replaced connection with open streams", slog.Duration("duration", s.drainTimeout))
+		_ = s.Close() // always nil
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Book is what relays report, and what of it counts. It may be used by many goroutines.
-type Book struct {
+// Table is what relays report, and what of it counts. It may be used by many goroutines.
+type Table struct {
 	allowed Allowed
 
 	mu       sync.Mutex
@@ -26,19 +26,19 @@ type use struct {
 	over    func(why error)
 }
 
-// NewBook makes a book without a configuration.
-func NewBook(allowed Allowed) *Book {
-	return &Book{allowed: allowed, reported: map[*Reporter]Configuration{}, known: make(chan struct{}), uses: map[*use]struct{}{}}
+// NewTable makes a book without a configuration.
+func NewTable(allowed Allowed) *Table {
+	return &Table{allowed: allowed, reported: map[*Reporter]Configuration{}, known: make(chan struct{}), uses: map[*use]struct{}{}}
 }
 
 // Known is closed once there is a configuration.
-func (b *Book) Known() <-chan struct{} { return b.known }
+func (b *Table) Known() <-chan struct{} { return b.known }
 
 // Reporter is one connection to a relay.
-type Reporter struct{ book *Book }
+type Reporter struct{ book *Table }
 
 // Reporter makes one; it counts from its first report on.
-func (b *Book) Reporter() *Reporter { return &Reporter{book: b} }
+func (b *Table) Reporter() *Reporter { return &Reporter{book: b} }
 
 // Report takes the place of the reporter's report before. It returns whether another configuration counts now, once those who use a target that is no more, or is elsewhere, have been told.
 func (r *Reporter) Report(c Configuration) bool {
@@ -61,7 +61,7 @@ func (r *Reporter) Report(c Configuration) bool {
 }
 
 // void says why a use may not go on.
-func (b *Book) void(u *use) error {
+func (b *Table) void(u *use) error {
 	address, err := b.find(u.name)
 	switch {
 	case err != nil:
@@ -81,7 +81,7 @@ func (r *Reporter) Leave() {
 	b.choose()
 }
 
-func (b *Book) choose() bool {
+func (b *Table) choose() bool {
 	highest := b.current
 	if len(b.reported) > 0 {
 		highest = nil
@@ -100,7 +100,7 @@ func (b *Book) choose() bool {
 }
 
 // Find returns where a target is. Its error is for who asked.
-func (b *Book) Find(name string) (Address, error) {
+func (b *Table) Find(name string) (Address, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.find(name)
@@ -108,7 +108,7 @@ func (b *Book) Find(name string) (Address, error) {
 
 // Use is Find for who stays there. over is called, at most once and maybe before Use returns, when the target is no more, is elsewhere, or is not allowed, with the reason for who asked. The
 // caller calls release when it uses it no longer.
-func (b *Book) Use(name string, over func(why error)) (address Address, release func(), err error) {
+func (b *Table) Use(name string, over func(why error)) (address Address, release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if address, err = b.find(name); err != nil {
@@ -123,7 +123,7 @@ func (b *Book) Use(name string, over func(why error)) (address Address, release 
 	}, nil
 }
 
-func (b *Book) find(name string) (Address, error) {
+func (b *Table) find(name string) (Address, error) {
 	if b.current == nil {
 		return Address{}, errors.New("the agent has not been told its targets yet")
 	}
@@ -148,7 +148,7 @@ type Summary struct {
 }
 
 // Summary says what counts now.
-func (b *Book) Summary() Summary {
+func (b *Table) Summary() Summary {
 	b.mu.Lock()
 	current := b.current
 	b.mu.Unlock()

@@ -16,14 +16,14 @@ func parse(t *testing.T, line string) targets.Configuration {
 	return c
 }
 
-func newBook(t *testing.T, patterns ...string) *targets.Book {
+func newBook(t *testing.T, patterns ...string) *targets.Table {
 	t.Helper()
 	allowed, err := targets.ParseAllowed(patterns)
 	require.NoError(t, err)
-	return targets.NewBook(allowed)
+	return targets.NewTable(allowed)
 }
 
-func where(t *testing.T, b *targets.Book, name string) string {
+func where(t *testing.T, b *targets.Table, name string) string {
 	t.Helper()
 	address, err := b.Find(name)
 	if err != nil {

@@ -1,0 +1,221 @@
+// Package link keeps a connection with a relay.
+//
+// A [Connector] connects, and reconnects whenever the connection is lost, for ever. Delays grow and are random from
+// the first one, so that the agents of a restarted relay do not reconnect at once. It honours a relay's Retry-After.
+//
+// A connection that is old, or whose relay drains, is replaced before it is closed: the next one is made first. The
+// old one is drained, and closed after a time-out. When its context ends, a connector drains, and leaves no goroutine.
+package link
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// Connection is a connection that was upgraded to a tunnel.
+type Connection struct {
+	// Conn is unchanged after the dial: its type determines how it is written.
+	Conn net.Conn
+	// Encrypted is that it has TLS.
+	Encrypted bool
+	// RelayID and ID are the relay's ids of itself and of the connection.
+	RelayID, ID string
+}
+
+// Outcome of a connection, or of an attempt to connect.
+type Outcome string
+
+// Outcomes.
+const (
+	// Connected: an attempt succeeded. Refused: the relay refused it. Failed: no relay answered.
+	Connected Outcome = "connected"
+	Refused   Outcome = "refused"
+	Failed    Outcome = "failed"
+	// Ended: a connection has ended.
+	Ended Outcome = "ended"
+)
+
+// Config of a [Connector]. All fields are required, except for Random and OnOutcome.
+type Config struct {
+	// Relay is the relay's URL in logs.
+	Relay string
+	// Dial makes a connection. A [tunnel.RefusedError] may set the next delay.
+	Dial func(ctx context.Context) (Connection, error)
+	// Accept is called with each stream that the relay opens, in a goroutine of its own.
+	Accept func(s *tunnel.Session, st *tunnel.Stream)
+	// OnSession runs beside each connection. Its context is done when the connection ends or drains.
+	OnSession func(ctx context.Context, s *tunnel.Session)
+	Tunnel    tunnel.Config
+	Backoff   Backoff
+	// MaxAge of a connection, plus or minus a tenth, before it is replaced; 0 is no limit.
+	MaxAge time.Duration
+	// DrainTimeout of a connection that was replaced.
+	DrainTimeout time.Duration
+	Logger       *slog.Logger
+	// Random returns a number from 0 to below 1. Defaults to that of math/rand.
+	Random func() float64
+	// OnOutcome is called before [Connector.Status] changes. It must be safe for concurrent use.
+	OnOutcome func(Outcome)
+}
+
+// Connector keeps one connection with a relay, and drains those that it replaced.
+type Connector struct {
+	cfg Config
+	// failures in a row: attempts, and connections that ended early. Owned by Run.
+	failures int
+	running  sync.WaitGroup
+
+	mu   sync.Mutex
+	open int
+	err  error
+}
+
+// NewConnector makes a connector. [Connector.Run] connects.
+func NewConnector(cfg Config) *Connector {
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	if cfg.OnOutcome == nil {
+		cfg.OnOutcome = func(Outcome) {}
+	}
+	return &Connector{cfg: cfg}
+}
+
+// Status of a connector.
+type Status struct {
+	// Open connections.
+	Open int
+	// Err of the last attempt, or of the last connection; nil while one is open.
+	Err error
+}
+
+// Status returns the current status.
+func (c *Connector) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Status{Open: c.open, Err: c.err}
+}
+
+func (c *Connector) setStatus(outcome Outcome, more int, err error) {
+	c.mu.Lock()
+	c.open += more
+	if err != nil || outcome == Connected {
+		c.err = err
+	}
+	c.mu.Unlock()
+	c.cfg.OnOutcome(outcome)
+}
+
+// Run keeps a connection until ctx is done. It returns when all connections have ended, or with finish.
+func (c *Connector) Run(ctx, finish context.Context) {
+	defer c.running.Wait()
+	var before *session
+	var delay time.Duration
+	for {
+		s := c.connect(ctx, finish, delay)
+		if replaced := before; replaced != nil {
+			c.running.Go(func() { replaced.replace(ctx) })
+		}
+		if s == nil {
+			return
+		}
+		began := time.Now()
+		end := c.wait(ctx, s)
+		if time.Since(began) >= c.cfg.Backoff.Max {
+			c.failures = 0
+		}
+		before, delay = nil, 0
+		if end == endStopped {
+			c.running.Go(s.drain)
+			return
+		}
+		if end != endLost {
+			before = s
+		}
+		if end != endAged {
+			delay = c.nextDelay(0)
+		}
+	}
+}
+
+func (c *Connector) nextDelay(retryAfter time.Duration) time.Duration {
+	delay := c.cfg.Backoff.Delay(c.failures, retryAfter, c.cfg.Random())
+	c.failures++
+	return delay
+}
+
+// connect retries until there is a session; nil when ctx is done.
+func (c *Connector) connect(ctx, finish context.Context, delay time.Duration) *session {
+	for sleep(ctx, delay) {
+		connection, err := c.cfg.Dial(ctx)
+		if err == nil {
+			return c.begin(ctx, finish, connection)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		outcome, retryAfter := Failed, time.Duration(0)
+		if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok {
+			outcome, retryAfter = Refused, refused.RetryAfter
+		}
+		delay = c.nextDelay(retryAfter)
+		c.cfg.Logger.WarnContext(ctx, "connecting to the relay failed; retrying", slog.String("relay_url", c.cfg.Relay),
+			slog.String("error", err.Error()), slog.Duration("delay", delay))
+		c.setStatus(outcome, 0, err)
+	}
+	return nil
+}
+
+// sleep reports whether the time has passed before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// end is why a session is to be replaced.
+type end int
+
+const (
+	endLost end = iota
+	endAged
+	endRelayDrains
+	endStopped
+)
+
+// wait until the session is to be replaced.
+func (c *Connector) wait(ctx context.Context, s *session) end {
+	var aged <-chan time.Time
+	if c.cfg.MaxAge > 0 {
+		timer := time.NewTimer(spread(c.cfg.MaxAge, c.cfg.Random()))
+		defer timer.Stop()
+		aged = timer.C
+	}
+	select {
+	case <-s.Done():
+		return endLost
+	case <-s.PeerDraining():
+		s.logger.InfoContext(ctx, "relay drains; connecting again")
+		s.stopTask() // its stream must not keep the session open
+		return endRelayDrains
+	case <-aged:
+		return endAged
+	case <-ctx.Done():
+		return endStopped
+	}
+}

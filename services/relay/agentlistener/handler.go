@@ -1,0 +1,442 @@
+// Package agentlistener accepts the tunnels that agents dial.
+//
+// It authenticates an agent by its token. A replica counts as connected after it has opened a stream for its
+// configuration; the stream then receives every change. A connection ends with its tunnel, when the agent drains it,
+// and at once when the agent is revoked or has another token. Observers see every connection and disconnection.
+package agentlistener
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/libs/natsauth"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/relay/registry"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// Headers of an agent's request for a tunnel, and of the response.
+const (
+	HeaderAgent      = "Lockstep-Agent"
+	HeaderPod        = "Lockstep-Pod"
+	HeaderVersion    = "Lockstep-Version"
+	HeaderCommit     = "Lockstep-Commit"
+	HeaderRelay      = "Lockstep-Relay"
+	HeaderConnection = "Lockstep-Connection"
+)
+
+// ConfigStreamHead is the head of the stream that an agent receives its configuration on.
+const ConfigStreamHead = `{"stream":"configuration"}`
+
+const (
+	// maxText of a header of an agent, in bytes.
+	maxText = 253
+	// DefaultHelloTimeout for an agent to open its configuration stream.
+	DefaultHelloTimeout = 15 * time.Second
+	// maxAgentStreams that an agent may have open: it needs one, and each may cost a window of memory.
+	maxAgentStreams = 4
+	// retryAfter of a response without room, in seconds. Agents add a random delay.
+	retryAfter = "2"
+)
+
+// Credential of an agent.
+type Credential struct {
+	ProjectID int64
+	// TokenHash is zero if it is unknown.
+	TokenHash natsauth.TokenHash
+	Revoked   bool
+}
+
+// Agents are the agents that may connect.
+type Agents interface {
+	// Ready reports whether the directory has been read.
+	Ready() bool
+	Agent(id int64) (Credential, bool)
+	// Changed is closed at the next change.
+	Changed() <-chan struct{}
+}
+
+// Pool uses sessions to open streams; a [connections.Pool].
+type Pool interface {
+	Add(c registry.Connection, s *tunnel.Session) (remove func())
+}
+
+// Observer of connections.
+type Observer interface {
+	Connected(c registry.Connection)
+	Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason)
+}
+
+// AgentConfigs are the configurations of agents.
+type AgentConfigs interface {
+	// AgentConfig returns a configuration as a line of JSON, and a channel that is closed when it changes.
+	AgentConfig(agent int64) (line []byte, changed <-chan struct{})
+}
+
+// Config of a [Handler]. All fields are required, unless they have a default.
+type Config struct {
+	// RelayID of this relay.
+	RelayID      string
+	Agents       Agents
+	Pool         Pool
+	Observers    []Observer
+	AgentConfigs AgentConfigs
+	Sessions     *tunnel.SessionGroup
+	// Tunnel has defaults.
+	Tunnel tunnel.Config
+	// MaxConnections of all agents, and MaxConnectionsPerAgent of one.
+	MaxConnections, MaxConnectionsPerAgent int
+	// HelloTimeout for an agent to open its configuration stream. Defaults to [DefaultHelloTimeout].
+	HelloTimeout time.Duration
+	Logger       *slog.Logger
+	Now          func() time.Time
+}
+
+// Handler accepts tunnels of agents. It may be used by many goroutines.
+type Handler struct {
+	cfg Config
+
+	mu sync.Mutex
+	// connected are the connections in use, by agent and connection id.
+	connected map[int64]map[int64]*connection
+	// open counts all connections, and openPerAgent those of each agent, also unused and draining ones.
+	open         int
+	openPerAgent map[int64]int
+	// idle is closed when no connection is open; nil unless Drain waits for it.
+	idle chan struct{}
+}
+
+// connection of one replica.
+type connection struct {
+	// Static.
+	registry.Connection
+	hash    natsauth.TokenHash
+	session *tunnel.Session
+
+	// hello is closed when the agent opens its configuration stream.
+	hello     chan struct{}
+	helloOnce sync.Once
+	// configStream is that the configuration stream is open.
+	configStream atomic.Bool
+
+	// revoked is why this relay closed the session; guarded by Handler.mu.
+	revoked error
+}
+
+// NewHandler makes a handler.
+func NewHandler(cfg Config) *Handler {
+	cfg.Tunnel.MaxStreams = maxAgentStreams
+	if cfg.HelloTimeout == 0 {
+		cfg.HelloTimeout = DefaultHelloTimeout
+	}
+	return &Handler{cfg: cfg, connected: map[int64]map[int64]*connection{}, openPerAgent: map[int64]int{}}
+}
+
+// ServeHTTP upgrades a request to a tunnel, and returns.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, err := h.admit(r)
+	if err != nil {
+		if fault.Is(err, errcode.Unavailable) {
+			w.Header().Set("Retry-After", retryAfter)
+		}
+		fault.WriteHTTP(w, r, h.cfg.Logger, err)
+		return
+	}
+	header := http.Header{HeaderRelay: {h.cfg.RelayID}, HeaderConnection: {strconv.FormatInt(c.ID, 10)}}
+	conn, encrypted, err := tunnel.Upgrade(w, r, header)
+	if err != nil {
+		h.release(c.AgentID)
+		h.cfg.Logger.WarnContext(r.Context(), "upgrading an agent's request failed", slog.Int64("agent_id", c.AgentID),
+			slog.String("remote_address", r.RemoteAddr), slog.Any("error", err))
+		return
+	}
+	go h.serve(context.WithoutCancel(r.Context()), c, conn, encrypted)
+}
+
+// admit authenticates an agent, and counts its connection.
+func (h *Handler) admit(r *http.Request) (*connection, error) {
+	switch {
+	case h.cfg.Sessions.Draining():
+		return nil, fault.New(errcode.Unavailable, "this relay is being drained: connect to another one")
+	case !h.cfg.Agents.Ready():
+		return nil, fault.New(errcode.Unavailable, "this relay has not read the directory of agents yet: try again")
+	}
+	id, err := strconv.ParseInt(r.Header.Get(HeaderAgent), 10, 64)
+	if err != nil || id <= 0 {
+		return nil, fault.New(errcode.Unauthenticated, "header %s must be the id of an agent", HeaderAgent)
+	}
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	hash, err := natsauth.HashToken(natsauth.TokenAgent, token)
+	if err != nil {
+		return nil, fault.New(errcode.Unauthenticated, "the agent's token is malformed")
+	}
+	known, found := h.cfg.Agents.Agent(id)
+	if err := authenticate(id, known, found, hash); err != nil {
+		return nil, err
+	}
+	namespace, name, _ := strings.Cut(headerText(r, HeaderPod), "/")
+	c := &connection{hash: hash, hello: make(chan struct{}), Connection: registry.Connection{
+		AgentID: id, ID: newID(), RelayID: h.cfg.RelayID, ProjectID: known.ProjectID,
+		Version: headerText(r, HeaderVersion), Commit: headerText(r, HeaderCommit), PodNamespace: namespace, PodName: name,
+		ConnectedAt: h.cfg.Now().UTC().Truncate(time.Millisecond),
+	}}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.open >= h.cfg.MaxConnections:
+		return nil, fault.New(errcode.Unavailable, "this relay has %d connections of agents, its maximum: connect to another one",
+			h.open)
+	case h.openPerAgent[id] >= h.cfg.MaxConnectionsPerAgent:
+		return nil, fault.New(errcode.Unavailable, "agent %d has %d connections to this relay, the maximum: connect to another one",
+			id, h.openPerAgent[id])
+	}
+	h.open++
+	h.openPerAgent[id]++
+	return c, nil
+}
+
+// authenticate returns an error unless the hash is that of the agent's token, and the agent is not revoked.
+func authenticate(id int64, known Credential, found bool, hash natsauth.TokenHash) error {
+	unknown := known.TokenHash == natsauth.TokenHash{}
+	switch {
+	case !found || subtle.ConstantTimeCompare(known.TokenHash[:], hash[:]) != 1 || unknown:
+		return fault.New(errcode.Unauthenticated, "the token is not that of agent %d", id)
+	case known.Revoked:
+		return fault.New(errcode.PermissionDenied, "agent %d is revoked: register another one", id)
+	}
+	return nil
+}
+
+// headerText is a header of an agent, bounded and valid UTF-8.
+func headerText(r *http.Request, header string) string {
+	value := r.Header.Get(header)
+	return strings.ToValidUTF8(value[:min(len(value), maxText)], "?")
+}
+
+// newID is a random positive number of 63 bits.
+func newID() int64 {
+	var raw [8]byte
+	for {
+		rand.Read(raw[:]) // never fails
+		if id := int64(binary.BigEndian.Uint64(raw[:]) >> 1); id > 0 {
+			return id
+		}
+	}
+}
+
+// Connections that are open.
+func (h *Handler) Connections() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.open
+}
+
+func (h *Handler) release(agent int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open--
+	if h.openPerAgent[agent]--; h.openPerAgent[agent] == 0 {
+		delete(h.openPerAgent, agent)
+	}
+	if h.open == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// Drain waits until no connection is open and the observers know, at the latest until finish is done. The caller has
+// drained the sessions.
+func (h *Handler) Drain(finish context.Context) {
+	h.mu.Lock()
+	if h.open == 0 {
+		h.mu.Unlock()
+		return
+	}
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+	}
+	idle := h.idle
+	h.mu.Unlock()
+	select {
+	case <-idle:
+	case <-finish.Done():
+	}
+}
+
+// serve serves a tunnel until it ends.
+func (h *Handler) serve(ctx context.Context, c *connection, conn net.Conn, encrypted bool) {
+	defer h.release(c.AgentID)
+	c.session = tunnel.NewSession(conn, false, encrypted, h.cfg.Tunnel, func(s *tunnel.Stream) { h.serveStream(c, s) })
+	ended := make(chan error, 1)
+	go func() { ended <- h.cfg.Sessions.Serve(c.session) }()
+	hello := time.NewTimer(h.cfg.HelloTimeout)
+	defer hello.Stop()
+	select {
+	case <-c.hello:
+		h.use(ctx, c)
+	case <-c.session.Done():
+	case <-hello.C:
+		_ = c.session.Close() // always nil
+	}
+	err := <-ended
+	h.cfg.Logger.DebugContext(ctx, "tunnel of an agent ended", slog.Int64("agent_id", c.AgentID),
+		slog.Int64("connection_id", c.ID), slog.Any("error", err))
+}
+
+// use makes the connection available until it ends or drains.
+func (h *Handler) use(ctx context.Context, c *connection) {
+	log := h.cfg.Logger.With(slog.Int64("agent_id", c.AgentID), slog.Int64("connection_id", c.ID),
+		slog.String("pod", c.PodNamespace+"/"+c.PodName))
+	if !h.addConnected(c) { // it was revoked meanwhile
+		_ = c.session.Close() // always nil
+		return
+	}
+	remove := h.cfg.Pool.Add(c.Connection, c.session)
+	for _, o := range h.cfg.Observers {
+		o.Connected(c.Connection)
+	}
+	log.InfoContext(ctx, "agent connected", slog.String("version", c.Version))
+	select {
+	case <-c.session.PeerDraining():
+	case <-c.session.LocalDraining():
+	case <-c.session.Done():
+	}
+	reason := disconnectReason(c.session)
+	remove()
+	if h.isRevoked(c) {
+		reason = events.DisconnectReasonRevoked
+	}
+	for _, o := range h.cfg.Observers {
+		o.Disconnected(c.Connection, h.cfg.Now(), reason)
+	}
+	log.InfoContext(ctx, "agent disconnected", slog.String("reason", string(reason)))
+	<-c.session.Done() // until then a revocation closes it: open streams may last for hours
+	h.removeConnected(c)
+}
+
+// disconnectReason of a session. A session that drains ends soon, and the other side of a draining relay drains, too:
+// so the first cause is checked first.
+func disconnectReason(s *tunnel.Session) events.DisconnectReason {
+	select {
+	case <-s.LocalDraining():
+		return events.DisconnectReasonRelayLeft
+	default:
+	}
+	select {
+	case <-s.PeerDraining():
+		return events.DisconnectReasonAgentLeft
+	default:
+	}
+	return events.DisconnectReasonLost
+}
+
+func (h *Handler) addConnected(c *connection) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known, found := h.cfg.Agents.Agent(c.AgentID)
+	if c.revoked = authenticate(c.AgentID, known, found, c.hash); c.revoked != nil {
+		return false
+	}
+	if h.connected[c.AgentID] == nil {
+		h.connected[c.AgentID] = map[int64]*connection{}
+	}
+	h.connected[c.AgentID][c.ID] = c
+	return true
+}
+
+func (h *Handler) isRevoked(c *connection) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return c.revoked != nil
+}
+
+func (h *Handler) removeConnected(c *connection) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.connected[c.AgentID], c.ID)
+	if len(h.connected[c.AgentID]) == 0 {
+		delete(h.connected, c.AgentID)
+	}
+}
+
+var errOtherStream = errors.New("an agent may open one stream, for its configuration")
+
+// emptyConfig is sent to an agent without a configuration.
+var emptyConfig = []byte("{}")
+
+// serveStream sends the agent's configuration, and every change of it, on a stream that the agent has opened.
+func (h *Handler) serveStream(c *connection, s *tunnel.Stream) {
+	if string(s.Head()) != ConfigStreamHead || !c.configStream.CompareAndSwap(false, true) {
+		s.Reset(tunnel.Refused, errOtherStream.Error())
+		return
+	}
+	defer c.configStream.Store(false)
+	defer s.Reset(tunnel.Cancelled, "the relay no longer sends the configuration")
+	for {
+		line, changed := h.cfg.AgentConfigs.AgentConfig(c.AgentID)
+		if len(line) == 0 {
+			line = emptyConfig
+		}
+		if _, err := s.Write(append(slices.Clip(line), '\n')); err != nil {
+			return
+		}
+		c.helloOnce.Do(func() { close(c.hello) })
+		select {
+		case <-changed:
+		case <-c.session.LocalDraining():
+			return
+		case <-c.session.PeerDraining():
+			return
+		case <-c.session.Done():
+			return
+		}
+	}
+}
+
+// Run closes connections of agents that lose access, until ctx is done.
+func (h *Handler) Run(ctx context.Context) {
+	for {
+		changed := h.cfg.Agents.Changed()
+		h.closeRevoked(ctx)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (h *Handler) closeRevoked(ctx context.Context) {
+	h.mu.Lock()
+	var revoked []*connection
+	for id, connections := range h.connected {
+		known, found := h.cfg.Agents.Agent(id)
+		for _, c := range connections {
+			if err := authenticate(id, known, found, c.hash); err != nil {
+				c.revoked = fmt.Errorf("revoked: %w", err)
+				revoked = append(revoked, c)
+			}
+		}
+	}
+	h.mu.Unlock()
+	for _, c := range revoked {
+		h.cfg.Logger.WarnContext(ctx, "closed the connection of a revoked agent", slog.Int64("agent_id", c.AgentID),
+			slog.Int64("connection_id", c.ID), slog.Any("error", c.revoked))
+		_ = c.session.Close() // always nil
+	}
+}

@@ -1,0 +1,359 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lockstep.internal/libs/directory"
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/relay/audit"
+	"lockstep.internal/services/relay/policy"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+// flushInterval of responses with a known length. ReverseProxy flushes others, such as watches, after every write. An
+// early flush of a complete response costs another HTTP/2 frame and write.
+const flushInterval = 10 * time.Millisecond
+
+// Directory of users and agents; a [directory.Directory].
+type Directory interface {
+	User(id int64) (directory.User, bool)
+	Agent(id int64) (directory.Agent, bool)
+	AgentRole(userID, agentID int64) directory.Role
+	// Changed is closed at the next change.
+	Changed() <-chan struct{}
+}
+
+// Config of a [Handler]. All fields are required, unless they have a default.
+type Config struct {
+	Authenticator *Authenticator
+	Directory     Directory
+	// Rules for services.
+	Rules     []policy.Rule
+	Opener    Opener
+	Transport *Transport
+	Audit     *audit.Log
+	// StallTimeout is how long a caller may read nothing of a large response. Defaults to [DefaultStallTimeout].
+	StallTimeout time.Duration
+	// MaxRequests in flight of all callers, and MaxRequestsPerCaller of one.
+	MaxRequests, MaxRequestsPerCaller int
+	Logger                            *slog.Logger
+	Now                               func() time.Time
+}
+
+// Handler forwards callers' requests to agents. It may be used by many goroutines.
+type Handler struct {
+	cfg       Config
+	proxy     *httputil.ReverseProxy
+	durations *prometheus.HistogramVec
+
+	mu sync.Mutex
+	// inflight requests, and how many there are of each caller.
+	inflight  map[*proxiedRequest]context.CancelCauseFunc
+	perCaller map[policy.Caller]int
+	draining  bool
+	// idle is closed when the handler is draining and no request is in flight.
+	idle     chan struct{}
+	idleOnce sync.Once
+}
+
+// NewHandler makes a handler for paths that begin with /agents/.
+func NewHandler(cfg Config) *Handler {
+	if cfg.StallTimeout == 0 {
+		cfg.StallTimeout = DefaultStallTimeout
+	}
+	h := &Handler{
+		cfg: cfg, inflight: map[*proxiedRequest]context.CancelCauseFunc{}, perCaller: map[policy.Caller]int{},
+		idle: make(chan struct{}), durations: newDurations(),
+	}
+	h.proxy = &httputil.ReverseProxy{
+		Rewrite: rewrite, Transport: cfg.Transport, BufferPool: bufferPool{}, FlushInterval: flushInterval,
+		ModifyResponse: h.modifyResponse, ErrorHandler: h.handleError,
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	return h
+}
+
+// Route serves paths of agents, and passes all others to next. It traces requests that belong to a trace.
+func (h *Handler) Route(traced func(http.Handler) http.Handler, next http.Handler) http.Handler {
+	tracing := traced(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !strings.HasPrefix(r.URL.Path, root):
+			next.ServeHTTP(w, r)
+		case len(r.Header["Traceparent"]) > 0:
+			tracing.ServeHTTP(w, r)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+// ServeHTTP serves one request to its end.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p, err := h.admit(r)
+	if err != nil {
+		h.writeError(w, r, err)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), requestKey{}, p))
+	defer cancel(nil)
+	if err := h.begin(ctx, p, cancel); err != nil {
+		h.writeError(w, r, err)
+		return
+	}
+	defer func() {
+		failure := recover() // ReverseProxy panics to abort an incomplete response
+		if p.Error == "" {
+			p.Error = incomplete(context.Cause(ctx), failure != nil)
+		}
+		h.record(p, audit.Ended)
+		h.remove(p) // after the record: a drain waits for both
+		if failure != nil {
+			panic(failure)
+		}
+	}()
+	h.forward(&responseWriter{ResponseWriter: w, request: p, stall: h.cfg.StallTimeout}, r.WithContext(ctx), p)
+}
+
+// incomplete explains why a response was not completed; empty if it was.
+func incomplete(cause error, aborted bool) string {
+	known, ours := errors.AsType[*fault.Error](cause)
+	switch {
+	case ours:
+		return known.Error()
+	case aborted && cause != nil:
+		return "the caller has gone"
+	case aborted:
+		return "the answer was not completed"
+	}
+	return ""
+}
+
+// admit authenticates the caller and parses the request. A request that it refuses is not audited: its caller or
+// its agent is unknown.
+func (h *Handler) admit(r *http.Request) (*proxiedRequest, error) {
+	caller, err := h.cfg.Authenticator.Caller(r.Header)
+	if err != nil {
+		return nil, err
+	}
+	at, err := parse(r.URL, r.Header)
+	if err != nil {
+		return nil, err
+	}
+	return h.newRequest(caller, at, r)
+}
+
+// begin counts a request as in flight, and waits for room for its audit records.
+func (h *Handler) begin(ctx context.Context, p *proxiedRequest, cancel context.CancelCauseFunc) error {
+	if err := h.add(p, cancel); err != nil {
+		return err
+	}
+	records := 1
+	if p.longRunning {
+		records = 2
+	}
+	if err := h.cfg.Audit.Reserve(ctx, records); err != nil {
+		h.remove(p)
+		return err
+	}
+	return nil
+}
+
+// forward authorizes a request that is in flight, and forwards it.
+func (h *Handler) forward(w *responseWriter, r *http.Request, p *proxiedRequest) {
+	// The request is in flight already: a later change of the directory cancels it.
+	as, err := h.authorize(p)
+	if err == nil && p.longRunning {
+		h.setGroups(p, as)
+		err = h.reauthorize(p)
+	}
+	if err != nil {
+		if p.longRunning {
+			h.cfg.Audit.Release(1)
+		}
+		h.refuse(w, r, p, err)
+		return
+	}
+	if p.longRunning {
+		h.record(p, audit.Begun)
+	}
+	p.as = as
+	if p.protocol == audit.TCP {
+		h.joinTCP(w, r, p)
+		return
+	}
+	control := http.NewResponseController(w)
+	if r.ProtoMajor == 1 {
+		_ = control.EnableFullDuplex() // a target may respond before it has read the whole request
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		p.body = &requestBody{ReadCloser: r.Body, request: p}
+		r.Body = p.body
+		defer func() {
+			if p.bodyUnread() { // stop the goroutine that still sends the body: it waits for the caller
+				_ = control.SetReadDeadline(time.Unix(1, 0))
+			}
+		}()
+	}
+	h.proxy.ServeHTTP(w, r)
+}
+
+// MayRead returns an error if the caller may not read the Kubernetes API of an agent.
+func (h *Handler) MayRead(caller policy.Caller, agentID int64) error {
+	p := &proxiedRequest{caller: caller, readOnly: true}
+	p.address = kubernetesAddress(agentID, 0)
+	_, err := h.permitted(p)
+	return err
+}
+
+// Get sends a GET request to the Kubernetes API of an agent, as the caller, and calls read with the response.
+// connectionID names one connection of the agent; 0 is any.
+func (h *Handler) Get(
+	ctx context.Context, caller policy.Caller, agentID, connectionID int64, path, accept string,
+	read func(*http.Response) error,
+) error {
+	at := kubernetesAddress(agentID, connectionID)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.Target+path, http.NoBody)
+	if err != nil {
+		return fault.Wrap(err, errcode.InvalidArgument, "ask agent %d", agentID)
+	}
+	request.Header.Set("Accept", accept)
+	p, err := h.newRequest(caller, at, request)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := h.begin(ctx, p, cancel); err != nil {
+		return err
+	}
+	defer h.remove(p)
+	defer h.record(p, audit.Ended)
+	as, err := h.authorize(p)
+	if err != nil {
+		p.Error = fault.From(err).Error()
+		return err
+	}
+	setImpersonation(request.Header, as)
+	response, err := h.cfg.Transport.RoundTrip(request.WithContext(WithRoute(ctx, &p.route)))
+	if err != nil {
+		err = publicError(ctx, err)
+		p.Error = fault.From(err).Error()
+		return err
+	}
+	p.Status = response.StatusCode
+	response.Body = &countedBody{response.Body, p}
+	defer response.Body.Close() //nolint:errcheck // it was read, or is not wanted
+	return read(response)
+}
+
+// record adds an audit record.
+func (h *Handler) record(p *proxiedRequest, phase audit.Phase) {
+	r := p.Record
+	r.Phase, r.ConnectionID = phase, p.route.ConnectionID
+	if phase == audit.Ended {
+		r.Duration = h.cfg.Now().Sub(p.StartedAt)
+		r.BytesSent, r.BytesReceived = p.sent.Load(), p.received.Load()
+		if !p.longRunning {
+			h.durations.WithLabelValues(string(p.protocol), statusClass(r.Status)).Observe(r.Duration.Seconds())
+		}
+	}
+	h.cfg.Audit.Add(r)
+}
+
+// rewrite makes the request to the target.
+func rewrite(r *httputil.ProxyRequest) {
+	p := requestOf(r.In.Context())
+	p.strip(r.Out.URL)
+	r.Out.URL.Scheme, r.Out.URL.Host = "http", p.address.Target
+	if p.protocol != audit.Kubernetes {
+		r.SetXForwarded()
+		return
+	}
+	r.Out.Host = p.address.Target
+	for name := range r.Out.Header { // only the relay tells the cluster who the caller is
+		if name == headerAuthorization || strings.HasPrefix(name, "X-Remote-") {
+			delete(r.Out.Header, name)
+		}
+	}
+	setImpersonation(r.Out.Header, p.as)
+}
+
+func (h *Handler) modifyResponse(response *http.Response) error {
+	p := requestOf(response.Request.Context())
+	p.largeResponse = response.ContentLength < 0 || response.ContentLength > maxUnreadResponse
+	if conn, is := response.Body.(*upgradedStream); is {
+		response.Body = &upgradedConn{conn, p}
+		p.Status = response.StatusCode // ReverseProxy does not write it with WriteHeader
+	} else if p.Verb == verbWatch {
+		response.Body = &watchBody{response.Body, response.Request.Context()}
+	}
+	if response.StatusCode != http.StatusSwitchingProtocols && response.Request.ProtoMajor == 1 && p.bodyUnread() {
+		response.Header.Set("Connection", "close") // the caller's connection
+	}
+	return nil
+}
+
+func (h *Handler) handleError(w http.ResponseWriter, r *http.Request, err error) {
+	p := requestOf(r.Context())
+	if r.ProtoMajor == 1 && p.bodyUnread() {
+		w.Header().Set("Connection", "close")
+	}
+	h.refuse(w, r, p, publicError(r.Context(), err))
+}
+
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *proxiedRequest, err error) {
+	p.Error = fault.From(err).Error()
+	h.writeError(w, r, err)
+}
+
+// publicError explains to the caller why a request has no response.
+func publicError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		if cause, is := context.Cause(ctx).(*fault.Error); is { //nolint:errorlint // causes of ours are not wrapped
+			return cause
+		}
+		return fault.Wrap(err, errcode.Canceled, "the caller has gone")
+	}
+	if known, ok := errors.AsType[*fault.Error](err); ok {
+		return known
+	}
+	if reset, ok := errors.AsType[*tunnel.ResetError](err); ok {
+		switch reset.Reason {
+		case tunnel.Refused:
+			return fault.Wrap(err, errcode.PermissionDenied, "the agent refused the request: %s", reset.Text)
+		case tunnel.Unreachable:
+			return fault.Wrap(err, errcode.Unavailable, "the agent cannot reach the target: %s", reset.Text)
+		case tunnel.Cancelled, tunnel.NotHere, tunnel.Overloaded, tunnel.Broken:
+			return fault.Wrap(err, errcode.Unavailable, "the agent cancelled the request: %s", reset.Text)
+		}
+	}
+	if errors.Is(err, tunnel.ErrClosed) {
+		return fault.Wrap(err, errcode.Unavailable,
+			"the connection to the agent was lost: the request may have had an effect")
+	}
+	return fault.Wrap(err, errcode.Unavailable, "the target gave no answer: %v", err)
+}
+
+const copyBufferSize = 32 << 10
+
+var copyBuffers = sync.Pool{New: func() any { return new([copyBufferSize]byte) }}
+
+// bufferPool of the reverse proxy.
+type bufferPool struct{}
+
+func (bufferPool) Get() []byte {
+	return copyBuffers.Get().(*[copyBufferSize]byte)[:] //nolint:errcheck,forcetypeassert // the pool has nothing else
+}
+
+func (bufferPool) Put(b []byte) { copyBuffers.Put((*[copyBufferSize]byte)(b)) }

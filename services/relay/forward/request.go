@@ -1,0 +1,239 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"lockstep.internal/libs/fault"
+	"lockstep.internal/schemas/gen/errcode"
+	"lockstep.internal/services/relay/audit"
+	"lockstep.internal/services/relay/policy"
+)
+
+const (
+	// DefaultStallTimeout is how long a caller may read nothing of a large response.
+	DefaultStallTimeout = 2 * time.Minute
+	// maxUnreadResponse is how much of a response a connection takes without being read, in bytes.
+	maxUnreadResponse = 16 << 10
+)
+
+const verbWatch = "watch"
+
+// proxiedRequest is one request in flight.
+type proxiedRequest struct {
+	// Static after newRequest, except for Status and Error.
+	audit.Record
+	address
+
+	caller policy.Caller
+	// readOnly is that the request changes nothing.
+	readOnly bool
+	// longRunning requests have two audit records and may last for hours.
+	longRunning bool
+	// impersonates is a header with which the caller sets impersonation, which is not allowed; else empty.
+	impersonates string
+
+	// Owned by the goroutine of ServeHTTP.
+	route RequestRoute
+	as    policy.Impersonation
+	body  *requestBody // nil without a body
+	// largeResponse is that a caller who does not read would block the response.
+	largeResponse bool
+
+	sent, received atomic.Int64
+
+	// Guarded by Handler.mu.
+	groups []string // of a long-running request
+}
+
+// newRequest describes a request. The fault not_found is of the agent.
+func (h *Handler) newRequest(caller policy.Caller, at address, r *http.Request) (*proxiedRequest, error) {
+	if _, found := h.cfg.Directory.Agent(at.AgentID); !found {
+		return nil, fault.New(errcode.NotFound, "agent %d does not exist", at.AgentID)
+	}
+	upgrades := r.Header.Get("Upgrade") != ""
+	p := &proxiedRequest{
+		caller: caller, address: at, route: RequestRoute{To: at.Destination},
+		longRunning: upgrades || at.protocol == audit.TCP,
+		readOnly:    !upgrades && (r.Method == http.MethodGet || r.Method == http.MethodHead),
+		Record: audit.Record{
+			RequestID: uuid.NewString(), UserID: caller.UserID, Subject: caller.Subject, AgentID: at.AgentID,
+			Target: at.Target, Protocol: at.protocol, Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, at.prefix),
+			StartedAt: h.cfg.Now(),
+		},
+	}
+	if at.protocol != audit.Kubernetes {
+		return p, nil
+	}
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			p.impersonates = name
+		}
+	}
+	query := queryOf(r.URL)
+	// Servers may merge two slashes, and see another path.
+	p.readOnly = p.readOnly && !strings.Contains(p.Path, "//")
+	if p.Verb, p.Resource = audit.Describe(r.Method, p.Path, isTrue(query, "watch")); p.Verb != "" {
+		p.Path = ""
+	}
+	p.longRunning = p.longRunning || p.Verb == verbWatch || isTrue(query, "follow")
+	p.readOnly = p.readOnly && p.Resource.Subresource != "proxy"
+	return p, nil
+}
+
+func queryOf(u *url.URL) url.Values {
+	if u.RawQuery == "" {
+		return nil
+	}
+	return u.Query()
+}
+
+// isTrue reads a boolean of a query as the Kubernetes API does: only 0 and false are false.
+func isTrue(query url.Values, name string) bool {
+	values, is := query[name]
+	return is && values[0] != "0" && !strings.EqualFold(values[0], "false")
+}
+
+// setImpersonation names the user and groups to the agent
+// (https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation).
+func setImpersonation(header http.Header, as policy.Impersonation) {
+	header["Impersonate-User"] = []string{as.User}
+	if len(as.Groups) > 0 {
+		header["Impersonate-Group"] = as.Groups
+	}
+}
+
+type requestKey struct{}
+
+func requestOf(ctx context.Context) *proxiedRequest {
+	p, _ := ctx.Value(requestKey{}).(*proxiedRequest)
+	return p
+}
+
+// requestBody counts the bytes of a request.
+type requestBody struct {
+	io.ReadCloser
+
+	request *proxiedRequest
+	ended   atomic.Bool
+}
+
+func (b *requestBody) Read(data []byte) (int, error) {
+	n, err := b.ReadCloser.Read(data)
+	b.request.sent.Add(int64(n))
+	if err != nil {
+		b.ended.Store(true)
+	}
+	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
+}
+
+// bodyUnread reports whether the caller may still be sending. Its connection cannot be used for another request.
+func (p *proxiedRequest) bodyUnread() bool { return p.body != nil && !p.body.ended.Load() }
+
+// countedBody counts the bytes of a response.
+type countedBody struct {
+	io.ReadCloser
+
+	request *proxiedRequest
+}
+
+func (b *countedBody) Read(data []byte) (int, error) {
+	n, err := b.ReadCloser.Read(data)
+	b.request.received.Add(int64(n))
+	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
+}
+
+// watchBody ends without an error when the relay drains: clients expect watches to end.
+type watchBody struct {
+	io.ReadCloser
+
+	ctx context.Context //nolint:containedctx // of the request
+}
+
+func (b *watchBody) Read(data []byte) (int, error) {
+	n, err := b.ReadCloser.Read(data)
+	if err != nil && errors.Is(context.Cause(b.ctx), errDraining) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// responseWriter counts the bytes of a response, and aborts it when the caller does not read.
+type responseWriter struct {
+	http.ResponseWriter
+
+	request *proxiedRequest
+	stall   time.Duration
+	// stalled runs during a write. A write deadline that stays would end an HTTP/2 stream that is idle.
+	stalled *time.Timer
+}
+
+// Unwrap is for [http.ResponseController].
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *responseWriter) WriteHeader(status int) {
+	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
+		w.request.Status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *responseWriter) Write(data []byte) (int, error) {
+	w.startTimer()
+	defer w.stopTimer()
+	n, err := w.ResponseWriter.Write(data)
+	w.request.received.Add(int64(n))
+	return n, err //nolint:wrapcheck // ReverseProxy compares it
+}
+
+// FlushError is for [http.ResponseController].
+func (w *responseWriter) FlushError() error {
+	w.startTimer()
+	defer w.stopTimer()
+	return http.NewResponseController(w.ResponseWriter).Flush() //nolint:wrapcheck // ReverseProxy compares it
+}
+
+func (w *responseWriter) startTimer() {
+	switch {
+	case !w.request.largeResponse:
+	case w.stalled == nil:
+		w.stalled = time.AfterFunc(w.stall, func() {
+			_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Unix(1, 0)) // aborts the write
+		})
+	default:
+		w.stalled.Reset(w.stall)
+	}
+}
+
+func (w *responseWriter) stopTimer() {
+	if w.stalled != nil {
+		w.stalled.Stop()
+	}
+}
+
+// upgradedConn counts the bytes of both directions of a connection that switched protocols.
+type upgradedConn struct {
+	*upgradedStream
+
+	request *proxiedRequest
+}
+
+func (c *upgradedConn) Read(data []byte) (int, error) {
+	n, err := c.upgradedStream.Read(data)
+	c.request.received.Add(int64(n))
+	return n, err
+}
+
+func (c *upgradedConn) Write(data []byte) (int, error) {
+	n, err := c.upgradedStream.Write(data)
+	c.request.sent.Add(int64(n))
+	return n, err
+}

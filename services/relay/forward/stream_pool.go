@@ -1,0 +1,136 @@
+package forward
+
+import (
+	"bufio"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"lockstep.internal/services/relay/connections"
+	"lockstep.internal/services/relay/route"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+const (
+	// maxIdleTime of a stream in the pool.
+	maxIdleTime = 30 * time.Second
+	// maxStreamAge is how long a stream is reused. Its target may be configured differently after that.
+	maxStreamAge = time.Minute
+	// maxIdleStreams of one destination.
+	maxIdleStreams = 256
+	// rememberReleased is how long a released connection is remembered: its streams may still be in use.
+	rememberReleased = 10 * time.Minute
+)
+
+// pooledStream carries one request after the other.
+type pooledStream struct {
+	*connections.Stream
+
+	to     route.Destination
+	opened time.Time
+	head   *headLimit
+	reader *bufio.Reader
+	writer *bufio.Writer
+	timer  *time.Timer
+	reused bool // it has carried a request before
+}
+
+// streamPool keeps idle streams for the next request to the same destination.
+type streamPool struct {
+	mu   sync.Mutex
+	idle map[route.Destination][]*pooledStream
+	// released connections, and until when to remember each.
+	released map[int64]time.Time
+}
+
+func newStreamPool() streamPool {
+	return streamPool{idle: map[route.Destination][]*pooledStream{}, released: map[int64]time.Time{}}
+}
+
+// get takes an idle stream from the pool; nil if there is none.
+func (p *streamPool) get(to route.Destination) *pooledStream {
+	for {
+		p.mu.Lock()
+		idle := p.idle[to]
+		if len(idle) == 0 {
+			p.mu.Unlock()
+			return nil
+		}
+		s := idle[len(idle)-1]
+		p.set(to, idle[:len(idle)-1])
+		p.mu.Unlock()
+		if s.timer.Stop() && s.Idle() {
+			s.reused = true
+			return s
+		}
+		s.Reset(tunnel.Cancelled, "the stream was idle for too long")
+	}
+}
+
+func (p *streamPool) set(to route.Destination, idle []*pooledStream) {
+	if len(idle) == 0 {
+		delete(p.idle, to)
+	} else {
+		p.idle[to] = idle
+	}
+}
+
+// put returns a stream to the pool, or closes it.
+func (p *streamPool) put(s *pooledStream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, released := p.released[s.Connection.ID]
+	if released || len(p.idle[s.to]) >= maxIdleStreams || time.Since(s.opened) > maxStreamAge {
+		s.Reset(tunnel.Cancelled, "the stream is not needed")
+		return
+	}
+	p.idle[s.to] = append(p.idle[s.to], s)
+	if s.timer == nil {
+		s.timer = time.AfterFunc(maxIdleTime, func() { p.expire(s) })
+	} else {
+		s.timer.Reset(maxIdleTime)
+	}
+}
+
+func (p *streamPool) expire(s *pooledStream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	idle := p.idle[s.to]
+	if i := slices.Index(idle, s); i >= 0 {
+		p.set(s.to, slices.Delete(idle, i, i+1))
+	}
+	s.Reset(tunnel.Cancelled, "the stream was idle for too long")
+}
+
+func (p *streamPool) release(connectionID int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(p.released, func(_ int64, until time.Time) bool { return now.After(until) })
+	p.released[connectionID] = now.Add(rememberReleased)
+	for to, idle := range p.idle {
+		p.set(to, slices.DeleteFunc(idle, func(s *pooledStream) bool {
+			if s.Connection.ID != connectionID {
+				return false
+			}
+			if s.timer.Stop() {
+				s.Reset(tunnel.Cancelled, "the connection is no longer used")
+			}
+			return true
+		}))
+	}
+}
+
+func (p *streamPool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, idle := range p.idle {
+		for _, s := range idle {
+			if s.timer.Stop() {
+				s.Reset(tunnel.Cancelled, "the relay stops")
+			}
+		}
+	}
+	clear(p.idle)
+}

@@ -1,0 +1,315 @@
+package forward
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"time"
+
+	"lockstep.internal/services/relay/connections"
+	"lockstep.internal/services/relay/route"
+	"lockstep.internal/services/relay/tunnel"
+)
+
+const (
+	// streamBuffer is the size of the read and write buffers of a stream.
+	streamBuffer = 4 << 10
+	// maxInterim responses before the final one, such as 100 Continue.
+	maxInterim = 5
+	// maxResponseHead is the largest head of a response, including its interim responses, in bytes.
+	maxResponseHead = 1 << 20
+)
+
+// Opener opens streams to agents; see [connections.Pool].
+type Opener interface {
+	Open(ctx context.Context, attempt *connections.Attempt, to route.Destination) (*connections.Stream, error)
+}
+
+// Transport is an [http.RoundTripper] that sends HTTP/1.1 requests over streams to agents. It may be used by many
+// goroutines.
+//
+// It retries a request that no agent accepted, unless part of its body was sent. It also retries a request that
+// only reads, when the target closed a pooled stream or the tunnel was lost before the response.
+type Transport struct {
+	opener Opener
+	pool   streamPool
+}
+
+// NewTransport makes a transport.
+func NewTransport(opener Opener) *Transport {
+	return &Transport{opener: opener, pool: newStreamPool()}
+}
+
+// Release closes idle streams through a connection that is no longer used, and pools no others.
+func (t *Transport) Release(connectionID int64) { t.pool.release(connectionID) }
+
+// Close closes idle streams.
+func (t *Transport) Close() { t.pool.close() }
+
+// RequestRoute is where a request goes.
+type RequestRoute struct {
+	To route.Destination
+	// ConnectionID is the connection it was last sent through; 0 before it was sent.
+	ConnectionID int64
+}
+
+type routeKey struct{}
+
+// WithRoute sets the route of a request. [Transport.RoundTrip] sets its ConnectionID.
+func WithRoute(ctx context.Context, route *RequestRoute) context.Context {
+	return context.WithValue(ctx, routeKey{}, route)
+}
+
+func routeOf(ctx context.Context) *RequestRoute {
+	if p := requestOf(ctx); p != nil {
+		return &p.route
+	}
+	route, _ := ctx.Value(routeKey{}).(*RequestRoute)
+	return route
+}
+
+// RoundTrip sends a request on the route of its context.
+func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	route := routeOf(request.Context())
+	if route == nil {
+		return nil, errors.New("the request has no route to an agent")
+	}
+	var attempt connections.Attempt
+	for {
+		s, err := t.open(request.Context(), &attempt, route.To)
+		if err != nil {
+			return nil, err
+		}
+		route.ConnectionID = s.Connection.ID
+		response, bodyBegun, err := t.exchange(request, s)
+		if err == nil {
+			return response, nil
+		}
+		if request.Context().Err() != nil || bodyBegun || !s.mayRetry(&attempt, err, replayable(request)) {
+			return nil, err
+		}
+	}
+}
+
+func (t *Transport) open(
+	ctx context.Context, attempt *connections.Attempt, to route.Destination,
+) (*pooledStream, error) {
+	if s := t.pool.get(to); s != nil {
+		return s, nil
+	}
+	opened, err := t.opener.Open(ctx, attempt, to)
+	if err != nil {
+		return nil, err
+	}
+	head := &headLimit{opened, unlimited}
+	return &pooledStream{
+		Stream: opened, to: to, opened: time.Now(), head: head,
+		reader: bufio.NewReaderSize(head, streamBuffer), writer: bufio.NewWriterSize(opened, streamBuffer),
+	}, nil
+}
+
+// mayRetry reports whether a request that has no response may be sent again.
+func (s *pooledStream) mayRetry(attempt *connections.Attempt, err error, replayable bool) bool {
+	var reset *tunnel.ResetError
+	if errors.As(err, &reset) && reset.Retryable() || errors.Is(err, tunnel.ErrClosed) && replayable {
+		attempt.Failed(s.Stream, err)
+		return true
+	}
+	return s.reused && errors.Is(err, errNoResponse) && replayable // the target closed it before the request arrived
+}
+
+// replayable reports whether a request may be sent again although the target may have received it (RFC 9110,
+// section 9.2.2).
+func replayable(request *http.Request) bool {
+	switch request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return request.Header.Get("Upgrade") == ""
+	}
+	return false
+}
+
+// exchange sends the request and reads the head of its response. bodyBegun is that part of the request's body may
+// have been sent.
+func (t *Transport) exchange(
+	request *http.Request, s *pooledStream,
+) (response *http.Response, bodyBegun bool, err error) {
+	stop := context.AfterFunc(request.Context(), func() { s.Reset(tunnel.Cancelled, "the caller has gone") })
+	var sent chan error // nil without a body: the request is sent
+	if request.Body == nil || request.Body == http.NoBody {
+		err = s.send(request)
+	} else {
+		bodyBegun, sent = true, make(chan error, 1)
+		go func() { sent <- s.send(request) }()
+	}
+	errSend := err
+	if response, err = s.receive(request); err != nil {
+		stop()
+		s.Reset(tunnel.Cancelled, "the request has no response")
+		if bodyBegun {
+			_ = request.Body.Close()
+			select {
+			case errSend = <-sent:
+			default: // it waits for the caller, which must not delay the error
+			}
+		}
+		if bodyBegun && errSend != nil && !errors.Is(err, errNoResponse) {
+			err = errors.Join(err, errSend)
+		}
+		return nil, bodyBegun, err
+	}
+	b := &responseBody{
+		ReadCloser: response.Body, pool: &t.pool, stream: s, stop: stop, sent: sent,
+		reusable: errSend == nil && !response.Close && !request.Close,
+	}
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		response.Body = &upgradedStream{b}
+	} else {
+		response.Body = b
+	}
+	return response, bodyBegun, nil
+}
+
+func (s *pooledStream) send(request *http.Request) error {
+	if err := request.Write(s.writer); err != nil {
+		return fmt.Errorf("send the request: %w", err)
+	}
+	if err := s.writer.Flush(); err != nil {
+		return fmt.Errorf("send the request: %w", err)
+	}
+	return nil
+}
+
+var (
+	errNoResponse   = errors.New("the target closed the connection without a response")
+	errHeadTooLarge = fmt.Errorf("the head of the response has more than %d bytes", maxResponseHead)
+	errSwitched     = errors.New("the target switches protocols without a request for it")
+)
+
+// receive reads the head of the final response.
+func (s *pooledStream) receive(request *http.Request) (*http.Response, error) {
+	if err := s.awaitResponse(); err != nil {
+		return nil, err
+	}
+	s.head.left = maxResponseHead
+	defer func() { s.head.left = unlimited }()
+	for range maxInterim {
+		response, err := http.ReadResponse(s.reader, request)
+		if err != nil {
+			return nil, fmt.Errorf("read the response: %w", err)
+		}
+		switch {
+		case response.StatusCode == http.StatusSwitchingProtocols && request.Header.Get("Upgrade") == "":
+			return nil, errSwitched // the caller's next request, with its token, would go to the target
+		case response.StatusCode >= http.StatusOK || response.StatusCode == http.StatusSwitchingProtocols:
+			return response, nil
+		}
+	}
+	return nil, fmt.Errorf("the target sent more than %d interim responses", maxInterim)
+}
+
+// awaitResponse waits for the first byte of a response.
+func (s *pooledStream) awaitResponse() error {
+	_, err := s.reader.Peek(1)
+	var reset *tunnel.ResetError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		return errNoResponse
+	case errors.As(err, &reset) && reset.Reason == tunnel.Broken:
+		return fmt.Errorf("%w: %w", errNoResponse, err)
+	}
+	return fmt.Errorf("read the response: %w", err)
+}
+
+// headLimit bounds how much a reader reads.
+type headLimit struct {
+	io.Reader
+
+	left int
+}
+
+// unlimited is for bodies.
+const unlimited = math.MaxInt
+
+func (l *headLimit) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, errHeadTooLarge
+	}
+	n, err := l.Reader.Read(p[:min(len(p), l.left)])
+	if l.left != unlimited {
+		l.left -= n
+	}
+	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
+}
+
+// responseBody returns the stream to the pool when it ends.
+type responseBody struct {
+	io.ReadCloser
+
+	pool   *streamPool
+	stream *pooledStream
+	stop   func() bool
+	sent   chan error
+	// reusable is that the stream may carry another request after this one.
+	reusable, ended bool
+}
+
+func (b *responseBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !b.ended {
+		b.ended = true
+		b.release(errors.Is(err, io.EOF))
+	}
+	return n, err //nolint:wrapcheck // io.EOF must not be wrapped
+}
+
+func (b *responseBody) Close() error {
+	if !b.ended {
+		b.ended = true
+		b.release(false)
+	}
+	return nil
+}
+
+func (b *responseBody) release(complete bool) {
+	alive := b.stop()
+	reusable := complete && alive && b.reusable && b.stream.reader.Buffered() == 0
+	if b.sent != nil {
+		select {
+		case err := <-b.sent:
+			reusable = reusable && err == nil
+		default: // the response came before the end of the request
+			reusable = false
+		}
+	}
+	switch {
+	case reusable:
+		b.pool.put(b.stream)
+	case complete:
+		_ = b.stream.Close()
+	default:
+		b.stream.Reset(tunnel.Cancelled, "the caller has gone")
+	}
+}
+
+// upgradedStream is the body of a 101 response: both directions of the stream.
+type upgradedStream struct{ *responseBody }
+
+func (u *upgradedStream) Read(p []byte) (int, error) {
+	return u.stream.reader.Read(p) //nolint:wrapcheck // the stream's own
+}
+
+func (u *upgradedStream) Write(p []byte) (int, error) { return u.stream.Write(p) }
+
+// CloseWrite ends the direction to the target.
+func (u *upgradedStream) CloseWrite() error { return u.stream.CloseWrite() }
+
+func (u *upgradedStream) Close() error {
+	u.stop()
+	return u.stream.Close()
+}

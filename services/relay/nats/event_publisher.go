@@ -1,0 +1,255 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/event"
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/relay/audit"
+	"lockstep.internal/services/relay/registry"
+)
+
+const (
+	serviceName = "relay"
+	// maxQueued events; then agents that connect or disconnect wait.
+	maxQueued = 10_000
+	// maxRetryDelay between attempts to publish.
+	maxRetryDelay = 5 * time.Second
+	// maxRequestsEvent is the largest event with audit records, in bytes; the rest is for headers.
+	maxRequestsEvent = topology.MaxMessageSize - 64<<10
+)
+
+// EventPublisher publishes on the stream AGENTS. It may be used by many goroutines.
+type EventPublisher struct {
+	js      jetstream.JetStream
+	cell    topology.Cell
+	relayID string
+	logger  *slog.Logger
+	queue   chan *nats.Msg
+}
+
+// NewEventPublisher makes the publisher of a relay. [EventPublisher.Run] publishes connections and disconnections.
+func NewEventPublisher(
+	js jetstream.JetStream, cell topology.Cell, relayID string, logger *slog.Logger,
+) *EventPublisher {
+	return &EventPublisher{js: js, cell: cell, relayID: relayID, logger: logger, queue: make(chan *nats.Msg, maxQueued)}
+}
+
+// Connected queues an event. It blocks while the queue is full.
+func (p *EventPublisher) Connected(c registry.Connection) {
+	if msg := p.connected(c, c.ConnectedAt); msg != nil {
+		p.queue <- msg
+	}
+}
+
+// Republish queues the event of a connection that was published as lost by mistake. It does not block; false means
+// the queue is full.
+func (p *EventPublisher) Republish(c registry.Connection) bool {
+	msg := p.connected(c, time.Now())
+	if msg == nil {
+		return true
+	}
+	select {
+	case p.queue <- msg:
+		return true
+	default:
+		return false
+	}
+}
+
+// Disconnected queues an event. It blocks while the queue is full. Events of several relays about one connection
+// are stored once.
+func (p *EventPublisher) Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) {
+	if msg := p.disconnected(c, at, why); msg != nil {
+		p.queue <- msg
+	}
+}
+
+// Lost publishes connections of dead relays, and returns when the events are stored.
+func (p *EventPublisher) Lost(ctx context.Context, lost []registry.Connection) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	acks := make([]jetstream.PubAckFuture, 0, len(lost))
+	for _, c := range lost {
+		msg := p.disconnected(c, time.Now(), events.DisconnectReasonLost)
+		if msg == nil {
+			continue
+		}
+		ack, err := p.js.PublishMsgAsync(msg)
+		if err != nil {
+			return fmt.Errorf("publish on %s: %w", msg.Subject, err)
+		}
+		acks = append(acks, ack)
+	}
+	for _, ack := range acks {
+		select {
+		case <-ack.Ok():
+		case err := <-ack.Err():
+			return fmt.Errorf("publish on %s: %w", ack.Msg().Subject, err)
+		case <-ctx.Done():
+			return fmt.Errorf("publish on %s: %w", ack.Msg().Subject, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func (p *EventPublisher) connected(c registry.Connection, at time.Time) *nats.Msg {
+	return p.messageOrNil(p.cell.AgentConnected(c.AgentID), event.Attributes{
+		Type: events.TypeAgentConnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: eventID(c, "connected"),
+		Time: at.UTC().Truncate(time.Millisecond),
+	}, events.AgentConnected{
+		AgentID: int(c.AgentID), ConnectionID: decimal(c.ID), RelayID: c.RelayID, ProjectID: int(c.ProjectID),
+		Version: c.Version, Commit: c.Commit, PodNamespace: c.PodNamespace, PodName: c.PodName, ConnectedAt: c.ConnectedAt,
+	})
+}
+
+func (p *EventPublisher) disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) *nats.Msg {
+	at = at.UTC().Truncate(time.Millisecond)
+	return p.messageOrNil(p.cell.AgentDisconnected(c.AgentID), event.Attributes{
+		Type: events.TypeAgentDisconnected, Subject: strconv.FormatInt(c.AgentID, 10), ID: eventID(c, "disconnected"), Time: at,
+	}, events.AgentDisconnected{
+		AgentID: int(c.AgentID), ConnectionID: decimal(c.ID), RelayID: c.RelayID, ProjectID: int(c.ProjectID),
+		Version: c.Version, Commit: c.Commit, PodNamespace: c.PodNamespace, PodName: c.PodName, ConnectedAt: c.ConnectedAt,
+		DisconnectedAt: at, Reason: why,
+	})
+}
+
+// eventID deduplicates events of a connection. A connection that is published again has another one.
+func eventID(c registry.Connection, event string) string {
+	id := decimal(c.ID) + "/" + event
+	if c.Revived > 0 {
+		id += "/" + strconv.Itoa(c.Revived)
+	}
+	return id
+}
+
+// messageOrNil logs an event that cannot be encoded, and returns nil. No connection has such an event.
+func (p *EventPublisher) messageOrNil(subject string, a event.Attributes, data any) *nats.Msg {
+	msg, err := p.message(subject, a, data)
+	if err != nil {
+		p.logger.Error("encoding an event failed", slog.String("subject", subject), slog.Any("error", err))
+		return nil
+	}
+	return msg
+}
+
+func (p *EventPublisher) message(subject string, a event.Attributes, data any) (*nats.Msg, error) {
+	a.Source = event.ServiceSource(string(p.cell), serviceName)
+	e, err := event.New(a, data)
+	if err != nil {
+		return nil, fmt.Errorf("encode the event: %w", err)
+	}
+	msg, err := event.Encode(e, subject)
+	if err != nil {
+		return nil, fmt.Errorf("encode the event: %w", err)
+	}
+	msg.Header.Set(nats.MsgIdHdr, a.ID)
+	return msg, nil
+}
+
+// Run publishes queued events in order until ctx is done, and then the rest of the queue, until finish is done.
+func (p *EventPublisher) Run(ctx, finish context.Context) error {
+	for {
+		var msg *nats.Msg
+		select {
+		case msg = <-p.queue:
+		default:
+			select {
+			case msg = <-p.queue:
+			case <-ctx.Done():
+				if len(p.queue) == 0 {
+					return nil
+				}
+				continue
+			}
+		}
+		if err := p.publishWithRetry(ctx, finish, msg); err != nil {
+			return err
+		}
+	}
+}
+
+// publishWithRetry publishes one message. It retries until finish is done.
+func (p *EventPublisher) publishWithRetry(ctx, finish context.Context, msg *nats.Msg) error {
+	delays := backoff.NewExponentialBackOff()
+	delays.MaxInterval = maxRetryDelay
+	publish := func() (struct{}, error) { return struct{}{}, p.publish(finish, msg) }
+	_, err := backoff.Retry(finish, publish, backoff.WithBackOff(delays), backoff.WithMaxElapsedTime(0),
+		backoff.WithNotify(func(err error, delay time.Duration) {
+			p.logger.WarnContext(ctx, "publishing an event failed; retrying", slog.String("subject", msg.Subject),
+				slog.Any("error", err), slog.Duration("delay", delay))
+		}))
+	if err != nil {
+		return fmt.Errorf("publish a connection event: %w", err)
+	}
+	return nil
+}
+
+func (p *EventPublisher) publish(ctx context.Context, msg *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if _, err := p.js.PublishMsg(ctx, msg); err != nil {
+		return fmt.Errorf("publish on %s: %w", msg.Subject, err)
+	}
+	return nil
+}
+
+// Publish stores a batch of audit records. It splits a batch that is too large for one event.
+func (p *EventPublisher) Publish(ctx context.Context, b audit.Batch) error {
+	data := events.AgentRequests{AgentID: int(b.AgentID), Requests: make([]events.AgentRequest, len(b.Records))}
+	for i, r := range b.Records {
+		data.Requests[i] = p.request(r)
+	}
+	msg, err := p.message(p.cell.AgentRequests(b.AgentID), event.Attributes{
+		Type: events.TypeAgentRequests, Subject: strconv.FormatInt(b.AgentID, 10), ID: b.ID, Time: b.At,
+	}, data)
+	if err != nil {
+		return err
+	}
+	if half := len(b.Records) / 2; half > 0 && len(msg.Data) > maxRequestsEvent {
+		first, second := b, b
+		first.ID, first.Records = b.ID+"/1", b.Records[:half]
+		second.ID, second.Records = b.ID+"/2", b.Records[half:]
+		return errors.Join(p.Publish(ctx, first), p.Publish(ctx, second))
+	}
+	return p.publish(ctx, msg)
+}
+
+func (p *EventPublisher) request(r audit.Record) events.AgentRequest {
+	out := events.AgentRequest{
+		RequestID: r.RequestID, RelayID: p.relayID, Phase: events.RequestPhase(r.Phase),
+		Protocol: events.RequestProtocol(r.Protocol), Target: r.Target, Verb: r.Verb, Method: r.Method, Path: r.Path,
+		Status: r.Status, StartedAt: r.StartedAt.UTC().Truncate(time.Millisecond), BytesSent: int(r.BytesSent),
+		BytesReceived: int(r.BytesReceived), Error: r.Error,
+		Caller: events.RequestCaller{Kind: events.CallerKindUser, UserID: int(r.UserID)},
+	}
+	if r.UserID == 0 {
+		out.Caller = events.RequestCaller{Kind: events.CallerKindService, Subject: r.Subject}
+	}
+	if r.ConnectionID != 0 {
+		out.ConnectionID = decimal(r.ConnectionID)
+	}
+	if r.Phase == audit.Ended {
+		took := int(r.Duration.Milliseconds())
+		out.DurationMs = &took
+	}
+	if r.Resource != (audit.Resource{}) {
+		out.Resource = &events.RequestResource{
+			Group: r.Resource.Group, Version: r.Resource.Version, Resource: r.Resource.Resource,
+			Subresource: r.Resource.Subresource, Namespace: r.Resource.Namespace, Name: r.Resource.Name,
+		}
+	}
+	return out
+}
+
+func decimal(id int64) string { return strconv.FormatInt(id, 10) }

@@ -1,0 +1,473 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lockstep.internal/libs/topology"
+	"lockstep.internal/schemas/gen/events"
+	"lockstep.internal/services/relay/registry"
+)
+
+const (
+	// bucket of the registry.
+	bucket = topology.BucketRelays
+	// DefaultLease is how long a relay counts as alive after its last refresh, by default.
+	DefaultLease = 15 * time.Second
+	// refreshes of the lease within its length.
+	refreshes = 3
+	// requestTimeout of one request to NATS.
+	requestTimeout = 5 * time.Second
+	// openInterval between attempts to open a missing bucket.
+	openInterval = 200 * time.Millisecond
+	// maxLost connections are published in one batch; the lease is refreshed between batches.
+	maxLost = 500
+)
+
+// RegistryConfig of a [RegistryStore]. JetStream, Self, Registry and Logger are required.
+type RegistryConfig struct {
+	JetStream jetstream.JetStream
+	Self      registry.Relay
+	Registry  *registry.Registry
+	// Lease in whole seconds. Defaults to [DefaultLease].
+	Lease time.Duration
+	// Events publishes connections and disconnections. Defaults to none.
+	Events ConnectionEvents
+	// Removed is called with every connection that left the registry. Optional.
+	Removed func(registry.Connection)
+	Logger  *slog.Logger
+}
+
+// ConnectionEvents publishes connections and disconnections; an [EventPublisher].
+type ConnectionEvents interface {
+	Connected(c registry.Connection)
+	Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason)
+	// Republish publishes a connection of this relay that others published as lost. It does not block; false means
+	// try again later.
+	Republish(c registry.Connection) bool
+	// Lost publishes connections of dead relays, and returns when the events are stored.
+	Lost(ctx context.Context, lost []registry.Connection) error
+}
+
+// RegistryStore keeps the registry's bucket.
+type RegistryStore struct {
+	cfg  RegistryConfig
+	wake chan struct{} // something has to be written
+
+	mu  sync.Mutex
+	own *registry.OwnEntries
+	// lease is the revision of this relay's lease. lapsed is that the lease was lost.
+	lease  uint64
+	lapsed bool
+	// retired is that the bucket has nothing of this relay, for good.
+	retired bool
+
+	// Owned by Run: connections of dead relays. unpublished are not published as lost yet; unremoved are, and still
+	// have an entry.
+	unpublished, unremoved map[string]registry.Connection
+}
+
+// NewRegistryStore makes a store. [RegistryStore.Run] reads and writes the bucket.
+func NewRegistryStore(cfg RegistryConfig) *RegistryStore {
+	if cfg.Lease == 0 {
+		cfg.Lease = DefaultLease
+	}
+	if cfg.Events == nil {
+		cfg.Events = noEvents{}
+	}
+	return &RegistryStore{
+		cfg: cfg, own: registry.NewOwnEntries(), wake: make(chan struct{}, 1),
+		unpublished: map[string]registry.Connection{}, unremoved: map[string]registry.Connection{},
+	}
+}
+
+// SetURL sets where other relays reach this one. It is called before Run.
+func (s *RegistryStore) SetURL(url string) { s.cfg.Self.URL = url }
+
+// Connected adds a connection of this relay, and publishes it.
+func (s *RegistryStore) Connected(c registry.Connection) {
+	c.RelayID = s.cfg.Self.ID
+	s.mu.Lock()
+	s.own.Add(c)
+	s.wakeRun()
+	s.mu.Unlock()
+	s.cfg.Events.Connected(c)
+}
+
+// Disconnected removes a connection of this relay, and publishes that.
+func (s *RegistryStore) Disconnected(c registry.Connection, at time.Time, why events.DisconnectReason) {
+	s.mu.Lock()
+	if published, held := s.own.Remove(c.Key()); held {
+		c = published
+	}
+	s.wakeRun()
+	s.mu.Unlock()
+	s.cfg.Events.Disconnected(c, at, why) // it is never republished after that
+}
+
+func (s *RegistryStore) wakeRun() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the bucket until ctx is done, and then retires; see [RegistryStore.Retire]. It returns errors of NATS,
+// and may then be called again. It calls ready after it has read the whole bucket.
+func (s *RegistryStore) Run(ctx context.Context, ready func()) error {
+	for {
+		reconnected, err := s.runConnection(ctx, ready)
+		if ctx.Err() != nil {
+			return s.Retire(context.WithoutCancel(ctx))
+		}
+		if !reconnected {
+			return err
+		}
+	}
+}
+
+// runConnection lasts as long as one connection to NATS.
+func (s *RegistryStore) runConnection(ctx context.Context, ready func()) (reconnected bool, err error) {
+	conn := s.cfg.JetStream.Conn()
+	status := conn.StatusChanged(nats.CONNECTED)
+	defer conn.RemoveStatusListener(status)
+	kv, err := s.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, step := range []func(context.Context, jetstream.KeyValue) error{s.refresh, s.reset, s.flush} {
+		if err := step(ctx, kv); err != nil {
+			return false, err
+		}
+	}
+	watcher, err := kv.WatchAll(ctx)
+	if err != nil {
+		return false, fmt.Errorf("watch bucket %s: %w", bucket, err)
+	}
+	defer watcher.Stop() //nolint:errcheck // it is over
+	s.cfg.Registry.BeginResync()
+	// After the bucket was lost, other relays have one lease to write their entries again.
+	cleanup := time.NewTimer(0)
+	defer cleanup.Stop()
+	cleanup.Stop()
+	lease := time.NewTicker(s.cfg.Lease / refreshes)
+	defer lease.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return false, context.Cause(ctx) //nolint:wrapcheck // a cause of ours
+		case <-status:
+			return true, nil
+		case entry, open := <-watcher.Updates():
+			switch {
+			case !open:
+				return false, fmt.Errorf("watch bucket %s: the watch has ended", bucket)
+			case entry == nil:
+				ready()
+				cleanup.Reset(s.cfg.Lease)
+			default:
+				s.handle(ctx, entry)
+			}
+		case <-lease.C:
+			err = s.refresh(ctx, kv)
+			s.republish()
+		case <-s.wake:
+			if err = s.renew(ctx, kv); err == nil {
+				err = s.flush(ctx, kv)
+			}
+		case <-cleanup.C:
+			s.endResync()
+			var more bool
+			more, err = s.removeOrphans(ctx, kv)
+			if more {
+				cleanup.Reset(0)
+			} else {
+				cleanup.Reset(s.cfg.Lease)
+			}
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// open waits a moment for a missing bucket: after NATS has lost it, the state service makes it again.
+func (s *RegistryStore) open(ctx context.Context) (jetstream.KeyValue, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	retry := time.NewTicker(openInterval)
+	defer retry.Stop()
+	for {
+		kv, err := s.cfg.JetStream.KeyValue(ctx, bucket)
+		switch {
+		case err == nil:
+			return kv, nil
+		case !errors.Is(err, jetstream.ErrBucketNotFound):
+			return nil, fmt.Errorf("open bucket %s: %w", bucket, err)
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("open bucket %s: it does not exist: the service state creates it", bucket)
+		}
+	}
+}
+
+// refresh writes the lease. It publishes to the bucket's subject: a key that is put with the bucket's own methods
+// loses its expiry when it is overwritten.
+func (s *RegistryStore) refresh(ctx context.Context, _ jetstream.KeyValue) error {
+	s.mu.Lock()
+	retired := s.retired
+	s.mu.Unlock()
+	if retired {
+		return nil
+	}
+	value, err := json.Marshal(s.cfg.Self)
+	if err != nil {
+		return fmt.Errorf("encode the lease: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	subject := "$KV." + bucket + "." + s.cfg.Self.Key()
+	ack, err := s.cfg.JetStream.Publish(ctx, subject, value, jetstream.WithMsgTTL(s.cfg.Lease))
+	if err != nil {
+		return fmt.Errorf("refresh the lease in bucket %s: %w", bucket, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lease = ack.Sequence
+	return nil
+}
+
+// renew writes the lease if it was lost.
+func (s *RegistryStore) renew(ctx context.Context, kv jetstream.KeyValue) error {
+	s.mu.Lock()
+	lapsed := s.lapsed
+	s.lapsed = false
+	s.mu.Unlock()
+	if !lapsed {
+		return nil
+	}
+	return s.refresh(ctx, kv)
+}
+
+// reset makes all entries of this relay pending. If the bucket is new, others may have published them as lost.
+func (s *RegistryStore) reset(ctx context.Context, kv jetstream.KeyValue) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("read the status of bucket %s: %w", bucket, err)
+	}
+	found := registry.Bucket{}
+	if status, is := status.(*jetstream.KeyValueBucketStatus); is {
+		found = registry.Bucket{Created: status.StreamInfo().Created, Seen: status.StreamInfo().TimeStamp}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own.Reset(found, s.cfg.Lease)
+	return nil
+}
+
+// flush writes pending changes. What fails stays pending.
+func (s *RegistryStore) flush(ctx context.Context, kv jetstream.KeyValue) error {
+	s.mu.Lock()
+	if s.retired {
+		s.mu.Unlock()
+		return nil
+	}
+	changes := s.own.Pending()
+	s.mu.Unlock()
+	for _, change := range changes {
+		if err := s.apply(ctx, kv, change); err != nil {
+			return err
+		}
+	}
+	s.republish()
+	return nil
+}
+
+// apply writes one change. After a conflict the next flush writes it.
+func (s *RegistryStore) apply(ctx context.Context, kv jetstream.KeyValue, c registry.Change) error {
+	revision, err := s.write(ctx, kv, c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+		s.own.Conflict(c)
+		s.wakeRun()
+	case err != nil:
+		return err
+	default:
+		s.own.Written(c, revision)
+	}
+	return nil
+}
+
+func (s *RegistryStore) write(ctx context.Context, kv jetstream.KeyValue, c registry.Change) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var revision uint64
+	var value []byte
+	var err error
+	if c.Connection != nil {
+		if value, err = json.Marshal(c.Connection); err != nil {
+			return 0, fmt.Errorf("encode %s: %w", c.Key, err)
+		}
+	}
+	switch {
+	case c.Connection == nil:
+		err = kv.Purge(ctx, c.Key, jetstream.PurgeTTL(s.cfg.Lease))
+	case c.Revision == 0:
+		revision, err = kv.Put(ctx, c.Key, value)
+	default:
+		revision, err = kv.Update(ctx, c.Key, value, c.Revision)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write %s to bucket %s: %w", c.Key, bucket, err)
+	}
+	return revision, nil
+}
+
+func (s *RegistryStore) republish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own.Republish(s.cfg.Events.Republish)
+}
+
+// handle applies an update of the bucket to the registry.
+func (s *RegistryStore) handle(ctx context.Context, entry jetstream.KeyValueEntry) {
+	if entry.Operation() == jetstream.KeyValuePut {
+		if err := s.cfg.Registry.Put(entry.Key(), entry.Value()); err != nil {
+			s.cfg.Logger.WarnContext(ctx, "ignored an invalid entry of the registry", slog.String("key", entry.Key()),
+				slog.Any("error", err))
+		}
+		return
+	}
+	if s.restore(entry) {
+		return
+	}
+	if c, found := s.cfg.Registry.Delete(entry.Key()); found {
+		s.removed(c)
+	}
+}
+
+// restore writes an entry of this relay, or its lease, again. Others removed it, or it expired: this relay did not
+// refresh its lease in time. It reports whether the entry is this relay's.
+func (s *RegistryStore) restore(removed jetstream.KeyValueEntry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.retired {
+		return false
+	}
+	if removed.Key() == s.cfg.Self.Key() {
+		s.lapsed = s.lapsed || removed.Revision() > s.lease
+	} else if !s.own.EntryRemoved(removed.Key(), removed.Revision()) {
+		return false
+	}
+	s.wakeRun()
+	return true
+}
+
+func (s *RegistryStore) removed(c registry.Connection) {
+	if s.cfg.Removed != nil {
+		s.cfg.Removed(c)
+	}
+}
+
+// endResync removes what NATS has lost and no relay wrote again. If its relay has no lease either, it ended while
+// NATS was away, and no other relay publishes that.
+func (s *RegistryStore) endResync() {
+	for _, c := range s.cfg.Registry.EndResync() {
+		s.removed(c)
+		if _, alive := s.cfg.Registry.Relay(c.RelayID); !alive {
+			s.unpublished[c.Key()] = c
+		}
+	}
+}
+
+// removeOrphans publishes the connections of dead relays as lost, and then removes their entries. Every relay does
+// so. A relay that is alive after all sees its entries removed, and publishes the connections again: its event comes
+// later in the stream. more is that there are more than one batch.
+func (s *RegistryStore) removeOrphans(ctx context.Context, kv jetstream.KeyValue) (more bool, err error) {
+	for _, c := range s.cfg.Registry.Orphans() {
+		if _, published := s.unremoved[c.Key()]; !published && c.RelayID != s.cfg.Self.ID {
+			s.unpublished[c.Key()] = c
+		}
+	}
+	batch := make([]registry.Connection, 0, min(len(s.unpublished), maxLost))
+	for key, c := range s.unpublished {
+		if len(batch) == maxLost {
+			more = true
+			break
+		}
+		if _, back := s.cfg.Registry.Relay(c.RelayID); back {
+			delete(s.unpublished, key)
+		} else {
+			batch = append(batch, c)
+		}
+	}
+	if err := s.cfg.Events.Lost(ctx, batch); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "publishing lost connections failed; retrying", slog.Int("count", len(s.unpublished)),
+			slog.Any("error", err))
+		return false, nil
+	}
+	for _, c := range batch {
+		delete(s.unpublished, c.Key())
+		s.unremoved[c.Key()] = c
+	}
+	for key := range s.unremoved {
+		if _, err := s.write(ctx, kv, registry.Change{Key: key}); err != nil {
+			return false, err
+		}
+		delete(s.unremoved, key)
+		if c, found := s.cfg.Registry.Delete(key); found {
+			s.removed(c)
+		}
+	}
+	return more, nil
+}
+
+// Retire removes the lease, and with it all connections of this relay: no other relay sends a request here. Run
+// still follows the bucket.
+func (s *RegistryStore) Retire(ctx context.Context) error {
+	s.mu.Lock()
+	retired := s.retired
+	s.retired = true
+	keys := append([]string{s.cfg.Self.Key()}, s.own.Keys()...)
+	s.mu.Unlock()
+	if retired {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	kv, err := s.cfg.JetStream.KeyValue(ctx, bucket)
+	if err != nil {
+		return fmt.Errorf("open bucket %s: %w", bucket, err)
+	}
+	for _, key := range keys {
+		if _, err := s.write(ctx, kv, registry.Change{Key: key}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type noEvents struct{}
+
+func (noEvents) Connected(registry.Connection) {}
+
+func (noEvents) Disconnected(registry.Connection, time.Time, events.DisconnectReason) {}
+
+func (noEvents) Republish(registry.Connection) bool { return true }
+
+func (noEvents) Lost(context.Context, []registry.Connection) error { return nil }

@@ -1,0 +1,66 @@
+package route
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+)
+
+// Destination is the head of a stream: where its bytes go. Its receiver obeys it and never looks for another one.
+type Destination struct {
+	AgentID int64 `json:"agent_id"`
+	// ConnectionID is the replica of the agent; 0 is any, until the relay has chosen one.
+	ConnectionID int64 `json:"connection_id"`
+	// Target is [KubernetesAPI], or a name in the agent's configuration.
+	Target string `json:"target"`
+	// Trace is the traceparent of the request; empty without one.
+	Trace string `json:"trace,omitempty"`
+}
+
+// KubernetesAPI is a target of every agent in a cluster.
+const KubernetesAPI = "kubernetes"
+
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+// maxTarget is the longest name of a target.
+const maxTarget = 63
+
+// ValidTarget reports whether name has 1 to 63 lower-case letters, digits, and dashes within.
+func ValidTarget(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		within := c == '-' && i > 0 && i < len(name)-1
+		if !within && (c < 'a' || 'z' < c) && (c < '0' || '9' < c) {
+			return false
+		}
+	}
+	return name != "" && len(name) <= maxTarget
+}
+
+// Encode returns the head of a stream.
+func (d Destination) Encode() []byte {
+	head, err := json.Marshal(d)
+	if err != nil {
+		panic(err) // numbers and strings can be marshalled
+	}
+	return head
+}
+
+// Decode reads the head of a stream.
+func Decode(head []byte) (Destination, error) {
+	var d Destination
+	if err := json.Unmarshal(head, &d); err != nil {
+		return Destination{}, fmt.Errorf("decode the head of a stream: %w", err)
+	}
+	switch {
+	case d.AgentID <= 0 || d.ConnectionID <= 0:
+		return Destination{}, fmt.Errorf("head of a stream: agent_id %d and connection_id %d must be positive",
+			d.AgentID, d.ConnectionID)
+	case !ValidTarget(d.Target):
+		return Destination{}, fmt.Errorf("head of a stream: target %.70q is not a valid name", d.Target)
+	case d.Trace != "" && !traceparent.MatchString(d.Trace):
+		return Destination{}, errors.New("head of a stream: invalid traceparent")
+	}
+	return d, nil
+}

@@ -1,0 +1,207 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// read parses frames until the connection ends. Bytes may arrive in pieces of any size.
+func (s *Session) read() error {
+	var (
+		head [headerSize]byte
+		have int // bytes of head
+		h    header
+		left int    // bytes of h's payload
+		part []byte // of a payload that is handled whole
+	)
+	for {
+		data, err := s.wire.next()
+		if err != nil {
+			return err
+		}
+		for len(data) > 0 {
+			if left == 0 {
+				n := copy(head[have:], data)
+				have += n
+				data = data[n:]
+				if have < headerSize {
+					break
+				}
+				have = 0
+				h = parseHeader(head[:])
+				left = h.length
+				if left == 0 {
+					if err := s.handle(h, nil); err != nil {
+						return err
+					}
+					continue
+				}
+			}
+			n := min(left, len(data))
+			chunk := data[:n]
+			data = data[n:]
+			left -= n
+			switch {
+			case h.kind == frameData:
+				err = s.deliver(h.stream, chunk, n == h.length)
+			case left > 0:
+				part = append(part, chunk...)
+			case len(part) > 0:
+				err = s.handle(h, append(part, chunk...))
+				part = nil
+			default:
+				err = s.handle(h, chunk)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *Session) stream(id uint32) *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams[id]
+}
+
+// deliver passes data to a stream. whole is that it is all of a frame.
+func (s *Session) deliver(id uint32, data []byte, whole bool) error {
+	st := s.stream(id)
+	if st == nil {
+		return nil // it was reset, and the other side does not know yet
+	}
+	if s.late != st {
+		s.wakeLate()
+	}
+	return st.deliver(data, whole)
+}
+
+// wakeLate wakes the reader of the last stream that received data. This is postponed until another stream receives
+// data or the connection is read again, so that a stream's reader reads more at once.
+func (s *Session) wakeLate() {
+	if s.late != nil {
+		s.late.readable.Signal()
+		s.late = nil
+	}
+}
+
+// handle handles any frame but data. An error ends the session.
+func (s *Session) handle(h header, payload []byte) error {
+	st := s.stream(h.stream) // nil for frames of the session, and after a reset
+	switch h.kind {
+	case frameOpen:
+		return s.handleOpen(h.stream, payload)
+	case frameData: // empty
+	case frameEnd:
+		if st != nil {
+			st.handleEnd()
+		}
+	case frameAccepted:
+		if st != nil {
+			st.handleAccepted()
+		}
+	case frameReset:
+		if st != nil {
+			st.fail(decodeReset(payload))
+			s.remove(st)
+		}
+	case frameWindow:
+		if len(payload) != 4 {
+			return fmt.Errorf("the other side sent a window of %d bytes instead of 4", len(payload))
+		}
+		if st != nil {
+			st.addWindow(int(binary.BigEndian.Uint32(payload)))
+		}
+	case frameSettings:
+		return s.handleSettings(payload)
+	case frameDrain:
+		if !isClosed(s.peerDraining) { // only the reader closes it
+			close(s.peerDraining)
+			go s.answerDrain()
+		}
+	case frameDrained:
+		s.mu.Lock()
+		s.peerDrained = isClosed(s.draining)
+		s.mu.Unlock()
+		s.closeIfDrained()
+	default:
+		return fmt.Errorf("the other side sent a frame of unknown kind %d", h.kind)
+	}
+	return nil
+}
+
+func (s *Session) handleOpen(id uint32, head []byte) error {
+	if len(head) > maxHead || id == 0 || s.isOwn(id) {
+		return fmt.Errorf("the other side opened stream %d with a head of %d bytes", id, len(head))
+	}
+	s.mu.Lock()
+	var reason Reason
+	var text string
+	switch {
+	case s.err != nil:
+		s.mu.Unlock()
+		return s.err
+	case s.streams[id] != nil:
+		s.mu.Unlock()
+		return fmt.Errorf("the other side opened stream %d twice", id)
+	case isClosed(s.draining):
+		reason, text = NotHere, ErrDraining.Error()
+	case s.accepted >= s.cfg.MaxStreams:
+		reason, text = Overloaded, "too many streams"
+	}
+	if reason != 0 {
+		s.mu.Unlock()
+		return s.post(header{kind: frameReset, stream: id}, (&ResetError{Reason: reason, Text: text}).encode())
+	}
+	st := newStream(s, id, append([]byte(nil), head...))
+	s.streams[id] = st
+	s.accepted++
+	s.mu.Unlock()
+	go s.accept(st)
+	return nil
+}
+
+// handleSettings adjusts the windows of open streams by the difference.
+func (s *Session) handleSettings(payload []byte) error {
+	var window int
+	if len(payload) == 4 {
+		window = int(binary.BigEndian.Uint32(payload))
+	}
+	if window < minWindow || window > maxWindow || s.hasSettings {
+		return fmt.Errorf("the other side sent invalid settings: % x", payload)
+	}
+	s.hasSettings = true
+	s.mu.Lock()
+	more := window - s.peerWindow
+	s.peerWindow = window
+	streams := slices.Collect(maps.Values(s.streams))
+	s.mu.Unlock()
+	for _, st := range streams {
+		st.addWindow(more)
+	}
+	if !s.wire.dialled {
+		s.sendSettings()
+	}
+	return nil
+}
+
+func (s *Session) sendSettings() {
+	window := binary.BigEndian.AppendUint32(nil, uint32(s.cfg.Window))
+	_ = s.post(header{kind: frameSettings}, window) // it is the first frame: there is room
+}
+
+// answerDrain waits for streams that are being opened.
+func (s *Session) answerDrain() {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	_ = s.send(header{kind: frameDrained}, nil) // an error ends the session
+}
+
+func (s *Session) sendPong(payload []byte) {
+	s.out.Lock()
+	s.pong = append([]byte{}, payload...) // only the last one is answered (RFC 6455, section 5.5.3)
+	s.flushAndUnlock()
+}

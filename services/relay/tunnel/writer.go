@@ -1,0 +1,129 @@
+package tunnel
+
+import (
+	"errors"
+	"runtime"
+)
+
+const (
+	// maxPending is how many bytes wait for the connection before senders block.
+	maxPending = 256 << 10
+	// maxAnswers is how many bytes may wait when the reader adds an answer. A peer that sends and never reads is
+	// disconnected.
+	maxAnswers = 4 * maxPending
+)
+
+// send writes a frame, together with those of other goroutines. It returns when the frame is written, or another
+// goroutine is writing it.
+func (s *Session) send(h header, payload []byte) error {
+	s.out.Lock()
+	for len(s.pending) > maxPending && s.writeErr == nil {
+		s.room.Wait()
+	}
+	if s.writeErr != nil {
+		s.out.Unlock()
+		return s.writeErr
+	}
+	s.add(h, payload)
+	if s.flushing {
+		s.out.Unlock()
+		return nil
+	}
+	s.flushing = true
+	concurrent := s.concurrent
+	s.out.Unlock()
+	if concurrent {
+		runtime.Gosched() // let others add their frames
+	}
+	return s.flush()
+}
+
+// post is send for the reader, which must not wait for writes: if both sides did, neither would read.
+func (s *Session) post(h header, payload []byte) error {
+	s.out.Lock()
+	if len(s.pending) > maxAnswers {
+		s.out.Unlock()
+		return errors.New("the other side does not read")
+	}
+	s.add(h, payload)
+	s.flushAndUnlock()
+	return nil
+}
+
+// flushAndUnlock starts a goroutine that flushes, unless there is one. It unlocks s.out.
+func (s *Session) flushAndUnlock() {
+	defer s.out.Unlock()
+	if !s.flushing && s.writeErr == nil {
+		s.flushing = true
+		go s.flush() //nolint:errcheck // an error ends the session
+	}
+}
+
+// add appends a frame to pending, or several for a large payload. It leaves space for the header of the message.
+// It is called with s.out held.
+func (s *Session) add(h header, payload []byte) {
+	s.frames++
+	n := maxWireHeader + len(payload) + headerSize*(1+len(payload)/fullPayload)
+	if len(s.pending)+n > smallBuffer {
+		s.pending, _ = grow(s.pending, 0, n)
+	}
+	if len(s.pending) == 0 {
+		s.pending = append(s.pending, make([]byte, maxWireHeader)...)
+	}
+	for {
+		h.length = min(len(payload), fullPayload)
+		s.pending = append(h.append(s.pending), payload[:h.length]...)
+		if payload = payload[h.length:]; len(payload) == 0 {
+			return
+		}
+	}
+}
+
+// flush writes until nothing is pending.
+func (s *Session) flush() error {
+	s.out.Lock()
+	for {
+		batch, pong, ping := s.pending, s.pong, s.ping
+		if len(batch) == 0 && pong == nil && !ping {
+			closing := s.closing
+			s.flushing = closing
+			s.pending, s.spare = shrink(s.pending), shrink(s.spare)
+			s.out.Unlock()
+			if closing {
+				_ = s.wire.sendControl(opClose, normalClosure()) // the session ends in any case
+				s.fail(errDrained)
+			}
+			return nil
+		}
+		s.pending, s.pong, s.ping = s.spare[:0], nil, false
+		s.concurrent, s.frames = s.frames > 1, 0
+		s.room.Broadcast()
+		s.out.Unlock()
+		err := s.write(batch, pong, ping)
+		s.out.Lock()
+		s.spare = batch
+		if err != nil {
+			s.flushing = false
+			s.out.Unlock()
+			s.fail(err)
+			return err
+		}
+	}
+}
+
+func (s *Session) write(batch, pong []byte, ping bool) error {
+	if pong != nil {
+		if err := s.wire.sendControl(opPong, pong); err != nil {
+			return err
+		}
+	}
+	if ping {
+		if err := s.wire.sendControl(opPing, nil); err != nil {
+			return err
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	return s.wire.send(batch)
+}
