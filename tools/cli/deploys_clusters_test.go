@@ -109,7 +109,7 @@ func TestListAndReleaseClusters(t *testing.T) {
 	require.Contains(t, says, "not confirmed, nothing changed")
 	code, _, says = b.run("deploys", "clusters", "release", "cluster-2", "--yes")
 	require.Equal(t, 5, code, says)
-	require.Contains(t, says, "`lockstep deploys clusters` lists those that there are")
+	require.Contains(t, says, "`lockstep deploys clusters` lists all clusters")
 	code, _, says = b.run("deploys", "clusters", "release", "cluster-1", "--to", "12", "--yes")
 	require.Equal(t, 5, code, says)
 	require.Contains(t, says, "project 12 does not exist")

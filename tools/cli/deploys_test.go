@@ -202,7 +202,7 @@ func TestScreenRedraws(t *testing.T) {
 	}
 	require.NoError(t, s.take(running, &deploysv1.WatchRolloutsResponse{Rollout: over}))
 	require.NoError(t, s.draw(nil, now))
-	require.Regexp(t, `\x1b\[3A\r\x1b\[J✓ n/deployment/web .*\nno rollout is under way\n$`, out.String())
+	require.Regexp(t, `\x1b\[3A\r\x1b\[J✓ n/deployment/web .*\nno rollout is running\n$`, out.String())
 	s.close()
 	require.True(t, strings.HasSuffix(out.String(), showCursor))
 }
