@@ -154,7 +154,7 @@ func TestDeadLetters(t *testing.T) {
 		}},
 		{
 			stack.Cell.Applied(s.AgentID, theirs.ID),
-			"workspace " + theirs.ID + " is another agent's",
+			"workspace " + theirs.ID + " belongs to agent ",
 			func(subject string) { bad.publish(subject, dispatcher, events.TypeApplied, applied(theirs.ID)) },
 		},
 		{
@@ -201,7 +201,7 @@ func TestDeadLetters(t *testing.T) {
 		require.True(t, found, "nothing from %s is dead because it %q; left are %+v", lie.subject, lie.reason, letters)
 	}
 	require.Len(t, cli.DeadLetters("applied."+strconv.FormatInt(s.AgentID, 10)+".*"), 3)
-	require.Contains(t, cli.OK("dead", "list"), "workspace "+theirs.ID+" is another agent's")
+	require.Contains(t, cli.OK("dead", "list"), "workspace "+theirs.ID+" belongs to agent ")
 	require.EqualValues(t, 0, theirs.Get().GetAppliedRevision(), "and nothing came of it")
 
 	requireRetries(s, cli, second.GetId())

@@ -76,7 +76,7 @@ func TestPoliciesQuotas(t *testing.T) {
 	require.Contains(
 		t,
 		refused,
-		`user admin has 1 workspace on agent "quota", where each user may have 1: `+
+		`user admin has 1 workspace on agent "quota", the limit per user is 1: `+
 			`terminate one, or ask a maintainer to raise max_workspaces_per_user`,
 	)
 	require.NotContains(t, cli.OK("ws", "list", "--terminated"), "beyond-quota")
@@ -139,7 +139,7 @@ func TestPoliciesExpiry(t *testing.T) {
 	require.Zero(t, stop.UserID, "no user requested it")
 	require.Equal(
 		t,
-		"workspace ages is stopped: it has run for the 1s that its agent lets workspaces run at a time; start it to go on",
+		"workspace ages is stopped: it ran for 1s, the limit of its agent; start it to continue",
 		stop.Message,
 	)
 	order := func(part string) int {
@@ -152,7 +152,7 @@ func TestPoliciesExpiry(t *testing.T) {
 		"it ends at the announced time, not before",
 	)
 	for _, words := range []string{
-		"workspace.expiry_warning", "policy=stop_after_running", "cause=stop_after_running", "start it to go on",
+		"workspace.expiry_warning", "policy=stop_after_running", "cause=stop_after_running", "start it to continue",
 	} {
 		require.Contains(t, cli.OK("ws", "events", "ages"), words)
 	}

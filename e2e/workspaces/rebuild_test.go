@@ -106,7 +106,7 @@ func TestRebuild(t *testing.T) {
 	require.Contains(
 		t,
 		cli.With("LOCKSTEP_TOKEN="+s.CreateReader()).Fails(4, "rebuild", "--check"),
-		"is no administrator of this cell",
+		"is not an administrator of this cell",
 	)
 }
 

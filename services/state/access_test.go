@@ -73,7 +73,7 @@ func (a as) exchange(t *testing.T, audience ...string) string {
 	return answer.GetAccessToken()
 }
 
-func TestAPersonalAccessTokenIsExchangedForOneThatOtherServicesVerify(t *testing.T) {
+func TestPersonalAccessTokenIsExchangedForAnAccessToken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	stop := b.start(t)
@@ -123,7 +123,7 @@ func TestAPersonalAccessTokenIsExchangedForOneThatOtherServicesVerify(t *testing
 	require.ErrorContains(t, err, "blocked")
 }
 
-func TestAnAccessTokenIsOverWithItsPersonalAccessToken(t *testing.T) {
+func TestAccessTokenExpiresWithItsPersonalAccessToken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -135,7 +135,7 @@ func TestAnAccessTokenIsOverWithItsPersonalAccessToken(t *testing.T) {
 	refused(t, errcode.Unauthenticated, b.as(t, made.GetValue()).tokens.ExchangeToken, &statev1.ExchangeTokenRequest{Audience: []string{"deploys"}})
 }
 
-func TestReplicasShareTheKeysAndTheirPrivatePartsAreSealed(t *testing.T) {
+func TestReplicasShareSealedSigningKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)

@@ -95,7 +95,7 @@ func (a as) user(b *bundle, name string) (int64, as) {
 	return u.GetId(), b.as(a.t, token.GetValue())
 }
 
-func TestTheDirectoryAndWhoMayWhat(t *testing.T) {
+func TestDirectoryAndPermissions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -142,7 +142,7 @@ func TestTheDirectoryAndWhoMayWhat(t *testing.T) {
 	refused(t, errcode.PermissionDenied, adas.directory.WhoAmI, &statev1.WhoAmIRequest{})
 }
 
-func TestTokensAreShownOnceAndDieWhenRevokedOrExpired(t *testing.T) {
+func TestTokensAreShownOnceAndEndWhenRevokedOrExpired(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -163,7 +163,7 @@ func TestTokensAreShownOnceAndDieWhenRevokedOrExpired(t *testing.T) {
 	}
 }
 
-func TestBadInputIsRefusedWholeAndChangesNothing(t *testing.T) {
+func TestInvalidInputChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -195,7 +195,7 @@ metadata: {name: shop}
 components: [{name: tools, container: {image: "registry.example/ide:9", command: [ide], args: [--serve], env: [{name: A, value: "1"}, {name: B, value: "2"}]}}]
 `
 
-func TestAWorkspaceIsMadeFromADevfile(t *testing.T) {
+func TestWorkspaceFromADevfile(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -239,7 +239,7 @@ func TestAWorkspaceIsMadeFromADevfile(t *testing.T) {
 	}
 }
 
-func TestAWorkspaceIsWantedOnceHoweverOftenItIsAskedFor(t *testing.T) {
+func TestIdempotencyKeyCreatesOneWorkspace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -280,7 +280,7 @@ func TestTerminatedIsPermanent(t *testing.T) {
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_TERMINATED, call(t, admin.workspaces.SetDesiredState, set(statev1.DesiredState_DESIRED_STATE_TERMINATED)).GetWorkspace().GetDesiredState())
 }
 
-func TestAWatchShowsWhatIsThereAndWhatChanges(t *testing.T) {
+func TestWatchSendsWorkspacesAndTheirChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -309,7 +309,7 @@ func TestAWatchShowsWhatIsThereAndWhatChanges(t *testing.T) {
 	require.Equal(t, statev1.DesiredState_DESIRED_STATE_STOPPED, seen.GetWorkspace().GetDesiredState())
 }
 
-func TestTheHistoryOfAWorkspaceIsReadInPages(t *testing.T) {
+func TestWorkspaceEventsArePaged(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	stop := b.start(t)
@@ -346,7 +346,7 @@ func byName(name string) *statev1.WorkspaceReference {
 	return &statev1.WorkspaceReference{Reference: &statev1.WorkspaceReference_Name{Name: name}}
 }
 
-func TestWhatIsLargeOnceItIsUnpackedIsRefused(t *testing.T) {
+func TestLargeDecompressedRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)

@@ -39,7 +39,7 @@ func (b *bundle) orphan(t *testing.T, agentID int64, namespace, name, label, ima
 	return &statev1.OrphanReference{AgentId: agentID, Namespace: namespace, Name: name}
 }
 
-func TestOrphansAreDecidedUponByThoseWhoManageTheAgent(t *testing.T) {
+func TestOrphansNeedTheRoleToManageTheAgent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -85,7 +85,7 @@ func TestOrphansAreDecidedUponByThoseWhoManageTheAgent(t *testing.T) {
 	refused(t, errcode.NotFound, adas.workspaces.AdoptOrphan, &statev1.AdoptOrphanRequest{Orphan: ref})
 }
 
-func TestADeletedOrphanGoesBeyondTheWorkspaceThatItWas(t *testing.T) {
+func TestOrphanDeletionUsesARevisionAboveTheTerminatedWorkspace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -105,7 +105,7 @@ func TestADeletedOrphanGoesBeyondTheWorkspaceThatItWas(t *testing.T) {
 	require.EqualValues(t, 10, revision, "the dispatcher takes none that is not above what it had of the workspace")
 }
 
-func TestWhatCannotBeAdoptedSaysWhy(t *testing.T) {
+func TestRefusedAdoptionExplainsWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)

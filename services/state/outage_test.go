@@ -14,7 +14,7 @@ import (
 	"lockstep.internal/tools/testkit/pgtest"
 )
 
-func TestACallWithoutADatabaseIsUnavailableAndMayBeTriedAgain(t *testing.T) {
+func TestCallWithoutDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	database := pgtest.Server(t)

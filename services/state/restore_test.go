@@ -46,7 +46,7 @@ func (b *bundle) last(t *testing.T, stream, subject string) string {
 	return string(msg.Data)
 }
 
-func TestARestoredNATSIsToldTheTruthAgain(t *testing.T) {
+func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	stop := b.start(t)
@@ -85,7 +85,7 @@ func TestARestoredNATSIsToldTheTruthAgain(t *testing.T) {
 	require.True(t, b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", "1")))
 }
 
-func TestAnUpgradedServiceTellsTheHashesOfAgentsTokens(t *testing.T) {
+func TestUpgradedServicePublishesTokenHashes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	stop := b.start(t)
@@ -132,7 +132,7 @@ func (b *bundle) consumes(t *testing.T, agent int64) bool {
 	return true
 }
 
-func TestAnAgentThatARestoredNATSHasForgottenIsLetInAgain(t *testing.T) {
+func TestAgentMissingInRestoredNATSConnectsAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -150,7 +150,7 @@ func TestAnAgentThatARestoredNATSHasForgottenIsLetInAgain(t *testing.T) {
 }
 
 // Relays may not make what they keep in the memory of NATS.
-func TestWhatNATSLosesWhenItIsStartedAgainIsThereAgain(t *testing.T) {
+func TestBucketsOfRelaysReturnAfterARestartOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -170,7 +170,7 @@ func TestWhatNATSLosesWhenItIsStartedAgainIsThereAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return put() == nil }, time.Minute, 10*time.Millisecond)
 }
 
-func TestAnAgentRegisteredWhileNATSIsAwayIsLetInLater(t *testing.T) {
+func TestAgentRegisteredWithoutNATSConnectsLater(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)

@@ -68,7 +68,7 @@ func read(t *testing.T, conn *nats.Conn, s *statev1.Subscriber) string {
 	return string(m.Data())
 }
 
-func TestASubscriberReadsFactsUntilItIsRevoked(t *testing.T) {
+func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -176,7 +176,7 @@ func (b *bundle) subscribes(t *testing.T, name string) bool {
 	return err == nil
 }
 
-func TestSubscribersOutliveARestoredNATS(t *testing.T) {
+func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)
@@ -208,7 +208,7 @@ func TestSubscribersOutliveARestoredNATS(t *testing.T) {
 	require.Equal(t, "after", read(t, conn, made.GetSubscriber()))
 }
 
-func TestASubscriberMadeWhileNATSIsAwayIsLetInLater(t *testing.T) {
+func TestSubscriberCreatedWithoutNATSConnectsLater(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start(t)

@@ -6,14 +6,14 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// Input is what is known of a workspace.
+// Input is what is known about a workspace.
 type Input struct {
 	Termination Termination
 	// ApplyError is nil when the last attempt to apply succeeded.
 	ApplyError *ApplyError
 	// Deployment is nil when the cluster has none.
 	Deployment *events.ObservedDeployment
-	// ReplicaSets and Pods that the cluster has. Those of other Deployments are left aside.
+	// ReplicaSets and Pods of the cluster. Those of other Deployments are ignored.
 	ReplicaSets []events.ObservedReplicaSet
 	Pods        []events.ObservedPod
 	// Clock is the agent's time. The zero time is before every deadline.
@@ -21,22 +21,23 @@ type Input struct {
 	Patience Patience
 }
 
-// Patience is how long a thing may be stuck before the workspace is failed; zero is for ever.
+// Patience limits how long a pod may be stuck before the workspace fails. 0 means forever.
 type Patience struct {
-	// Unschedulable is for a pod that finds no node.
+	// Unschedulable limits the wait for a node.
 	Unschedulable time.Duration
-	// Stop is for a pod that has not ended when its grace period is over.
+	// Stop limits the time after a pod's grace period.
 	Stop time.Duration
 }
 
-// Result is what a workspace is.
+// Result is the actual state with its explanation.
 type Result struct {
 	State State
 	// Reason for machines; never empty for Failed and Error.
 	Reason string
 	// Message for the user; never empty for Failed and Error.
 	Message string
-	// Until is when, by the agent's clock, the result is another one although nothing else has happened. Zero for never.
+	// Until is the deadline, by the agent's clock, at which the result changes without a new event. Zero for
+	// never.
 	Until time.Time
 }
 
@@ -60,13 +61,13 @@ const (
 	reasonUnrecognized             = "Unrecognized"
 	reasonPodNotEnding             = "PodNotEnding"
 	reasonQuotaExceeded            = "QuotaExceeded"
-	messageApplyFailed             = "applying the workspace's objects failed; the cluster did not say why"
+	messageApplyFailed             = "applying the workspace's objects failed; the cluster gave no reason"
 	messageNotReported             = "the cluster has not reported a Deployment of this workspace"
-	messageIncomplete              = "the cluster has not said yet how far the workspace's Deployment is"
+	messageIncomplete              = "the cluster has not reported the status of the workspace's Deployment yet"
 	messageProgressDeadlineFailure = "the workspace did not become ready in time"
 )
 
-// Compute gives the state of a workspace. It is total: whatever the input, there is a result.
+// Compute returns the state of a workspace. Every input has a result.
 func Compute(in Input) Result {
 	switch {
 	case in.Termination == TerminationFinished:
@@ -98,12 +99,12 @@ func Compute(in Input) Result {
 	return result
 }
 
-// untouched is a Deployment to be started that its controller has not looked at yet: a moment after its creation, nothing is unknown about it.
+// untouched reports a Deployment that its controller has not processed yet, just after its creation.
 func untouched(d *events.ObservedDeployment) bool {
 	return d.SpecReplicas != nil && *d.SpecReplicas == 1 && d.ObservedGeneration == 0 && len(d.Conditions) == 0
 }
 
-// row is the part of the table that only looks at the Deployment's counts and reasons.
+// row is the part of the table about the Deployment's counts and reasons.
 func row(d *events.ObservedDeployment, progressing string) Result {
 	spec, available := *d.SpecReplicas, d.AvailableReplicas
 	if progressing == newReplicaSetCreated || progressing == foundNewReplicaSet || progressing == replicaSetUpdated {

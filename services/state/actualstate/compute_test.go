@@ -201,7 +201,7 @@ func TestPodsThatCannotStart(t *testing.T) {
 	}
 }
 
-func TestALongMessageIsCut(t *testing.T) {
+func TestLongMessageIsTruncated(t *testing.T) {
 	t.Parallel()
 	in := actualstate.Input{Deployment: shape{1, 0, 1, complete, below}.deployment(), ReplicaSets: replicaSets(), Pods: crashing()}
 	in.Pods[0].Containers[0].Reason, in.Pods[0].Containers[0].Message = "RunContainerError", strings.Repeat("é", 1000)
@@ -269,7 +269,7 @@ func TestPatienceIsMeasuredByTheAgentsClock(t *testing.T) {
 	}
 }
 
-func TestPatienceOfZeroIsForEver(t *testing.T) {
+func TestPatienceOfZeroNeverEnds(t *testing.T) {
 	t.Parallel()
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for want, test := range map[actualstate.State]struct {
@@ -287,7 +287,7 @@ func TestPatienceOfZeroIsForEver(t *testing.T) {
 	}
 }
 
-func TestWhyTheDeadlinePassed(t *testing.T) {
+func TestReasonsOfTheProgressDeadline(t *testing.T) {
 	t.Parallel()
 	late := shape{1, 0, 1, "ProgressDeadlineExceeded", below}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

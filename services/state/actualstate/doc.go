@@ -1,14 +1,14 @@
-// Package actualstate computes what a workspace is from what its cluster says. It is pure: the same input gives the same result, and time
-// comes from the agent's clock only.
+// Package actualstate computes the actual state of a workspace from the reports of its cluster. It is pure:
+// the same input gives the same result, and time is the agent's clock.
 //
-// [Compute] is a table whose first matching row wins. A finished termination beats an apply error, which beats a termination in progress, which
-// beats everything the Deployment says; counts that are absent are 0, and conditions are judged by their reason, never by their status.
-// A Deployment that its controller has not looked at yet is starting, not unknown. Beyond the Deployment's own word, which calls a crash-looping workspace that was complete once "starting" for ever, pods are looked at: one of
-// the current ReplicaSet that cannot start, or finds no node past a patience, makes the workspace failed, and so does one that does not end
-// past a patience after a stop. Both are left by themselves when the pod recovers or is gone.
+// [Compute] is a table; the first matching row wins. A finished termination goes before an apply error, which
+// goes before a termination in progress, which goes before the Deployment. Absent counts are 0. Conditions are
+// judged by their reason, not by their status.
 //
-// Every failed and error has a reason for machines and a sentence for the user. [Result.Until] says when time alone changes the result.
+// A Deployment that was complete once reports "starting" forever while its pod crashes. So pods count too: a
+// pod of the current ReplicaSet that cannot start, finds no node in time, or does not end in time after a stop
+// makes the workspace failed. It leaves failed when the pod recovers or is gone.
 //
-// [Expected] tells a change that the state diagram knows, with states skipped, from one that it does not. Nothing may be decided by it: the cluster is
-// the truth.
+// Failed and error always have a reason for machines and a message for the user. [Expected] reports whether
+// the state diagram has a change; nothing is decided by it.
 package actualstate

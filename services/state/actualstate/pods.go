@@ -8,18 +8,18 @@ import (
 	"lockstep.internal/schemas/gen/events"
 )
 
-// trouble is why a workspace is failed.
+// trouble explains why a workspace failed.
 type trouble struct{ reason, message string }
 
-// judgement is what the pods add to the Deployment's word.
+// judgement is what the pods add to the Deployment.
 type judgement struct {
-	// trouble is nil while all is well.
+	// trouble is nil without a problem.
 	trouble *trouble
-	// until is the earliest deadline to come that makes another judgement: of a pod before the one in trouble.
+	// until is the next deadline at which the judgement changes.
 	until time.Time
 }
 
-// judge looks for pods that cannot start, while the workspace shall run, and for pods that do not end, while it shall not.
+// judge finds pods that cannot start while the workspace should run, and pods that do not end after a stop.
 func judge(in Input) judgement {
 	var j judgement
 	hash := currentHash(in)
@@ -38,7 +38,7 @@ func judge(in Input) judgement {
 	return j
 }
 
-// start judges a pod that shall run. Containers that cannot start come before a pod without a node.
+// start judges a pod that should run. Containers that cannot start go before a missing node.
 func (j *judgement) start(p events.ObservedPod, in Input) {
 	if t := containerTrouble(p); t != nil {
 		j.trouble = t
@@ -58,7 +58,7 @@ func (j *judgement) start(p events.ObservedPod, in Input) {
 	j.deadline(in.Clock, *since, in.Patience.Unschedulable, func() trouble { return unschedulable(c.Message) })
 }
 
-// deadline finds trouble once the clock has reached the end of the patience, and notes that end before. Patience of zero has none.
+// deadline reports the trouble when the patience has ended, and sets until before. Patience 0 never ends.
 func (j *judgement) deadline(clock, since time.Time, patience time.Duration, t func() trouble) {
 	if patience == 0 {
 		return
@@ -74,7 +74,7 @@ func (j *judgement) deadline(clock, since time.Time, patience time.Duration, t f
 	}
 }
 
-// currentHash is the pod-template-hash of the ReplicaSet of the Deployment's present revision; empty while it is not known.
+// currentHash is the pod-template-hash of the Deployment's current ReplicaSet; empty if unknown.
 func currentHash(in Input) string {
 	d := in.Deployment
 	if d.Revision == 0 {
@@ -96,7 +96,7 @@ func currentHash(in Input) string {
 	return current.PodTemplateHash
 }
 
-// deploymentPods is the pods of the Deployment in the order of their names.
+// deploymentPods returns the pods of the Deployment, sorted by name.
 func deploymentPods(in Input) []events.ObservedPod {
 	var pods []events.ObservedPod
 	for _, p := range in.Pods {

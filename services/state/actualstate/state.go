@@ -1,6 +1,6 @@
 package actualstate
 
-// State is what a workspace is, as far as its cluster says.
+// State is the actual state of a workspace.
 type State string
 
 // States. Only Terminated is final.
@@ -22,17 +22,17 @@ func States() []State {
 	return []State{CreationRequested, Starting, Running, Stopping, Stopped, Failed, Error, Terminating, Terminated, Unknown}
 }
 
-// Termination is how far the deletion of a workspace's objects has come.
+// Termination is the progress of the deletion of a workspace's objects.
 type Termination string
 
-// How far a termination has come.
+// Progress of a termination.
 const (
 	TerminationNone       Termination = "none"
 	TerminationInProgress Termination = "in_progress"
 	TerminationFinished   Termination = "finished"
 )
 
-// ApplyError is why the objects of a workspace could not be applied or deleted.
+// ApplyError explains why a workspace's objects could not be applied or deleted.
 type ApplyError struct {
 	// Revision that could not be applied.
 	Revision int64

@@ -26,7 +26,7 @@ func everything() agent.Settings {
 	}
 }
 
-func TestAnAgentOfWhichNothingIsSetHasTheDefaults(t *testing.T) {
+func TestAgentWithoutSettingsHasTheDefaults(t *testing.T) {
 	t.Parallel()
 	c := agent.Settings{}.Configuration()
 	require.Equal(t, agent.DefaultConfiguration(), c)
@@ -36,7 +36,7 @@ func TestAnAgentOfWhichNothingIsSetHasTheDefaults(t *testing.T) {
 	require.False(t, c.Limited())
 }
 
-func TestEverySettingHolds(t *testing.T) {
+func TestEverySettingTakesEffect(t *testing.T) {
 	t.Parallel()
 	c := everything().Configuration()
 	require.NoError(t, c.Validate())
@@ -59,7 +59,7 @@ func TestEverySettingHolds(t *testing.T) {
 	require.Error(t, json.Unmarshal([]byte(`{"max_age_ms":"1s"}`), &stored))
 }
 
-func TestAChangeLeavesWhatItDoesNotName(t *testing.T) {
+func TestSettingsChangeKeepsOtherFields(t *testing.T) {
 	t.Parallel()
 	whole := reflect.ValueOf(everything())
 	for i := range whole.NumField() {

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/services/state/agent"
 )
 
-func TestWhoMayHaveOneWorkspaceMore(t *testing.T) {
+func TestCheckQuota(t *testing.T) {
 	t.Parallel()
 	const none = agent.Unlimited
 	for name, test := range map[string]struct {

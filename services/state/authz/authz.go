@@ -1,7 +1,7 @@
-// Package authz decides who may do what. It is pure: the caller brings the user, the user's highest role in the scope of the
-// thing (inherited from group and organization), and whether the thing is the user's own.
+// Package authz decides who may do what. It is pure: the caller gives the user, the user's highest role in the
+// scope, including inherited roles, and whether the thing is the user's own.
 //
-// A blocked user may do nothing, an administrator everything. For all others an action needs a role, and nothing is allowed that is not named here.
+// A blocked user may do nothing, an administrator everything. For other users each action needs a role.
 package authz
 
 import "lockstep.internal/services/state/directory"
@@ -15,7 +15,7 @@ const (
 	Read Action = "read"
 	// CreateWorkspace in a project.
 	CreateWorkspace Action = "create_workspace"
-	// ManageWorkspace changes or terminates a workspace: one's own as a developer, anybody's as a maintainer.
+	// ManageWorkspace changes or terminates a workspace: developers their own, maintainers any.
 	ManageWorkspace Action = "manage_workspace"
 	// ManageAgents registers and revokes agents of a project.
 	ManageAgents Action = "manage_agents"
@@ -23,11 +23,11 @@ const (
 	ManageTemplates Action = "manage_templates"
 	// ManageMembers of a scope, and create groups and projects in it.
 	ManageMembers Action = "manage_members"
-	// ManageCell creates organizations and users, and templates that serve every project: administrators only.
+	// ManageCell creates organizations, users and templates for all projects. Administrators only.
 	ManageCell Action = "manage_cell"
 )
 
-// Allowed says whether the user may act on a thing in whose scope the user has the role.
+// Allowed reports whether the user, with a role in the scope, may act.
 func Allowed(user directory.User, role directory.Role, own bool, action Action) bool {
 	if user.Blocked || user.ID == 0 {
 		return false

@@ -13,7 +13,7 @@ func actions() []authz.Action {
 	return []authz.Action{authz.Read, authz.CreateWorkspace, authz.ManageWorkspace, authz.ManageAgents, authz.ManageTemplates, authz.ManageMembers, authz.ManageCell}
 }
 
-func TestEachRoleMayWhatItsNameSays(t *testing.T) {
+func TestPermissionsOfRoles(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[directory.Role][]bool{
 		//                     read   create manage agents templ. members cell
@@ -30,7 +30,7 @@ func TestEachRoleMayWhatItsNameSays(t *testing.T) {
 	}
 }
 
-func TestADeveloperManagesOnlyOwnWorkspaces(t *testing.T) {
+func TestDeveloperManagesOnlyOwnWorkspaces(t *testing.T) {
 	t.Parallel()
 	user := directory.User{ID: 1}
 	require.True(t, authz.Allowed(user, directory.RoleDeveloper, true, authz.ManageWorkspace))
@@ -38,7 +38,7 @@ func TestADeveloperManagesOnlyOwnWorkspaces(t *testing.T) {
 	require.False(t, authz.Allowed(user, directory.RoleReader, true, authz.ManageWorkspace), "who lost the role lost the workspace")
 }
 
-func TestAdministratorsMayEverythingAndTheBlockedNothing(t *testing.T) {
+func TestAdministratorsMayDoEverythingAndBlockedUsersNothing(t *testing.T) {
 	t.Parallel()
 	for _, action := range actions() {
 		require.True(t, authz.Allowed(directory.User{ID: 1, Admin: true}, directory.RoleNone, false, action))

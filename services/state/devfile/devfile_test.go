@@ -64,7 +64,7 @@ func with(container, top string) string {
 	return text + top
 }
 
-func TestWhatIsRefusedIsNamedByItsPath(t *testing.T) {
+func TestDevfileFaultsNameTheirPath(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, at, says string }{
 		"no version":           {"components: [{name: a, container: {image: a}}]", "schemaVersion", "write 2.2.0"},
@@ -167,7 +167,7 @@ func ports(n int) string {
 	return b.String()
 }
 
-func TestWhatChangesNothingIsIgnored(t *testing.T) {
+func TestIgnoredDevfileFields(t *testing.T) {
 	t.Parallel()
 	bare, err := devfile.Read([]byte(with("", "")))
 	require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestWhatChangesNothingIsIgnored(t *testing.T) {
 	require.Empty(t, without.Spec.Env, "nobody asks for sources, so nobody is told where they are")
 }
 
-func TestHarmfulInputIsRefused(t *testing.T) {
+func TestHarmfulDevfilesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		text, says string
@@ -235,7 +235,7 @@ func bomb() string {
 	return text
 }
 
-func TestEverythingThatIsWrongIsToldAtOnceUpToALimit(t *testing.T) {
+func TestDevfileReportsFaultsUpToALimit(t *testing.T) {
 	t.Parallel()
 	_, err := devfile.Read([]byte(with("memoryLimit: lots", "parent: {id: a}\nprojects: [{name: a}]")))
 	require.Len(t, fault.From(err).Details, 3)

@@ -10,7 +10,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-func TestWhatSomebodyElseChangesIsAnsweredOnce(t *testing.T) {
+func TestDriftIsRepairedOnce(t *testing.T) {
 	t.Parallel()
 	scaled := func(w workspace.Workspace) deploymentReport {
 		s := running(w, 9)
@@ -73,7 +73,7 @@ func TestWhatSomebodyElseChangesIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-func TestAResyncJudgesWhatNoGenerationTells(t *testing.T) {
+func TestResyncFindsDriftWithoutANewGeneration(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, same, annotated, anew, fresh := w.agent(7), w.workspace("same"), w.workspace("annotated"), w.workspace("anew"), w.workspace("fresh")
@@ -105,7 +105,7 @@ func TestAResyncJudgesWhatNoGenerationTells(t *testing.T) {
 	require.NotContains(t, w.causes(fresh.ID), "drift running")
 }
 
-func TestWhatIsRepairedIsToldToEverybody(t *testing.T) {
+func TestRepairsArePublished(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -121,7 +121,7 @@ func TestWhatIsRepairedIsToldToEverybody(t *testing.T) {
 	require.Empty(t, w.causes(ide.ID), "nothing is to be done about it")
 }
 
-func TestADeploymentThatLosesItsLabelIsSentAgain(t *testing.T) {
+func TestDeploymentWithoutLabelIsAppliedAgain(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -143,7 +143,7 @@ func TestADeploymentThatLosesItsLabelIsSentAgain(t *testing.T) {
 	require.Empty(t, w.orphans(), "it is one no longer")
 }
 
-func TestARestoredDatabaseGoesBeyondItsClusterByItself(t *testing.T) {
+func TestRestoredDatabaseOvertakesTheClustersRevisions(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")

@@ -47,7 +47,7 @@ func (w *fixture) warnings(id uuid.UUID) []string {
 	return out
 }
 
-func TestAPolicyEndsByTicks(t *testing.T) {
+func TestPolicyExpiresByTicks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -92,7 +92,7 @@ func TestAPolicyEndsByTicks(t *testing.T) {
 	require.Len(t, w.causes(ide.ID), 4)
 }
 
-func TestAWorkspaceNobodyHeardOfEndsToo(t *testing.T) {
+func TestUnreportedWorkspaceTerminates(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -106,7 +106,7 @@ func TestAWorkspaceNobodyHeardOfEndsToo(t *testing.T) {
 	require.Empty(t, w.warnings(ide.ID), "nobody is to be warned")
 }
 
-func TestAChangedConfigurationHoldsFromTheNextTick(t *testing.T) {
+func TestConfigurationTakesEffectAtTheNextTick(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide, gone := w.agent(7), w.workspace("ide"), w.workspace("gone")
@@ -137,7 +137,7 @@ func TestAChangedConfigurationHoldsFromTheNextTick(t *testing.T) {
 	require.Len(t, w.published("workspace.%.expiry_warning"), 1, "not of another agent's")
 }
 
-func TestPatienceIsTheAgents(t *testing.T) {
+func TestPatienceComesFromTheAgentConfiguration(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")

@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-func TestAWorkspaceFollowsItsCluster(t *testing.T) {
+func TestActualStateFollowsTheCluster(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide, other := w.agent(7), w.workspace("ide"), w.workspace("other")
@@ -45,7 +45,7 @@ func TestAWorkspaceFollowsItsCluster(t *testing.T) {
 	require.Len(t, w.published("desired.7."+ide.ID.String()), 2)
 }
 
-func TestObservationsOutOfOrderAndTwice(t *testing.T) {
+func TestReorderedAndRepeatedReports(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"one by one": 1, "in one batch": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestObservationsOutOfOrderAndTwice(t *testing.T) {
 	}
 }
 
-func TestOfEqualVersionsTheTombstoneCounts(t *testing.T) {
+func TestDeletionWinsAmongEqualVersions(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"one by one": 1, "in one batch": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestOfEqualVersionsTheTombstoneCounts(t *testing.T) {
 	}
 }
 
-func TestWhatIsDeletedBehindOnesBackIsSentAgainAtOnce(t *testing.T) {
+func TestDeletedDeploymentIsAppliedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide, leaving := w.agent(7), w.workspace("ide"), w.workspace("leaving")
@@ -108,7 +108,7 @@ func TestWhatIsDeletedBehindOnesBackIsSentAgainAtOnce(t *testing.T) {
 	require.Equal(t, actualstate.Terminating, w.get(leaving.ID).ActualState)
 }
 
-func TestARestartOfTheWholeLoop(t *testing.T) {
+func TestRestartThroughTheWholeLoop(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -133,7 +133,7 @@ func TestARestartOfTheWholeLoop(t *testing.T) {
 	require.Equal(t, []any{"running", "stopped", "running"}, []any{desired[0]["target"], desired[1]["target"], desired[2]["target"]})
 }
 
-func TestTerminationAsTheDispatcherTellsIt(t *testing.T) {
+func TestTerminationReportedByTheDispatcher(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -159,7 +159,7 @@ func TestTerminationAsTheDispatcherTellsIt(t *testing.T) {
 	require.NotEqual(t, ide.ID, again.ID, "the name is free again")
 }
 
-func TestPatienceIsOverByATick(t *testing.T) {
+func TestPatienceEndsByATick(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -195,7 +195,7 @@ func TestPatienceIsOverByATick(t *testing.T) {
 	require.WithinDuration(t, time.Now(), seen, soon)
 }
 
-func TestAnOrphanIsToldOnce(t *testing.T) {
+func TestOrphanIsPublishedOnce(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)
@@ -220,7 +220,7 @@ func TestAnOrphanIsToldOnce(t *testing.T) {
 	require.Empty(t, w.dead())
 }
 
-func TestADispatcherAheadOfARestoredDatabase(t *testing.T) {
+func TestDispatcherAheadOfRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")

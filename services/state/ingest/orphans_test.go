@@ -66,7 +66,7 @@ func (w *fixture) fading(subject string) []int {
 	return found
 }
 
-func TestAnOrphanIsOneAsLongAsItIsThere(t *testing.T) {
+func TestOrphanExistsAsLongAsItsDeployment(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"one by one": 1, "in one batch": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestAnOrphanIsOneAsLongAsItIsThere(t *testing.T) {
 	}
 }
 
-func TestAnObjectThatNamesAnotherAgentsWorkspaceIsThatAgentsOrphan(t *testing.T) {
+func TestObjectNamingAnotherAgentsWorkspaceIsAnOrphan(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	ide, a, foreign := w.workspace("ide"), w.agent(7), w.agent(8)
@@ -119,7 +119,7 @@ func TestAnObjectThatNamesAnotherAgentsWorkspaceIsThatAgentsOrphan(t *testing.T)
 	require.Len(t, w.published("workspace.0."+ide.ID.String()+".orphaned"), 1)
 }
 
-func TestADeletedOrphanIsGone(t *testing.T) {
+func TestDeletedOrphanIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, s := w.agent(7), newOrphan("left")
@@ -175,7 +175,7 @@ func TestADeletedOrphanIsGone(t *testing.T) {
 	require.EqualValues(t, 32, w.delete("left").DesiredRevision, "above all that were told of the label")
 }
 
-func TestAnOrphanLabelledWithWhatIsNoID(t *testing.T) {
+func TestOrphanWithAnInvalidLabel(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)
@@ -191,7 +191,7 @@ func TestAnOrphanLabelledWithWhatIsNoID(t *testing.T) {
 	require.Contains(t, w.dead()[0], `workspace "nobody's" does not exist`)
 }
 
-func TestAnAdoptedOrphanIsAWorkspace(t *testing.T) {
+func TestAdoptedOrphanIsAWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, s := w.agent(7), newOrphan("left")
@@ -226,7 +226,7 @@ func TestAnAdoptedOrphanIsAWorkspace(t *testing.T) {
 	require.Empty(t, w.causes(made.ID))
 }
 
-func TestWhatIsTerminatedLeavesTheStream(t *testing.T) {
+func TestTerminatedWorkspaceLeavesDESIRED(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide, stays := w.agent(7), w.workspace("ide"), w.workspace("stays")
@@ -253,7 +253,7 @@ func TestWhatIsTerminatedLeavesTheStream(t *testing.T) {
 	require.Len(t, w.published("desired.7."+stays.ID.String()), 2)
 }
 
-func TestWhatWasTerminatedAndIsBackIsAnOrphan(t *testing.T) {
+func TestRevivedDeploymentIsAnOrphan(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")

@@ -17,7 +17,7 @@ import (
 )
 
 // What the streams have forgotten stays, wherever they begin now.
-func TestWhatTheStreamsHaveForgottenStays(t *testing.T) {
+func TestRebuildKeepsWhatTheStreamsMiss(t *testing.T) {
 	t.Parallel()
 	forgetting(t, seed(t))
 }
@@ -48,7 +48,7 @@ func forgetting(t *testing.T, seed uint64) {
 }
 
 // What a dispatcher said before the first message that the stream still has counts together with what it has said since.
-func TestATerminationGoesOnThatTheStreamHasForgotten(t *testing.T) {
+func TestTerminationInTheMissingPartIsKept(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	failing, repeated, waiting := w.workspace("failing"), w.workspace("repeated"), w.workspace("waiting")
@@ -83,7 +83,7 @@ func TestATerminationGoesOnThatTheStreamHasForgotten(t *testing.T) {
 }
 
 // What comes late is not taken for news where the stream has forgotten what it came after.
-func TestWhatCameLateIsStillLateWhenTheRestIsForgotten(t *testing.T) {
+func TestLateReportStaysLateInARebuild(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	ws, deleted := w.workspace("w"), w.workspace("deleted")
@@ -104,7 +104,7 @@ func TestWhatCameLateIsStillLateWhenTheRestIsForgotten(t *testing.T) {
 	require.Equal(t, before, w.everything())
 }
 
-func TestATerminatedWorkspaceStaysSo(t *testing.T) {
+func TestTerminatedWorkspaceStaysTerminated(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	ws := w.workspace("w")
@@ -123,7 +123,7 @@ func TestATerminatedWorkspaceStaysSo(t *testing.T) {
 }
 
 // A NATS that was restored from an older copy lacks some of what is stored; the full resyncs that are asked for then bring it back.
-func TestARebuildAfterTheStreamsWereRestored(t *testing.T) {
+func TestRebuildAfterStreamsWereRestored(t *testing.T) {
 	t.Parallel()
 	restoring(t, seed(t))
 }
@@ -167,7 +167,7 @@ func restoring(t *testing.T, seed uint64) {
 }
 
 // A dispatcher does not say again of a workspace that is to be terminated what it said before.
-func TestWhatDispatchersDoNotRepeatStaysWhenAStreamWasRestored(t *testing.T) {
+func TestUnrepeatedAppliesStayAfterARestore(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	again, leaving := w.workspace("again"), w.workspace("leaving")
@@ -193,7 +193,7 @@ func TestWhatDispatchersDoNotRepeatStaysWhenAStreamWasRestored(t *testing.T) {
 }
 
 // What was deleted has the epoch that it was last seen in, however many began in what a restored stream lacks.
-func TestTombstonesKeepTheirEpochsWhenAStreamWasRestored(t *testing.T) {
+func TestTombstonesKeepTheirEpochsAfterARestore(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	ws := w.workspace("w")

@@ -66,8 +66,8 @@ func (w *fixture) everything() map[string][]string {
 	return out
 }
 
-// FuzzARebuildGivesWhatIsThere lets random histories happen, of each kind that a test here has one of.
-func FuzzARebuildGivesWhatIsThere(f *testing.F) {
+// FuzzRebuildMatchesLiveTables lets random histories happen, of each kind that a test here has one of.
+func FuzzRebuildMatchesLiveTables(f *testing.F) {
 	kinds := []func(*testing.T, uint64){wholeHistory, corruption, livingSystem, forgetting, restoring}
 	for seed := range uint64(6) {
 		f.Add(seed, uint8(0))
@@ -93,7 +93,7 @@ func wholeHistory(t *testing.T, seed uint64) {
 	w.identical("after everything", 0, 7, 1)
 }
 
-func TestWhatIsCorruptedIsReportedAndMended(t *testing.T) {
+func TestRebuildReportsAndRepairsCorruption(t *testing.T) {
 	t.Parallel()
 	corruption(t, seed(t))
 }
@@ -141,7 +141,7 @@ func corruption(t *testing.T, seed uint64) {
 	require.Len(t, w.rebuild(false, 0).Differences, 100, "the first hundred")
 }
 
-func TestReadersAndUsersGoOnDuringARebuild(t *testing.T) {
+func TestReadersAndUsersContinueDuringARebuild(t *testing.T) {
 	t.Parallel()
 	livingSystem(t, seed(t))
 }
@@ -182,7 +182,7 @@ func livingSystem(t *testing.T, seed uint64) {
 	w.identical("after rebuilds of a living system")
 }
 
-func TestACanceledRebuildChangesNothing(t *testing.T) {
+func TestCanceledRebuildChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	c := w.chaos(seed(t))
@@ -245,7 +245,7 @@ func TestOneRebuildAtATime(t *testing.T) {
 		tried = true
 		_, err := w.tryRebuild(t.Context(), true, 0, silent)
 		require.True(t, fault.Is(err, errcode.Conflict), "%v", err)
-		require.ErrorContains(t, err, "a rebuild is under way already")
+		require.ErrorContains(t, err, "another rebuild is running")
 		return nil
 	})
 	require.NoError(t, err)
@@ -254,7 +254,7 @@ func TestOneRebuildAtATime(t *testing.T) {
 }
 
 // A rebuild cannot know whether a state was computed before or after something was wished for, and so leaves it to the tick that computes it anew.
-func TestTheStateOfWhatIsDueIsMendedByTheNextTick(t *testing.T) {
+func TestNextTickRepairsDueStates(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	wished, configured := w.workspace("wished"), w.workspace("configured")
@@ -286,7 +286,7 @@ func TestTheStateOfWhatIsDueIsMendedByTheNextTick(t *testing.T) {
 }
 
 // Somebody wants a workspace terminated whose Deployment has gone before: what its cluster shows means something else from then on.
-func TestWhatIsWantedLaterDoesNotMakeADifference(t *testing.T) {
+func TestLaterDesiredStateDoesNotChangeARebuild(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	ws := w.workspace("w")
@@ -314,7 +314,7 @@ func TestWhatIsWantedLaterDoesNotMakeADifference(t *testing.T) {
 	}
 }
 
-func TestARebuildTellsHowFarItIs(t *testing.T) {
+func TestRebuildReportsProgress(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.chaos(3).live(40)

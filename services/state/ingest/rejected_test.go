@@ -22,7 +22,7 @@ func (a *fakeAgent) deployment(w workspace.Workspace, change func(d *events.Obse
 	return d
 }
 
-func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
+func TestRejectedMessageGoesToDeadAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	own := func(a *fakeAgent) string { return event.AgentSource("local", a.id, "watcher") }
 	for name, test := range map[string]struct {
@@ -33,6 +33,18 @@ func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
 		"no JSON": {func(a *fakeAgent, _ workspace.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", json.RawMessage(`"x"`))
 		}, "data"},
+		"invalid UTF-8": {func(a *fakeAgent, ide workspace.Workspace, place string) {
+			d := a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.Labels = map[string]string{"a": "BYTES"} })
+			data, err := json.Marshal(d)
+			require.NoError(a.t, err)
+			header := natsgo.Header{}
+			for k, v := range map[string]string{
+				"specversion": "1.0", "type": events.TypeObservedDeployment, "source": own(a), "id": "1", "datacontenttype": "application/json",
+			} {
+				header["ce-"+k] = []string{v}
+			}
+			a.raw(place, header, strings.Replace(string(data), "BYTES", "bad \xff bytes", 1))
+		}, "invalid UTF-8"},
 		"breaks its schema": {func(a *fakeAgent, ide workspace.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.Verb = "eaten" }))
 		}, "/object/verb"},
@@ -53,26 +65,26 @@ func TestWhatCannotBeHandledGoesToDeadAndHoldsUpNobody(t *testing.T) {
 		}, "does not belong"},
 		"a tick on an object's subject": {func(a *fakeAgent, _ workspace.Workspace, place string) {
 			a.publish(place, "observed.tick.v1", own(a), "1", events.ObservedTick{ClusterUID: a.cluster, ObservedAt: a.now})
-		}, "a tick does not belong"},
+		}, `"tick" does not belong`},
 		"a version that is none": {func(a *fakeAgent, ide workspace.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.ResourceVersion = strings.Repeat("9", 50) }))
-		}, "is no version"},
+		}, "is not a resource version"},
 		"a version that begins with zero": {func(a *fakeAgent, ide workspace.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.ResourceVersion = "08" }))
-		}, "is no version"},
+		}, "is not a resource version"},
 		"an oversized key": {func(a *fakeAgent, ide workspace.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.UID = strings.Repeat("u", 10_000) }))
 		}, "uid: has 10000 bytes"},
 		"a zero byte in a key": {func(a *fakeAgent, ide workspace.Workspace, place string) {
 			a.publish(place, "observed.deployment.v1", own(a), "1", a.deployment(ide, func(d *events.ObservedDeployment) { d.Object.UID = "\x00" }))
-		}, "uid: has a zero byte"},
+		}, "uid: contains a NUL byte"},
 		"an agent that does not exist":         {func(a *fakeAgent, _ workspace.Workspace, _ string) { a.agent(99).ticks() }, "agent 99 does not exist"},
-		"applied of another agent's workspace": {func(a *fakeAgent, ide workspace.Workspace, _ string) { a.agent(8).applies(ide.ID, 1) }, "is another agent's, not of agent 8"},
+		"applied of another agent's workspace": {func(a *fakeAgent, ide workspace.Workspace, _ string) { a.agent(8).applies(ide.ID, 1) }, "belongs to agent 7, not to agent 8"},
 		"applied of an unknown workspace":      {func(a *fakeAgent, _ workspace.Workspace, _ string) { a.applies(uuid.Must(uuid.NewV7()), 1) }, "does not exist"},
 		"applied on another workspace's subject": {func(a *fakeAgent, ide workspace.Workspace, _ string) {
 			a.publish(cell.Applied(7, uuid.NewString()), "applied.terminated.v1", event.AgentSource("local", 7, "dispatcher"), "1",
 				map[string]any{"workspace_id": ide.ID, "desired_revision": 1, "observed_at": a.now})
-		}, "is not that of subject"},
+		}, "does not belong on subject"},
 		"applied of a revision beyond numbers": {func(a *fakeAgent, ide workspace.Workspace, _ string) { a.applies(ide.ID, 1<<53) }, "is above"},
 		"a cluster's revision beyond numbers": {func(a *fakeAgent, ide workspace.Workspace, _ string) {
 			a.reports("apply_failed", ide.ID, 1, map[string]any{"reason": "Superseded", "message": "m", "attempt": 1, "retry_after_ms": 0, "cluster_revision": 1 << 53})
@@ -110,7 +122,7 @@ func (a *fakeAgent) raw(subject string, header natsgo.Header, data string) {
 }
 
 // What a container says at its end is the workspace user's, and has to be taken whatever it is.
-func TestTextsThatTheDatabaseWouldNotTake(t *testing.T) {
+func TestTextsThatPostgreSQLRefuses(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -123,8 +135,7 @@ func TestTextsThatTheDatabaseWouldNotTake(t *testing.T) {
 		Containers: []events.ContainerState{{Name: "workspace", State: "waiting", Reason: "RunContainerError", Message: "MESSAGE", Image: "IMAGE"}},
 	})
 	require.NoError(t, err)
-	spoilt := strings.ReplaceAll(string(data), "MESSAGE", `zero \u0000 byte, half \ud800 a pair, a backslash \\u0000 and \"quotes\" \u000a`)
-	spoilt = strings.Replace(spoilt, "IMAGE", "bad \xff bytes", 1)
+	spoilt := strings.ReplaceAll(string(data), "MESSAGE", `zero \u0000 byte, a backslash \\u0000 and \"quotes\" \u000a`)
 	spoilt = strings.Replace(spoilt, `"phase"`, `"endless":1e999999,"deep":`+strings.Repeat("[", 5000)+strings.Repeat("]", 5000)+`,"phase"`, 1)
 	header := natsgo.Header{}
 	for k, v := range map[string]string{
@@ -140,7 +151,7 @@ func TestTextsThatTheDatabaseWouldNotTake(t *testing.T) {
 	require.Empty(t, w.dead())
 	got := w.get(ide.ID)
 	require.Equal(t, actualstate.Failed, got.ActualState)
-	require.Equal(t, `container workspace cannot be started: zero byte, half `+"\uFFFD"+` a pair, a backslash \u0000 and "quotes"`, got.Message)
+	require.Equal(t, `container workspace cannot be started: zero byte, a backslash \u0000 and "quotes"`, got.Message)
 	told := w.published("workspace.4." + ide.ID.String() + ".state_changed")
 	require.Equal(t, "zero  byte", told[len(told)-2]["message"])
 }

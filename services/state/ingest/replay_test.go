@@ -107,7 +107,7 @@ func (w *fixture) reset(workspaces []workspace.Workspace) {
 	})
 }
 
-func TestAReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
+func TestReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	workspaces := make([]workspace.Workspace, 0, 6)

@@ -12,7 +12,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-func TestACompleteResyncJudgesAbsence(t *testing.T) {
+func TestCompleteResyncMarksAbsentObjectsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, here, lost, never, pending, leaving := w.agent(7), w.workspace("here"), w.workspace("lost"), w.workspace("never"), w.workspace("pending"), w.workspace("leaving")
@@ -48,7 +48,7 @@ func TestACompleteResyncJudgesAbsence(t *testing.T) {
 	require.Len(t, w.causes(lost.ID), 1, "what ended is over")
 }
 
-func TestWhatComesUpDuringAResyncIsNotDeclaredGone(t *testing.T) {
+func TestObjectCreatedDuringAResyncIsNotAbsent(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, old, created := w.agent(7), w.workspace("old"), w.workspace("created")
@@ -65,7 +65,7 @@ func TestWhatComesUpDuringAResyncIsNotDeclaredGone(t *testing.T) {
 	require.Empty(t, w.causes(created.ID))
 }
 
-func TestAnIncompleteResyncJudgesNothing(t *testing.T) {
+func TestIncompleteResyncIsIgnored(t *testing.T) {
 	t.Parallel()
 	for name, resync := range map[string]func(a *fakeAgent, here, lost workspace.Workspace){
 		"a member is missing": func(a *fakeAgent, here, _ workspace.Workspace) {
@@ -123,7 +123,7 @@ func TestAnIncompleteResyncJudgesNothing(t *testing.T) {
 	}
 }
 
-func TestMembersOfAResyncThatChangeMeanwhileCountAsMembers(t *testing.T) {
+func TestMembersThatChangeDuringAResyncCount(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, changed, deleted := w.agent(7), w.workspace("changed"), w.workspace("deleted")
@@ -139,7 +139,7 @@ func TestMembersOfAResyncThatChangeMeanwhileCountAsMembers(t *testing.T) {
 	require.Equal(t, object{Version: "13", Epoch: 1, Deleted: true, Resync: "r1"}, w.object("deleted"))
 }
 
-func TestWhatWasDeletedIsForgottenByTheNextResync(t *testing.T) {
+func TestNextResyncRemovesDeletedObjects(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -156,7 +156,7 @@ func TestWhatWasDeletedIsForgottenByTheNextResync(t *testing.T) {
 	require.Equal(t, []string{"ide", "ide-2", "ide-h"}, left, "ide-1 is forgotten; ide-2 was deleted after the list; the ReplicaSet's kind was not listed")
 }
 
-func TestARecreatedClusterBeginsANewEpoch(t *testing.T) {
+func TestRecreatedClusterBeginsANewEpoch(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"one by one": 1, "in one batch": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestARecreatedClusterBeginsANewEpoch(t *testing.T) {
 	}
 }
 
-func TestARestoredClusterIsAskedAndThenBelieved(t *testing.T) {
+func TestRestoredClusterBeginsANewEpochAfterASecondResync(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"one by one": 1, "in one batch": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestARestoredClusterIsAskedAndThenBelieved(t *testing.T) {
 	}
 }
 
-func TestReadingTheStreamAgainTakesNothingBack(t *testing.T) {
+func TestReadingTheStreamAgainChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -244,7 +244,7 @@ func TestReadingTheStreamAgainTakesNothingBack(t *testing.T) {
 	require.Equal(t, states, w.states(ide.ID), "nothing is told twice")
 }
 
-func TestALateResyncBeginsNoEpoch(t *testing.T) {
+func TestLateResyncBeginsNoEpoch(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
@@ -264,7 +264,7 @@ func TestALateResyncBeginsNoEpoch(t *testing.T) {
 	require.Len(t, w.asked("new_epoch"), 1)
 }
 
-func TestARestoredStreamAsksEveryAgent(t *testing.T) {
+func TestRestoredStreamRequestsResyncsOfAllAgents(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")

@@ -50,7 +50,7 @@ func (w *fixture) count(sql string) int {
 	return n
 }
 
-func TestWorkloadsAreNobodysBusinessHere(t *testing.T) {
+func TestReportsOfWorkloadsAreIgnored(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"in one batch": 0, "message by message": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestWorkloadsAreNobodysBusinessHere(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfWorkloadsIsNotEvenRead(t *testing.T) {
+func TestReportsOfWorkloadsAreNotDecoded(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a := w.agent(7)

@@ -26,7 +26,7 @@ func lasting(d time.Duration) *agent.Milliseconds {
 	return &m
 }
 
-func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
+func TestAgentConfigurationIsPublished(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
@@ -96,7 +96,7 @@ func TestAnAgentIsToldWhatItIsConfiguredWith(t *testing.T) {
 	}
 }
 
-func TestWhoFollowsAnAgentsConfigurationIsToldItsRelayTargets(t *testing.T) {
+func TestRelayTargetsAreInTheConfigurationEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
@@ -125,7 +125,7 @@ func TestWhoFollowsAnAgentsConfigurationIsToldItsRelayTargets(t *testing.T) {
 	require.Greater(t, none.ConfigurationRevision, other.ConfigurationRevision)
 }
 
-func TestTwoOperatorsChangesBothHold(t *testing.T) {
+func TestConcurrentConfigurationChangesAreMerged(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
@@ -156,7 +156,7 @@ func TestTwoOperatorsChangesBothHold(t *testing.T) {
 	require.Len(t, revisions, 8, "each is told")
 }
 
-func TestAQuotaIsNeverExceeded(t *testing.T) {
+func TestQuotaIsNeverExceeded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	_, err := b.directory().ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(3), MaxWorkspacesPerUser: new(2)})
@@ -207,7 +207,7 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 	require.True(t, fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.CheckQuota(t.Context(), tx, nobody) }), errcode.NotFound))
 }
 
-func TestTheLastResyncOfAnAgent(t *testing.T) {
+func TestLastResyncOfAnAgent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	none, err := b.directory().LastResyncs(t.Context(), []int64{7, 8})

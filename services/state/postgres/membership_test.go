@@ -10,7 +10,7 @@ import (
 )
 
 // A stream DIRECTORY that was restored from an older copy has memberships that were taken away since: it is told that they are no more.
-func TestAMembershipThatWasTakenAwayStaysAwayAfterARestore(t *testing.T) {
+func TestEndedMembershipStaysEndedAfterARestore(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()

@@ -12,7 +12,7 @@ import (
 )
 
 // Agents 7 and 8 are as an earlier version has left them: nobody was told the hashes of their tokens.
-func TestAgentsOfAnEarlierVersionAreToldOfOnce(t *testing.T) {
+func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()

@@ -46,7 +46,7 @@ func everyColumn() map[string]map[string]bool {
 	}
 }
 
-func TestEveryColumnIsEitherDerivedOrWanted(t *testing.T) {
+func TestEveryColumnIsEitherDerivedOrDesired(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	declared := postgres.DerivedColumns()
@@ -70,7 +70,7 @@ func TestEveryColumnIsEitherDerivedOrWanted(t *testing.T) {
 	require.Empty(t, declared)
 }
 
-func TestAShadowProtectsTheRealTables(t *testing.T) {
+func TestShadowProtectsTheLiveTables(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	held, err := libpostgres.Lock{Name: "shadow"}.Try(t.Context(), b.pool)
@@ -112,7 +112,7 @@ func TestAShadowProtectsTheRealTables(t *testing.T) {
 }
 
 // A workspace's name is free again when it is terminated.
-func TestAShadowFollowsWhatIsWanted(t *testing.T) {
+func TestShadowFollowsDesiredStates(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first := b.inserted(workspace.Creation{Name: "w"})

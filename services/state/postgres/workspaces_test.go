@@ -140,7 +140,7 @@ func (b *bundle) outbox() []message {
 	return found
 }
 
-func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
+func TestSavedWorkspaceIsReadBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	made := b.inserted(workspace.Creation{Name: "ide", IdempotencyKey: "k", Spec: workspace.Spec{
@@ -168,7 +168,7 @@ func TestAWorkspaceComesBackAsItWasSaved(t *testing.T) {
 	require.ErrorContains(t, err, `workspace "none" does not exist`)
 }
 
-func TestWhatASaveTells(t *testing.T) {
+func TestSavePublishesChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	made := b.inserted(workspace.Creation{Name: "ide"})
@@ -217,7 +217,7 @@ func TestWhatASaveTells(t *testing.T) {
 	require.EqualValues(t, 2, told[0].Data["desired_revision"], "as it is, with no revision more")
 }
 
-func TestAFailedTransactionTellsNothing(t *testing.T) {
+func TestFailedTransactionPublishesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.inserted(workspace.Creation{Name: "ide", IdempotencyKey: "k"})
@@ -231,7 +231,7 @@ func TestAFailedTransactionTellsNothing(t *testing.T) {
 	require.Empty(t, b.outbox())
 }
 
-func TestSavesAreNotified(t *testing.T) {
+func TestSaveNotifies(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	conn, err := b.pool.Acquire(t.Context())
@@ -249,7 +249,7 @@ func TestSavesAreNotified(t *testing.T) {
 	require.Equal(t, made.ID.String(), n.Payload)
 }
 
-func TestListing(t *testing.T) {
+func TestListWorkspaces(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	all := make([]workspace.Workspace, 0, 5)

@@ -124,7 +124,7 @@ func strictly(t *testing.T, manifest map[string]any) {
 	require.Equal(t, string(want), string(got))
 }
 
-func TestTheSameBytesAlways(t *testing.T) {
+func TestRenderIsDeterministic(t *testing.T) {
 	t.Parallel()
 	spec := full()
 	for i := range 50 {
@@ -155,7 +155,7 @@ func template(t *testing.T, w workspace.Workspace) string {
 	return string(data)
 }
 
-func TestWhatReplacesThePod(t *testing.T) {
+func TestChangesThatReplaceThePod(t *testing.T) {
 	t.Parallel()
 	base := newWorkspace(t, full())
 	for name, test := range map[string]struct {
@@ -227,7 +227,7 @@ func TestTerminatedHasNoManifests(t *testing.T) {
 	}, got)
 }
 
-func TestWhatIsTooLargeIsRefused(t *testing.T) {
+func TestLargeManifestsAreRefused(t *testing.T) {
 	t.Parallel()
 	spec := workspace.Spec{Image: "ide", Env: map[string]string{}}
 	for i := range 10 {
@@ -238,7 +238,7 @@ func TestWhatIsTooLargeIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "use fewer or shorter variables")
 }
 
-func TestWhatWasNotValidatedIsAnError(t *testing.T) {
+func TestInvalidSpecIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t, full())
 	_, err := desired(w, render.Options{PrivateRanges: []string{"here"}})

@@ -40,7 +40,7 @@ func (s *shelf) set(keys []signing.Key, err error) {
 	s.keys, s.err = keys, err
 }
 
-func TestAKeyringGoesOnWithWhatItHas(t *testing.T) {
+func TestKeyringSignsWithKnownKeysWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	store := &shelf{err: errors.New("the database is away"), looked: make(chan struct{}, 1)}
 	ring := &signing.Keyring{Store: store, Cell: "local", Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return start }, Interval: time.Millisecond}

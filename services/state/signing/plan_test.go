@@ -19,7 +19,7 @@ func key(id string, made time.Time) signing.Key {
 	return signing.Key{ID: id, Private: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), MadeAt: made, NotAfter: signing.End(made)}
 }
 
-func TestWhichKeySigns(t *testing.T) {
+func TestCurrentKey(t *testing.T) {
 	t.Parallel()
 	lost := key("lost", start)
 	lost.Private = nil
@@ -45,7 +45,7 @@ func TestWhichKeySigns(t *testing.T) {
 	}
 }
 
-func TestWhatThereIsToDo(t *testing.T) {
+func TestRotationPlan(t *testing.T) {
 	t.Parallel()
 	lost := key("lost", start)
 	lost.Private = nil
@@ -69,8 +69,8 @@ func TestWhatThereIsToDo(t *testing.T) {
 	}
 }
 
-// TestThereIsAlwaysAKeyThatEverybodyHasHeardOf lets a service that looks every minute, with pauses now and then, live for a month.
-func TestThereIsAlwaysAKeyThatEverybodyHasHeardOf(t *testing.T) {
+// TestAPublishedKeyAlwaysExists lets a service that looks every minute, with pauses now and then, live for a month.
+func TestAPublishedKeyAlwaysExists(t *testing.T) {
 	t.Parallel()
 	chance := rand.New(rand.NewPCG(1, 2))
 	var keys []signing.Key

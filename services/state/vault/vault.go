@@ -1,7 +1,8 @@
-// Package vault keeps the secret values of workspaces sealed: at rest to the state service's own key, on the wire to the agent's.
+// Package vault seals the secret values of workspaces: in the database for the state service's key, in replies
+// for the agent's key.
 //
-// A box opens only with the key it was sealed to and under the label it was sealed with, so that a row moved to another workspace is noticed. The digest of
-// values is keyed: it changes when they do and gives nothing away, so it may travel in events.
+// A box opens only with its key and its label, so a row that was moved to another workspace does not open. The
+// digest of values is keyed: it changes with the values and does not reveal them, so events may carry it.
 package vault
 
 import (
@@ -25,7 +26,7 @@ type Vault struct {
 	digest seal.DigestKey
 }
 
-// Open makes a vault of an X25519 seed (nkeys) and a digest key, as `lockstep state init` writes them.
+// Open creates a vault from an X25519 seed (nkeys) and a digest key, as `lockstep state init` writes them.
 func Open(seed, digestKey string) (*Vault, error) {
 	key, err := seal.ParseKey(seed)
 	if err != nil {
@@ -38,7 +39,7 @@ func Open(seed, digestKey string) (*Vault, error) {
 	return &Vault{key: key, digest: digest}, nil
 }
 
-// PublicKey is whose seal an agent trusts.
+// PublicKey is the key that agents trust as the sealer.
 func (v *Vault) PublicKey() string { return v.key.Public() }
 
 // Digest of values.

@@ -20,7 +20,7 @@ func newVault(t *testing.T) *vault.Vault {
 	return v
 }
 
-func TestStoredValuesComeBackUnderTheirLabelOnly(t *testing.T) {
+func TestStoredValuesOpenOnlyUnderTheirLabel(t *testing.T) {
 	t.Parallel()
 	v := newVault(t)
 	values := seal.Values{"TOKEN": seal.NewValue("hunter2")}
@@ -39,7 +39,7 @@ func TestStoredValuesComeBackUnderTheirLabelOnly(t *testing.T) {
 	require.Error(t, err, "another key")
 }
 
-func TestADigestChangesWithTheValuesAndTheKey(t *testing.T) {
+func TestDigestChangesWithValuesAndKey(t *testing.T) {
 	t.Parallel()
 	v := newVault(t)
 	one, two := seal.Values{"A": seal.NewValue("1")}, seal.Values{"A": seal.NewValue("2")}
@@ -48,7 +48,7 @@ func TestADigestChangesWithTheValuesAndTheKey(t *testing.T) {
 	require.NotEqual(t, v.Digest(one), newVault(t).Digest(one))
 }
 
-func TestOpenSaysWhichKeyIsWrong(t *testing.T) {
+func TestOpenNamesTheInvalidKey(t *testing.T) {
 	t.Parallel()
 	_, err := vault.Open("nonsense", "nonsense")
 	require.ErrorContains(t, err, "seal seed")

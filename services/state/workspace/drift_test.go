@@ -85,7 +85,7 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-func TestWhoFightsForADeploymentIsAnsweredAfterAPause(t *testing.T) {
+func TestRepairsOfOneDeploymentAreLimited(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(w *workspace.Workspace) {
 		w.AppliedRevision, w.AppliedAt, w.AppliedUID, w.AppliedGeneration = 1, start(), "ours", 2
@@ -99,7 +99,7 @@ func TestWhoFightsForADeploymentIsAnsweredAfterAPause(t *testing.T) {
 	require.EqualValues(t, 2, after.Observe(o).DesiredRevision)
 }
 
-func TestWhatIsRepairedIsTold(t *testing.T) {
+func TestRepairsAreEvents(t *testing.T) {
 	t.Parallel()
 	policy := events.ObjectReference{ApiVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: "ws-7-ide", Name: "ide"}
 	applied := newFixture(t).Applied(1, start())
@@ -116,7 +116,7 @@ func TestWhatIsRepairedIsTold(t *testing.T) {
 	require.Empty(t, later.TakeIn(a).named("drifted"))
 }
 
-func TestASupersededRevisionIsGoneBeyond(t *testing.T) {
+func TestSupersededRevisionIsOvertaken(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(w *workspace.Workspace) { w.DesiredRevision = 3 })
 	after := w.Superseded(9, start())
@@ -301,7 +301,7 @@ func meddle(t *testing.T, script []byte) {
 	require.Equal(t, s.w.DesiredRevision, s.w.AppliedRevision)
 }
 
-func TestDriftIsAnsweredOnceInWhateverOrderItIsHeardOf(t *testing.T) {
+func TestDriftIsRepairedOnceInAnyOrderOfReports(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("tries every order")
@@ -318,7 +318,7 @@ func TestDriftIsAnsweredOnceInWhateverOrderItIsHeardOf(t *testing.T) {
 	}
 }
 
-func FuzzDriftIsAnsweredOnce(f *testing.F) {
+func FuzzDriftIsRepairedOnce(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 2, 0, 1, 2})
 	f.Add([]byte{0, 3, 0, 3, 1, 1, 2, 2, 2, 2})
 	f.Add([]byte{0, 2, 1, 4, 5, 2, 2, 1, 6, 0, 1})

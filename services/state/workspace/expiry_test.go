@@ -23,7 +23,7 @@ func wanted(state workspace.DesiredState, since time.Duration) func(*workspace.W
 	return func(w *workspace.Workspace) { w.DesiredState, w.DesiredStateSince = state, at(since) }
 }
 
-func TestWhatEndsNext(t *testing.T) {
+func TestNextExpiry(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change   func(*workspace.Workspace)
@@ -52,7 +52,7 @@ func TestWhatEndsNext(t *testing.T) {
 	}
 }
 
-func TestExpiring(t *testing.T) {
+func TestExpire(t *testing.T) {
 	t.Parallel()
 	const quarter = 15 * time.Minute
 	warned := func(state workspace.DesiredState, of time.Duration) func(*workspace.Workspace) {
@@ -158,7 +158,7 @@ func TestExpiring(t *testing.T) {
 	}
 }
 
-func TestSentencesOfPolicies(t *testing.T) {
+func TestMessagesOfPolicies(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t).Expire(policies(), at(8*time.Hour-15*time.Minute))
 	require.Equal(t, "workspace ide will be stopped at 2026-03-04T13:06:07Z: its agent lets workspaces run for 8h; restart it to run it longer", w.warnings()[0].Message)
@@ -175,7 +175,7 @@ func TestSentencesOfPolicies(t *testing.T) {
 	require.Equal(t, "workspace ide is terminated: it is 1h30m old, the limit of its agent", w.cause().Message)
 }
 
-func TestWhoRestartsGetsTheWholeTimeAgain(t *testing.T) {
+func TestRestartResetsTheExpiry(t *testing.T) {
 	t.Parallel()
 	near := at(8*time.Hour - time.Minute)
 	w := newFixture(t, func(w *workspace.Workspace) { w.ReconsiderAt = time.Time{} }).Expire(policies(), at(8*time.Hour-15*time.Minute))
@@ -194,7 +194,7 @@ func TestWhoRestartsGetsTheWholeTimeAgain(t *testing.T) {
 	require.Len(t, again.warnings(), 1, "of the new end")
 }
 
-func TestAWarningThatNothingKeepsIsForgotten(t *testing.T) {
+func TestWarningWithoutADeadlineIsCleared(t *testing.T) {
 	t.Parallel()
 	old := workspace.AgePolicies{MaxAge: time.Hour, Warning: 15 * time.Minute}
 	w := newFixture(t).Expire(old, at(50*time.Minute))
@@ -208,7 +208,7 @@ func TestAWarningThatNothingKeepsIsForgotten(t *testing.T) {
 	require.Equal(t, workspace.DesiredTerminated, w.Expire(old, at(100*time.Hour+15*time.Minute)).DesiredState)
 }
 
-func TestWhatIsToBeTerminatedIsLeftAlone(t *testing.T) {
+func TestPoliciesIgnoreTerminatedWorkspaces(t *testing.T) {
 	t.Parallel()
 	for _, change := range []func(w *workspace.Workspace){
 		wanted(workspace.DesiredTerminated, 0), func(w *workspace.Workspace) { w.ActualState = actualstate.Terminated },

@@ -16,7 +16,7 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-func TestANewWorkspace(t *testing.T) {
+func TestNewWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	require.Equal(t, "ws-7-ide", w.Namespace)
@@ -29,7 +29,7 @@ func TestANewWorkspace(t *testing.T) {
 	require.Equal(t, w.ID.String()+"/created", changes[0].ID)
 }
 
-func TestWhatMayBeWanted(t *testing.T) {
+func TestSetDesired(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ from, ask, want workspace.DesiredState }{
 		{workspace.DesiredRunning, workspace.DesiredRunning, workspace.DesiredRunning},
@@ -99,7 +99,7 @@ func TestUpdate(t *testing.T) {
 	require.ErrorContains(t, err, `volume_size: "19Gi" is less than the current "20Gi"`)
 }
 
-func TestARestartGoesOnOnceItsOwnStopIsSeen(t *testing.T) {
+func TestRestartCompletesAfterStopObserved(t *testing.T) {
 	t.Parallel()
 	asked := newFixture(t, func(w *workspace.Workspace) {
 		w.DesiredState, w.DesiredRevision, w.AppliedRevision, w.ActualState = workspace.DesiredRestartRequested, 6, 6, actualstate.Stopping
@@ -144,7 +144,7 @@ func TestARestartGoesOnOnceItsOwnStopIsSeen(t *testing.T) {
 	require.Equal(t, after.Workspace, again.Workspace, "once")
 }
 
-func TestObserving(t *testing.T) {
+func TestObserve(t *testing.T) {
 	t.Parallel()
 	before := newFixture(t)
 	before.ReconsiderAt = time.Time{}
@@ -166,7 +166,7 @@ func TestObserving(t *testing.T) {
 	require.Equal(t, actualstate.Running, otherwise.Applied(1, start()).Observe(seen(deployment(1, "1"))).ActualState)
 }
 
-func TestAnUnexpectedChangeIsStoredAndMarked(t *testing.T) {
+func TestUnexpectedChangeIsStoredAndMarked(t *testing.T) {
 	t.Parallel()
 	before := newFixture(t, func(w *workspace.Workspace) { w.ActualState, w.ActualStateRevision = actualstate.Running, 4 })
 	after := before.Observe(workspace.Observation{})
@@ -208,8 +208,8 @@ func TestTermination(t *testing.T) {
 	require.Equal(t, answered.Workspace, answered.Terminated(4, start()).Workspace, "nobody asked for that")
 }
 
-// TestATerminationThatWasAskedForTwiceIsOver has a full resync find nothing, and ask again, while the first answer is under way.
-func TestATerminationThatWasAskedForTwiceIsOver(t *testing.T) {
+// TestRepeatedTerminationEnds has a full resync find nothing, and ask again, while the first answer is under way.
+func TestRepeatedTerminationEnds(t *testing.T) {
 	t.Parallel()
 	asked, err := newFixture(t, func(w *workspace.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running }).SetDesired(workspace.DesiredTerminated, 9, start())
 	require.NoError(t, err)
@@ -224,7 +224,7 @@ func TestATerminationThatWasAskedForTwiceIsOver(t *testing.T) {
 	require.Equal(t, gone.Workspace, gone.Terminated(4, start()).Workspace, "nobody is to be overtaken any more")
 }
 
-func TestWhatTheDispatcherSaysOfLowerRevisionsIsOld(t *testing.T) {
+func TestReportsOfLowerRevisionsAreIgnored(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(w *workspace.Workspace) { w.DesiredRevision = 9 }).Applied(5, start())
 	for name, after := range map[string]fixture{
@@ -239,7 +239,7 @@ func TestWhatTheDispatcherSaysOfLowerRevisionsIsOld(t *testing.T) {
 	require.NotNil(t, failed.Applied(7, start()).ApplyFailed(actualstate.ApplyError{Revision: 7}, start()).ApplyError, "of the same revision the last word counts")
 }
 
-func TestADispatcherAheadOfTheDatabaseIsOvertaken(t *testing.T) {
+func TestRevisionOvertakesDispatcherAheadOfDatabase(t *testing.T) {
 	t.Parallel()
 	for name, say := range map[string]func(w fixture) fixture{
 		"applied": func(w fixture) fixture { return w.Applied(8, start()) },
@@ -256,7 +256,7 @@ func TestADispatcherAheadOfTheDatabaseIsOvertaken(t *testing.T) {
 	}
 }
 
-func TestWhatTheClusterLostIsSentAgain(t *testing.T) {
+func TestLostDeploymentIsDispatchedAgain(t *testing.T) {
 	t.Parallel()
 	listed := start().Add(time.Hour)
 	for name, test := range map[string]struct {
@@ -298,7 +298,7 @@ func TestWhatTheClusterLostIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestEveryFaultOfACreationAtOnce(t *testing.T) {
+func TestCreationReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	_, _, err := workspace.New(workspace.Creation{Name: "9-Ä", Now: start(), Spec: workspace.Spec{
 		Image: "Registry.example/IDE", CPU: "many", Memory: "-1", VolumeSize: "500m", Command: []string{"ok", "\xff"}, Args: []string{"\x00"},
@@ -317,7 +317,7 @@ func TestEveryFaultOfACreationAtOnce(t *testing.T) {
 	}
 }
 
-func TestImages(t *testing.T) {
+func TestImageReferences(t *testing.T) {
 	t.Parallel()
 	digest := "@sha256:" + strings.Repeat("0a", 32)
 	for _, image := range []string{"a", "a/b", "registry.example/ide:9", "localhost:5000/a_b/c__d.e-f:V1.2_x", "[::1]:5000/a", "a" + digest, "r.example/a:1" + digest} {
