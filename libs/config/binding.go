@@ -52,8 +52,8 @@ type Binding struct {
 // Bind reads the tags of the struct that cfg points to. It puts the prefix and a dot before every key:
 // "state" turns nats.url into state.nats.url, LOCKSTEP_STATE_NATS_URL and --state-nats-url.
 //
-// It returns an error when the struct is wrong: a type that cannot be set, a field without a yaml tag, or
-// two fields with the same flag.
+// It returns an error when the struct is wrong: a type that cannot be set, a field without a yaml
+// tag, or two fields with the same flag.
 func Bind(cfg any, prefix string) (*Binding, error) {
 	v := reflect.ValueOf(cfg)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
@@ -63,7 +63,12 @@ func Bind(cfg any, prefix string) (*Binding, error) {
 	if err := b.bindStruct(v.Elem(), prefix, ""); err != nil {
 		return nil, fmt.Errorf("config: %T: %w", cfg, err)
 	}
-	seen := map[string]string{"config": "--config", "help": "--help", "version": "--version", "print-config": "--print-config"}
+	seen := map[string]string{
+		"config":       "--config",
+		"help":         "--help",
+		"version":      "--version",
+		"print-config": "--print-config",
+	}
 	for _, f := range b.fields {
 		// The keys a.b_c and a_b.c differ in the file, but have one variable and one flag.
 		if other, taken := seen[f.Flag]; taken {

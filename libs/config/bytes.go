@@ -23,7 +23,19 @@ var units = []struct {
 	name string
 	size Bytes
 }{
-	{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}, {"", 1},
+	{
+		"TiB",
+		TiB,
+	},
+	{"GiB", GiB},
+	{"MiB", MiB},
+	{"KiB", KiB},
+	{"TB", 1e12},
+	{"GB", 1e9},
+	{"MB", 1e6},
+	{"KB", 1e3},
+	{"B", 1},
+	{"", 1},
 }
 
 // ParseBytes parses a size. The case of the unit does not matter.

@@ -103,9 +103,9 @@ func scalar(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 }
 
-// ApplyFile applies the YAML document in raw. The name stands for it in faults. With a prefix it reads
-// only the part of the document below the prefix. The error is Faults: unknown and repeated keys, and values
-// that cannot be decoded.
+// ApplyFile applies the YAML document in raw. The name stands for it in faults. With a prefix it
+// reads only the part of the document below the prefix. The error is Faults: unknown and repeated
+// keys, and values that cannot be decoded.
 func (b *Binding) ApplyFile(name string, raw []byte) error {
 	return b.applyFile(name, raw).err()
 }
@@ -215,8 +215,8 @@ func (b *Binding) inGroup(variable string) bool {
 	return false
 }
 
-// flagValue keeps the values of a flag until the layers below are applied, so that Load reports the faults
-// of all layers together.
+// flagValue keeps the values of a flag until the layers below are applied, so that Load reports the
+// faults of all layers together.
 type flagValue struct{ field *Field }
 
 func (v flagValue) String() string { return v.field.Default }

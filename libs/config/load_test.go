@@ -105,8 +105,19 @@ func TestEveryLayerSetsEveryType(t *testing.T) {
 	want := everything{
 		Shared: shared{Timeout: 90 * time.Second},
 		Server: server{URL: "nats://b", Token: config.SecretFile(token)},
-		Name:   "x y", Format: "text", Yes: true, Small: -8, Count: 4_000_000_000, Ratio: .25, Size: 2 * config.MiB,
-		List: []string{"b", "c"}, Map: map[string]string{"x": "1", "y": "a=b"}, Net: netip.MustParsePrefix("192.168.0.0/16"),
+		Name:   "x y",
+		Format: "text",
+		Yes:    true,
+		Small:  -8,
+		Count:  4_000_000_000,
+		Ratio:  .25,
+		Size:   2 * config.MiB,
+		List: []string{
+			"b",
+			"c",
+		},
+		Map: map[string]string{"x": "1", "y": "a=b"},
+		Net: netip.MustParsePrefix("192.168.0.0/16"),
 	}
 	want.Server.TLS.On = true
 
@@ -127,7 +138,8 @@ func TestEveryLayerSetsEveryType(t *testing.T) {
 	file := writeFile(t, text.String())
 
 	for name, input := range map[string][2][]string{
-		"flags": {args, nil}, "environment": {nil, environ}, "file": {{"--config", file}, nil}, "file by environment": {nil, {"LOCKSTEP_CONFIG=" + file}},
+		"flags": {args, nil}, "environment": {nil, environ}, "file": {{"--config", file}, nil},
+		"file by environment": {nil, {"LOCKSTEP_CONFIG=" + file}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -152,7 +164,12 @@ func TestFlagsOverrideEnvironmentOverridesFileOverridesDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "flag", cfg.Name)
 	require.Equal(t, "text", cfg.Format, "an empty variable counts as unset")
-	require.Equal(t, []string{"one", "two", "three"}, cfg.List, "a layer replaces the layer below; a repeated flag adds")
+	require.Equal(
+		t,
+		[]string{"one", "two", "three"},
+		cfg.List,
+		"a layer replaces the layer below; a repeated flag adds",
+	)
 	require.Equal(t, map[string]string{"env": "x"}, cfg.Map)
 	require.Equal(t, 64*config.KiB, cfg.Size)
 }
@@ -174,8 +191,16 @@ net: ~
 telemetry: {a: b}
 `)
 	cfg := defaults()
-	_, _, err := load(&cfg, []string{"--config", file, "--yes=perhaps", "--format=xml", "--map=a"},
-		[]string{"LOCKSTEP_TIMEOUT=10", "LOCKSTEP_COUNT=-1", "LOCKSTEP_RATIO=x", "LOCKSTEP_SERVER_TOKEN_FILE=/does/not/exist"})
+	_, _, err := load(
+		&cfg,
+		[]string{"--config", file, "--yes=perhaps", "--format=xml", "--map=a"},
+		[]string{
+			"LOCKSTEP_TIMEOUT=10",
+			"LOCKSTEP_COUNT=-1",
+			"LOCKSTEP_RATIO=x",
+			"LOCKSTEP_SERVER_TOKEN_FILE=/does/not/exist",
+		},
+	)
 	var faults config.Faults
 	require.ErrorAs(t, err, &faults)
 	require.Equal(t, errcode.InvalidArgument, fault.CodeOf(err))
@@ -327,7 +352,10 @@ func TestPrefixPutsAllKeysBelowAKey(t *testing.T) {
 	cfg := defaults()
 	binding, err := config.Bind(&cfg, "state")
 	require.NoError(t, err)
-	require.NoError(t, binding.ApplyFile("up.yaml", []byte("watcher: {a: b}\nstate: {server: {url: file}, name: file}\n")))
+	require.NoError(
+		t,
+		binding.ApplyFile("up.yaml", []byte("watcher: {a: b}\nstate: {server: {url: file}, name: file}\n")),
+	)
 	require.NoError(t, binding.Validate())
 	require.Equal(t, "file", cfg.Name)
 	require.EqualValues(t, "file", cfg.Server.URL)

@@ -11,7 +11,8 @@ import (
 // width is that of the manual, in columns.
 const width = 100
 
-// Manual returns the output of --help: the program, the sources of its configuration, every setting by group.
+// Manual returns the output of --help: the program, the sources of its configuration, every setting
+// by group.
 func (b *Binding) Manual(program Program) string {
 	_, standard := b.flagSets(program)
 	var m strings.Builder
@@ -20,10 +21,13 @@ func (b *Binding) Manual(program Program) string {
 		m.WriteString(wrap(program.About) + "\n\n")
 	}
 	fmt.Fprintf(&m, "Usage:\n  %s [--config file.yaml] [flags]\n\n", program.Name)
-	m.WriteString(wrap("Each setting is a flag, an environment variable and a key of the YAML file; brackets show the last two. "+
-		"A flag overrides the environment, and the environment overrides the file. A key such as nats.url is "+
-		"nats: {url: …} in the file. An empty variable counts as unset. In a flag and in the environment a list is "+
-		"a,b and a map is k=v,k=v.") + "\n\n")
+	m.WriteString(
+		wrap("Each setting is a flag, an environment variable and a key of the YAML file; brackets show the last two. "+
+			"A flag overrides the environment, and the environment overrides the file. A key such as nats.url is "+
+			"nats: {url: …} in the file. An empty variable counts as unset. In a flag and in the environment "+
+			"a list is "+
+			"a,b and a map is k=v,k=v.") + "\n\n",
+	)
 	m.WriteString(standard.FlagUsagesWrapped(width))
 	written := map[string]bool{}
 	for _, s := range b.sections {
@@ -64,7 +68,8 @@ func wrap(text string) string {
 	return strings.Join(append(lines, line), "\n")
 }
 
-// Print returns the effective settings as a YAML file with their origins as comments and secrets hidden.
+// Print returns the effective settings as a YAML file with their origins as comments and secrets
+// hidden.
 func (b *Binding) Print() (string, error) {
 	var root yaml.Node
 	if err := root.Encode(b.config); err != nil {

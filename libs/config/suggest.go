@@ -10,8 +10,8 @@ func didYouMean(suggestion string) string {
 	return "; did you mean " + suggestion + "?"
 }
 
-// suggestKey returns the key nearest to an unknown one, or the same word in another group; "" when there is
-// none.
+// suggestKey returns the key nearest to an unknown one, or the same word in another group; "" when
+// there is none.
 func (b *Binding) suggestKey(key string) string {
 	var keys []string
 	for _, f := range b.fields {
@@ -29,8 +29,8 @@ func (b *Binding) suggestKey(key string) string {
 	return ""
 }
 
-// nearest returns the candidate with the fewest edits from word, "" when all need more than a third of the
-// word.
+// nearest returns the candidate with the fewest edits from word, "" when all need more than a third
+// of the word.
 func nearest(word string, candidates []string) string {
 	best, bestDistance := "", min(3, len(word)/3)+1
 	for _, candidate := range candidates {

@@ -19,7 +19,8 @@ import (
 func TestParseBytes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]config.Bytes{
-		"0": 0, "512": 512, "1b": 1, "256KiB": 256 << 10, "10MB": 10_000_000, "1kb": 1000, "2gib": 2 << 30, "3TB": 3e12, "1TiB": 1 << 40,
+		"0": 0, "512": 512, "1b": 1, "256KiB": 256 << 10, "10MB": 10_000_000, "1kb": 1000, "2gib": 2 << 30,
+		"3TB": 3e12, "1TiB": 1 << 40,
 		"9223372036854775807": math.MaxInt64,
 	} {
 		got, err := config.ParseBytes(text)
@@ -63,7 +64,8 @@ func FuzzLayers(f *testing.F) {
 	f.Add("net: 1\nmap: {~: ~}", "LOCKSTEP_NET", "::/0", "--=")
 	f.Fuzz(func(t *testing.T, file, name, value, arg string) {
 		if strings.HasPrefix(name, "LOCKSTEP_CONFIG") || strings.HasPrefix(arg, "--config") || strings.Contains(name, "FILE") ||
-			strings.Contains(arg, "file") || strings.Contains(file, "file") {
+			strings.Contains(arg, "file") ||
+			strings.Contains(file, "file") {
 			return // these read files of this machine
 		}
 		cfg := defaults()
@@ -122,7 +124,18 @@ func TestSecretsDoNotPrint(t *testing.T) {
 	for _, handler := range []slog.Handler{slog.NewJSONHandler(&log, nil), slog.NewTextHandler(&log, nil)} {
 		slog.New(handler).Info("x", "secret", secret, "url", h.URL, "holder", h, "pointer", &h)
 	}
-	printed := string(raw) + log.String() + fmt.Sprintf("%v %+v %#v %s %q %v %+v", h, h, h, secret, secret, &h, []any{h})
+	printed := string(
+		raw,
+	) + log.String() + fmt.Sprintf(
+		"%v %+v %#v %s %q %v %+v",
+		h,
+		h,
+		h,
+		secret,
+		secret,
+		&h,
+		[]any{h},
+	)
 	require.NotContains(t, printed, "sesame")
 }
 

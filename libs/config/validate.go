@@ -62,8 +62,8 @@ func (f Faults) err() error {
 	return f
 }
 
-// Validator is a struct or the type of a field that checks its values. Validate returns every fault; use
-// Invalid to name the setting.
+// Validator is a struct or the type of a field that checks its values. Validate returns every
+// fault; use Invalid to name the setting.
 type Validator interface {
 	Validate() []error
 }
@@ -77,14 +77,14 @@ func (i *invalid) Error() string {
 	return i.key + ": " + i.message
 }
 
-// Invalid returns a fault of a setting. The key is relative to the struct of the Validate method: "url",
-// "tls.cert_file". The message tells what to write instead.
+// Invalid returns a fault of a setting. The key is relative to the struct of the Validate method:
+// "url", "tls.cert_file". The message tells what to write instead.
 func Invalid(key, format string, args ...any) error {
 	return &invalid{key: key, message: fmt.Sprintf(format, args...)}
 }
 
-// Validate calls the Validate methods of the struct, its parts and its fields, and checks the tags `oneof`.
-// The error is Faults. Load calls it.
+// Validate calls the Validate methods of the struct, its parts and its fields, and checks the tags
+// `oneof`. The error is Faults. Load calls it.
 func (b *Binding) Validate() error { return b.validate(nil).err() }
 
 // validate adds to known faults. A setting with a known fault gets no second one.
