@@ -225,7 +225,7 @@ func TestURLFileIsReadAtEachDelivery(t *testing.T) {
 	s := open(t, "", secret(0), func(c *webhook.Config, _ *webhook.Options, _ *sink.ClientOptions) {
 		c.URLFile = config.SecretFile(file)
 	})
-	require.ErrorContains(t, s.Deliver(t.Context(), delivery(t)), "no https://")
+	require.ErrorContains(t, s.Deliver(t.Context(), delivery(t)), "not a URL")
 	require.NoError(t, os.WriteFile(file, []byte(r.URL+"\n"), 0o600))
 	require.NoError(t, s.Deliver(context.Background(), delivery(t)))
 	require.Len(t, r.bodies, 1)
