@@ -23,7 +23,7 @@ func copyOf(t *testing.T) string {
 	_, err = open(t.Context(), own, os.Stderr)
 	require.NoError(t, err)
 	root := t.TempDir()
-	for _, folder := range []string{"schemas", "tools/generate/pinned"} {
+	for _, folder := range []string{"schemas", "docs/reference", "tools/generate/pinned"} {
 		require.NoError(t, os.CopyFS(filepath.Join(root, folder), os.DirFS(filepath.Join(own, folder))))
 	}
 	require.NoError(t, os.Symlink(filepath.Join(own, "bin"), filepath.Join(root, "bin")))
