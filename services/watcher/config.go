@@ -81,7 +81,10 @@ const minMessage = 4 * config.KiB
 func (c Config) Validate() []error {
 	var errs []error
 	if c.CredentialsFile == "" {
-		errs = append(errs, config.Invalid("credentials_file", "is missing: register the agent and pass the file that the registration writes"))
+		errs = append(
+			errs,
+			config.Invalid("credentials_file", "is missing: register the agent and pass the file that the registration writes"),
+		)
 	} else if _, err := natsauth.ReadAgentCredentials(c.CredentialsFile); err != nil {
 		errs = append(errs, config.Invalid("credentials_file", "%v", err))
 	}
@@ -106,7 +109,16 @@ func (p Publish) Validate() []error {
 		}
 	}
 	if p.MaxMessage < minMessage || p.MaxMessage > topology.MaxMessageSize {
-		errs = append(errs, config.Invalid("max_message", "%s is not between %s and %s", p.MaxMessage, minMessage, config.Bytes(topology.MaxMessageSize)))
+		errs = append(
+			errs,
+			config.Invalid(
+				"max_message",
+				"%s is not between %s and %s",
+				p.MaxMessage,
+				minMessage,
+				config.Bytes(topology.MaxMessageSize),
+			),
+		)
 	}
 	return errs
 }

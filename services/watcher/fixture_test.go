@@ -28,10 +28,11 @@ import (
 
 const cellName = topology.Cell("local")
 
-// lastAgent makes agents, and so labels and namespaces, of concurrent tests differ on the one control plane.
+// lastAgent gives concurrent tests agents of their own, and so labels and namespaces, on the shared
+// cluster.
 var lastAgent atomic.Int64 //nolint:gochecknoglobals // unique across tests
 
-// cell is a NATS server as it is run for real, with accounts and auth callout, and one agent registered.
+// fixture is a NATS server with accounts and auth callout, and one registered agent.
 type fixture struct {
 	server      *natsd.Server
 	js          jetstream.JetStream // as the state service
@@ -39,7 +40,7 @@ type fixture struct {
 	credentials string // file
 }
 
-// admit lets everybody in as the agent they say they are.
+// admit authenticates every agent by its user name.
 type admit struct{}
 
 func (admit) Authenticate(_ context.Context, c natsauth.Credentials) (natsauth.Principal, error) {
@@ -55,12 +56,23 @@ func newFixture(t *testing.T) *fixture {
 	dir := t.TempDir()
 	_, err := natsauth.Init(dir, natsauth.Options{Cell: cellName, ListenPort: -1, StoreDir: filepath.Join(dir, "store")})
 	require.NoError(t, err)
-	f := &fixture{server: natstest.Start(t, natsd.Options{ConfigFile: natsauth.ConfigFile(dir)}), agent: 1000 + lastAgent.Add(1)}
+	f := &fixture{
+		server: natstest.Start(t, natsd.Options{ConfigFile: natsauth.ConfigFile(dir)}),
+		agent:  1000 + lastAgent.Add(1),
+	}
 
 	keys, err := natsauth.LoadCalloutKeys(dir)
 	require.NoError(t, err)
 	responder := &natsauth.Responder{
-		Conn: f.static(t, dir, natsauth.PrincipalCallout), Keys: keys, Cell: cellName, Authenticator: admit{}, Logger: slog.New(slog.DiscardHandler),
+		Conn: f.static(
+			t,
+			dir,
+			natsauth.PrincipalCallout,
+		),
+		Keys:          keys,
+		Cell:          cellName,
+		Authenticator: admit{},
+		Logger:        slog.New(slog.DiscardHandler),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -95,16 +107,31 @@ func (f *fixture) writeCredentials(t *testing.T, dir string) string {
 	require.NoError(t, err)
 	path := filepath.Join(dir, "agent.json")
 	require.NoError(t, natsauth.WriteAgentCredentials(path, natsauth.AgentCredentials{
-		ServerURLs: []string{f.server.ClientURL()}, Cell: cellName, AgentID: f.agent, Token: natsauth.NewToken(natsauth.TokenAgent),
-		CurveSeed: string(seed), SealerKey: sealer,
+		ServerURLs: []string{
+			f.server.ClientURL(),
+		},
+		Cell:      cellName,
+		AgentID:   f.agent,
+		Token:     natsauth.NewToken(natsauth.TokenAgent),
+		CurveSeed: string(seed),
+		SealerKey: sealer,
 	}))
 	return path
 }
 
-// tell publishes to the agent as the state service does.
+// publish publishes to the agent as the state service does.
 func (f *fixture) publish(t *testing.T, subject, kind, id string, data any) {
 	t.Helper()
-	e, err := event.New(event.Attributes{Type: kind, Source: event.ServiceSource(string(cellName), "state"), Subject: "agent", ID: id, Time: time.Now()}, data)
+	e, err := event.New(
+		event.Attributes{
+			Type:    kind,
+			Source:  event.ServiceSource(string(cellName), "state"),
+			Subject: "agent",
+			ID:      id,
+			Time:    time.Now(),
+		},
+		data,
+	)
 	require.NoError(t, err)
 	msg, err := event.Encode(e, subject)
 	require.NoError(t, err)
@@ -114,9 +141,15 @@ func (f *fixture) publish(t *testing.T, subject, kind, id string, data any) {
 
 func (f *fixture) configure(t *testing.T, revision int, interval time.Duration) {
 	t.Helper()
-	f.publish(t, cellName.ControlConfig(f.agent), events.TypeAgentConfig, "config/"+strconv.Itoa(revision), events.AgentConfig{
-		ConfigRevision: revision, FullResyncIntervalMs: int(interval.Milliseconds()), UnschedulablePatienceMs: 1000,
-	})
+	f.publish(
+		t,
+		cellName.ControlConfig(f.agent),
+		events.TypeAgentConfig,
+		"config/"+strconv.Itoa(revision),
+		events.AgentConfig{
+			ConfigRevision: revision, FullResyncIntervalMs: int(interval.Milliseconds()), UnschedulablePatienceMs: 1000,
+		},
+	)
 }
 
 func (f *fixture) request(t *testing.T, nonce string) {
@@ -126,12 +159,12 @@ func (f *fixture) request(t *testing.T, nonce string) {
 	})
 }
 
-// tape reads what the agent's watchers wrote, from the first event on.
+// recorder reads all events of the agent's watchers.
 type recorder struct {
 	messages jetstream.MessagesContext
 }
 
-// recorded is one event of the stream; the fields its type does not have are empty.
+// recorded is one event of the stream. Fields that its type does not have are empty.
 type recorded struct {
 	Subject string `json:"-"`
 	Type    string `json:"-"`
@@ -176,7 +209,7 @@ func (f *fixture) record(t *testing.T) *recorder {
 	return &recorder{messages: messages}
 }
 
-// until reads on to the first event that matches, and returns all that it read, which that is the last of.
+// until reads to the first event that matches, and returns all events read. The match is the last.
 func (p *recorder) until(t *testing.T, what string, match func(recorded) bool) []recorded {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)

@@ -36,12 +36,16 @@ const (
 	leaseName = "watcher"
 )
 
+// GCPercent is the garbage collector's target of the process: most of its memory are the objects that it
+// holds, which change slowly.
+const GCPercent = 40
+
 // Program describes the command line.
 func Program() config.Program {
 	return config.Program{
 		Name: "lockstep-watcher",
-		About: "Watches the objects of one agent in a Kubernetes cluster and reports them as events: every change at once, and all objects " +
-			"on start, at an interval and on request. It needs the agent's credentials file and a ServiceAccount or kubeconfig with the " +
+		About: "Watches the objects of one agent in a Kubernetes cluster and reports them as events: every change at once, " +
+			"and all objects on start, at an interval and on request. It needs the agent's credentials file and a ServiceAccount or kubeconfig with the " +
 			"permissions in deploy/rbac/watcher.yaml. Several replicas may run; one of them reports.",
 	}
 }
@@ -55,7 +59,11 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return fault.Wrap(err, errcode.InvalidArgument, "invalid agent credentials")
 	}
-	tel, err := telemetry.Open(ctx, cfg.Telemetry, telemetry.Options{Service: component, Version: service.Version(), Out: cfg.Log})
+	tel, err := telemetry.Open(
+		ctx,
+		cfg.Telemetry,
+		telemetry.Options{Service: component, Version: service.Version(), Out: cfg.Log},
+	)
 	if err != nil {
 		return fmt.Errorf("watcher: %w", err)
 	}
@@ -78,7 +86,11 @@ func Main(ctx context.Context, cfg Config) (err error) {
 	return service.Run(ctx, options, append(w.parts(), conn.Part())...)
 }
 
-func connect(ctx context.Context, credentials natsauth.AgentCredentials, tel *telemetry.Telemetry) (*natsconn.Conn, error) {
+func connect(
+	ctx context.Context,
+	credentials natsauth.AgentCredentials,
+	tel *telemetry.Telemetry,
+) (*natsconn.Conn, error) {
 	cfg := natsconn.DefaultConfig()
 	cfg.URL = config.URL(strings.Join(credentials.ServerURLs, ","))
 	cfg.Name = component + "-" + strconv.FormatInt(credentials.AgentID, 10)
@@ -204,7 +216,12 @@ func (w *watcher) lead(ctx, finish context.Context, cause events.ResyncCause) {
 		}
 		delay := session.Backoff(n)
 		w.fault.Store(&err)
-		w.logger.WarnContext(ctx, "the session failed; starting another", slog.String("error", err.Error()), slog.Duration("delay", delay))
+		w.logger.WarnContext(
+			ctx,
+			"the session failed; starting another",
+			slog.String("error", err.Error()),
+			slog.Duration("delay", delay),
+		)
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():

@@ -16,7 +16,8 @@ import (
 
 const timeout = 60 * time.Second
 
-// cluster is one control plane for all tests: each has an agent, and so labels and namespaces, of its own.
+// cluster is one control plane for all tests: each has an agent, and so labels and namespaces, of
+// its own.
 var cluster struct { //nolint:gochecknoglobals // starting one takes seconds
 	once sync.Once
 	lab  *lab.Lab

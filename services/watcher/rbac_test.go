@@ -29,7 +29,18 @@ func TestManifestGrantsTheNeededPermissions(t *testing.T) {
 	manifest, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "watcher.yaml"))
 	require.NoError(t, err)
 	// As its first lines say.
-	apply(t, w.client, strings.NewReplacer("lockstep-agent-1", watcher.Namespace(f.agent), "agent-1", fmt.Sprintf("agent-%d", f.agent)).Replace(string(manifest)))
+	apply(
+		t,
+		w.client,
+		strings.NewReplacer(
+			"lockstep-agent-1",
+			watcher.Namespace(f.agent),
+			"agent-1",
+			fmt.Sprintf("agent-%d", f.agent),
+		).Replace(
+			string(manifest),
+		),
+	)
 
 	cfg := f.config(t)
 	cfg.Kubernetes.Kubeconfig = asServiceAccount(t, w.client, watcher.Namespace(f.agent), "lockstep-watcher")
@@ -62,7 +73,11 @@ func TestWorkloadsManifestGrantsTheNeededPermissions(t *testing.T) {
 	recorder.resyncedOf(t, "")
 	p.awaitReason(t, "leader", false, "statefulsets")
 	w.create(t, "ide", 0)
-	recorder.until(t, "the workspace, which is reported all the same", func(h recorded) bool { return h.Object.Name == "ide" })
+	recorder.until(
+		t,
+		"the workspace, which is reported all the same",
+		func(h recorded) bool { return h.Object.Name == "ide" },
+	)
 
 	permit(filepath.Join("workloads", "watcher.yaml"))
 	recorder.resyncedOf(t, workloads)
@@ -105,7 +120,14 @@ func apply(t *testing.T, client kubernetes.Interface, manifest string) {
 // asServiceAccount writes a kubeconfig with a token of the ServiceAccount.
 func asServiceAccount(t *testing.T, client kubernetes.Interface, namespace, name string) string {
 	t.Helper()
-	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := client.CoreV1().ServiceAccounts(
+		namespace,
+	).CreateToken(
+		t.Context(),
+		name,
+		&authenticationv1.TokenRequest{},
+		metav1.CreateOptions{},
+	)
 	require.NoError(t, err)
 	cfg, err := clientcmd.LoadFromFile(kubeconfig(t))
 	require.NoError(t, err)

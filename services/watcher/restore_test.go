@@ -77,7 +77,8 @@ func TestMissedDeletionIsReportedAtOnce(t *testing.T) {
 	require.Empty(t, of(read, events.TypeObservedDeployment, "kept"), "it did not change")
 }
 
-// A workspace that is created, and one that is deleted, while a full resync has read its versions and waits for NATS.
+// A workspace that is created, and one that is deleted, while a full resync has read its versions
+// and waits for NATS.
 func TestChangesDuringAResyncArePublishedAfterItsBegin(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -93,12 +94,17 @@ func TestChangesDuringAResyncArePublishedAfterItsBegin(t *testing.T) {
 	server.Send(kubetest.Deployments, "ADDED", typed(deployment("new", "3", 101)))
 	server.Send(kubetest.Deployments, "DELETED", typed(deployment("gone", "1", 102)))
 	server.Send(kubetest.Deployments, "MODIFIED", typed(deployment("kept", "2", 103)))
-	require.Eventually(t, func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 3\n") }, timeout, time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 3\n") },
+		timeout,
+		time.Millisecond,
+	)
 	hold.Release()
 
 	before := recorder.until(t, "the begin", begun)
 	for _, h := range before[:len(before)-1] {
-		require.Empty(t, h.Object.UID, "nothing above the listed versions is told before the begin")
+		require.Empty(t, h.Object.UID, "nothing above the listed versions is published before the begin")
 	}
 	id := last(before).ResyncID
 	require.Equal(t, "n", last(before).Nonce)

@@ -70,9 +70,17 @@ func TestChangesArePublishedInOrder(t *testing.T) {
 	require.Len(t, begin.ListVersions, 3)
 
 	w.create(t, "ide", 1)
-	running := recorder.until(t, "a running pod", func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Phase == "Running" })
+	running := recorder.until(
+		t,
+		"a running pod",
+		func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Phase == "Running" },
+	)
 	w.scale(t, "ide", 0)
-	stopped := recorder.until(t, "the pod's end", func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Object.Verb == events.VerbDeleted })
+	stopped := recorder.until(
+		t,
+		"the pod's end",
+		func(h recorded) bool { return h.Type == events.TypeObservedPod && h.Object.Verb == events.VerbDeleted },
+	)
 	w.remove(t, "ide")
 	missing := map[string]bool{events.TypeObservedDeployment: true, events.TypeObservedReplicaSet: true}
 	removed := recorder.until(t, "the end of Deployment and ReplicaSet", func(h recorded) bool {
@@ -95,7 +103,7 @@ func TestChangesArePublishedInOrder(t *testing.T) {
 		require.False(t, h.Object.FirstSeen, "it was seen coming to be")
 		require.Equal(t, events.UpdateTypePartial, h.Object.UpdateType)
 		require.Equal(t, begin.ClusterUID, h.Object.ClusterUID)
-		require.False(t, gone[h.Object.UID], "%s is told after its deletion", h.Object.Name)
+		require.False(t, gone[h.Object.UID], "%s is published after its deletion", h.Object.Name)
 		version := atoi(t, h.Object.ResourceVersion)
 		require.Greater(t, version, versions[h.Object.UID], "each version once, in order")
 		versions[h.Object.UID] = version
@@ -105,7 +113,14 @@ func TestChangesArePublishedInOrder(t *testing.T) {
 	require.Len(t, kinds, 3)
 	first := of(read, events.TypeObservedDeployment, "ide")[0]
 	require.Equal(t, 1, *first.Replica)
-	require.True(t, strings.HasPrefix(first.ID, begin.ClusterUID+"/deployment/"+first.Object.UID+"/upserted/"+first.Object.ResourceVersion+"/"), first.ID)
+	require.True(
+		t,
+		strings.HasPrefix(
+			first.ID,
+			begin.ClusterUID+"/deployment/"+first.Object.UID+"/upserted/"+first.Object.ResourceVersion+"/",
+		),
+		first.ID,
+	)
 }
 
 func TestLatestVersionsArePublishedAfterAnOutageOfNATS(t *testing.T) {
@@ -159,18 +174,24 @@ func TestAcknowledgedVersionIsNotPublishedAgain(t *testing.T) {
 	recorder := f.record(t)
 	recorder.resynced(t)
 	w.create(t, "quiet", 0)
-	// What is in flight when the server stops may be sent twice: let the controllers have their last word, and its receipt come, first.
+	// What is in flight when the server stops may be sent twice: let the controllers have their
+	// last word, and its receipt come, first.
 	final := w.settled(t, "quiet")
-	told := recorder.until(t, "the controller's last word", func(h recorded) bool {
+	first := recorder.until(t, "the last version by the controller", func(h recorded) bool {
 		return h.Type == events.TypeObservedDeployment && h.Object.ResourceVersion == final
 	})
-	require.Eventually(t, func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 0\n") }, timeout, time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return contains(p.metrics(t), "\nlockstep_watcher_backlog 0\n") },
+		timeout,
+		time.Millisecond,
+	)
 	require.NoError(t, f.server.Restart())
 	p.awaitReason(t, "nats", true, "")
 	w.create(t, "marker", 0)
 	read := recorder.until(t, "the marker", func(h recorded) bool { return h.Object.Name == "marker" })
 	seen := map[string]bool{}
-	for _, h := range append(told, read...) {
+	for _, h := range append(first, read...) {
 		if h.Object.UID != "" {
 			require.False(t, seen[h.ID], "%s twice", h.ID)
 			seen[h.ID] = true
@@ -206,9 +227,17 @@ func TestRestartPublishesEverything(t *testing.T) {
 	for _, m := range members {
 		require.Equal(t, events.VerbUpserted, m.Object.Verb)
 		require.True(t, strings.HasSuffix(m.ID, "/"+begin.ResyncID), m.ID)
-		require.LessOrEqual(t, atoi(t, of(members, events.TypeObservedDeployment, "kept")[0].Object.ResourceVersion), atoi(t, begin.ListVersions[0].ResourceVersion))
+		require.LessOrEqual(
+			t,
+			atoi(t, of(members, events.TypeObservedDeployment, "kept")[0].Object.ResourceVersion),
+			atoi(t, begin.ListVersions[0].ResourceVersion),
+		)
 	}
-	require.True(t, of(members, events.TypeObservedDeployment, "kept")[0].Object.FirstSeen, "this process had not seen it before")
+	require.True(
+		t,
+		of(members, events.TypeObservedDeployment, "kept")[0].Object.FirstSeen,
+		"this process had not seen it before",
+	)
 }
 
 func TestStandbyTakesOver(t *testing.T) {
@@ -229,7 +258,11 @@ func TestStandbyTakesOver(t *testing.T) {
 	require.Equal(t, events.ResyncCauseLeaderElected, begin.Cause)
 	second.awaitReason(t, "leader", true, "")
 	w.annotate(t, "ide", "changed")
-	recorder.until(t, "the second one's report", func(h recorded) bool { return h.Object.Annotations["lockstep.dev/note"] == "changed" })
+	recorder.until(
+		t,
+		"the second one's report",
+		func(h recorded) bool { return h.Object.Annotations["lockstep.dev/note"] == "changed" },
+	)
 }
 
 func TestRequestedResyncHasTheNonce(t *testing.T) {
@@ -298,7 +331,12 @@ func TestIntervalAndConfigurationCauseResyncs(t *testing.T) {
 	f.awaitAcknowledged(t)
 	clock.Step(10 * time.Minute)
 	begin, _ = recorder.resynced(t)
-	require.Equal(t, events.ResyncCauseInterval, begin.Cause, "a lower revision changes nothing, and the interval is the configured one")
+	require.Equal(
+		t,
+		events.ResyncCauseInterval,
+		begin.Cause,
+		"a lower revision changes nothing, and the interval is the configured one",
+	)
 }
 
 func TestTooLargeObjectIsReportedAsRejected(t *testing.T) {
@@ -337,7 +375,10 @@ func TestWatcherRetriesWhileKubernetesIsUnavailable(t *testing.T) {
 	require.NoError(t, err)
 	proxy := newProxy(t, serverOf(t, string(whole)))
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(whole), serverOf(t, string(whole)), proxy.address())), 0o600))
+	require.NoError(
+		t,
+		os.WriteFile(path, []byte(strings.ReplaceAll(string(whole), serverOf(t, string(whole)), proxy.address())), 0o600),
+	)
 
 	proxy.cut()
 	cfg := f.config(t)
@@ -386,7 +427,11 @@ func TestConfigReturnsAllErrors(t *testing.T) {
 	require.Empty(t, kube.DefaultConfig().Validate())
 	require.Len(t, kube.Config{Context: "c"}.Validate(), 3)
 	require.Empty(t, cfg.Workloads.Validate())
-	require.Len(t, watcher.Workloads{Selector: "a=b=c", Namespaces: []string{"ok", "Not OK"}, Annotations: []string{""}}.Validate(), 3)
+	require.Len(
+		t,
+		watcher.Workloads{Selector: "a=b=c", Namespaces: []string{"ok", "Not OK"}, Annotations: []string{""}}.Validate(),
+		3,
+	)
 }
 
 func serverOf(t *testing.T, kubeconfig string) string {

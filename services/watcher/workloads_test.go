@@ -27,7 +27,11 @@ type shop struct {
 func (f *fixture) shop(t *testing.T, suffix string) *shop {
 	t.Helper()
 	s := &shop{client: kubernetesClient(t), namespace: fmt.Sprintf("shop-%d%s", f.agent, suffix)}
-	_, err := s.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
+	_, err := s.client.CoreV1().Namespaces().Create(
+		t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}},
+		metav1.CreateOptions{},
+	)
 	require.NoError(t, err)
 	return s
 }
@@ -53,7 +57,13 @@ func podsOf(name string) (*metav1.LabelSelector, corev1.PodTemplateSpec) {
 
 func (s *shop) meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Name: name, Labels: labels, Annotations: map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop", "example.org/other": "x"},
+		Name:   name,
+		Labels: labels,
+		Annotations: map[string]string{
+			"lockstep.dev/commit":       "abc",
+			"app.kubernetes.io/part-of": "shop",
+			"example.org/other":         "x",
+		},
 	}
 }
 
@@ -61,14 +71,26 @@ func (s *shop) deployment(t *testing.T, name string, replicas int32, labels map[
 	t.Helper()
 	selector, template := podsOf(name)
 	_, err := s.client.AppsV1().Deployments(s.namespace).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: s.meta(name, labels), Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
+		ObjectMeta: s.meta(
+			name,
+			labels,
+		),
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
 	}, metav1.CreateOptions{FieldManager: "tester"})
 	require.NoError(t, err)
 }
 
 func (s *shop) patch(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := s.client.AppsV1().Deployments(s.namespace).Patch(t.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{FieldManager: "patcher"})
+	_, err := s.client.AppsV1().Deployments(
+		s.namespace,
+	).Patch(
+		t.Context(),
+		name,
+		"application/merge-patch+json",
+		[]byte(patch),
+		metav1.PatchOptions{FieldManager: "patcher"},
+	)
 	require.NoError(t, err)
 }
 
@@ -80,7 +102,9 @@ func (s *shop) note(t *testing.T, name, note string) {
 // resyncedOf reads one whole full resync of a scope and returns its begin and its members.
 func (p *recorder) resyncedOf(t *testing.T, scope string) (recorded, []recorded) {
 	t.Helper()
-	begin := last(p.until(t, "the begin of a resync of "+scope, func(h recorded) bool { return begun(h) && h.Scope == scope }))
+	begin := last(
+		p.until(t, "the begin of a resync of "+scope, func(h recorded) bool { return begun(h) && h.Scope == scope }),
+	)
 	read := p.until(t, "its end", func(h recorded) bool { return ended(h) && h.ResyncID == begin.ResyncID })
 	require.Equal(t, scope, last(read).Scope)
 	var members []recorded
@@ -114,7 +138,11 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 	s.deployment(t, "workspace", 0, map[string]string{object.LabelAgent: "1"})
 	selector, template := podsOf("db")
 	_, err = s.client.AppsV1().StatefulSets(s.namespace).Create(t.Context(), &appsv1.StatefulSet{
-		ObjectMeta: s.meta("db", nil), Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template, ServiceName: "db"},
+		ObjectMeta: s.meta(
+			"db",
+			nil,
+		),
+		Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template, ServiceName: "db"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	selector, template = podsOf("log")
@@ -123,7 +151,14 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 
-	missing := map[string]bool{"deployment web": true, "statefulset db": true, "daemonset log": true, "replicaset web": true, "controllerrevision db": true, "controllerrevision log": true}
+	missing := map[string]bool{
+		"deployment web":         true,
+		"statefulset db":         true,
+		"daemonset log":          true,
+		"replicaset web":         true,
+		"controllerrevision db":  true,
+		"controllerrevision log": true,
+	}
 	read := recorder.until(t, "all of them available", func(h recorded) bool {
 		switch {
 		case h.Type == events.TypeObservedWorkload && h.Available > 0 && h.Available == *h.Replica:
@@ -138,7 +173,11 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 		switch h.Type {
 		case events.TypeObservedWorkload:
 			require.Equal(t, cellName.ObservedWorkload(f.agent, h.Kind, s.namespace, h.Object.Name), h.Subject)
-			require.Equal(t, map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop"}, withoutRevision(h.Object.Annotations))
+			require.Equal(
+				t,
+				map[string]string{"lockstep.dev/commit": "abc", "app.kubernetes.io/part-of": "shop"},
+				withoutRevision(h.Object.Annotations),
+			)
 			require.Equal(t, "registry.example/"+h.Object.Name+":1", h.Template.Images[0].Image)
 			require.NotNil(t, h.Template.ChangedAt)
 			require.NotEmpty(t, h.Template.ChangedBy)
@@ -158,7 +197,11 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 		}
 	}
 
-	s.patch(t, "web", `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-01-02T03:04:05Z"}}}}}`)
+	s.patch(
+		t,
+		"web",
+		`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-01-02T03:04:05Z"}}}}}`,
+	)
 	var restarted, second *recorded // in any order
 	recorder.until(t, "the restart and its ReplicaSet", func(h recorded) bool {
 		switch {
@@ -170,7 +213,7 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 		return restarted != nil && second != nil
 	})
 	require.Equal(t, digests["web"], restarted.Template.Digest)
-	if restarted.Template.ChangedAt.After(*restarted.Object.CreatedAt) { // who was the last in one second cannot be told
+	if restarted.Template.ChangedAt.After(*restarted.Object.CreatedAt) { // both happened within one second
 		require.Equal(t, "patcher", restarted.Template.ChangedBy)
 	}
 	require.Equal(t, "replicaset", second.Kind)
@@ -180,7 +223,13 @@ func TestWorkloadsOfAllKindsAreReported(t *testing.T) {
 	})
 
 	require.NoError(t, s.client.AppsV1().Deployments(s.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	deleted := last(recorder.until(t, "the deletion", func(h recorded) bool { return h.Kind == "deployment" && h.Object.Verb == events.VerbDeleted }))
+	deleted := last(
+		recorder.until(
+			t,
+			"the deletion",
+			func(h recorded) bool { return h.Kind == "deployment" && h.Object.Verb == events.VerbDeleted },
+		),
+	)
 	require.Equal(t, "web", deleted.Object.Name)
 	require.False(t, deleted.Unselected)
 }
@@ -212,7 +261,9 @@ func TestSelectionChangesAreReported(t *testing.T) {
 	require.Equal(t, map[string]bool{one.namespace: true, two.namespace: true}, found)
 
 	one.patch(t, "in", `{"metadata":{"labels":{"team":null}}}`)
-	left := last(recorder.until(t, "that it has left", func(h recorded) bool { return h.Object.Verb == events.VerbDeleted }))
+	left := last(
+		recorder.until(t, "that it has left", func(h recorded) bool { return h.Object.Verb == events.VerbDeleted }),
+	)
 	require.Equal(t, "in", left.Object.Name)
 	require.True(t, left.Unselected)
 	two.patch(t, "out", `{"metadata":{"labels":{"team":"shop"}}}`)
@@ -225,7 +276,7 @@ func TestSelectionChangesAreReported(t *testing.T) {
 		return len(missing) == 0
 	})
 	for _, h := range read {
-		require.NotEqual(t, one.namespace, h.Object.Namespace, "what has left is not told of")
+		require.NotEqual(t, one.namespace, h.Object.Namespace, "an unselected workload is not reported")
 	}
 	p.stop(t)
 
@@ -320,7 +371,7 @@ func TestRestoredClusterIsReportedInBothScopes(t *testing.T) {
 	server.Set(kubetest.StatefulSets, 50, statefulSet("old", 40))
 	server.Expire(1 << 30)
 	begins, lower := map[string]bool{}, false
-	recorder.until(t, "the term's end, which both scopes begin anew after", func(h recorded) bool {
+	recorder.until(t, "full resyncs of both scopes in a new session", func(h recorded) bool {
 		if begun(h) {
 			begins[h.Scope] = true
 		}
@@ -329,7 +380,7 @@ func TestRestoredClusterIsReportedInBothScopes(t *testing.T) {
 	})
 }
 
-// The listing of a full resync is ahead of the watch, which then tells what led there.
+// The lists of a full resync are ahead of the watch, which reports the earlier versions then.
 func TestResyncWaitsForEarlierVersions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -347,7 +398,11 @@ func TestResyncWaitsForEarlierVersions(t *testing.T) {
 	hold.Release()
 	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 105))
 	server.Send(kubetest.StatefulSets, "MODIFIED", statefulSet("db", 110))
-	read := recorder.until(t, "the member", func(h recorded) bool { return h.Object.ResourceVersion == "110" && h.Object.ResyncID != "" })
+	read := recorder.until(
+		t,
+		"the member",
+		func(h recorded) bool { return h.Object.ResourceVersion == "110" && h.Object.ResyncID != "" },
+	)
 	begins, versions := false, []string{}
 	for _, h := range of(read, events.TypeObservedWorkload, "db") {
 		versions = append(versions, h.Object.ResourceVersion)
@@ -355,11 +410,14 @@ func TestResyncWaitsForEarlierVersions(t *testing.T) {
 	require.Equal(t, []string{"105", "110"}, versions)
 	for _, h := range read {
 		begins = begins || begun(h) && h.Scope == workloads
-		require.True(t, begins || h.Object.UID == "", "nothing is told between the listing and the begin")
+		require.True(t, begins || h.Object.UID == "", "nothing is published between the list and the begin")
 	}
 }
 
 func statefulSet(name string, version int) *appsv1.StatefulSet {
 	d := deployment(name, "1", version)
-	return &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: d.ObjectMeta}
+	return &appsv1.StatefulSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
+		ObjectMeta: d.ObjectMeta,
+	}
 }

@@ -41,6 +41,7 @@ const (
 	childWatcher  = "watcher"
 	childDeploys  = "deploys"
 	childInformer = "informer" // the baseline of the watcher
+	childCluster  = "cluster"  // an API server
 
 	childTarget    = "target"     // of requests through relays
 	childRelay     = "relay"      // Lockstep's
@@ -117,6 +118,7 @@ func serve(name string, agents *fleetOfAgents, signals <-chan os.Signal, ready f
 		defaults.OnReady = ready
 		return service.Execute(process, state.Program(), defaults, state.Main)
 	case childWatcher:
+		debug.SetGCPercent(watcher.GCPercent)
 		defaults := watcher.DefaultConfig()
 		defaults.OnReady = ready
 		return service.Execute(process, watcher.Program(), defaults, watcher.Main)
@@ -147,6 +149,8 @@ func serveOther(
 	switch name {
 	case childInformer:
 		return watchBare(argument, signals, func() { ready(nil) })
+	case childCluster:
+		return configured(argument, signals, ready, serveCluster)
 	case childTarget:
 		return configured(argument, signals, ready, serveTarget)
 	case childCopies:

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
+	"lockstep.internal/services/watcher/kube/kubetest"
 	"lockstep.internal/tools/client"
 	"lockstep.internal/tools/stack"
 )
@@ -69,8 +70,13 @@ func measureLatency(ctx context.Context, f *fixture, size Size, measured Measure
 }
 
 func newLatencyFixture(ctx context.Context, f *fixture, database string) *latencyFixture {
-	server, kubeconfig, err := f.cluster(must(f.folder()), must(newFleet(benchAgent, "w")), 0)
-	check(err)
+	server := kubetest.New()
+	f.onClose(func(context.Context) error {
+		server.Close()
+		return nil
+	})
+	kubeconfig := filepath.Join(must(f.folder()), "kubeconfig")
+	check(server.WriteKubeconfig(kubeconfig))
 	l := &latencyFixture{cluster: newAcceptingCluster(server)}
 	system := must(stack.Start(ctx, stack.Options{Kubeconfig: kubeconfig, DatabaseURL: database}))
 	f.onClose(func(context.Context) error { return system.Stop() })

@@ -129,7 +129,11 @@ func (f *fleet) Pod(i, version int) *corev1.Pod {
 	p := f.pod.DeepCopy()
 	f.identify(&p.ObjectMeta, "pod", i, version)
 	p.Name = f.name(i) + "-" + templateHash + "-qvxkh"
-	p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = f.name(i)+"-"+templateHash, types.UID(f.id("replicaset", i).String())
+	p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = f.name(
+		i,
+	)+"-"+templateHash, types.UID(
+		f.id("replicaset", i).String(),
+	)
 	return p
 }
 
@@ -161,9 +165,22 @@ type row struct {
 
 // observe makes the observation of an object, as the watcher does.
 func (f *fleet) observe(kind object.Kind, o metav1.Object, seen time.Time) (observation, error) {
-	report, err := report.Reporter{Cell: benchCell, Agent: f.agent, ClusterUID: clusterUID}.Observed(delivery.Delivery{Version: object.Version{
-		Key: object.KeyOf(kind, o), ResourceVersion: o.GetResourceVersion(), Verb: events.VerbUpserted, Object: o, ObservedAt: seen,
-	}})
+	report, err := report.Reporter{
+		Cell:       benchCell,
+		Agent:      f.agent,
+		ClusterUID: clusterUID,
+	}.Observed(
+		delivery.Delivery{Version: object.Version{
+			Key: object.KeyOf(
+				kind,
+				o,
+			),
+			ResourceVersion: o.GetResourceVersion(),
+			Verb:            events.VerbUpserted,
+			Object:          o,
+			ObservedAt:      seen,
+		}},
+	)
 	if err != nil {
 		return observation{}, fmt.Errorf("make an observation: %w", err)
 	}

@@ -100,9 +100,20 @@ func newResyncBed(ctx context.Context, parts *fixture) (*resyncBed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the keys of the state service: %w", err)
 	}
-	b.state, err = parts.start(ctx, b.dir, childState, "--cell-name="+string(benchCell), "--database-url="+database.URL(), "--nats-url="+server.ClientURL(),
-		"--agents-keys-dir="+natsDir, "--secrets-seal-seed-file="+keys.SealSeedFile, "--secrets-digest-key-file="+keys.DigestKeyFile,
-		"--bootstrap-admin-token-file="+keys.AdminTokenFile, "--api-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0")
+	b.state, err = parts.start(
+		ctx,
+		b.dir,
+		childState,
+		"--cell-name="+string(benchCell),
+		"--database-url="+database.URL(),
+		"--nats-url="+server.ClientURL(),
+		"--agents-keys-dir="+natsDir,
+		"--secrets-seal-seed-file="+keys.SealSeedFile,
+		"--secrets-digest-key-file="+keys.DigestKeyFile,
+		"--bootstrap-admin-token-file="+keys.AdminTokenFile,
+		"--api-listen=127.0.0.1:0",
+		"--ops-listen=127.0.0.1:0",
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +159,7 @@ func (b *resyncBed) measure(ctx context.Context, n, times int) (seconds, peak fl
 	if err := b.store(ctx, n); err != nil {
 		return 0, 0, err
 	}
-	_, kubeconfig, err := parts.cluster(b.dir, b.fleet, n)
+	kubeconfig, err := parts.cluster(ctx, b.dir, b.fleet, n)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -156,7 +167,14 @@ func (b *resyncBed) measure(ctx context.Context, n, times int) (seconds, peak fl
 	if err != nil {
 		return 0, 0, err
 	}
-	w, err := parts.start(ctx, b.dir, childWatcher, "--credentials-file="+b.credentials, "--kubernetes-kubeconfig="+kubeconfig, "--ops-listen=127.0.0.1:0")
+	w, err := parts.start(
+		ctx,
+		b.dir,
+		childWatcher,
+		"--credentials-file="+b.credentials,
+		"--kubernetes-kubeconfig="+kubeconfig,
+		"--ops-listen=127.0.0.1:0",
+	)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -190,7 +208,16 @@ func (b *resyncBed) store(ctx context.Context, n int) error {
 	}
 	ids, names, namespaces := []string{}, []string{}, []string{}
 	for i := b.stored; i < n; i++ {
-		ids, names, namespaces = append(ids, b.fleet.id("workspace", i).String()), append(names, b.fleet.name(i)), append(namespaces, b.fleet.namespace(i))
+		ids, names, namespaces = append(
+			ids,
+			b.fleet.id("workspace", i).String(),
+		), append(
+			names,
+			b.fleet.name(i),
+		), append(
+			namespaces,
+			b.fleet.namespace(i),
+		)
 	}
 	_, err := b.database.Exec(ctx, `
 		insert into workspaces (id, name, namespace, project_id, agent_id, user_id, template, created_at, spec, desired_state, desired_revision, desired_state_changed_at,
@@ -226,7 +253,13 @@ func (b *resyncBed) complete(ctx context.Context, least int) (int, error) {
 	defer poll.Stop()
 	for {
 		var whole, open int
-		err := b.database.QueryRow(ctx, `select count(*) filter (where outcome = 'complete'), count(*) filter (where outcome = 'open') from resyncs`).Scan(&whole, &open)
+		err := b.database.QueryRow(
+			ctx,
+			`select count(*) filter (where outcome = 'complete'), count(*) filter (where outcome = 'open') from resyncs`,
+		).Scan(
+			&whole,
+			&open,
+		)
 		if err != nil {
 			return 0, fmt.Errorf("look at the resyncs: %w", err)
 		}

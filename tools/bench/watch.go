@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -66,19 +67,43 @@ func heapOf(n int, measure func(n int) (float64, error)) (float64, error) {
 	return math.Max(with-without, 0) / float64(n) / 1024, err
 }
 
-// cluster plays an API server with n workspaces of a fleet, and returns a kubeconfig that leads to it.
-func (b *fixture) cluster(dir string, f *fleet, n int) (*kubetest.Server, string, error) {
-	server := kubetest.New()
-	b.onClose(func(context.Context) error {
-		server.Close()
-		return nil
-	})
-	fill(server, f, n)
-	path := filepath.Join(dir, "kubeconfig")
-	return server, path, server.WriteKubeconfig(path)
+// cluster starts an API server with n workspaces of a fleet in a process of its own, so that making the
+// objects costs the measured processes no memory. It returns a kubeconfig.
+func (b *fixture) cluster(ctx context.Context, dir string, f *fleet, n int) (string, error) {
+	cfg := clusterConfig{Kubeconfig: filepath.Join(dir, "kubeconfig"), Agent: f.agent, Prefix: f.prefix, Workspaces: n}
+	argument, err := json.Marshal(cfg)
+	if err != nil {
+		return "", fmt.Errorf("configure the API server: %w", err)
+	}
+	_, err = b.start(ctx, dir, childCluster, string(argument))
+	return cfg.Kubeconfig, err
 }
 
-// fill has the server list n workspaces of a fleet.
+// clusterConfig configures a child that is an API server.
+type clusterConfig struct {
+	Kubeconfig string // file to write
+	Agent      int64
+	Prefix     string
+	Workspaces int
+}
+
+func serveCluster(cfg clusterConfig, signals <-chan os.Signal, ready func(map[string]string)) error {
+	f, err := newFleet(cfg.Agent, cfg.Prefix)
+	if err != nil {
+		return err
+	}
+	server := kubetest.New()
+	defer server.Close()
+	fill(server, f, cfg.Workspaces)
+	if err := server.WriteKubeconfig(cfg.Kubeconfig); err != nil {
+		return fmt.Errorf("start the API server: %w", err)
+	}
+	ready(nil)
+	<-signals
+	return nil
+}
+
+// fill makes the server list n workspaces of a fleet.
 func fill(server *kubetest.Server, f *fleet, n int) {
 	server.SetMany(kubetest.Deployments, listedAt, n, func(i int) runtime.Object { return f.Deployment(i, 3*i+1, true) })
 	server.SetMany(kubetest.ReplicaSets, listedAt, n, func(i int) runtime.Object { return f.ReplicaSet(i, 3*i+2) })
@@ -89,7 +114,7 @@ func fill(server *kubetest.Server, f *fleet, n int) {
 func watcherHeap(ctx context.Context, dir string, f *fleet, n int) (heap float64, err error) {
 	parts := &fixture{}
 	defer parts.close(ctx, &err)
-	_, kubeconfig, err := parts.cluster(dir, f, n)
+	kubeconfig, err := parts.cluster(ctx, dir, f, n)
 	if err != nil {
 		return 0, err
 	}
@@ -118,7 +143,14 @@ func watcherHeap(ctx context.Context, dir string, f *fleet, n int) (heap float64
 		return 0, err
 	}
 	defer over.stop()
-	w, err := parts.start(ctx, dir, childWatcher, "--credentials-file="+credentials, "--kubernetes-kubeconfig="+kubeconfig, "--ops-listen=127.0.0.1:0")
+	w, err := parts.start(
+		ctx,
+		dir,
+		childWatcher,
+		"--credentials-file="+credentials,
+		"--kubernetes-kubeconfig="+kubeconfig,
+		"--ops-listen=127.0.0.1:0",
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -158,7 +190,11 @@ type ending struct {
 }
 
 func resyncEnded(ctx context.Context, js jetstream.JetStream, agent int64) (*ending, error) {
-	consumer, err := js.OrderedConsumer(ctx, topology.StreamObserved, jetstream.OrderedConsumerConfig{FilterSubjects: []string{benchCell.ObservedResync(agent)}})
+	consumer, err := js.OrderedConsumer(
+		ctx,
+		topology.StreamObserved,
+		jetstream.OrderedConsumerConfig{FilterSubjects: []string{benchCell.ObservedResync(agent)}},
+	)
 	if err != nil {
 		return nil, fmt.Errorf("follow resyncs: %w", err)
 	}
@@ -195,7 +231,7 @@ func (e *ending) wait(ctx context.Context) error {
 func informerHeap(ctx context.Context, dir string, f *fleet, n int) (heap float64, err error) {
 	parts := &fixture{}
 	defer parts.close(ctx, &err)
-	_, kubeconfig, err := parts.cluster(dir, f, n)
+	kubeconfig, err := parts.cluster(ctx, dir, f, n)
 	if err != nil {
 		return 0, err
 	}
@@ -223,9 +259,13 @@ func watchBare(kubeconfig string, end <-chan os.Signal, ready func()) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	factory := informers.NewSharedInformerFactoryWithOptions(client, time.Duration(0), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = workspace.LabelAgent + "=" + strconv.FormatInt(benchAgent, 10)
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(
+		client,
+		time.Duration(0),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = workspace.LabelAgent + "=" + strconv.FormatInt(benchAgent, 10)
+		}),
+	)
 	synced := []cache.InformerSynced{
 		factory.Apps().V1().Deployments().Informer().HasSynced,
 		factory.Apps().V1().ReplicaSets().Informer().HasSynced,

@@ -10,8 +10,8 @@ import (
 // Bounds limit the versions that wait in a [Queue]. Beyond them a version in the middle is dropped and
 // counted in the next one.
 type Bounds struct {
-	// PerName is how many versions of one name may wait before the latest. Defaults to 0: only the latest
-	// version of each object waits.
+	// PerName is how many versions of one name may wait before the latest. Defaults to 0: only the
+	// latest version of each object waits.
 	PerName int
 	// Total is how many versions may wait in all.
 	Total int
@@ -20,9 +20,10 @@ type Bounds struct {
 // backlog is the versions of one name before its latest, in order.
 type backlog []object.Version
 
-// push appends a version; next is the one that follows it. If there is no room, it drops the version
-// nearest to the middle that is not a deletion, or the middle one if there are only deletions. The
-// version in flight is the first and stays: it may be stored. push returns by how many the backlog grew.
+// push appends a version; next is the one that follows it. If there is no room, it drops the
+// version nearest to the middle that is not a deletion, or the middle one if there are only
+// deletions. The version in flight is the first and stays: it may be stored. push returns by how
+// many the backlog grew.
 func (b *backlog) push(v object.Version, next *object.Version, inFlight bool, bounds Bounds, room int) int {
 	*b = append(*b, v)
 	first := 0

@@ -11,8 +11,8 @@ type Delivery struct {
 
 	// ResyncID of the full resync that the version is a member of; empty for a partial.
 	ResyncID string
-	// FirstSeen is true for an object that existed when the queue was made, or was found later, until one
-	// of its versions is acknowledged.
+	// FirstSeen is true for an object that existed when the queue was made, or was found later,
+	// until one of its versions is acknowledged.
 	FirstSeen bool
 	// TooLarge is true when the server refused the version. Only its rejection can be published.
 	TooLarge bool

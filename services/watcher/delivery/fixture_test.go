@@ -27,7 +27,14 @@ func versionOf(name, uid string, version int, verb events.Verb) object.Version {
 		Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: strconv.Itoa(version),
 	}}
 	return object.Version{
-		Key: object.KeyOf(object.Deployment, o), ResourceVersion: o.ResourceVersion, Verb: verb, Object: o, ObservedAt: epoch(),
+		Key: object.KeyOf(
+			object.Deployment,
+			o,
+		),
+		ResourceVersion: o.ResourceVersion,
+		Verb:            verb,
+		Object:          o,
+		ObservedAt:      epoch(),
 	}
 }
 

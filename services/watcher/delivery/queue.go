@@ -7,11 +7,12 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// Queue holds, for one leader session, the acknowledged version of each object, the one in flight and
-// those to publish. It is not safe for concurrent use.
+// Queue holds, for one leader session, the acknowledged version of each object, the one in flight
+// and those to publish. It is not safe for concurrent use.
 //
-// A baseline is an object that existed when the queue was made. It is published as a member of the first
-// full resync, or when it changes before. What an earlier session published is not known here.
+// A baseline is an object that existed when the queue was made. It is published as a member of the
+// first full resync, or when it changes before. What an earlier session published is not known
+// here.
 type Queue struct {
 	entries  map[object.Name]*entry
 	partials fifo
@@ -131,8 +132,8 @@ func (q *Queue) raise(v object.Version) {
 	q.highest[v.Kind] = object.Later(v.ResourceVersion, q.highest[v.Kind])
 }
 
-// supersede makes a version the latest of its name. The former latest version joins the backlog if it is
-// unpublished and may wait, or if it is the deletion of a predecessor.
+// supersede makes a version the latest of its name. The former latest version joins the backlog if
+// it is unpublished and may wait, or if it is the deletion of a predecessor.
 func (q *Queue) supersede(e *entry, v object.Version) {
 	replaced := v.Key != e.latest.Key
 	if replaced && e.latest.Verb != events.VerbDeleted {
@@ -166,7 +167,8 @@ func (q *Queue) Highest(kind object.Kind) string { return q.highest[kind] }
 // Held returns the object if its latest known version is this one, else nil.
 func (q *Queue) Held(key object.Key, resourceVersion string) object.Object {
 	e := q.entries[key.ObjectName()]
-	if e != nil && e.latest.Key == key && e.latest.ResourceVersion == resourceVersion && e.latest.Verb == events.VerbUpserted {
+	if e != nil && e.latest.Key == key && e.latest.ResourceVersion == resourceVersion &&
+		e.latest.Verb == events.VerbUpserted {
 		return e.latest.Object
 	}
 	return nil

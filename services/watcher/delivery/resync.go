@@ -98,7 +98,8 @@ func (q *Queue) Behind(lists []object.List) int {
 	}
 	for name, e := range q.entries {
 		version, counts := versions[name.Kind]
-		if counts && !listed[name] && e.latest.Verb == events.VerbUpserted && !e.latest.NewerThan(version, events.VerbDeleted) {
+		if counts && !listed[name] && e.latest.Verb == events.VerbUpserted &&
+			!e.latest.NewerThan(version, events.VerbDeleted) {
 			behind++
 		}
 	}

@@ -13,31 +13,31 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// simulation is a cluster, an informer that lags, a watcher's ledger, a stream that loses and repeats, and a reader that judges as
-// the state service does. Every step is taken from the fuzzer's bytes.
+// simulation is a cluster, a watch that lags, a queue, a stream that loses and repeats messages, and a
+// reader with the rules of the state service. The bytes of the fuzzer are its steps.
 type simulation struct {
-	t       *testing.T
-	version int
-	cluster map[string]object.Version // by name
-	births  map[string]int
-	watch   []object.Version // what the informer has not delivered yet
-	store   map[string]object.Version
-	queue   *delivery.Queue
-	flying  []delivery.Delivery
-	rows    map[string]row
-	last    map[object.Key]delivery.Delivery // last stored of each object
-	newest  map[string]delivery.Delivery     // last stored of each name
-	resyncs int
-	running bool
-	listing []object.List   // read, not begun
-	listAt  int             // version of the running resync's listing
-	arrived map[string]bool // by name
-	expects int
-	now     time.Time
-	anew    func() *delivery.Queue
-	every   bool            // every version is to be told
-	watched map[string]bool // versions that the ledger was told of and that are not stored yet
-	skipped int             // versions that were said to be dropped
+	t        *testing.T
+	version  int
+	cluster  map[string]object.Version // by name
+	births   map[string]int
+	watch    []object.Version // what the watch has not reported yet
+	store    map[string]object.Version
+	queue    *delivery.Queue
+	inFlight []delivery.Delivery
+	rows     map[string]row
+	last     map[object.Key]delivery.Delivery // last stored of each object
+	newest   map[string]delivery.Delivery     // last stored of each name
+	resyncs  int
+	running  bool
+	listing  []object.List   // read, not begun
+	listAt   int             // version of the running resync's listing
+	arrived  map[string]bool // by name
+	expects  int
+	now      time.Time
+	anew     func() *delivery.Queue
+	every    bool            // every version is published
+	watched  map[string]bool // versions that the queue received and that are not stored yet
+	skipped  int             // dropped versions, as counted in deliveries
 }
 
 type row struct {
@@ -50,13 +50,23 @@ type row struct {
 func newSimulation(t *testing.T, every bool, anew func() *delivery.Queue) *simulation {
 	t.Helper()
 	return &simulation{
-		anew: anew, every: every, watched: map[string]bool{},
-		t: t, version: 10, cluster: map[string]object.Version{}, births: map[string]int{}, store: map[string]object.Version{},
-		queue: anew(), rows: map[string]row{}, last: map[object.Key]delivery.Delivery{}, newest: map[string]delivery.Delivery{}, now: epoch(),
+		anew:    anew,
+		every:   every,
+		watched: map[string]bool{},
+		t:       t,
+		version: 10,
+		cluster: map[string]object.Version{},
+		births:  map[string]int{},
+		store:   map[string]object.Version{},
+		queue:   anew(),
+		rows:    map[string]row{},
+		last:    map[object.Key]delivery.Delivery{},
+		newest:  map[string]delivery.Delivery{},
+		now:     epoch(),
 	}
 }
 
-func (s *simulation) seen(name string, verb events.Verb) object.Version {
+func (s *simulation) observe(name string, verb events.Verb) object.Version {
 	s.version++
 	v := versionOf(name, fmt.Sprintf("%s-%d", name, s.births[name]), s.version, verb)
 	v.ObservedAt = s.now
@@ -67,19 +77,19 @@ func (s *simulation) write(name string) {
 	if _, exists := s.cluster[name]; !exists {
 		s.births[name]++
 	}
-	sighting := s.seen(name, events.VerbUpserted)
-	s.cluster[name] = sighting
-	s.watch = append(s.watch, sighting)
+	v := s.observe(name, events.VerbUpserted)
+	s.cluster[name] = v
+	s.watch = append(s.watch, v)
 }
 
 func (s *simulation) remove(name string) {
 	if _, exists := s.cluster[name]; exists {
 		delete(s.cluster, name)
-		s.watch = append(s.watch, s.seen(name, events.VerbDeleted))
+		s.watch = append(s.watch, s.observe(name, events.VerbDeleted))
 	}
 }
 
-// deliver has the informer hand over its next change.
+// deliver reports the next change of the watch.
 func (s *simulation) deliver() {
 	if len(s.watch) == 0 {
 		return
@@ -91,16 +101,16 @@ func (s *simulation) deliver() {
 	} else {
 		s.store[next.Name] = next
 	}
-	// What came to be and went between two looks, and is not told before a listing that lacks it, nobody will hear of.
+	// An object that was created and deleted between two lists, and never published, stays unknown.
 	if _, known := s.last[next.Key]; known || s.queue.Exists(next.Key) || atoi(s.t, next.ResourceVersion) > s.listAt {
-		s.watched[told(next)] = true
+		s.watched[keyOf(next)] = true
 	}
 	s.queue.Add(next)
 }
 
-func told(s object.Version) string { return s.UID + "@" + s.ResourceVersion + " " + string(s.Verb) }
+func keyOf(s object.Version) string { return s.UID + "@" + s.ResourceVersion + " " + string(s.Verb) }
 
-// relist has the informer lose its watch: what happened meanwhile is known by its result.
+// relist loses the watch: a new list shows the result of the changes meanwhile.
 func (s *simulation) relist() {
 	s.watch = nil
 	for name, known := range s.store {
@@ -117,10 +127,10 @@ func (s *simulation) relist() {
 	}
 }
 
-// restart loses the watcher and what it knew; what it had sent may still arrive.
+// restart loses the queue; messages in flight may still be stored.
 func (s *simulation) restart() {
 	s.queue, s.watch, s.store = s.anew(), nil, map[string]object.Version{}
-	s.running, s.listing, s.flying = false, nil, nil
+	s.running, s.listing, s.inFlight = false, nil, nil
 	clear(s.watched)
 	s.last, s.newest = map[object.Key]delivery.Delivery{}, map[string]delivery.Delivery{}
 	for name, now := range s.cluster {
@@ -151,7 +161,13 @@ func (s *simulation) begin() {
 		s.deliver()
 	}
 	for name, r := range s.rows {
-		require.LessOrEqual(s.t, r.version, s.listAt, "%s was told at a version above the listing before the begin: the cluster would look restored", name)
+		require.LessOrEqual(
+			s.t,
+			r.version,
+			s.listAt,
+			"%s was published above the listed version before the begin: the cluster would look restored",
+			name,
+		)
 	}
 	s.resyncs++
 	s.running, s.arrived, s.expects = true, map[string]bool{}, len(s.listing[0].Objects)
@@ -164,21 +180,21 @@ func (s *simulation) id() string { return fmt.Sprintf("r%d", s.resyncs) }
 
 func (s *simulation) take() {
 	if d, _, ok := s.queue.Next(s.now); ok {
-		s.flying = append(s.flying, d)
-		for _, other := range s.flying[:len(s.flying)-1] {
+		s.inFlight = append(s.inFlight, d)
+		for _, other := range s.inFlight[:len(s.inFlight)-1] {
 			require.NotEqual(s.t, d.Name, other.Name, "two versions of one name in flight")
 		}
 	}
 }
 
-// land settles one delivery: stored and acknowledged, stored and not acknowledged, or lost.
-func (s *simulation) land(i int, how byte) {
-	if len(s.flying) == 0 {
+// settle settles one delivery: stored and acknowledged, stored and not acknowledged, or lost.
+func (s *simulation) settle(i int, how byte) {
+	if len(s.inFlight) == 0 {
 		return
 	}
-	i %= len(s.flying)
-	d := s.flying[i]
-	s.flying = append(s.flying[:i:i], s.flying[i+1:]...)
+	i %= len(s.inFlight)
+	d := s.inFlight[i]
+	s.inFlight = append(s.inFlight[:i:i], s.inFlight[i+1:]...)
 	if how%3 != 2 {
 		s.stored(d)
 	}
@@ -193,20 +209,30 @@ func (s *simulation) land(i int, how byte) {
 	s.queue.Failed(d, s.now.Add(time.Second))
 }
 
-// stored is the reader's part: order by version, a deletion beats life at the same version, members are stamped.
+// stored is the reader: versions are ordered, a deletion supersedes an existing object at the same
+// version, members are stamped.
 func (s *simulation) stored(d delivery.Delivery) {
 	version := atoi(s.t, d.ResourceVersion)
-	delete(s.watched, told(d.Version))
+	delete(s.watched, keyOf(d.Version))
 	if before, known := s.last[d.Key]; known {
-		require.GreaterOrEqual(s.t, version, atoi(s.t, before.ResourceVersion), "versions of one object go back in the stream")
+		require.GreaterOrEqual(
+			s.t,
+			version,
+			atoi(s.t, before.ResourceVersion),
+			"versions of one object go back in the stream",
+		)
 		if before.Verb == events.VerbDeleted {
-			require.Equal(s.t, events.VerbDeleted, d.Verb, "an object is told alive after its deletion")
+			require.Equal(s.t, events.VerbDeleted, d.Verb, "an object is published as existing after its deletion")
 		}
 		require.False(s.t, d.FirstSeen && before.ResyncID == "" && !before.FirstSeen, "a change, then a baseline")
 	}
 	if before, known := s.newest[d.Name]; known && before.UID != d.UID {
-		require.Greater(s.t, version, atoi(s.t, before.ResourceVersion), "an object is told after its successor")
-		require.True(s.t, before.Verb == events.VerbDeleted || d.Skipped > 0, "an object is told before the deletion of its predecessor")
+		require.Greater(s.t, version, atoi(s.t, before.ResourceVersion), "an object is published after its successor")
+		require.True(
+			s.t,
+			before.Verb == events.VerbDeleted || d.Skipped > 0,
+			"an object is published before the deletion of its predecessor",
+		)
 	}
 	s.last[d.Key], s.newest[d.Name] = d, d
 	if d.ResyncID == s.id() {
@@ -222,7 +248,7 @@ func (s *simulation) stored(d delivery.Delivery) {
 	s.rows[d.Name] = r
 }
 
-// end judges absence: rows that the resync did not stamp and that are not above its listing are gone.
+// end applies absence: rows that are neither stamped nor above the list are deleted.
 func (s *simulation) end() {
 	s.running = false
 	require.Len(s.t, s.arrived, s.expects, "the members that were announced")
@@ -231,14 +257,19 @@ func (s *simulation) end() {
 			continue
 		}
 		o, exists := s.cluster[name]
-		require.False(s.t, exists && atoi(s.t, o.ResourceVersion) <= s.listAt, "%s exists and is declared gone", name)
-		require.False(s.t, exists && o.UID == r.uid && atoi(s.t, o.ResourceVersion) == r.version, "%s exists as told and is declared gone", name)
+		require.False(s.t, exists && atoi(s.t, o.ResourceVersion) <= s.listAt, "%s exists and is declared deleted", name)
+		require.False(
+			s.t,
+			exists && o.UID == r.uid && atoi(s.t, o.ResourceVersion) == r.version,
+			"%s exists as published and is declared deleted",
+			name,
+		)
 		r.live = false
 		s.rows[name] = r
 	}
 }
 
-// settleAll lets everything happen that is under way, without losses.
+// settleAll completes everything in flight, without losses.
 func (s *simulation) settleAll() {
 	for len(s.watch) > 0 {
 		s.deliver()
@@ -248,10 +279,10 @@ func (s *simulation) settleAll() {
 		require.Less(s.t, rounds, 10_000, "it does not come to rest")
 		s.queue.RetryNow(s.now)
 		s.take()
-		if len(s.flying) == 0 {
+		if len(s.inFlight) == 0 {
 			break
 		}
-		s.land(0, 0)
+		s.settle(0, 0)
 	}
 	if s.running && s.queue.Outstanding() == 0 {
 		s.end()
@@ -275,7 +306,7 @@ func (s *simulation) step(op, arg byte) {
 	case 7, 8:
 		s.take()
 	case 9, 10:
-		s.land(int(arg>>2), arg)
+		s.settle(int(arg>>2), arg)
 	case 11:
 		switch {
 		case arg%8 == 0:
@@ -292,8 +323,49 @@ func (s *simulation) step(op, arg byte) {
 func FuzzNothingIsLostAndAbsenceIsNeverWrong(f *testing.F) {
 	f.Add([]byte{0, 0, 3, 0, 7, 0, 9, 0, 5, 0, 2, 0, 6, 0, 7, 0, 9, 0, 11, 0})
 	// The watch lags behind two listings, and then loses its place.
-	f.Add([]byte{0, 106, 0, 116, 0, 49, 0, 193, 5, 141, 6, 47, 2, 41, 7, 189, 9, 225, 7, 218, 9, 24, 7, 59, 9, 132, 5, 144, 6, 239, 3, 176, 3, 63, 3, 141, 11, 81})
-	// The watch tells of life before the deletion that a listing implied.
+	f.Add(
+		[]byte{
+			0,
+			106,
+			0,
+			116,
+			0,
+			49,
+			0,
+			193,
+			5,
+			141,
+			6,
+			47,
+			2,
+			41,
+			7,
+			189,
+			9,
+			225,
+			7,
+			218,
+			9,
+			24,
+			7,
+			59,
+			9,
+			132,
+			5,
+			144,
+			6,
+			239,
+			3,
+			176,
+			3,
+			63,
+			3,
+			141,
+			11,
+			81,
+		},
+	)
+	// The watch reports a version before the deletion that a list implied.
 	f.Add([]byte{0, 39, 0, 27, 2, 99, 3, 200, 5, 76, 6, 136, 7, 137, 3, 101, 9, 69, 7, 189})
 	for seed := range uint64(200) {
 		walk := make([]byte, 600)
@@ -335,7 +407,14 @@ func simulate(t *testing.T, what string, s *simulation, steps []byte) {
 	require.Zero(t, owed)
 	require.Equal(t, len(s.cluster), s.queue.Len(), "what is gone is forgotten")
 	if s.every {
-		require.LessOrEqual(t, len(s.watched), s.skipped, "%s: what was not told was said not to be: %v", what, s.watched)
+		require.LessOrEqual(
+			t,
+			len(s.watched),
+			s.skipped,
+			"%s: versions that were not published are counted as skipped: %v",
+			what,
+			s.watched,
+		)
 	}
 }
 

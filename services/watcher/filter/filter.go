@@ -11,13 +11,14 @@ type Filter interface {
 	// Filter returns the versions to publish because of an observed version: itself, others that waited
 	// for it, or none.
 	Filter(v object.Version) []object.Version
-	// FilterLists removes what is not a member from the lists of a full resync, and returns other versions
-	// to publish.
+	// FilterLists removes what is not a member from the lists of a full resync, and returns other
+	// versions to publish.
 	FilterLists(lists []object.List) []object.Version
 }
 
-// Workspaces is the filter of workspaces. It removes objects that belong to no Deployment, although they
-// have the agent's label. An object that lost its Deployment is missing from the next full resync.
+// Workspaces is the filter of workspaces. It removes objects that belong to no Deployment, although
+// they have the agent's label. An object that lost its Deployment is missing from the next full
+// resync.
 type Workspaces struct{}
 
 // Filter implements [Filter].

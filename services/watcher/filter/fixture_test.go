@@ -32,7 +32,14 @@ func newFixture(t *testing.T) *fixture {
 
 func upserted(kind object.Kind, o object.Object) object.Version {
 	return object.Version{
-		Key: object.KeyOf(kind, o), ResourceVersion: o.GetResourceVersion(), Verb: events.VerbUpserted, Object: o, ObservedAt: epoch(),
+		Key: object.KeyOf(
+			kind,
+			o,
+		),
+		ResourceVersion: o.GetResourceVersion(),
+		Verb:            events.VerbUpserted,
+		Object:          o,
+		ObservedAt:      epoch(),
 	}
 }
 

@@ -43,7 +43,7 @@ func TestDigestDependsOnSettings(t *testing.T) {
 	t.Parallel()
 	base := selection(t, "a=b,c=d", "x", "y").Digest()
 	require.Regexp(t, `^[0-9a-f]{16}$`, base)
-	require.Equal(t, base, selection(t, "c=d,  a=b", "y", "x", "y").Digest(), "said in another order")
+	require.Equal(t, base, selection(t, "c=d,  a=b", "y", "x", "y").Digest(), "another order")
 	for _, other := range []filter.Selection{selection(t, "a=b,c=d"), selection(t, "a=b", "x", "y"), selection(t, "a=b,c=d", "x"), selection(t, "")} {
 		require.NotEqual(t, base, other.Digest())
 	}

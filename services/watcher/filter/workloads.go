@@ -184,7 +184,10 @@ func (f *Workloads) FilterLists(lists []object.List) []object.Version {
 		others = append(others, v)
 	}
 	for i := range lists {
-		lists[i].Objects = slices.DeleteFunc(lists[i].Objects, func(o object.Object) bool { return !selected[workloadUID(o)] })
+		lists[i].Objects = slices.DeleteFunc(
+			lists[i].Objects,
+			func(o object.Object) bool { return !selected[workloadUID(o)] },
+		)
 	}
 	return others
 }

@@ -18,8 +18,9 @@ const pageSize = 500
 // List reads all objects of one kind of the scope.
 //
 // All pages of a namespace have one version, which is not older than any version watched before the
-// call: the request has no resourceVersion, so the API server reads the latest. The version of a list of
-// several namespaces is that of the first: an object missing from it may be in a later namespace.
+// call: the request has no resourceVersion, so the API server reads the latest. The version of a
+// list of several namespaces is that of the first: an object missing from it may be in a later
+// namespace.
 //
 // Held may return the object that is already held in this version; it is used without a copy.
 func (c *Client) List(

@@ -54,13 +54,21 @@ func (l versionedLease) Get(ctx context.Context, name string, opts metav1.GetOpt
 	return lease, err //nolint:wrapcheck // a pass-through
 }
 
-func (l versionedLease) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (l versionedLease) Create(
+	ctx context.Context,
+	lease *coordinationv1.Lease,
+	opts metav1.CreateOptions,
+) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Create(ctx, lease, opts)
 	l.of.note(lease, err)
 	return lease, err //nolint:wrapcheck // a pass-through
 }
 
-func (l versionedLease) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (l versionedLease) Update(
+	ctx context.Context,
+	lease *coordinationv1.Lease,
+	opts metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Update(ctx, lease, opts)
 	l.of.note(lease, err)
 	return lease, err //nolint:wrapcheck // a pass-through

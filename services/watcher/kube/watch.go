@@ -22,15 +22,15 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// Handler receives what a [Watch] observes. Calls for one kind in one namespace, or in all namespaces if
-// they are watched at once, come one at a time; other calls are concurrent. A method must not block for
-// long.
+// Handler receives what a [Watch] observes. Calls for one kind in one namespace, or in all
+// namespaces if they are watched at once, come one at a time; other calls are concurrent. A method
+// must not block for long.
 type Handler interface {
 	// Upserted reports an object that exists in this version.
 	Upserted(kind object.Kind, o object.Object, origin ListOrigin)
-	// Deleted reports an object that was deleted or lost its labels, or an [object.Revision] that its
-	// workload no longer controls. It has the version of the deletion, or the last known version if missed
-	// is true.
+	// Deleted reports an object that was deleted or lost its labels, or an [object.Revision] that
+	// its workload no longer controls. It has the version of the deletion, or the last known
+	// version if missed is true.
 	Deleted(kind object.Kind, o object.Object, missed bool)
 	// VersionDecreased reports that the cluster was restored from a backup.
 	VersionDecreased(kind object.Kind)
@@ -81,7 +81,16 @@ func (c *Client) Watch(ctx context.Context, scope Scope, handler Handler) (*Watc
 			}
 			s := newStore(kind, scope, handler, c.logger)
 			reflector := cache.NewReflectorWithOptions(
-				w.listerWatcher(src, target{kind, namespace}, scope.labels, s), src.example, s, cache.ReflectorOptions{Logger: &logger})
+				w.listerWatcher(
+					src,
+					target{kind, namespace},
+					scope.labels,
+					s,
+				),
+				src.example,
+				s,
+				cache.ReflectorOptions{Logger: &logger},
+			)
 			reflector.WatchListPageSize = pageSize
 			reflectors = append(reflectors, reflector)
 			w.stores = append(w.stores, s)
@@ -126,7 +135,9 @@ func trimmedList(page runtime.Object, s *store) (runtime.Object, error) {
 		return nil, fmt.Errorf("list %ss: %w", s.kind, err)
 	}
 	trimmed := &internalversion.List{ListMeta: metav1.ListMeta{
-		ResourceVersion: head.GetResourceVersion(), Continue: head.GetContinue(), RemainingItemCount: head.GetRemainingItemCount(),
+		ResourceVersion:    head.GetResourceVersion(),
+		Continue:           head.GetContinue(),
+		RemainingItemCount: head.GetRemainingItemCount(),
 	}}
 	err = meta.EachListItem(page, func(item runtime.Object) error {
 		o, err := s.accept(item)
@@ -180,7 +191,10 @@ func (w *Watch) Synced(ctx context.Context) error {
 func (w *Watch) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	targets := slices.SortedFunc(maps.Keys(w.faults), func(a, b target) int { return strings.Compare(a.String(), b.String()) })
+	targets := slices.SortedFunc(
+		maps.Keys(w.faults),
+		func(a, b target) int { return strings.Compare(a.String(), b.String()) },
+	)
 	faults := make([]error, 0, len(targets))
 	for _, t := range targets {
 		faults = append(faults, w.faults[t])

@@ -18,7 +18,8 @@ import (
 
 func follow() kube.Scope {
 	return kube.Workloads(kube.WorkloadOptions{
-		Selects: func(labels map[string]string) bool { return labels["skip"] == "" }, Annotations: []string{"app.kubernetes.io/"},
+		Selects:     func(labels map[string]string) bool { return labels["skip"] == "" },
+		Annotations: []string{"app.kubernetes.io/"},
 	})
 }
 
@@ -27,7 +28,15 @@ func kept[T metav1.Object](t *testing.T, resource string, kind object.Kind, o ru
 	t.Helper()
 	server := kubetest.Start(t)
 	server.Set(resource, 10, o)
-	listing, err := newClient(t, server).List(t.Context(), follow(), kind, func(object.Key, string) object.Object { return nil })
+	listing, err := newClient(
+		t,
+		server,
+	).List(
+		t.Context(),
+		follow(),
+		kind,
+		func(object.Key, string) object.Object { return nil },
+	)
 	require.NoError(t, err)
 	require.Len(t, listing.Objects, 1)
 	object, ok := listing.Objects[0].(T)
@@ -41,7 +50,12 @@ func at(second int) metav1.Time {
 
 func fields(manager, subresource string, second int, raw string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{
-		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "apps/v1", Time: new(at(second)), FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(raw),
+		Manager:     manager,
+		Operation:   metav1.ManagedFieldsOperationUpdate,
+		APIVersion:  "apps/v1",
+		Time:        new(at(second)),
+		FieldsType:  "FieldsV1",
+		FieldsV1:    metav1.NewFieldsV1(raw),
 		Subresource: subresource,
 	}
 }
@@ -57,21 +71,40 @@ func followed() *appsv1.Deployment {
 		fields("kube-controller-manager", "status", 40, `{"f:status":{}}`),
 	}
 	d.Spec = appsv1.DeploymentSpec{
-		Replicas: new(int32(2)), ProgressDeadlineSeconds: new(int32(600)), MinReadySeconds: 4, Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+		Replicas: new(
+			int32(2),
+		),
+		ProgressDeadlineSeconds: new(int32(600)),
+		MinReadySeconds:         4,
+		Strategy:                appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
 		Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{
-				Labels:      map[string]string{"app": "web"},
-				Annotations: map[string]string{"kubectl.kubernetes.io/restartedAt": "then", "lockstep.dev/commit": "abc", "example.org/other": "x"},
+				Labels: map[string]string{"app": "web"},
+				Annotations: map[string]string{
+					"kubectl.kubernetes.io/restartedAt": "then",
+					"lockstep.dev/commit":               "abc",
+					"example.org/other":                 "x",
+				},
 			},
 			Spec: corev1.PodSpec{
 				InitContainers: []corev1.Container{{Name: "init", Image: "i:1"}},
-				Containers:     []corev1.Container{{Name: "main", Image: "m:1", Env: []corev1.EnvVar{{Name: "SECRET", Value: "hidden"}}}},
+				Containers: []corev1.Container{
+					{Name: "main", Image: "m:1", Env: []corev1.EnvVar{{Name: "SECRET", Value: "hidden"}}},
+				},
 			},
 		},
 	}
 	d.Status = appsv1.DeploymentStatus{
-		ObservedGeneration: 2, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7, AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: new(int32(1)),
-		Conditions: []appsv1.DeploymentCondition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: at(2), LastTransitionTime: at(3)}},
+		ObservedGeneration:  2,
+		Replicas:            5,
+		UpdatedReplicas:     6,
+		ReadyReplicas:       7,
+		AvailableReplicas:   8,
+		UnavailableReplicas: 9,
+		TerminatingReplicas: new(int32(1)),
+		Conditions: []appsv1.DeploymentCondition{
+			{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: at(2), LastTransitionTime: at(3)},
+		},
 	}
 	return d
 }
@@ -82,20 +115,49 @@ func TestDeploymentBecomesAWorkload(t *testing.T) {
 	require.NotEmpty(t, w.Template.Digest)
 	w.Template.Digest = "d"
 	w.CreationTimestamp = metav1.Time{Time: w.CreationTimestamp.UTC()}
-	w.Status.Conditions[0].LastUpdated, w.Status.Conditions[0].LastTransitioned = metav1.Time{Time: w.Status.Conditions[0].LastUpdated.UTC()}, metav1.Time{Time: w.Status.Conditions[0].LastTransitioned.UTC()}
+	w.Status.Conditions[0].LastUpdated, w.Status.Conditions[0].LastTransitioned = metav1.Time{
+		Time: w.Status.Conditions[0].LastUpdated.UTC(),
+	}, metav1.Time{
+		Time: w.Status.Conditions[0].LastTransitioned.UTC(),
+	}
 	require.Equal(t, &object.Workload{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "7", Generation: 3, CreationTimestamp: at(1), Labels: map[string]string{"lockstep.dev/agent": "1"},
-			Annotations: map[string]string{"lockstep.dev/note": "kept", "app.kubernetes.io/part-of": "shop"},
+			Namespace:         "ns",
+			Name:              "web",
+			UID:               "u",
+			ResourceVersion:   "7",
+			Generation:        3,
+			CreationTimestamp: at(1),
+			Labels:            map[string]string{"lockstep.dev/agent": "1"},
+			Annotations:       map[string]string{"lockstep.dev/note": "kept", "app.kubernetes.io/part-of": "shop"},
 		},
-		Kind: object.Deployment, Selected: true, Replicas: new(int32(2)), Strategy: "Recreate", ProgressDeadline: new(int32(600)), MinReadySeconds: 4,
+		Kind:             object.Deployment,
+		Selected:         true,
+		Replicas:         new(int32(2)),
+		Strategy:         "Recreate",
+		ProgressDeadline: new(int32(600)),
+		MinReadySeconds:  4,
 		Template: object.Template{
-			Digest: "d", Images: []object.Image{{Container: "init", Image: "i:1"}, {Container: "main", Image: "m:1"}}, RestartedAt: "then", Changed: at(20).Time, By: "kubectl-rollout",
-			Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"lockstep.dev/commit": "abc"},
+			Digest:      "d",
+			Images:      []object.Image{{Container: "init", Image: "i:1"}, {Container: "main", Image: "m:1"}},
+			RestartedAt: "then",
+			Changed:     at(20).Time,
+			By:          "kubectl-rollout",
+			Labels:      map[string]string{"app": "web"},
+			Annotations: map[string]string{"lockstep.dev/commit": "abc"},
 		},
 		Status: object.WorkloadStatus{
-			Written: true, ObservedGeneration: 2, Replicas: 5, Updated: 6, Ready: 7, Available: 8, Unavailable: 9, Terminating: new(int32(1)),
-			Conditions: []object.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdated: at(2), LastTransitioned: at(3)}},
+			Written:            true,
+			ObservedGeneration: 2,
+			Replicas:           5,
+			Updated:            6,
+			Ready:              7,
+			Available:          8,
+			Unavailable:        9,
+			Terminating:        new(int32(1)),
+			Conditions: []object.Condition{
+				{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdated: at(2), LastTransitioned: at(3)},
+			},
 		},
 	}, w)
 	require.NotContains(t, fmt.Sprintf("%+v", w), "hidden")
@@ -145,14 +207,36 @@ func TestOtherKindsBecomeWorkloads(t *testing.T) {
 	t.Parallel()
 	d := followed()
 	set := kept[*object.Workload](t, kubetest.StatefulSets, object.StatefulSet, &appsv1.StatefulSet{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: d.ObjectMeta,
-		Spec: appsv1.StatefulSetSpec{Template: d.Spec.Template, Replicas: new(int32(3)), MinReadySeconds: 1, UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
-			Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))},
-		}},
-		Status: appsv1.StatefulSetStatus{ObservedGeneration: 4, Replicas: 5, ReadyReplicas: 6, UpdatedReplicas: 7, AvailableReplicas: 8, CurrentRevision: "c", UpdateRevision: "u"},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
+		ObjectMeta: d.ObjectMeta,
+		Spec: appsv1.StatefulSetSpec{
+			Template:        d.Spec.Template,
+			Replicas:        new(int32(3)),
+			MinReadySeconds: 1,
+			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateStatefulSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))},
+			},
+		},
+		Status: appsv1.StatefulSetStatus{
+			ObservedGeneration: 4,
+			Replicas:           5,
+			ReadyReplicas:      6,
+			UpdatedReplicas:    7,
+			AvailableReplicas:  8,
+			CurrentRevision:    "c",
+			UpdateRevision:     "u",
+		},
 	})
 	require.Equal(t, object.WorkloadStatus{
-		Written: true, ObservedGeneration: 4, Replicas: 5, Ready: 6, Updated: 7, Available: 8, CurrentRevision: "c", UpdateRevision: "u",
+		Written:            true,
+		ObservedGeneration: 4,
+		Replicas:           5,
+		Ready:              6,
+		Updated:            7,
+		Available:          8,
+		CurrentRevision:    "c",
+		UpdateRevision:     "u",
 	}, set.Status)
 	require.EqualValues(t, 2, set.Partition)
 	require.EqualValues(t, 3, *set.Replicas)
@@ -160,10 +244,20 @@ func TestOtherKindsBecomeWorkloads(t *testing.T) {
 
 	d.Annotations["deprecated.daemonset.template.generation"] = "12"
 	daemons := kept[*object.Workload](t, kubetest.DaemonSets, object.DaemonSet, &appsv1.DaemonSet{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: d.ObjectMeta,
-		Spec: appsv1.DaemonSetSpec{Template: d.Spec.Template, UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: d.ObjectMeta,
+		Spec: appsv1.DaemonSetSpec{
+			Template:       d.Spec.Template,
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType},
+		},
 		Status: appsv1.DaemonSetStatus{
-			ObservedGeneration: 3, DesiredNumberScheduled: 4, CurrentNumberScheduled: 5, UpdatedNumberScheduled: 6, NumberReady: 7, NumberAvailable: 8, NumberUnavailable: 9,
+			ObservedGeneration:     3,
+			DesiredNumberScheduled: 4,
+			CurrentNumberScheduled: 5,
+			UpdatedNumberScheduled: 6,
+			NumberReady:            7,
+			NumberAvailable:        8,
+			NumberUnavailable:      9,
 		},
 	})
 	require.Equal(t, object.WorkloadStatus{
@@ -177,25 +271,60 @@ func TestOtherKindsBecomeWorkloads(t *testing.T) {
 func TestReplicaSetsAndControllerRevisionsBecomeRevisions(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{
-		Namespace: "ns", Name: "web-1", UID: "r", ResourceVersion: "8",
+		Namespace:       "ns",
+		Name:            "web-1",
+		UID:             "r",
+		ResourceVersion: "8",
 		Labels:          map[string]string{"pod-template-hash": "h", "controller-revision-hash": "g"},
-		Annotations:     map[string]string{"deployment.kubernetes.io/revision": "4", "deployment.kubernetes.io/revision-history": "1,3", "lockstep.dev/commit": "abc"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u", Controller: new(true)}},
+		Annotations: map[string]string{
+			"deployment.kubernetes.io/revision":         "4",
+			"deployment.kubernetes.io/revision-history": "1,3",
+			"lockstep.dev/commit":                       "abc",
+		},
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u", Controller: new(true)},
+		},
 	}
 	set := kept[*object.Revision](t, kubetest.ReplicaSets, object.ReplicaSet, &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}, ObjectMeta: meta,
 	})
-	identity := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "r", ResourceVersion: "8", Annotations: map[string]string{"lockstep.dev/commit": "abc"}}
+	identity := metav1.ObjectMeta{
+		Namespace:       "ns",
+		Name:            "web-1",
+		UID:             "r",
+		ResourceVersion: "8",
+		Annotations:     map[string]string{"lockstep.dev/commit": "abc"},
+	}
 	require.Equal(t, &object.Revision{
-		ObjectMeta: identity, Kind: object.ReplicaSet, Owner: object.Owner{Kind: object.Deployment, Name: "web", UID: "u"}, Number: 4, History: []int64{1, 3}, Hash: "h",
+		ObjectMeta: identity,
+		Kind:       object.ReplicaSet,
+		Owner:      object.Owner{Kind: object.Deployment, Name: "web", UID: "u"},
+		Number:     4,
+		History:    []int64{1, 3},
+		Hash:       "h",
 	}, set)
 
 	meta.OwnerReferences[0].Kind = "DaemonSet"
-	revision := kept[*object.Revision](t, kubetest.ControllerRevisions, object.ControllerRevision, &appsv1.ControllerRevision{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ControllerRevision"}, ObjectMeta: meta, Revision: 5, Data: runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
-	})
+	revision := kept[*object.Revision](
+		t,
+		kubetest.ControllerRevisions,
+		object.ControllerRevision,
+		&appsv1.ControllerRevision{
+			TypeMeta: metav1.TypeMeta{
+				APIVersion: "apps/v1",
+				Kind:       "ControllerRevision",
+			},
+			ObjectMeta: meta,
+			Revision:   5,
+			Data:       runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
+		},
+	)
 	require.Equal(t, &object.Revision{
-		ObjectMeta: identity, Kind: object.ControllerRevision, Owner: object.Owner{Kind: object.DaemonSet, Name: "web", UID: "u"}, Number: 5, Hash: "g",
+		ObjectMeta: identity,
+		Kind:       object.ControllerRevision,
+		Owner:      object.Owner{Kind: object.DaemonSet, Name: "web", UID: "u"},
+		Number:     5,
+		Hash:       "g",
 	}, revision)
 
 	meta.OwnerReferences[0].APIVersion, meta.OwnerReferences[0].Kind = "argoproj.io/v1alpha1", "Deployment"
@@ -212,9 +341,14 @@ func TestRevisionIsReportedWhenItsContentChanges(t *testing.T) {
 	set := func(version int, owner, revision string) *metav1.PartialObjectMetadata {
 		d := deployment("web-1", "r", version)
 		d.Annotations["deployment.kubernetes.io/revision"] = revision
-		d.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: owner, UID: "u", Controller: new(true)}}
-		// As the API server says in watches.
-		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: d.ObjectMeta}
+		d.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "Deployment", Name: owner, UID: "u", Controller: new(true)},
+		}
+		// As in watch events of the API server.
+		return &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"},
+			ObjectMeta: d.ObjectMeta,
+		}
 	}
 	server.Set(kubetest.ReplicaSets, 10, set(5, "web", "1"))
 	_, handled := watchScope(t, server, follow())

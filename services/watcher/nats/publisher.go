@@ -13,7 +13,8 @@ import (
 	"lockstep.internal/libs/topology"
 )
 
-// ErrTooLarge means that the message exceeds the limit of the stream or server. A retry would fail, too.
+// ErrTooLarge means that the message exceeds the limit of the stream or server. A retry would fail,
+// too.
 var ErrTooLarge = errors.New("the message exceeds the maximum size of the stream")
 
 // errTooLargeCode is the server's code for a message above the stream's limit.
@@ -31,9 +32,12 @@ type Publisher struct {
 // NewPublisher makes a publisher. A message without an acknowledgement within ackTimeout has failed.
 func NewPublisher(conn *nats.Conn, ackTimeout time.Duration) (*Publisher, error) {
 	p := &Publisher{conn: conn, waiting: make(map[*nats.Msg]func(error))}
-	js, err := jetstream.New(conn,
+	js, err := jetstream.New(
+		conn,
 		jetstream.WithPublishAsyncTimeout(ackTimeout),
-		jetstream.WithPublishAsyncAckHandler(func(_ jetstream.JetStream, msg *nats.Msg, _ *jetstream.PubAck) { p.settle(msg, nil) }),
+		jetstream.WithPublishAsyncAckHandler(
+			func(_ jetstream.JetStream, msg *nats.Msg, _ *jetstream.PubAck) { p.settle(msg, nil) },
+		),
 		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, msg *nats.Msg, err error) { p.settle(msg, err) }),
 	)
 	if err != nil {
@@ -43,8 +47,8 @@ func NewPublisher(conn *nats.Conn, ackTimeout time.Duration) (*Publisher, error)
 	return p, nil
 }
 
-// Publish publishes the message and calls done once, from this or another goroutine. An error means that
-// the message may not be stored. Done must not block and must not publish.
+// Publish publishes the message and calls done once, from this or another goroutine. An error means
+// that the message may not be stored. Done must not block and must not publish.
 func (p *Publisher) Publish(msg *nats.Msg, done func(error)) {
 	p.mu.Lock()
 	p.waiting[msg] = done
@@ -54,8 +58,8 @@ func (p *Publisher) Publish(msg *nats.Msg, done func(error)) {
 	}
 }
 
-// PublishSync publishes the message and waits for the acknowledgement. After an error the message may be
-// stored or not.
+// PublishSync publishes the message and waits for the acknowledgement. After an error the message
+// may be stored or not.
 func (p *Publisher) PublishSync(ctx context.Context, msg *nats.Msg) error {
 	settled := make(chan error, 1)
 	p.Publish(msg, func(err error) { settled <- err })

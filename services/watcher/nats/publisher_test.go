@@ -83,7 +83,7 @@ func TestMissingAcknowledgementFailsTheMessage(t *testing.T) {
 	t.Parallel()
 	server := natstest.Server(t)
 	p, conn := newPublisher(t, server, 100*time.Millisecond)
-	// Somebody listens, so that there are responders, and says nothing.
+	// A subscriber that does not answer.
 	_, err := conn.Subscribe(cellName.ObservedTick(agent), func(*natsgo.Msg) {})
 	require.NoError(t, err)
 	require.ErrorIs(t, p.PublishSync(t.Context(), message("x")), jetstream.ErrAsyncPublishTimeout)

@@ -44,7 +44,12 @@ func Encode(o any) (*Encoded, error) {
 	}
 	e := &Encoded{kind: kind}
 	// One allocation for all strings.
-	text := trimmed.GetNamespace() + trimmed.GetName() + string(trimmed.GetUID()) + trimmed.GetResourceVersion() + DeploymentOf(kind, trimmed)
+	text := trimmed.GetNamespace() + trimmed.GetName() + string(
+		trimmed.GetUID(),
+	) + trimmed.GetResourceVersion() + DeploymentOf(
+		kind,
+		trimmed,
+	)
 	for _, field := range []struct {
 		to     *string
 		length int
@@ -77,6 +82,9 @@ func (e *Encoded) GetUID() types.UID { return types.UID(e.uid) }
 
 // GetResourceVersion implements [Object].
 func (e *Encoded) GetResourceVersion() string { return e.version }
+
+// Size returns the length of the encoded object in bytes.
+func (e *Encoded) Size() int { return len(e.data) }
 
 // Deployment returns the name of the Deployment that the object belongs to, empty for none.
 func (e *Encoded) Deployment() string { return e.parent }

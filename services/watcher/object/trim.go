@@ -70,7 +70,11 @@ func trimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	for i := range statuses {
 		s := &statuses[i]
 		trimmed[i] = corev1.ContainerStatus{
-			Name: s.Name, State: s.State, LastTerminationState: s.LastTerminationState, Ready: s.Ready, RestartCount: s.RestartCount,
+			Name:                 s.Name,
+			State:                s.State,
+			LastTerminationState: s.LastTerminationState,
+			Ready:                s.Ready,
+			RestartCount:         s.RestartCount,
 		}
 	}
 	return trimmed

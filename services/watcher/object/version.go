@@ -123,6 +123,13 @@ type List struct {
 // Version returns the version of a listed object.
 func (l List) Version(o Object) Version {
 	return Version{
-		Key: KeyOf(l.Kind, o), ResourceVersion: o.GetResourceVersion(), Verb: events.VerbUpserted, Object: o, ObservedAt: l.ListedAt,
+		Key: KeyOf(
+			l.Kind,
+			o,
+		),
+		ResourceVersion: o.GetResourceVersion(),
+		Verb:            events.VerbUpserted,
+		Object:          o,
+		ObservedAt:      l.ListedAt,
 	}
 }

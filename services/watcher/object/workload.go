@@ -250,14 +250,16 @@ func digestOf(template *corev1.PodTemplateSpec) (string, error) {
 	return hex.EncodeToString(sum[:digestBytes]), nil
 }
 
-// templateWritten returns when a field manager last wrote the pod template, and which one. A manager has
-// one time for all fields that it owns, so a later write of another field counts as one of the template.
+// templateWritten returns when a field manager last wrote the pod template, and which one. A
+// manager has one time for all fields that it owns, so a later write of another field counts as one
+// of the template.
 func templateWritten(entries []metav1.ManagedFieldsEntry) (time.Time, string) {
 	var at time.Time
 	var by string
 	for i := range entries {
 		e := &entries[i]
-		if e.Subresource == "" && e.Time != nil && e.FieldsV1 != nil && !e.Time.Time.Before(at) && ownsTemplate(e.FieldsV1.GetRawBytes()) {
+		if e.Subresource == "" && e.Time != nil && e.FieldsV1 != nil && !e.Time.Time.Before(at) &&
+			ownsTemplate(e.FieldsV1.GetRawBytes()) {
 			at, by = e.Time.UTC(), e.Manager
 		}
 	}

@@ -69,8 +69,8 @@ func (r Reporter) Observed(d delivery.Delivery) (Message, error) {
 	return r.observation(d, eventType, r.subject(d, o), string(d.Verb), objectMeta(r.ClusterUID, d, o), build)
 }
 
-// Rejected makes the event of an object that exists and is too large to publish. It counts as a member of
-// the resync that the object is a member of.
+// Rejected makes the event of an object that exists and is too large to publish. It counts as a
+// member of the resync that the object is a member of.
 func (r Reporter) Rejected(d delivery.Delivery, size, limit int) (Message, error) {
 	o, err := object.Decode(d.Object)
 	if err != nil {
@@ -100,8 +100,8 @@ func (r Reporter) subject(d delivery.Delivery, o metav1.Object) string {
 	return r.Cell.Observed(r.Agent, string(object.Deployment), d.Namespace, object.DeploymentOf(d.Kind, o))
 }
 
-// observation gives the event its id. The digest is of the content without the fields that depend on when
-// and why it is published.
+// observation gives the event its id. The digest is of the content without the fields that depend
+// on when and why it is published.
 func (r Reporter) observation(
 	d delivery.Delivery, eventType, subject, verb string, meta events.ObjectMeta, build func(events.ObjectMeta) any,
 ) (Message, error) {
@@ -130,21 +130,35 @@ func (r Reporter) ResyncBegun(resync resync.Resync, at time.Time) (Message, erro
 	}
 	at = at.UTC().Truncate(time.Millisecond)
 	id := r.ClusterUID + "/resync/" + resync.ID + "/begun"
-	return r.message(events.TypeObservedResyncBegun, r.Cell.ObservedResync(r.Agent), resync.ID, id, at, events.ObservedResyncBegun{
-		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
-		Scope: events.Scope(r.Scope), Selection: r.Selection, Count: resync.Count, ListVersions: versions,
-		ObservedAt: at,
-	})
+	return r.message(
+		events.TypeObservedResyncBegun,
+		r.Cell.ObservedResync(r.Agent),
+		resync.ID,
+		id,
+		at,
+		events.ObservedResyncBegun{
+			ResyncID: resync.ID, ClusterUID: r.ClusterUID, Cause: resync.Cause, Nonce: resync.Nonce,
+			Scope: events.Scope(r.Scope), Selection: r.Selection, Count: resync.Count, ListVersions: versions,
+			ObservedAt: at,
+		},
+	)
 }
 
 // ResyncEnded makes the event that ends a full resync.
 func (r Reporter) ResyncEnded(resync resync.Resync, at time.Time) (Message, error) {
 	at = at.UTC().Truncate(time.Millisecond)
 	id := r.ClusterUID + "/resync/" + resync.ID + "/ended"
-	return r.message(events.TypeObservedResyncEnded, r.Cell.ObservedResync(r.Agent), resync.ID, id, at, events.ObservedResyncEnded{
-		ResyncID: resync.ID, ClusterUID: r.ClusterUID, Scope: events.Scope(r.Scope), Count: resync.Count,
-		ObservedAt: at,
-	})
+	return r.message(
+		events.TypeObservedResyncEnded,
+		r.Cell.ObservedResync(r.Agent),
+		resync.ID,
+		id,
+		at,
+		events.ObservedResyncEnded{
+			ResyncID: resync.ID, ClusterUID: r.ClusterUID, Scope: events.Scope(r.Scope), Count: resync.Count,
+			ObservedAt: at,
+		},
+	)
 }
 
 // Tick makes the event of the current time.

@@ -26,7 +26,14 @@ func reporter() report.Reporter {
 
 func deliveryOf(kind object.Kind, o metav1.Object) delivery.Delivery {
 	return delivery.Delivery{Version: object.Version{
-		Key: object.KeyOf(kind, o), ResourceVersion: o.GetResourceVersion(), Verb: events.VerbUpserted, Object: o, ObservedAt: epoch(),
+		Key: object.KeyOf(
+			kind,
+			o,
+		),
+		ResourceVersion: o.GetResourceVersion(),
+		Verb:            events.VerbUpserted,
+		Object:          o,
+		ObservedAt:      epoch(),
 	}}
 }
 
@@ -47,13 +54,30 @@ func TestDeploymentEvent(t *testing.T) {
 	at := metav1.NewTime(epoch())
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ws-7-ide", Name: "ide", UID: "u", ResourceVersion: "42", Generation: 3, CreationTimestamp: at, DeletionTimestamp: &at,
-			Labels: map[string]string{"lockstep.dev/workspace": "w"}, Annotations: map[string]string{"deployment.kubernetes.io/revision": "4"},
+			Namespace:         "ws-7-ide",
+			Name:              "ide",
+			UID:               "u",
+			ResourceVersion:   "42",
+			Generation:        3,
+			CreationTimestamp: at,
+			DeletionTimestamp: &at,
+			Labels: map[string]string{
+				"lockstep.dev/workspace": "w",
+			},
+			Annotations: map[string]string{"deployment.kubernetes.io/revision": "4"},
 		},
 		Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Paused: true},
 		Status: appsv1.DeploymentStatus{
-			ObservedGeneration: 2, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7, AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: new(int32(10)),
-			Conditions: []appsv1.DeploymentCondition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: at, LastTransitionTime: at}},
+			ObservedGeneration:  2,
+			Replicas:            5,
+			UpdatedReplicas:     6,
+			ReadyReplicas:       7,
+			AvailableReplicas:   8,
+			UnavailableReplicas: 9,
+			TerminatingReplicas: new(int32(10)),
+			Conditions: []appsv1.DeploymentCondition{
+				{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: at, LastTransitionTime: at},
+			},
 		},
 	}
 	got, message := observed[events.ObservedDeployment](t, deliveryOf(object.Deployment, d), events.TypeObservedDeployment)
@@ -63,16 +87,52 @@ func TestDeploymentEvent(t *testing.T) {
 	require.Equal(t, epoch(), message.Event.Time())
 	require.Equal(t, events.ObservedDeployment{
 		Object: events.ObjectMeta{
-			ClusterUID: "cluster", Namespace: "ws-7-ide", Name: "ide", UID: "u", ResourceVersion: "42", Verb: events.VerbUpserted,
-			UpdateType: events.UpdateTypePartial, ObservedAt: epoch(), WorkspaceID: "w", CreatedAt: new(epoch()), DeletedAt: new(epoch()),
-			Labels: d.Labels, Annotations: d.Annotations,
+			ClusterUID:      "cluster",
+			Namespace:       "ws-7-ide",
+			Name:            "ide",
+			UID:             "u",
+			ResourceVersion: "42",
+			Verb:            events.VerbUpserted,
+			UpdateType:      events.UpdateTypePartial,
+			ObservedAt:      epoch(),
+			WorkspaceID:     "w",
+			CreatedAt:       new(epoch()),
+			DeletedAt:       new(epoch()),
+			Labels:          d.Labels,
+			Annotations:     d.Annotations,
 		},
-		Generation: 3, ObservedGeneration: 2, SpecReplicas: new(1), Paused: true, HasStatus: true, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7,
-		AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: new(10), Revision: 4,
-		Conditions: []events.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: new(epoch()), LastTransitionTime: new(epoch())}},
+		Generation:          3,
+		ObservedGeneration:  2,
+		SpecReplicas:        new(1),
+		Paused:              true,
+		HasStatus:           true,
+		Replicas:            5,
+		UpdatedReplicas:     6,
+		ReadyReplicas:       7,
+		AvailableReplicas:   8,
+		UnavailableReplicas: 9,
+		TerminatingReplicas: new(10),
+		Revision:            4,
+		Conditions: []events.Condition{
+			{
+				Type:               "Progressing",
+				Status:             "True",
+				Reason:             "r",
+				Message:            "m",
+				LastUpdateTime:     new(epoch()),
+				LastTransitionTime: new(epoch()),
+			},
+		},
 	}, got)
 
-	bare, _ := observed[events.ObservedDeployment](t, deliveryOf(object.Deployment, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", UID: "u", ResourceVersion: "1"}}), events.TypeObservedDeployment)
+	bare, _ := observed[events.ObservedDeployment](
+		t,
+		deliveryOf(
+			object.Deployment,
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", UID: "u", ResourceVersion: "1"}},
+		),
+		events.TypeObservedDeployment,
+	)
 	require.False(t, bare.HasStatus)
 	require.Nil(t, bare.SpecReplicas)
 	require.Zero(t, bare.AvailableReplicas)
@@ -82,20 +142,41 @@ func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 	t.Parallel()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "n", Name: "ide-abc-x", UID: "u", ResourceVersion: "1", Labels: map[string]string{"pod-template-hash": "abc"},
+			Namespace:       "n",
+			Name:            "ide-abc-x",
+			UID:             "u",
+			ResourceVersion: "1",
+			Labels:          map[string]string{"pod-template-hash": "abc"},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "ide-abc", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
-			NodeName: "node", InitContainers: []corev1.Container{{Name: "fetch", Image: "f:1"}},
-			Containers: []corev1.Container{{Name: "main", Image: "i:1"}, {Name: "side", Image: "s:1"}, {Name: "silent", Image: "q:1"}},
+			NodeName:       "node",
+			InitContainers: []corev1.Container{{Name: "fetch", Image: "f:1"}},
+			Containers: []corev1.Container{
+				{Name: "main", Image: "i:1"},
+				{Name: "side", Image: "s:1"},
+				{Name: "silent", Image: "q:1"},
+			},
 		},
 		Status: corev1.PodStatus{
-			Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "m"}},
-			InitContainerStatuses: []corev1.ContainerStatus{{Name: "fetch", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", Message: "bad"}}}},
+			Phase:      corev1.PodPending,
+			Conditions: []corev1.PodCondition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "m"}},
+			InitContainerStatuses: []corev1.ContainerStatus{
+				{
+					Name: "fetch",
+					State: corev1.ContainerState{
+						Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", Message: "bad"},
+					},
+				},
+			},
 			ContainerStatuses: []corev1.ContainerStatus{
 				{Name: "side", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 				{
-					Name: "main", RestartCount: 2, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}},
+					Name:         "main",
+					RestartCount: 2,
+					State: corev1.ContainerState{
+						Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"},
+					},
 					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}},
 				},
 			},
@@ -108,10 +189,30 @@ func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 	require.Equal(t, "abc", got.PodTemplateHash)
 	require.Equal(t, "node", got.Node)
 	require.Equal(t, "Pending", got.Phase)
-	require.Equal(t, []events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "m"}}, got.Conditions)
+	require.Equal(
+		t,
+		[]events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "m"}},
+		got.Conditions,
+	)
 	require.Equal(t, []events.ContainerState{
-		{Name: "fetch", Image: "f:1", Init: true, State: events.ContainerStatusTerminated, ExitCode: 3, Reason: "Error", Message: "bad"},
-		{Name: "main", Image: "i:1", State: events.ContainerStatusWaiting, Reason: "CrashLoopBackOff", Message: "back-off", ExitCode: 137, RestartCount: 2},
+		{
+			Name:     "fetch",
+			Image:    "f:1",
+			Init:     true,
+			State:    events.ContainerStatusTerminated,
+			ExitCode: 3,
+			Reason:   "Error",
+			Message:  "bad",
+		},
+		{
+			Name:         "main",
+			Image:        "i:1",
+			State:        events.ContainerStatusWaiting,
+			Reason:       "CrashLoopBackOff",
+			Message:      "back-off",
+			ExitCode:     137,
+			RestartCount: 2,
+		},
 		{Name: "side", Image: "s:1", State: events.ContainerStatusRunning, Ready: true},
 		{Name: "silent", Image: "q:1", State: events.ContainerStatusWaiting},
 	}, got.Containers)
@@ -120,7 +221,11 @@ func TestPodIsPublishedUnderItsDeployment(t *testing.T) {
 func TestReplicaSetIsPublishedUnderItsDeployment(t *testing.T) {
 	t.Parallel()
 	r := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "n", Name: "ide-abc", UID: "u", ResourceVersion: "1", Labels: map[string]string{"pod-template-hash": "abc"},
+		Namespace:       "n",
+		Name:            "ide-abc",
+		UID:             "u",
+		ResourceVersion: "1",
+		Labels:          map[string]string{"pod-template-hash": "abc"},
 		Annotations:     map[string]string{"deployment.kubernetes.io/revision": "2"},
 		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "ide", Controller: new(true)}},
 	}}
@@ -144,7 +249,15 @@ func TestDeploymentOfAnObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "u", ResourceVersion: "1", Labels: map[string]string{}}}
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace:       "n",
+					Name:            "p",
+					UID:             "u",
+					ResourceVersion: "1",
+					Labels:          map[string]string{},
+				},
+			}
 			if tc.owner != "" {
 				p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: tc.owner, Controller: new(true)}}
 			}
@@ -209,12 +322,22 @@ func TestResyncAndTickEvents(t *testing.T) {
 	var data events.ObservedResyncBegun
 	require.NoError(t, json.Unmarshal(message.Event.Data(), &data))
 	require.Equal(t, events.ObservedResyncBegun{
-		ResyncID: "r", ClusterUID: "cluster", Cause: events.ResyncCauseRequested, Nonce: "n", Count: 3, ObservedAt: epoch(),
-		ListVersions: []events.ListVersion{{Kind: "deployment", ResourceVersion: "1"}, {Kind: "replicaset", ResourceVersion: "2"}, {Kind: "pod", ResourceVersion: "3"}},
+		ResyncID:   "r",
+		ClusterUID: "cluster",
+		Cause:      events.ResyncCauseRequested,
+		Nonce:      "n",
+		Count:      3,
+		ObservedAt: epoch(),
+		ListVersions: []events.ListVersion{
+			{Kind: "deployment", ResourceVersion: "1"},
+			{Kind: "replicaset", ResourceVersion: "2"},
+			{Kind: "pod", ResourceVersion: "3"},
+		},
 	}, data)
 }
 
-// What is in a cluster is written by others: whatever it is, the event is one that its schema allows and of a subject below the agent's.
+// What is in a cluster is written by others: whatever it is, the event is one that its schema
+// allows and of a subject below the agent's.
 func FuzzEveryObjectCanBeTold(f *testing.F) {
 	f.Add("ns", "name", "abc", "ide-abc", "message", int32(1), uint64(7))
 	f.Add("n.s", "*.>", "", "-", "\xff\x00", int32(-1), uint64(1))
@@ -223,16 +346,40 @@ func FuzzEveryObjectCanBeTold(f *testing.F) {
 			return
 		}
 		meta := metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("u"), ResourceVersion: strconv.FormatUint(version, 10),
-			Labels:          map[string]string{"pod-template-hash": hash, object.LabelWorkspaceName: "ide", object.LabelWorkspace: text},
+			Namespace:       namespace,
+			Name:            name,
+			UID:             types.UID("u"),
+			ResourceVersion: strconv.FormatUint(version, 10),
+			Labels: map[string]string{
+				"pod-template-hash":       hash,
+				object.LabelWorkspaceName: "ide",
+				object.LabelWorkspace:     text,
+			},
 			Annotations:     map[string]string{"deployment.kubernetes.io/revision": text},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: new(true)}},
 		}
-		pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: text}}}, Status: corev1.PodStatus{
-			Phase: corev1.PodPhase(text), Conditions: []corev1.PodCondition{{Message: text}},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: text, RestartCount: number, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: number, Message: text}}}},
-		}}
-		deployment := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: &number}, Status: appsv1.DeploymentStatus{Replicas: number}}
+		pod := &corev1.Pod{
+			ObjectMeta: meta,
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: text}}},
+			Status: corev1.PodStatus{
+				Phase:      corev1.PodPhase(text),
+				Conditions: []corev1.PodCondition{{Message: text}},
+				ContainerStatuses: []corev1.ContainerStatus{
+					{
+						Name:         text,
+						RestartCount: number,
+						State: corev1.ContainerState{
+							Terminated: &corev1.ContainerStateTerminated{ExitCode: number, Message: text},
+						},
+					},
+				},
+			},
+		}
+		deployment := &appsv1.Deployment{
+			ObjectMeta: meta,
+			Spec:       appsv1.DeploymentSpec{Replicas: &number},
+			Status:     appsv1.DeploymentStatus{Replicas: number},
+		}
 		for kind, o := range map[object.Kind]metav1.Object{object.Pod: pod, object.Deployment: deployment, object.ReplicaSet: &metav1.PartialObjectMetadata{ObjectMeta: meta}} {
 			d := deliveryOf(kind, o)
 			message, err := reporter().Observed(d)

@@ -6,8 +6,8 @@ import (
 	"lockstep.internal/services/watcher/object"
 )
 
-// observedWorkload reports only the identity of an unselected workload. Metadata without an update type is
-// for the digest, which does not depend on skipped versions.
+// observedWorkload reports only the identity of an unselected workload. Metadata without an update
+// type is for the digest, which does not depend on skipped versions.
 func observedWorkload(meta events.ObjectMeta, d delivery.Delivery, w *object.Workload) events.ObservedWorkload {
 	observed := events.ObservedWorkload{Object: meta, Kind: events.WorkloadKind(w.Kind), Unselected: d.Unselected}
 	if meta.UpdateType != "" {

@@ -18,19 +18,46 @@ func someWorkload() *object.Workload {
 	at := metav1.NewTime(epoch())
 	meta := identified("web", "u", 42)
 	meta.Generation, meta.CreationTimestamp, meta.DeletionTimestamp = 3, at, &at
-	meta.Labels, meta.Annotations = map[string]string{"team": "shop"}, map[string]string{"deployment.kubernetes.io/revision": "4"}
+	meta.Labels, meta.Annotations = map[string]string{
+		"team": "shop",
+	}, map[string]string{
+		"deployment.kubernetes.io/revision": "4",
+	}
 	return &object.Workload{
-		ObjectMeta: meta, Kind: object.StatefulSet, Selected: true, Replicas: new(int32(2)), Paused: true, Strategy: "RollingUpdate", Partition: 1,
-		ProgressDeadline: new(int32(600)), MinReadySeconds: 5,
+		ObjectMeta:       meta,
+		Kind:             object.StatefulSet,
+		Selected:         true,
+		Replicas:         new(int32(2)),
+		Paused:           true,
+		Strategy:         "RollingUpdate",
+		Partition:        1,
+		ProgressDeadline: new(int32(600)),
+		MinReadySeconds:  5,
 		Template: object.Template{
-			Digest: "d", Images: []object.Image{{Container: "main", Image: "m:1"}}, RestartedAt: "then", Changed: epoch(), By: "helm",
-			Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"lockstep.dev/commit": "abc"},
+			Digest:      "d",
+			Images:      []object.Image{{Container: "main", Image: "m:1"}},
+			RestartedAt: "then",
+			Changed:     epoch(),
+			By:          "helm",
+			Labels:      map[string]string{"app": "web"},
+			Annotations: map[string]string{"lockstep.dev/commit": "abc"},
 		},
 		TemplateGeneration: "12",
 		Status: object.WorkloadStatus{
-			Written: true, ObservedGeneration: 2, Replicas: 5, Updated: 6, Ready: 7, Available: 8, Unavailable: 9, Terminating: new(int32(10)),
-			CurrentRevision: "c", UpdateRevision: "u",
-			Conditions: []object.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdated: at, LastTransitioned: at}, {Type: "Empty"}},
+			Written:            true,
+			ObservedGeneration: 2,
+			Replicas:           5,
+			Updated:            6,
+			Ready:              7,
+			Available:          8,
+			Unavailable:        9,
+			Terminating:        new(int32(10)),
+			CurrentRevision:    "c",
+			UpdateRevision:     "u",
+			Conditions: []object.Condition{
+				{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdated: at, LastTransitioned: at},
+				{Type: "Empty"},
+			},
 		},
 	}
 }
@@ -45,17 +72,61 @@ func TestWorkloadEvent(t *testing.T) {
 	require.Equal(t, "statefulset/ns/web", message.Event.Subject())
 	require.Equal(t, events.ObservedWorkload{
 		Object: events.ObjectMeta{
-			ClusterUID: "cluster", Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "42", Verb: events.VerbUpserted, UpdateType: events.UpdateTypePartial,
-			ObservedAt: epoch(), CreatedAt: new(epoch()), DeletedAt: new(epoch()), Labels: w.Labels, Annotations: w.Annotations,
+			ClusterUID:      "cluster",
+			Namespace:       "ns",
+			Name:            "web",
+			UID:             "u",
+			ResourceVersion: "42",
+			Verb:            events.VerbUpserted,
+			UpdateType:      events.UpdateTypePartial,
+			ObservedAt:      epoch(),
+			CreatedAt:       new(epoch()),
+			DeletedAt:       new(epoch()),
+			Labels:          w.Labels,
+			Annotations:     w.Annotations,
 		},
-		Kind: events.WorkloadKindStatefulset, SkippedVersions: 3, Generation: 3, ObservedGeneration: 2, SpecReplicas: new(2), Paused: true, Strategy: "RollingUpdate", Partition: 1,
-		ProgressDeadlineSeconds: new(600), MinReadySeconds: 5, Revision: 4, TemplateGeneration: 12, CurrentRevision: "c", UpdateRevision: "u",
+		Kind:               events.WorkloadKindStatefulset,
+		SkippedVersions:    3,
+		Generation:         3,
+		ObservedGeneration: 2,
+		SpecReplicas:       new(2),
+		Paused:             true,
+		Strategy:           "RollingUpdate",
+		Partition:          1,
+		ProgressDeadlineSeconds: new(
+			600,
+		),
+		MinReadySeconds:    5,
+		Revision:           4,
+		TemplateGeneration: 12,
+		CurrentRevision:    "c",
+		UpdateRevision:     "u",
 		Template: &events.PodTemplate{
-			Digest: "d", Images: []events.TemplateImage{{Container: "main", Image: "m:1"}}, RestartedAt: "then", ChangedAt: new(epoch()), ChangedBy: "helm",
-			Labels: w.Template.Labels, Annotations: w.Template.Annotations,
+			Digest:      "d",
+			Images:      []events.TemplateImage{{Container: "main", Image: "m:1"}},
+			RestartedAt: "then",
+			ChangedAt:   new(epoch()),
+			ChangedBy:   "helm",
+			Labels:      w.Template.Labels,
+			Annotations: w.Template.Annotations,
 		},
-		HasStatus: true, Replicas: 5, UpdatedReplicas: 6, ReadyReplicas: 7, AvailableReplicas: 8, UnavailableReplicas: 9, TerminatingReplicas: new(10),
-		Conditions: []events.Condition{{Type: "Progressing", Status: "True", Reason: "r", Message: "m", LastUpdateTime: new(epoch()), LastTransitionTime: new(epoch())}},
+		HasStatus:           true,
+		Replicas:            5,
+		UpdatedReplicas:     6,
+		ReadyReplicas:       7,
+		AvailableReplicas:   8,
+		UnavailableReplicas: 9,
+		TerminatingReplicas: new(10),
+		Conditions: []events.Condition{
+			{
+				Type:               "Progressing",
+				Status:             "True",
+				Reason:             "r",
+				Message:            "m",
+				LastUpdateTime:     new(epoch()),
+				LastTransitionTime: new(epoch()),
+			},
+		},
 	}, got)
 }
 
@@ -66,7 +137,14 @@ func TestUnselectedWorkloadEventHasItsIdentityOnly(t *testing.T) {
 	got, _ := observed[events.ObservedWorkload](t, d, events.TypeObservedWorkload)
 	require.Equal(t, events.ObservedWorkload{
 		Object: events.ObjectMeta{
-			ClusterUID: "cluster", Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "42", Verb: events.VerbDeleted, UpdateType: events.UpdateTypePartial, ObservedAt: epoch(),
+			ClusterUID:      "cluster",
+			Namespace:       "ns",
+			Name:            "web",
+			UID:             "u",
+			ResourceVersion: "42",
+			Verb:            events.VerbDeleted,
+			UpdateType:      events.UpdateTypePartial,
+			ObservedAt:      epoch(),
 		},
 		Kind: events.WorkloadKindDeployment, Unselected: true,
 	}, got)
@@ -75,14 +153,32 @@ func TestUnselectedWorkloadEventHasItsIdentityOnly(t *testing.T) {
 func TestRevisionIsPublishedUnderItsWorkload(t *testing.T) {
 	t.Parallel()
 	r := &object.Revision{
-		ObjectMeta: identified("web-1", "r", 8), Kind: object.ControllerRevision, Owner: object.Owner{Kind: object.DaemonSet, Name: "web", UID: "u"}, Number: 5, History: []int64{1, 3}, Hash: "h",
+		ObjectMeta: identified(
+			"web-1",
+			"r",
+			8,
+		),
+		Kind:    object.ControllerRevision,
+		Owner:   object.Owner{Kind: object.DaemonSet, Name: "web", UID: "u"},
+		Number:  5,
+		History: []int64{1, 3},
+		Hash:    "h",
 	}
-	got, message := observed[events.ObservedWorkloadRevision](t, deliveryOf(object.ControllerRevision, r), events.TypeObservedWorkloadRevision)
+	got, message := observed[events.ObservedWorkloadRevision](
+		t,
+		deliveryOf(object.ControllerRevision, r),
+		events.TypeObservedWorkloadRevision,
+	)
 	require.Equal(t, "lockstep.local.observed.7.workload.daemonset.ns.web", message.Subject)
 	require.Equal(t, "controllerrevision/ns/web-1", message.Event.Subject())
 	got.Object = events.ObjectMeta{}
 	require.Equal(t, events.ObservedWorkloadRevision{
-		Kind: events.WorkloadRevisionKindControllerrevision, Workload: "web", WorkloadUID: "u", Revision: 5, RevisionHistory: []int{1, 3}, TemplateHash: "h",
+		Kind:            events.WorkloadRevisionKindControllerrevision,
+		Workload:        "web",
+		WorkloadUID:     "u",
+		Revision:        5,
+		RevisionHistory: []int{1, 3},
+		TemplateHash:    "h",
 	}, got)
 }
 
@@ -100,7 +196,11 @@ func TestResyncEventsHaveAScope(t *testing.T) {
 	r := reporter()
 	r.Scope, r.Selection = report.ScopeWorkloads, "s"
 	resync := resync.Resync{ID: "r", Cause: events.ResyncCauseStart, Versions: map[object.Kind]string{
-		object.ReplicaSet: "1", object.ControllerRevision: "2", object.Deployment: "3", object.StatefulSet: "4", object.DaemonSet: "5",
+		object.ReplicaSet:         "1",
+		object.ControllerRevision: "2",
+		object.Deployment:         "3",
+		object.StatefulSet:        "4",
+		object.DaemonSet:          "5",
 	}}
 	message, err := r.ResyncBegun(resync, epoch())
 	require.NoError(t, err)
@@ -135,14 +235,35 @@ func FuzzWorkloadEventsMatchTheirSchema(f *testing.F) {
 		}
 		w := someWorkload()
 		w.Name, w.Strategy, w.Replicas, w.Partition, w.MinReadySeconds, w.ProgressDeadline, w.Generation = name, text, &count, count, count, &count, long
-		w.TemplateGeneration, w.Annotations = number, map[string]string{"deployment.kubernetes.io/revision": number, text: text}
-		w.Template.Images, w.Template.RestartedAt, w.Template.By, w.Template.Changed = []object.Image{{Container: text, Image: number}}, number, text, time.Time{}
+		w.TemplateGeneration, w.Annotations = number, map[string]string{
+			"deployment.kubernetes.io/revision": number,
+			text:                                text,
+		}
+		w.Template.Images, w.Template.RestartedAt, w.Template.By, w.Template.Changed = []object.Image{
+			{Container: text, Image: number},
+		}, number, text, time.Time{}
 		w.Status = object.WorkloadStatus{
-			ObservedGeneration: long, Replicas: count, Updated: count, Ready: count, Available: count, Unavailable: count, Terminating: &count,
-			CurrentRevision: text, Conditions: []object.Condition{{Type: number, Status: text, Message: text}},
+			ObservedGeneration: long,
+			Replicas:           count,
+			Updated:            count,
+			Ready:              count,
+			Available:          count,
+			Unavailable:        count,
+			Terminating:        &count,
+			CurrentRevision:    text,
+			Conditions:         []object.Condition{{Type: number, Status: text, Message: text}},
 		}
 		r := &object.Revision{
-			ObjectMeta: identified(name, "r", 8), Kind: object.ReplicaSet, Owner: object.Owner{Kind: object.Deployment, Name: name, UID: "u"}, Number: long, History: []int64{long}, Hash: number,
+			ObjectMeta: identified(
+				name,
+				"r",
+				8,
+			),
+			Kind:    object.ReplicaSet,
+			Owner:   object.Owner{Kind: object.Deployment, Name: name, UID: "u"},
+			Number:  long,
+			History: []int64{long},
+			Hash:    number,
 		}
 		for kind, o := range map[object.Kind]metav1.Object{object.Deployment: w, object.ReplicaSet: r} {
 			message, err := reporter().Observed(deliveryOf(kind, o))

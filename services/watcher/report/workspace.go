@@ -64,7 +64,8 @@ func observedDeployment(meta events.ObjectMeta, d *appsv1.Deployment) events.Obs
 // hasStatus reports whether a controller has written the status. The API returns an empty one before.
 func hasStatus(s *appsv1.DeploymentStatus) bool {
 	return s.ObservedGeneration != 0 || s.Replicas != 0 || s.UpdatedReplicas != 0 || s.ReadyReplicas != 0 || s.AvailableReplicas != 0 ||
-		s.UnavailableReplicas != 0 || s.TerminatingReplicas != nil || len(s.Conditions) > 0 || s.CollisionCount != nil
+		s.UnavailableReplicas != 0 || s.TerminatingReplicas != nil || len(s.Conditions) > 0 ||
+		s.CollisionCount != nil
 }
 
 func observedReplicaSet(meta events.ObjectMeta, r metav1.Object) events.ObservedReplicaSet {
@@ -81,7 +82,13 @@ func observedPod(meta events.ObjectMeta, p *corev1.Pod) events.ObservedPod {
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
 		conditions = appendCondition(conditions, events.Condition{
-			Type: string(c.Type), Status: string(c.Status), Reason: c.Reason, Message: c.Message, LastTransitionTime: timeOf(c.LastTransitionTime),
+			Type: string(
+				c.Type,
+			),
+			Status:             string(c.Status),
+			Reason:             c.Reason,
+			Message:            c.Message,
+			LastTransitionTime: timeOf(c.LastTransitionTime),
 		})
 	}
 	containers := containerStates(p.Spec.InitContainers, p.Status.InitContainerStatuses, true)
@@ -99,14 +106,23 @@ func observedPod(meta events.ObjectMeta, p *corev1.Pod) events.ObservedPod {
 }
 
 // containerStates reports every container of the specification. One without a status is waiting.
-func containerStates(specs []corev1.Container, statuses []corev1.ContainerStatus, initial bool) []events.ContainerState {
+func containerStates(
+	specs []corev1.Container,
+	statuses []corev1.ContainerStatus,
+	initial bool,
+) []events.ContainerState {
 	byName := make(map[string]*corev1.ContainerStatus, len(statuses))
 	for i := range statuses {
 		byName[statuses[i].Name] = &statuses[i]
 	}
 	states := make([]events.ContainerState, 0, len(specs))
 	for i := range specs {
-		state := events.ContainerState{Name: specs[i].Name, Image: specs[i].Image, Init: initial, State: events.ContainerStatusWaiting}
+		state := events.ContainerState{
+			Name:  specs[i].Name,
+			Image: specs[i].Image,
+			Init:  initial,
+			State: events.ContainerStatusWaiting,
+		}
 		if status := byName[specs[i].Name]; status != nil {
 			setStatus(&state, status)
 		}
@@ -125,7 +141,9 @@ func setStatus(state *events.ContainerState, status *corev1.ContainerStatus) {
 		state.State = events.ContainerStatusRunning
 	case now.Terminated != nil:
 		state.State = events.ContainerStatusTerminated
-		state.Reason, state.Message, state.ExitCode = now.Terminated.Reason, now.Terminated.Message, int(now.Terminated.ExitCode)
+		state.Reason, state.Message, state.ExitCode = now.Terminated.Reason, now.Terminated.Message, int(
+			now.Terminated.ExitCode,
+		)
 	case now.Waiting != nil:
 		state.Reason, state.Message = now.Waiting.Reason, now.Waiting.Message
 	}
@@ -165,7 +183,8 @@ func numberOf(text string) int {
 	return nonNegative(n)
 }
 
-// nonNegative returns 0 for a negative number. The schema allows no negative counts, the API server does.
+// nonNegative returns 0 for a negative number. The schema allows no negative counts, the API server
+// does.
 func nonNegative[N int | int32 | int64](n N) int { return int(max(n, 0)) }
 
 func count(n *int32) *int {

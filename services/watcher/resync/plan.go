@@ -17,9 +17,9 @@ type Resync struct {
 	Count    int                    // of the members
 }
 
-// Plan decides when a full resync starts, and why. At most one runs. Requests made while one runs, or
-// before the first, are merged into the next one: the strongest cause and the latest nonce win. It is not
-// safe for concurrent use.
+// Plan decides when a full resync starts, and why. At most one runs. Requests made while one runs,
+// or before the first, are merged into the next one: the strongest cause and the latest nonce win.
+// It is not safe for concurrent use.
 type Plan struct {
 	interval time.Duration
 	last     time.Time // start of the last resync

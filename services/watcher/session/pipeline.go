@@ -42,7 +42,8 @@ type pipeline struct {
 // for each replica.
 func workloadBounds() delivery.Bounds { return delivery.Bounds{PerName: 256, Total: 100_000} }
 
-// workspaces makes the pipeline of the agent's workspaces. It publishes the latest version of each object.
+// workspaces makes the pipeline of the agent's workspaces. It publishes the latest version of each
+// object.
 func (s *Session) workspaces() *pipeline {
 	scope := kube.Workspaces(object.LabelAgent + "=" + strconv.FormatInt(s.Reporter.Agent, 10))
 	return s.pipeline(scope, s.Reporter, delivery.New(delivery.Bounds{}), filter.Workspaces{})
@@ -59,7 +60,12 @@ func (s *Session) workloads(w Workloads) *pipeline {
 	return s.pipeline(scope, reporter, queue, filter.NewWorkloads(queue.Exists))
 }
 
-func (s *Session) pipeline(scope kube.Scope, reporter report.Reporter, queue *delivery.Queue, f filter.Filter) *pipeline {
+func (s *Session) pipeline(
+	scope kube.Scope,
+	reporter report.Reporter,
+	queue *delivery.Queue,
+	f filter.Filter,
+) *pipeline {
 	return &pipeline{
 		Session: s, scope: scope, reporter: reporter, queue: queue, filter: f, plan: resync.NewPlan(s.Cause, s.Interval),
 		wake: make(chan struct{}, 1), settled: make(chan struct{}, 1), replan: make(chan struct{}, 1),
@@ -122,7 +128,11 @@ func (p *pipeline) add(kind object.Kind, o object.Object, verb events.Verb, orig
 }
 
 func keyAttrs(key object.Key) []any {
-	return []any{slog.String("kind", string(key.Kind)), slog.String("namespace", key.Namespace), slog.String("name", key.Name)}
+	return []any{
+		slog.String("kind", string(key.Kind)),
+		slog.String("namespace", key.Namespace),
+		slog.String("name", key.Name),
+	}
 }
 
 // configure sets the interval of full resyncs. After the first resync has started, it requests another.

@@ -25,7 +25,8 @@ type batch struct {
 	count  int
 }
 
-// publish publishes what the queue returns until ctx is done. [Session.drain] waits for what is in flight.
+// publish publishes what the queue returns until ctx is done. [Session.drain] waits for what is in
+// flight.
 func (p *pipeline) publish(ctx context.Context) {
 	var b batch
 	defer func() { b.end() }()
@@ -159,7 +160,11 @@ func (b *batch) begin(ctx context.Context, tracer trace.Tracer) {
 	if b.span != nil {
 		return
 	}
-	ctx, span := tracer.Start(ctx, "publish observations", trace.WithSpanKind(trace.SpanKindProducer)) //nolint:spancheck // end ends it
+	ctx, span := tracer.Start(
+		ctx,
+		"publish observations",
+		trace.WithSpanKind(trace.SpanKindProducer),
+	) //nolint:spancheck // end ends it
 	b.span, b.count, b.parent = span, 0, traceParent(ctx)
 } //nolint:spancheck // end ends it
 

@@ -72,8 +72,8 @@ func (p *pipeline) awaitPlan(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// resync publishes one full resync and retries until it has ended. It returns an error if ctx is done or
-// resource versions decreased.
+// resync publishes one full resync and retries until it has ended. It returns an error if ctx is
+// done or resource versions decreased.
 func (p *pipeline) resync(ctx context.Context, r resync.Resync) error {
 	started := p.Clock.Now()
 	ctx, span := p.Tracer.Start(ctx, "full resync", trace.WithAttributes(
@@ -99,8 +99,15 @@ func (p *pipeline) resync(ctx context.Context, r resync.Resync) error {
 	}
 	p.Metrics.resyncs.WithLabelValues(string(r.Cause), p.reporter.Scope).Inc()
 	p.Metrics.duration.Observe(p.Clock.Since(started).Seconds())
-	p.Logger.InfoContext(ctx, "published a full resync", slog.String("resync_id", r.ID), slog.String("cause", string(r.Cause)),
-		slog.String("nonce", r.Nonce), slog.Int("count", r.Count), slog.Duration("duration", p.Clock.Since(started)))
+	p.Logger.InfoContext(
+		ctx,
+		"published a full resync",
+		slog.String("resync_id", r.ID),
+		slog.String("cause", string(r.Cause)),
+		slog.String("nonce", r.Nonce),
+		slog.Int("count", r.Count),
+		slog.Duration("duration", p.Clock.Since(started)),
+	)
 	return nil
 }
 
@@ -205,10 +212,19 @@ func (p *pipeline) listOnce(ctx context.Context) ([]object.List, error) {
 		}
 		// The list is later than everything known before.
 		if known != "" && object.Later(known, list.ResourceVersion) != list.ResourceVersion {
-			return nil, fmt.Errorf("%w (%ss: listed at %s, known at %s)", ErrVersionsDecreased, kind, list.ResourceVersion, known)
+			return nil, fmt.Errorf(
+				"%w (%ss: listed at %s, known at %s)",
+				ErrVersionsDecreased,
+				kind,
+				list.ResourceVersion,
+				known,
+			)
 		}
 		list.ListedAt = p.Clock.Now()
-		list.Objects = slices.DeleteFunc(list.Objects, func(o object.Object) bool { return !object.Comparable(o.GetResourceVersion()) })
+		list.Objects = slices.DeleteFunc(
+			list.Objects,
+			func(o object.Object) bool { return !object.Comparable(o.GetResourceVersion()) },
+		)
 		lists = append(lists, list)
 	}
 	return lists, nil

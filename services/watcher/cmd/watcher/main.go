@@ -2,8 +2,16 @@
 package main
 
 import (
+	"os"
+	"runtime/debug"
+
 	"lockstep.internal/libs/service"
 	"lockstep.internal/services/watcher"
 )
 
-func main() { service.Main(watcher.Program(), watcher.DefaultConfig(), watcher.Main) }
+func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(watcher.GCPercent)
+	}
+	service.Main(watcher.Program(), watcher.DefaultConfig(), watcher.Main)
+}

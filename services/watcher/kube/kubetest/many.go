@@ -16,22 +16,23 @@ import (
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
-// many is a list of objects that are made each time they are asked for.
+// many is a list of objects that are made for each request.
 type many struct {
 	resource string
 	count    int
 	object   func(i int) runtime.Object
 }
 
-// SetMany is Set for more objects than are worth keeping: object makes the i-th whenever it is asked for, a *appsv1.Deployment, *appsv1.ReplicaSet or
-// *corev1.Pod, from any number of goroutines. Lists of them come in pages, where the client asks for pages, and in protobuf only.
+// SetMany is Set for many objects that are not kept: object makes the i-th whenever it is asked
+// for, a *appsv1.Deployment, *appsv1.ReplicaSet or *corev1.Pod, from any number of goroutines.
+// Lists of them come in pages, where the client asks for pages, and in protobuf only.
 func (s *Server) SetMany(resource string, version, count int, object func(i int) runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lists[resource] = list{version: version, many: &many{resource: resource, count: count, object: object}}
 }
 
-// serve answers with one page. Where it goes on is the number of the first object after it.
+// serve answers with one page. Its continue token is the number of the next object.
 func (m *many) serve(w http.ResponseWriter, r *http.Request, version int) {
 	query := r.URL.Query()
 	first, _ := strconv.Atoi(query.Get("continue")) // from the beginning where there is none
@@ -56,7 +57,10 @@ func (m *many) serve(w http.ResponseWriter, r *http.Request, version int) {
 
 func (m *many) page(head metav1.ListMeta, first, end int, metadataOnly bool) (runtime.Object, error) {
 	if metadataOnly {
-		page := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}, ListMeta: head}
+		page := &metav1.PartialObjectMetadataList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
+			ListMeta: head,
+		}
 		for i := first; i < end; i++ {
 			object, isObject := m.object(i).(metav1.ObjectMetaAccessor)
 			if !isObject {
@@ -66,20 +70,38 @@ func (m *many) page(head metav1.ListMeta, first, end int, metadataOnly bool) (ru
 			if !isMeta {
 				return nil, fmt.Errorf("%s %d has no metadata", m.resource, i)
 			}
-			page.Items = append(page.Items, metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}, ObjectMeta: *meta})
+			page.Items = append(
+				page.Items,
+				metav1.PartialObjectMetadata{
+					TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"},
+					ObjectMeta: *meta,
+				},
+			)
 		}
 		return page, nil
 	}
 	switch m.resource {
 	case Deployments:
 		items, err := itemsOf[appsv1.Deployment](m, first, end)
-		return &appsv1.DeploymentList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DeploymentList"}, ListMeta: head, Items: items}, err
+		return &appsv1.DeploymentList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DeploymentList"},
+			ListMeta: head,
+			Items:    items,
+		}, err
 	case ReplicaSets:
 		items, err := itemsOf[appsv1.ReplicaSet](m, first, end)
-		return &appsv1.ReplicaSetList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSetList"}, ListMeta: head, Items: items}, err
+		return &appsv1.ReplicaSetList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSetList"},
+			ListMeta: head,
+			Items:    items,
+		}, err
 	default:
 		items, err := itemsOf[corev1.Pod](m, first, end)
-		return &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: head, Items: items}, err
+		return &corev1.PodList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+			ListMeta: head,
+			Items:    items,
+		}, err
 	}
 }
 

@@ -1,8 +1,8 @@
-// Package kubetest plays an API server to a watcher, for what a real one cannot be brought to do on demand: a watch that is too old, a list that
-// is refused, a cluster that was restored from a backup.
+// Package kubetest is an API server for tests. It does what a real one does not do on demand: expired
+// watches, refused lists, a cluster restored from a backup.
 //
-// It serves lists and watches of what it is given, the same in every namespace, and keeps Leases and namespaces as they are written. Lists are of one page and one
-// version, but for those of [Server.SetMany], watches send what Send is given. It knows no more of Kubernetes than this.
+// It serves lists and watches of given objects, the same in every namespace, and stores Leases and
+// namespaces. A list has one page, except after [Server.SetMany]. A watch sends what Send is given.
 package kubetest
 
 import (
@@ -65,7 +65,7 @@ type change struct {
 	ends   bool
 }
 
-// Start starts a server that has nothing, at version 1. It ends with the test.
+// Start starts an empty server at version 1. It stops at the end of the test.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := New()
@@ -73,7 +73,7 @@ func Start(tb testing.TB) *Server {
 	return s
 }
 
-// New is Start for what is no test: who calls it closes the server.
+// New starts a server outside of a test. Close it.
 func New() *Server {
 	s := &Server{
 		lists: make(map[string]list), watches: make(map[string]map[chan change]bool), oldest: make(map[string]int),
@@ -84,7 +84,9 @@ func New() *Server {
 		s.watches[resource] = make(map[chan change]bool)
 	}
 	s.written[systemNamespace] = map[string]any{
-		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "cluster", "resourceVersion": "1"},
+		"apiVersion": "v1",
+		"kind":       "Namespace",
+		"metadata":   map[string]any{"name": "kube-system", "uid": "cluster", "resourceVersion": "1"},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
 	return s
@@ -119,28 +121,28 @@ func (s *Server) WriteKubeconfig(path string) error {
 	return nil
 }
 
-// Set is what lists of the resource return from now on, and at which version.
+// Set sets the objects and the version of lists of the resource.
 func (s *Server) Set(resource string, version int, objects ...runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lists[resource] = list{version: version, objects: objects}
 }
 
-// Rewind has what is written from now on get versions after this one.
+// Rewind sets the version before that of the next write.
 func (s *Server) Rewind(version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version = version
 }
 
-// Forget forgets what was written, except what cluster this is.
+// Forget deletes all written objects except the identity of the cluster.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.written, func(path string, _ map[string]any) bool { return path != systemNamespace })
 }
 
-// Refuse has lists of the resource fail with an HTTP status, 0 for none.
+// Refuse makes lists of the resource fail with an HTTP status, 0 for none.
 func (s *Server) Refuse(resource string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,15 +151,15 @@ func (s *Server) Refuse(resource string, status int) {
 
 // Held is a list that waits.
 type Held struct {
-	// Reached is closed when somebody asks for the list.
+	// Reached is closed when the list is requested.
 	Reached chan struct{}
 	release chan struct{}
 }
 
-// Release lets the list be answered.
+// Release answers the list.
 func (h *Held) Release() { close(h.release) }
 
-// Hold has the next list of the resource wait until it is released.
+// Hold delays the next list of the resource until it is released.
 func (s *Server) Hold(resource string) *Held {
 	h := &Held{Reached: make(chan struct{}), release: make(chan struct{})}
 	s.mu.Lock()
@@ -182,7 +184,7 @@ func (s *Server) wait(r *http.Request, resource string) {
 	}
 }
 
-// Send sends a change (ADDED, MODIFIED, DELETED) to who watches the resource.
+// Send sends a change (ADDED, MODIFIED, DELETED) to all watches of the resource.
 func (s *Server) Send(resource, verb string, object runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,14 +193,14 @@ func (s *Server) Send(resource, verb string, object runtime.Object) {
 	}
 }
 
-// Watching is how many watches the resource has.
+// Watching returns the number of watches of the resource.
 func (s *Server) Watching(resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.watches[resource])
 }
 
-// Expire ends every watch, and refuses those from a version below oldest as too old.
+// Expire ends all watches and refuses new ones from a version below oldest.
 func (s *Server) Expire(oldest int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,8 +212,8 @@ func (s *Server) Expire(oldest int) {
 	}
 }
 
-// Handle has requests offered to a function first, which answers those that it returns true for: for who needs more of an API server than this package
-// plays. It may be called from any number of goroutines.
+// Handle passes every request to a function first, which answers it if it returns true. The
+// function must be safe for concurrent use.
 func (s *Server) Handle(extra func(w http.ResponseWriter, r *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,11 +244,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// listKinds are what lists of each resource are called.
+// listKinds returns the kind of a list of each resource.
 func listKinds() map[string]string {
 	return map[string]string{
-		Deployments: "DeploymentList", StatefulSets: "StatefulSetList", DaemonSets: "DaemonSetList", ReplicaSets: "PartialObjectMetadataList",
-		ControllerRevisions: "ControllerRevisionList", Pods: "PodList",
+		Deployments:         "DeploymentList",
+		StatefulSets:        "StatefulSetList",
+		DaemonSets:          "DaemonSetList",
+		ReplicaSets:         "PartialObjectMetadataList",
+		ControllerRevisions: "ControllerRevisionList",
+		Pods:                "PodList",
 	}
 }
 
@@ -276,7 +282,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 		items = []runtime.Object{}
 	}
 	reply(w, http.StatusOK, map[string]any{
-		"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"resourceVersion": strconv.Itoa(l.version)}, "items": items,
+		"apiVersion": apiVersion,
+		"kind":       kind,
+		"metadata":   map[string]any{"resourceVersion": strconv.Itoa(l.version)},
+		"items":      items,
 	})
 }
 
@@ -314,7 +323,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 	}
 }
 
-// keep stores objects by their path, as far as an election needs.
+// keep stores objects by path, as a leader election needs it.
 func (s *Server) keep(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -383,7 +392,7 @@ func reply(w http.ResponseWriter, code int, body any) {
 	write(w, body)
 }
 
-// write tells whether the client is still there.
+// write reports whether the client is still connected.
 func write(w io.Writer, body any) bool {
 	raw, err := json.Marshal(body)
 	if err != nil {
