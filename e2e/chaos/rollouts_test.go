@@ -521,7 +521,7 @@ func (u *rolloutChaos) requireFactsMatchAPIServer() {
 func (u *rolloutChaos) saveRecords() {
 	t := u.T
 	t.Helper()
-	kept := filepath.Join(os.TempDir(), "lockstep-e2e-"+t.Name()+".json")
+	kept := filepath.Join(os.TempDir(), "lockstep-e2e-"+strings.ReplaceAll(t.Name(), "/", "_")+".json")
 	file, err := os.OpenFile(kept, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	require.NoError(t, err)
 	out := json.NewEncoder(file)
