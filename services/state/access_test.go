@@ -25,7 +25,13 @@ func (b *bundle) follow(t *testing.T) *directory.Directory {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
-	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	conn, err := nats.Connect(
+		b.nats.ClientURL(),
+		option,
+		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(10*time.Millisecond),
+	)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	d, err := directory.New(directory.Config{Conn: conn, Cell: "local", Logger: slog.New(slog.DiscardHandler)})
@@ -107,7 +113,12 @@ func TestPersonalAccessTokenIsExchangedForAnAccessToken(t *testing.T) {
 	require.Equal(t, directory.RoleNone, d.AgentRole(eve, agent.GetAgent().GetId()))
 
 	// It is no personal access token, and cannot be exchanged for another one.
-	refused(t, errcode.Unauthenticated, b.as(t, token).tokens.ExchangeToken, &statev1.ExchangeTokenRequest{Audience: []string{"deploys"}})
+	refused(
+		t,
+		errcode.Unauthenticated,
+		b.as(t, token).tokens.ExchangeToken,
+		&statev1.ExchangeTokenRequest{Audience: []string{"deploys"}},
+	)
 	for _, audience := range [][]string{nil, {""}, {"De Ploys"}, make([]string, 17)} {
 		refused(t, errcode.InvalidArgument, admin.tokens.ExchangeToken, &statev1.ExchangeTokenRequest{Audience: audience})
 	}
@@ -128,11 +139,24 @@ func TestAccessTokenExpiresWithItsPersonalAccessToken(t *testing.T) {
 	b := setup(t)
 	b.start(t)
 	ends := time.Now().Add(2 * time.Minute)
-	made := call(t, b.as(t, b.admin).tokens.CreateToken, &statev1.CreateTokenRequest{Name: "short", ExpiresAt: timestamppb.New(ends)})
-	answer := call(t, b.as(t, made.GetValue()).tokens.ExchangeToken, &statev1.ExchangeTokenRequest{Audience: []string{"deploys"}})
+	made := call(
+		t,
+		b.as(t, b.admin).tokens.CreateToken,
+		&statev1.CreateTokenRequest{Name: "short", ExpiresAt: timestamppb.New(ends)},
+	)
+	answer := call(
+		t,
+		b.as(t, made.GetValue()).tokens.ExchangeToken,
+		&statev1.ExchangeTokenRequest{Audience: []string{"deploys"}},
+	)
 	require.False(t, answer.GetExpiresAt().AsTime().After(ends))
 	call(t, b.as(t, b.admin).tokens.RevokeToken, &statev1.RevokeTokenRequest{Id: made.GetToken().GetId()})
-	refused(t, errcode.Unauthenticated, b.as(t, made.GetValue()).tokens.ExchangeToken, &statev1.ExchangeTokenRequest{Audience: []string{"deploys"}})
+	refused(
+		t,
+		errcode.Unauthenticated,
+		b.as(t, made.GetValue()).tokens.ExchangeToken,
+		&statev1.ExchangeTokenRequest{Audience: []string{"deploys"}},
+	)
 }
 
 func TestReplicasShareSealedSigningKeys(t *testing.T) {
@@ -152,13 +176,19 @@ func TestReplicasShareSealedSigningKeys(t *testing.T) {
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	var keys int
 	var id string
-	require.NoError(t, conn.QueryRow(t.Context(), `select count(*), min(id) from state.token_signing_keys`).Scan(&keys, &id))
+	require.NoError(
+		t,
+		conn.QueryRow(t.Context(), `select count(*), min(id) from state.token_signing_keys`).Scan(&keys, &id),
+	)
 	require.Equal(t, 1, keys)
 	subject := topology.Cell("local").Directory("key", id)
 	require.Contains(t, b.last(t, topology.StreamDirectory, subject), `"algorithm":"EdDSA"`)
 
 	// A key that is a day old has a successor, and both are valid.
-	_, err = conn.Exec(t.Context(), `update state.token_signing_keys set made_at = made_at - interval '25 hours', not_after = not_after - interval '25 hours'`)
+	_, err = conn.Exec(
+		t.Context(),
+		`update state.token_signing_keys set made_at = made_at - interval '25 hours', not_after = not_after - interval '25 hours'`,
+	)
 	require.NoError(t, err)
 	b.start(t)
 	require.NoError(t, conn.QueryRow(t.Context(), `select count(*) from state.token_signing_keys`).Scan(&keys))
@@ -167,7 +197,10 @@ func TestReplicasShareSealedSigningKeys(t *testing.T) {
 	_, err = conn.Exec(t.Context(), `update state.token_signing_keys set not_after = now() where id = $1`, id)
 	require.NoError(t, err)
 	b.start(t)
-	require.NoError(t, conn.QueryRow(t.Context(), `select count(*) from state.token_signing_keys where id = $1`, id).Scan(&keys))
+	require.NoError(
+		t,
+		conn.QueryRow(t.Context(), `select count(*) from state.token_signing_keys where id = $1`, id).Scan(&keys),
+	)
 	require.Zero(t, keys)
 	require.Eventually(t, func() bool { return !b.holdsKey(t, subject) }, time.Minute, 10*time.Millisecond)
 }

@@ -79,7 +79,10 @@ func DefaultConfig() Config {
 		Cell:      CellConfig{Name: "local"},
 		NATS:      natsconn.DefaultConfig(),
 		Streams:   StreamsConfig{Replicas: 1, Storage: config.Bytes(topology.DefaultStorageBytes)},
-		Workspace: WorkspaceConfig{NamespacePrefix: workspace.DefaultNamespacePrefix, Image: "mcr.microsoft.com/devcontainers/base:debian"},
+		Workspace: WorkspaceConfig{
+			NamespacePrefix: workspace.DefaultNamespacePrefix,
+			Image:           "mcr.microsoft.com/devcontainers/base:debian",
+		},
 	}
 }
 
@@ -102,7 +105,10 @@ func (c Config) Validate() []error {
 		errs = append(errs, config.Invalid("streams.replicas", "%d is not 1, 3 or 5", c.Streams.Replicas))
 	}
 	if !c.Secrets.SealSeedFile.IsSet() || !c.Secrets.DigestKeyFile.IsSet() {
-		errs = append(errs, config.Invalid("secrets.seal_seed_file", "seal_seed_file and digest_key_file are missing: run lockstep state init"))
+		errs = append(
+			errs,
+			config.Invalid("secrets.seal_seed_file", "seal_seed_file and digest_key_file are missing: run lockstep state init"),
+		)
 	}
 	return errs
 }

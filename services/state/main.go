@@ -54,7 +54,10 @@ func Main(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("state: %w", err)
 	}
 	defer p.pool.Close()
-	return service.Run(ctx, service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics}, p.parts()...)
+	return service.Run(
+		ctx,
+		service.Options{Name: serviceName, Config: cfg.Config, Logger: tel.Logger, Metrics: tel.Metrics},
+		p.parts()...)
 }
 
 // process holds the adapters of the service.
@@ -112,7 +115,14 @@ func (p *process) openDatabase(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the vault: %w", err)
 	}
-	p.pool, err = libpostgres.Open(libpostgres.Config{URL: url, Schema: serviceName, ApplicationName: "lockstep-state", MaxConnections: int32(p.cfg.Database.MaxConnections)})
+	p.pool, err = libpostgres.Open(
+		libpostgres.Config{
+			URL:             url,
+			Schema:          serviceName,
+			ApplicationName: "lockstep-state",
+			MaxConnections:  int32(p.cfg.Database.MaxConnections),
+		},
+	)
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
@@ -124,7 +134,14 @@ func (p *process) openDatabase(context.Context) error {
 	p.secrets = &postgres.Secrets{Vault: v}
 	p.changes = postgres.NewChanges(p.pool)
 	p.keyring = &signing.Keyring{
-		Store: &postgres.SigningKeys{Directory: p.directory, Vault: v, Logger: p.tel.Logger}, Cell: cell, Logger: p.tel.Logger, Now: time.Now,
+		Store: &postgres.SigningKeys{
+			Directory: p.directory,
+			Vault:     v,
+			Logger:    p.tel.Logger,
+		},
+		Cell:   cell,
+		Logger: p.tel.Logger,
+		Now:    time.Now,
 	}
 	return nil
 }
@@ -162,7 +179,9 @@ func (p *process) openStreams(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	p.publisher, err = outbox.New(outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.republish})
+	p.publisher, err = outbox.New(
+		outbox.Config{Pool: p.pool, Conn: p.conn.Conn, Logger: p.tel.Logger, Metrics: metrics, Restored: p.republish},
+	)
 	if err != nil {
 		return fmt.Errorf("outbox: %w", err)
 	}
@@ -180,7 +199,8 @@ func (p *process) republish(ctx context.Context, tx pgx.Tx, r outbox.Restoration
 			return fmt.Errorf("publish the configurations again: %w", err)
 		}
 	}
-	if err := p.observations.In(tx).RequestAllResyncs(ctx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
+	if err := p.observations.In(tx).
+		RequestAllResyncs(ctx, events.ResyncRequestCauseRestoredStream, time.Now()); err != nil {
 		return fmt.Errorf("request full resyncs: %w", err)
 	}
 	if err := p.directory.RepublishAll(ctx, tx); err != nil {
@@ -219,7 +239,11 @@ func (p *process) openIngest(context.Context) error {
 }
 
 // rebuild serves the API's Rebuild.
-func (p *process) rebuild(ctx context.Context, check bool, progress func(rebuild.Progress) error) (rebuild.Outcome, error) {
+func (p *process) rebuild(
+	ctx context.Context,
+	check bool,
+	progress func(rebuild.Progress) error,
+) (rebuild.Outcome, error) {
 	r := rebuild.Rebuild{Readers: p.readers, OnProgress: progress}
 	began := time.Now()
 	out, err := r.Run(ctx, check)
@@ -244,7 +268,12 @@ func (p *process) openCallout(context.Context) error {
 	}
 	cell := p.cell()
 	disconnector := &natsauth.Disconnector{Conn: p.system.Conn}
-	p.subscribers = &nats.Subscribers{Streams: js, Disconnector: disconnector, Logger: p.tel.Logger, Background: p.background.run}
+	p.subscribers = &nats.Subscribers{
+		Streams:      js,
+		Disconnector: disconnector,
+		Logger:       p.tel.Logger,
+		Background:   p.background.run,
+	}
 	p.agents = &nats.Agents{
 		Streams: js, Disconnector: disconnector, Cell: cell, Logger: p.tel.Logger, Background: p.background.run,
 		EnsureAgain: make(chan struct{}, 1),
@@ -254,7 +283,13 @@ func (p *process) openCallout(context.Context) error {
 		Authenticator: &nats.Authenticator{Directory: p.directory},
 	}
 	p.secretResponder = &nats.SecretResponder{
-		Conn: p.conn.Conn, Cell: cell, Pool: p.pool, Directory: p.directory, Workspaces: p.workspaces, Secrets: p.secrets, Logger: p.tel.Logger,
+		Conn:       p.conn.Conn,
+		Cell:       cell,
+		Pool:       p.pool,
+		Directory:  p.directory,
+		Workspaces: p.workspaces,
+		Secrets:    p.secrets,
+		Logger:     p.tel.Logger,
 	}
 	return nil
 }
@@ -277,7 +312,12 @@ func (p *process) openAPI(context.Context) error {
 		Changes: p.changes, Streams: js, Agents: p.agents, Subscribers: p.subscribers, Endpoint: endpoint, Rebuild: p.rebuild,
 		Issuer: p.keyring, Cell: p.cell(), Logger: p.tel.Logger, Now: time.Now, Interceptors: []connect.Interceptor{tracing},
 	})
-	p.api = service.HTTPServer("api", p.cfg.API, handler, service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}})
+	p.api = service.HTTPServer(
+		"api",
+		p.cfg.API,
+		handler,
+		service.HTTPOptions{Logger: p.tel.Logger, Metrics: p.tel.Metrics, StopBefore: []string{"database", "nats"}},
+	)
 	return nil
 }
 

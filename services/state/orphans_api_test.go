@@ -27,14 +27,38 @@ func (b *bundle) exec(t *testing.T, sql string, args ...any) {
 // orphan stores one as the ingest of observations does, and a pod that shows its image where there is one.
 func (b *bundle) orphan(t *testing.T, agentID int64, namespace, name, label, image string) *statev1.OrphanReference {
 	t.Helper()
-	b.exec(t, `insert into orphans (agent_id, uid, workspace, namespace, name, seen_at) values ($1, $2, $3, $4, $5, now())`, agentID, "uid-"+namespace+name, label, namespace, name)
+	b.exec(
+		t,
+		`insert into orphans (agent_id, uid, workspace, namespace, name, seen_at) values ($1, $2, $3, $4, $5, now())`,
+		agentID,
+		"uid-"+namespace+name,
+		label,
+		namespace,
+		name,
+	)
 	put := func(kind, name, data string) {
-		b.exec(t, `insert into observed_objects (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted, data)
-			values ($1, $2, $3, $4, 'u', 'c', 1, 1, false, $5)`, agentID, kind, namespace, name, data)
+		b.exec(
+			t,
+			`insert into observed_objects (agent_id, kind, namespace, name, uid, cluster_uid, epoch, resource_version, deleted, data)
+			values ($1, $2, $3, $4, 'u', 'c', 1, 1, false, $5)`,
+			agentID,
+			kind,
+			namespace,
+			name,
+			data,
+		)
 	}
 	put("deployment", name, `{"object": {"annotations": {"lockstep.dev/desired-revision": "4"}}, "spec_replicas": 1}`)
 	if image != "" {
-		put("pod", name+"-x", fmt.Sprintf(`{"deployment": %q, "containers": [{"name": "setup", "init": true, "image": "other"}, {"name": "workspace", "image": %q}]}`, name, image))
+		put(
+			"pod",
+			name+"-x",
+			fmt.Sprintf(
+				`{"deployment": %q, "containers": [{"name": "setup", "init": true, "image": "other"}, {"name": "workspace", "image": %q}]}`,
+				name,
+				image,
+			),
+		)
 	}
 	return &statev1.OrphanReference{AgentId: agentID, Namespace: namespace, Name: name}
 }
@@ -50,7 +74,18 @@ func TestOrphansNeedTheRoleToManageTheAgent(t *testing.T) {
 	label := uuid.NewString()
 	ref := b.orphan(t, agent, "ws-9-left", "left", label, "registry.example/ide:7")
 	put := func(role statev1.Role) {
-		call(t, admin.directory.PutMembership, &statev1.PutMembershipRequest{Membership: &statev1.Membership{UserId: ada, Scope: statev1.ScopeKind_SCOPE_KIND_PROJECT, ScopeId: project, Role: role}})
+		call(
+			t,
+			admin.directory.PutMembership,
+			&statev1.PutMembershipRequest{
+				Membership: &statev1.Membership{
+					UserId:  ada,
+					Scope:   statev1.ScopeKind_SCOPE_KIND_PROJECT,
+					ScopeId: project,
+					Role:    role,
+				},
+			},
+		)
 	}
 	refusedAll := func(code errcode.Code) {
 		t.Helper()
@@ -69,11 +104,31 @@ func TestOrphansNeedTheRoleToManageTheAgent(t *testing.T) {
 	require.Equal(t, label, found[0].GetWorkspaceId())
 
 	// Into another project only with the right to create workspaces there.
-	other := call(t, admin.directory.CreateProject, &statev1.CreateProjectRequest{GroupId: call(t, admin.directory.ListProjects, &statev1.ListProjectsRequest{}).GetProjects()[0].GetGroupId(), Name: "other"}).GetProject().GetId()
+	other := call(
+		t,
+		admin.directory.CreateProject,
+		&statev1.CreateProjectRequest{
+			GroupId: call(t, admin.directory.ListProjects, &statev1.ListProjectsRequest{}).GetProjects()[0].GetGroupId(),
+			Name:    "other",
+		},
+	).GetProject().
+		GetId()
 	refused(t, errcode.NotFound, adas.workspaces.AdoptOrphan, &statev1.AdoptOrphanRequest{Orphan: ref, ProjectId: other})
 	refused(t, errcode.NotFound, adas.workspaces.AdoptOrphan, &statev1.AdoptOrphanRequest{Orphan: ref, UserId: 999_999})
-	refused(t, errcode.NotFound, adas.workspaces.AdoptOrphan, &statev1.AdoptOrphanRequest{Orphan: &statev1.OrphanReference{AgentId: agent, Namespace: "ws-9-left", Name: "no"}})
-	w := call(t, adas.workspaces.AdoptOrphan, &statev1.AdoptOrphanRequest{Orphan: ref, Overrides: &statev1.WorkspaceOverrides{SecretEnv: map[string]string{"TOKEN": "x"}}}).GetWorkspace()
+	refused(
+		t,
+		errcode.NotFound,
+		adas.workspaces.AdoptOrphan,
+		&statev1.AdoptOrphanRequest{Orphan: &statev1.OrphanReference{AgentId: agent, Namespace: "ws-9-left", Name: "no"}},
+	)
+	w := call(
+		t,
+		adas.workspaces.AdoptOrphan,
+		&statev1.AdoptOrphanRequest{
+			Orphan:    ref,
+			Overrides: &statev1.WorkspaceOverrides{SecretEnv: map[string]string{"TOKEN": "x"}},
+		},
+	).GetWorkspace()
 	require.Equal(t, label, w.GetId())
 	require.Equal(t, "left", w.GetName())
 	require.Equal(t, "ws-9-left", w.GetNamespace())
@@ -95,13 +150,24 @@ func TestOrphanDeletionUsesARevisionAboveTheTerminatedWorkspace(t *testing.T) {
 	w := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "back"}).GetWorkspace()
 	ref := b.orphan(t, agent, w.GetNamespace(), w.GetName(), w.GetId(), "")
 	refused(t, errcode.FailedPrecondition, admin.workspaces.DeleteOrphan, &statev1.DeleteOrphanRequest{Orphan: ref})
-	b.exec(t, `update workspaces set actual_state = 'terminated', desired_state = 'terminated', desired_revision = 9 where id = $1`, w.GetId())
-	require.True(t, call(t, admin.workspaces.DeleteOrphan, &statev1.DeleteOrphanRequest{Orphan: ref}).GetOrphan().GetDeleting())
+	b.exec(
+		t,
+		`update workspaces set actual_state = 'terminated', desired_state = 'terminated', desired_revision = 9 where id = $1`,
+		w.GetId(),
+	)
+	require.True(
+		t,
+		call(t, admin.workspaces.DeleteOrphan, &statev1.DeleteOrphanRequest{Orphan: ref}).GetOrphan().GetDeleting(),
+	)
 	conn, err := pgx.Connect(t.Context(), b.cfg.Database.URL.Reveal())
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
 	var revision int64
-	require.NoError(t, conn.QueryRow(t.Context(), `select desired_revision from state.orphans where workspace = $1`, w.GetId()).Scan(&revision))
+	require.NoError(
+		t,
+		conn.QueryRow(t.Context(), `select desired_revision from state.orphans where workspace = $1`, w.GetId()).
+			Scan(&revision),
+	)
 	require.EqualValues(t, 10, revision, "the dispatcher takes none that is not above what it had of the workspace")
 }
 
@@ -112,7 +178,11 @@ func TestRefusedAdoptionExplainsWhy(t *testing.T) {
 	admin := b.as(t, b.admin)
 	project, registered := admin.project()
 	agent := registered.GetAgent().GetId()
-	taken := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: "taken", ProjectId: project}).GetWorkspace()
+	taken := call(
+		t,
+		admin.workspaces.CreateWorkspace,
+		&statev1.CreateWorkspaceRequest{Name: "taken", ProjectId: project},
+	).GetWorkspace()
 	for name, test := range map[string]struct {
 		namespace, name, label, image string
 		code                          errcode.Code
@@ -135,7 +205,12 @@ func TestRefusedAdoptionExplainsWhy(t *testing.T) {
 			deleting := call(t, admin.workspaces.DeleteOrphan, &statev1.DeleteOrphanRequest{Orphan: ref}).GetOrphan()
 			require.True(t, deleting.GetDeleting())
 			call(t, admin.workspaces.DeleteOrphan, &statev1.DeleteOrphanRequest{Orphan: ref})
-			refused(t, errcode.FailedPrecondition, admin.workspaces.AdoptOrphan, &statev1.AdoptOrphanRequest{Orphan: ref, Template: "default"})
+			refused(
+				t,
+				errcode.FailedPrecondition,
+				admin.workspaces.AdoptOrphan,
+				&statev1.AdoptOrphanRequest{Orphan: ref, Template: "default"},
+			)
 		})
 	}
 	twin := b.orphan(t, agent, "ws-9-twin", "twin", "some.body", "ide:1")

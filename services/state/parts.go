@@ -42,9 +42,13 @@ func (p *process) parts() []service.Part {
 		}},
 		// Agents may connect when their consumers exist.
 		{Name: "callout", StartAfter: []string{"agents", "nats-callout"}, Run: ready(p.responder.Run)},
-		{Name: "secrets", StartAfter: []string{"database", "nats"}, Run: func(ctx context.Context, self *service.Handle) error {
-			return p.secretResponder.Run(ctx, self.Ready)
-		}},
+		{
+			Name:       "secrets",
+			StartAfter: []string{"database", "nats"},
+			Run: func(ctx context.Context, self *service.Handle) error {
+				return p.secretResponder.Run(ctx, self.Ready)
+			},
+		},
 		{Name: "background", StopBefore: []string{"nats-system"}, Run: ready(p.background.wait)},
 		p.openedAPI(),
 	}, p.ingest...)

@@ -32,7 +32,11 @@ func (b *bundle) last(t *testing.T, stream, subject string) string {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
-	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)))
+	conn, err := nats.Connect(
+		b.nats.ClientURL(),
+		option,
+		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
+	)
 	require.NoError(t, err)
 	defer conn.Close()
 	js := natstest.Open(t, conn)
@@ -53,7 +57,11 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	admin := b.as(t, b.admin)
 	project, agent := admin.project()
 	create := func(name string) (subject string) {
-		w := call(t, admin.workspaces.CreateWorkspace, &statev1.CreateWorkspaceRequest{Name: name, ProjectId: project}).GetWorkspace()
+		w := call(
+			t,
+			admin.workspaces.CreateWorkspace,
+			&statev1.CreateWorkspaceRequest{Name: name, ProjectId: project},
+		).GetWorkspace()
 		return topology.Cell("local").Desired(agent.GetAgent().GetId(), w.GetId())
 	}
 	wanted := func(subject string) func() bool {
@@ -66,7 +74,9 @@ func TestRestoredNATSGetsEverythingPublishedAgain(t *testing.T) {
 	second := create("second")
 	require.Eventually(t, wanted(second), time.Minute, 10*time.Millisecond)
 	call(t, admin.agents.ConfigureAgent, &statev1.ConfigureAgentRequest{
-		Id: agent.GetAgent().GetId(), Configuration: &statev1.AgentConfiguration{FullResyncInterval: durationpb.New(time.Minute)},
+		Id: agent.GetAgent().
+			GetId(),
+		Configuration: &statev1.AgentConfiguration{FullResyncInterval: durationpb.New(time.Minute)},
 	})
 	configured := func() bool {
 		control := topology.Cell("local").ControlConfig(agent.GetAgent().GetId())
@@ -120,7 +130,11 @@ func (b *bundle) consumes(t *testing.T, agent int64) bool {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
-	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)))
+	conn, err := nats.Connect(
+		b.nats.ClientURL(),
+		option,
+		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
+	)
 	require.NoError(t, err)
 	defer conn.Close()
 	js := natstest.Open(t, conn)
@@ -141,10 +155,21 @@ func TestAgentMissingInRestoredNATSConnectsAgain(t *testing.T) {
 	_, agent := b.as(t, b.admin).project()
 	id := agent.GetAgent().GetId()
 	consumes := func() bool { return b.consumes(t, id) }
-	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond, "NATS may have been away when the agent was registered")
+	require.Eventually(
+		t,
+		consumes,
+		time.Minute,
+		10*time.Millisecond,
+		"NATS may have been away when the agent was registered",
+	)
 	// Only what has been acknowledged can be missed.
 	directory := topology.Cell("local").Directory("agent", strconv.FormatInt(id, 10))
-	require.Eventually(t, func() bool { return b.holds(t, topology.StreamDirectory, directory) }, time.Minute, 10*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return b.holds(t, topology.StreamDirectory, directory) },
+		time.Minute,
+		10*time.Millisecond,
+	)
 	require.NoError(t, b.nats.Restore(copied))
 	require.Eventually(t, consumes, time.Minute, 10*time.Millisecond)
 }

@@ -21,7 +21,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pgtest.Main(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
+	pgtest.Main(
+		m,
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+	)
 }
 
 // bundle is a whole state service with its own NATS and database.
@@ -39,7 +43,11 @@ func setup(t *testing.T) *bundle {
 	dir := t.TempDir()
 	report, err := natsauth.Init(dir, natsauth.Options{})
 	require.NoError(t, err)
-	b := &bundle{keys: dir, admin: natsauth.NewToken(natsauth.TokenPersonal), http: &http.Client{Transport: &http.Transport{}}}
+	b := &bundle{
+		keys:  dir,
+		admin: natsauth.NewToken(natsauth.TokenPersonal),
+		http:  &http.Client{Transport: &http.Transport{}},
+	}
 	b.nats = natstest.Start(t, natsd.Options{ConfigFile: report.ConfigFile, StoreDir: filepath.Join(dir, "store")})
 
 	key, err := seal.GenerateKey()

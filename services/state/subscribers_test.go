@@ -28,7 +28,13 @@ func (b *bundle) deploys(t *testing.T) func(namespace, fact string) {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
-	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	conn, err := nats.Connect(
+		b.nats.ClientURL(),
+		option,
+		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(10*time.Millisecond),
+	)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
@@ -36,16 +42,33 @@ func (b *bundle) deploys(t *testing.T) func(namespace, fact string) {
 	return func(namespace, fact string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			_, err := js.Publish(t.Context(), topology.Cell("local").Deploy("c1", namespace, "deployment", "web", fact), []byte(fact))
+			_, err := js.Publish(
+				t.Context(),
+				topology.Cell("local").Deploy("c1", namespace, "deployment", "web", fact),
+				[]byte(fact),
+			)
 			return err == nil
 		}, patience, 10*time.Millisecond)
 	}
 }
 
 // dial connects as a subscriber or its listener.
-func dial(t *testing.T, made *statev1.CreateSubscriberResponse, user string, options ...nats.Option) (*nats.Conn, error) {
+func dial(
+	t *testing.T,
+	made *statev1.CreateSubscriberResponse,
+	user string,
+	options ...nats.Option,
+) (*nats.Conn, error) {
 	t.Helper()
-	conn, err := nats.Connect(made.GetNatsUrls()[0], append([]nats.Option{nats.UserInfo(user, made.GetToken()), nats.CustomInboxPrefix(made.GetInboxPrefix()), nats.MaxReconnects(0)}, options...)...)
+	conn, err := nats.Connect(
+		made.GetNatsUrls()[0],
+		append(
+			[]nats.Option{
+				nats.UserInfo(user, made.GetToken()),
+				nats.CustomInboxPrefix(made.GetInboxPrefix()),
+				nats.MaxReconnects(0),
+			},
+			options...)...)
 	if err == nil {
 		t.Cleanup(conn.Close)
 	}
@@ -82,12 +105,21 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 	for _, bad := range []*statev1.CreateSubscriberRequest{{}, {Name: "No Name"}, {Name: "ci.live"}, {Name: "ci", Filter: "desired.>"}, {Name: "ci", Filter: "deploy.x"}} {
 		refused(t, errcode.InvalidArgument, admin.subscribers.CreateSubscriber, bad)
 	}
-	ci := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci", Filter: "deploy.*.shop.>"})
+	ci := call(
+		t,
+		admin.subscribers.CreateSubscriber,
+		&statev1.CreateSubscriberRequest{Name: "ci", Filter: "deploy.*.shop.>"},
+	)
 	all := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "all", FromBeginning: true})
 	require.Equal(t, "lockstep.local.deploy.*.shop.>", ci.GetSubscriber().GetFilter())
 	require.Equal(t, "ci.live", ci.GetListener())
 	refused(t, errcode.AlreadyExists, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "ci"})
-	refused(t, errcode.PermissionDenied, adas.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()})
+	refused(
+		t,
+		errcode.PermissionDenied,
+		adas.subscribers.RevokeSubscriber,
+		&statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()},
+	)
 
 	cut := make(chan string, 10)
 	watched := func(user string) nats.Option {
@@ -121,7 +153,11 @@ func TestSubscriberReadsEventsUntilRevoked(t *testing.T) {
 	}
 
 	began := time.Now()
-	revoked := call(t, admin.subscribers.RevokeSubscriber, &statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()}).GetSubscriber()
+	revoked := call(
+		t,
+		admin.subscribers.RevokeSubscriber,
+		&statev1.RevokeSubscriberRequest{Id: ci.GetSubscriber().GetId()},
+	).GetSubscriber()
 	require.True(t, revoked.GetRevoked())
 	for range 2 {
 		select {
@@ -167,7 +203,11 @@ func (b *bundle) subscribes(t *testing.T, name string) bool {
 	t.Helper()
 	option, err := nats.NkeyOptionFromSeed(natsauth.SeedFile(b.keys, natsauth.PrincipalOperator))
 	require.NoError(t, err)
-	conn, err := nats.Connect(b.nats.ClientURL(), option, nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)))
+	conn, err := nats.Connect(
+		b.nats.ClientURL(),
+		option,
+		nats.CustomInboxPrefix(natsauth.InboxPrefix(natsauth.PrincipalOperator)),
+	)
 	require.NoError(t, err)
 	defer conn.Close()
 	js := natstest.Open(t, conn)
@@ -189,19 +229,36 @@ func TestSubscribersSurviveARestoreOfNATS(t *testing.T) {
 	made := call(t, admin.subscribers.CreateSubscriber, &statev1.CreateSubscriberRequest{Name: "made"})
 	// The copy took NATS away for a moment: who revokes is told to try again where connections could not be cut.
 	require.Eventually(t, func() bool {
-		_, err := admin.subscribers.RevokeSubscriber(t.Context(), connect.NewRequest(&statev1.RevokeSubscriberRequest{Id: gone.GetSubscriber().GetId()}))
+		_, err := admin.subscribers.RevokeSubscriber(
+			t.Context(),
+			connect.NewRequest(&statev1.RevokeSubscriberRequest{Id: gone.GetSubscriber().GetId()}),
+		)
 		require.True(t, err == nil || fault.CodeOf(err) == errcode.Unavailable, "%v", err)
 		return err == nil
 	}, patience, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") }, patience, 10*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") },
+		patience,
+		10*time.Millisecond,
+	)
 	// Something that is acknowledged, and lost: without it nobody could know of the restoration.
 	user := call(t, admin.directory.CreateUser, &statev1.CreateUserRequest{Username: "ada"}).GetUser()
 	require.Eventually(t, func() bool {
-		return b.holds(t, topology.StreamDirectory, topology.Cell("local").Directory("user", strconv.FormatInt(user.GetId(), 10)))
+		return b.holds(
+			t,
+			topology.StreamDirectory,
+			topology.Cell("local").Directory("user", strconv.FormatInt(user.GetId(), 10)),
+		)
 	}, patience, 10*time.Millisecond)
 
 	require.NoError(t, b.nats.Restore(copied))
-	require.Eventually(t, func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") }, patience, 10*time.Millisecond)
+	require.Eventually(
+		t,
+		func() bool { return b.subscribes(t, "made") && !b.subscribes(t, "gone") },
+		patience,
+		10*time.Millisecond,
+	)
 	tell("shop", "after")
 	conn, err := dial(t, made, made.GetUser())
 	require.NoError(t, err)

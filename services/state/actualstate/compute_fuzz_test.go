@@ -30,7 +30,11 @@ func reference(in actualstate.Input) actualstate.State {
 		return reason("Progressing") == "NewReplicaSetAvailable" && reason("Available") == "MinimumReplicasAvailable"
 	}
 	progressing := func(d *events.ObservedDeployment, replicas int) bool {
-		return slices.Contains([]string{"NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated"}, reason("Progressing")) && *d.SpecReplicas == replicas
+		return slices.Contains(
+			[]string{"NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated"},
+			reason("Progressing"),
+		) &&
+			*d.SpecReplicas == replicas
 	}
 	for _, row := range []struct {
 		when  func() bool
@@ -121,7 +125,11 @@ func FuzzUntil(f *testing.F) {
 
 // FuzzTotal takes whatever a watcher could send.
 func FuzzTotal(f *testing.F) {
-	f.Add([]byte(`{"object":{},"spec_replicas":1,"has_status":true,"revision":1}`), []byte(`{"object":{},"conditions":[{"type":"PodScheduled","reason":"Unschedulable"}]}`), int64(0))
+	f.Add(
+		[]byte(`{"object":{},"spec_replicas":1,"has_status":true,"revision":1}`),
+		[]byte(`{"object":{},"conditions":[{"type":"PodScheduled","reason":"Unschedulable"}]}`),
+		int64(0),
+	)
 	f.Fuzz(func(t *testing.T, deployment, pod []byte, clock int64) {
 		in := actualstate.Input{Clock: time.Unix(clock%(1<<40), 0)}
 		if json.Unmarshal(deployment, &in.Deployment) != nil {
@@ -133,7 +141,14 @@ func FuzzTotal(f *testing.F) {
 		}
 		in.Pods = []events.ObservedPod{p, p}
 		if in.Deployment != nil {
-			in.ReplicaSets = []events.ObservedReplicaSet{{Deployment: in.Deployment.Object.Name, Revision: in.Deployment.Revision, Object: events.ObjectMeta{Namespace: in.Deployment.Object.Namespace}, PodTemplateHash: p.PodTemplateHash}}
+			in.ReplicaSets = []events.ObservedReplicaSet{
+				{
+					Deployment:      in.Deployment.Object.Name,
+					Revision:        in.Deployment.Revision,
+					Object:          events.ObjectMeta{Namespace: in.Deployment.Object.Namespace},
+					PodTemplateHash: p.PodTemplateHash,
+				},
+			}
 		}
 		sane(t, actualstate.Compute(in))
 	})
@@ -160,7 +175,14 @@ func draw(seed []byte) actualstate.Input {
 	choose := func(words ...string) string { return words[pick(len(words))] }
 	in := actualstate.Input{
 		Termination: actualstate.Termination(choose("none", "in_progress", "finished", "")),
-		Clock:       time.Unix(int64(pick(256)), 0), Patience: actualstate.Patience{Unschedulable: time.Duration(pick(256)) * time.Second, Stop: time.Duration(pick(256)) * time.Second},
+		Clock: time.Unix(
+			int64(pick(256)),
+			0,
+		),
+		Patience: actualstate.Patience{
+			Unschedulable: time.Duration(pick(256)) * time.Second,
+			Stop:          time.Duration(pick(256)) * time.Second,
+		},
 	}
 	if pick(4) == 3 {
 		in.ApplyError = &actualstate.ApplyError{Reason: choose("", "Invalid"), Message: choose("", "no")}
@@ -168,21 +190,48 @@ func draw(seed []byte) actualstate.Input {
 	if pick(8) == 7 {
 		return in
 	}
-	d := &events.ObservedDeployment{HasStatus: pick(8) != 7, AvailableReplicas: pick(3), UnavailableReplicas: pick(2), Revision: pick(2)}
+	d := &events.ObservedDeployment{
+		HasStatus:           pick(8) != 7,
+		AvailableReplicas:   pick(3),
+		UnavailableReplicas: pick(2),
+		Revision:            pick(2),
+	}
 	if replicas := pick(4); replicas < 3 {
 		d.SpecReplicas = &replicas
 	}
 	d.Conditions = []events.Condition{
-		{Type: choose("Progressing", "Other"), Reason: choose("", "NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated", "NewReplicaSetAvailable", "ProgressDeadlineExceeded", "Other"), Status: choose("True", "False")},
-		{Type: choose("Available", "Other"), Reason: choose("", "MinimumReplicasAvailable", "MinimumReplicasUnavailable", "Other"), Status: choose("True", "False")},
+		{
+			Type: choose("Progressing", "Other"),
+			Reason: choose(
+				"",
+				"NewReplicaSetCreated",
+				"FoundNewReplicaSet",
+				"ReplicaSetUpdated",
+				"NewReplicaSetAvailable",
+				"ProgressDeadlineExceeded",
+				"Other",
+			),
+			Status: choose("True", "False"),
+		},
+		{
+			Type:   choose("Available", "Other"),
+			Reason: choose("", "MinimumReplicasAvailable", "MinimumReplicasUnavailable", "Other"),
+			Status: choose("True", "False"),
+		},
 	}
 	in.Deployment = d
 	in.ReplicaSets = []events.ObservedReplicaSet{{Revision: 1, PodTemplateHash: "h"}}
 	for range pick(3) {
 		p := events.ObservedPod{
 			PodTemplateHash: choose("h", "", "o"),
-			Containers:      []events.ContainerState{{State: events.ContainerStatus(choose("waiting", "running")), Reason: choose("", "CrashLoopBackOff", "ErrImagePull"), ExitCode: pick(256)}},
-			Conditions:      []events.Condition{{Type: "PodScheduled", Reason: choose("", "Unschedulable")}},
+			Containers: []events.ContainerState{
+				{
+					State:    events.ContainerStatus(choose("waiting", "running")),
+					Reason:   choose("", "CrashLoopBackOff", "ErrImagePull"),
+					ExitCode: pick(256),
+				},
+			},
+			Conditions: []events.Condition{{Type: "PodScheduled", Reason: choose("", "Unschedulable")}},
 		}
 		if pick(2) == 1 {
 			p.Object.DeletedAt = new(time.Unix(int64(pick(256)), 0))

@@ -36,8 +36,16 @@ func crashing() []events.ObservedPod {
 
 func pod(changes ...func(p *events.ObservedPod)) events.ObservedPod {
 	p := events.ObservedPod{
-		Object: events.ObjectMeta{Namespace: "ns", Name: "w-2-a"}, Deployment: "w", PodTemplateHash: "hash2", Phase: "Pending",
-		Containers: []events.ContainerState{{Name: "workspace", Image: "registry.example/ide:9", State: events.ContainerStatusWaiting}},
+		Object: events.ObjectMeta{
+			Namespace: "ns",
+			Name:      "w-2-a",
+		},
+		Deployment:      "w",
+		PodTemplateHash: "hash2",
+		Phase:           "Pending",
+		Containers: []events.ContainerState{
+			{Name: "workspace", Image: "registry.example/ide:9", State: events.ContainerStatusWaiting},
+		},
 	}
 	for _, change := range changes {
 		change(&p)
@@ -186,7 +194,11 @@ func TestPodsThatCannotStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := actualstate.Input{Deployment: shape{1, 0, 1, complete, below}.deployment(), ReplicaSets: replicaSets(), Pods: []events.ObservedPod{test.pod}}
+			in := actualstate.Input{
+				Deployment:  shape{1, 0, 1, complete, below}.deployment(),
+				ReplicaSets: replicaSets(),
+				Pods:        []events.ObservedPod{test.pod},
+			}
 			got := actualstate.Compute(in)
 			if test.reason == "" {
 				require.Equal(t, actualstate.Result{State: actualstate.Starting}, got)
@@ -194,7 +206,9 @@ func TestPodsThatCannotStart(t *testing.T) {
 			}
 			require.Equal(t, actualstate.Result{State: actualstate.Failed, Reason: test.reason, Message: test.message}, got)
 
-			in.Pods = []events.ObservedPod{pod(func(p *events.ObservedPod) { p.Containers[0].State = events.ContainerStatusRunning })}
+			in.Pods = []events.ObservedPod{
+				pod(func(p *events.ObservedPod) { p.Containers[0].State = events.ContainerStatusRunning }),
+			}
 			in.Deployment = shape{1, 1, 0, complete, minimum}.deployment()
 			require.Equal(t, actualstate.Running, actualstate.Compute(in).State, "the pod recovered")
 		})
@@ -203,7 +217,11 @@ func TestPodsThatCannotStart(t *testing.T) {
 
 func TestLongMessageIsTruncated(t *testing.T) {
 	t.Parallel()
-	in := actualstate.Input{Deployment: shape{1, 0, 1, complete, below}.deployment(), ReplicaSets: replicaSets(), Pods: crashing()}
+	in := actualstate.Input{
+		Deployment:  shape{1, 0, 1, complete, below}.deployment(),
+		ReplicaSets: replicaSets(),
+		Pods:        crashing(),
+	}
 	in.Pods[0].Containers[0].Reason, in.Pods[0].Containers[0].Message = "RunContainerError", strings.Repeat("é", 1000)
 	message := actualstate.Compute(in).Message
 	require.Less(t, len(message), 400)
@@ -215,7 +233,15 @@ func TestPatienceIsMeasuredByTheAgentsClock(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	patience := actualstate.Patience{Unschedulable: 5 * time.Minute, Stop: 2 * time.Minute}
 	homeless := func(p *events.ObservedPod) {
-		p.Conditions = []events.Condition{{Type: "PodScheduled", Status: "True", Reason: "Unschedulable", Message: "0/3 nodes are available: 3 Insufficient memory.", LastTransitionTime: &since}}
+		p.Conditions = []events.Condition{
+			{
+				Type:               "PodScheduled",
+				Status:             "True",
+				Reason:             "Unschedulable",
+				Message:            "0/3 nodes are available: 3 Insufficient memory.",
+				LastTransitionTime: &since,
+			},
+		}
 	}
 	starting, stopped := shape{1, 0, 1, updating, below}, shape{0, 0, 0, complete, minimum}
 	leaving := func(p *events.ObservedPod) { p.Object.DeletedAt, p.Node = &since, "node-1" }
@@ -263,7 +289,11 @@ func TestPatienceIsMeasuredByTheAgentsClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			require.Equal(t, test.want, actualstate.Compute(actualstate.Input{
-				Deployment: test.deployment.deployment(), ReplicaSets: replicaSets(), Pods: test.pods, Clock: test.clock, Patience: patience,
+				Deployment:  test.deployment.deployment(),
+				ReplicaSets: replicaSets(),
+				Pods:        test.pods,
+				Clock:       test.clock,
+				Patience:    patience,
 			}))
 		})
 	}
@@ -282,7 +312,10 @@ func TestPatienceOfZeroNeverEnds(t *testing.T) {
 		actualstate.Stopped: {shape{0, 0, 0, complete, minimum}, pod(func(p *events.ObservedPod) { p.Object.DeletedAt = &since })},
 	} {
 		require.Equal(t, actualstate.Result{State: want}, actualstate.Compute(actualstate.Input{
-			Deployment: test.deployment.deployment(), ReplicaSets: replicaSets(), Pods: []events.ObservedPod{test.pod}, Clock: since.Add(1000 * time.Hour),
+			Deployment:  test.deployment.deployment(),
+			ReplicaSets: replicaSets(),
+			Pods:        []events.ObservedPod{test.pod},
+			Clock:       since.Add(1000 * time.Hour),
 		}))
 	}
 }
@@ -293,7 +326,10 @@ func TestReasonsOfTheProgressDeadline(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	refused := func(message string) *events.ObservedDeployment {
 		d := late.deployment()
-		d.Conditions = append(d.Conditions, events.Condition{Type: "ReplicaFailure", Reason: "FailedCreate", Message: message})
+		d.Conditions = append(
+			d.Conditions,
+			events.Condition{Type: "ReplicaFailure", Reason: "FailedCreate", Message: message},
+		)
 		return d
 	}
 	said := late.deployment()
@@ -320,7 +356,11 @@ func TestReasonsOfTheProgressDeadline(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, actualstate.Result{State: actualstate.Failed, Reason: test.reason, Message: test.message}, actualstate.Compute(test.in))
+			require.Equal(
+				t,
+				actualstate.Result{State: actualstate.Failed, Reason: test.reason, Message: test.message},
+				actualstate.Compute(test.in),
+			)
 		})
 	}
 }
@@ -332,8 +372,19 @@ func TestExpectedChanges(t *testing.T) {
 		require.True(t, actualstate.Expected(s, actualstate.Unknown))
 		require.True(t, actualstate.Expected(actualstate.Unknown, s))
 		if s != actualstate.CreationRequested && s != actualstate.Unknown {
-			require.True(t, actualstate.Expected(actualstate.CreationRequested, s), "everything may be skipped on the way to %s", s)
-			require.Equal(t, actualstate.Expected(s, actualstate.CreationRequested), s == actualstate.Error, "%s is past its creation", s)
+			require.True(
+				t,
+				actualstate.Expected(actualstate.CreationRequested, s),
+				"everything may be skipped on the way to %s",
+				s,
+			)
+			require.Equal(
+				t,
+				actualstate.Expected(s, actualstate.CreationRequested),
+				s == actualstate.Error,
+				"%s is past its creation",
+				s,
+			)
 		}
 		if s != actualstate.Terminated && s != actualstate.Unknown {
 			require.False(t, actualstate.Expected(actualstate.Terminated, s), "terminated is final, not %s", s)

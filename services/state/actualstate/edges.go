@@ -28,9 +28,11 @@ func next(s State) []State {
 	}
 }
 
-// Expected reports whether a path of the state diagram leads from one state to the other: any number of states on it may have been skipped.
-// Every state may become Unknown and every state may follow it; no path leads through it. A state is expected to stay what it is. A workspace that could not be
-// applied and then is, while its cluster has not shown anything of it yet, is where it began: no path leads on from there.
+// Expected reports whether a path of the state diagram leads from one state to the other: any number
+// of states on it may have been skipped. Every state may become Unknown and every state may follow it;
+// no path leads through it. A state is expected to stay what it is. A workspace that could not be
+// applied and then is, while its cluster has not shown anything of it yet, is where it began: no path
+// leads on from there.
 func Expected(from, to State) bool {
 	if from == to || from == Unknown || to == Unknown || from == Error && to == CreationRequested {
 		return true

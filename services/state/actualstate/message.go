@@ -40,11 +40,17 @@ func containerTrouble(p events.ObservedPod) *trouble {
 		switch c.Reason {
 		case imagePullBackOff, errImagePull:
 			// The kubelet alternates between the two; one reason for both keeps the workspace's history quiet.
-			return &trouble{errImagePull, fmt.Sprintf("image %s cannot be pulled: %s", named(c.Image), pullFailure(c.Image, c.Message))}
+			return &trouble{
+				errImagePull,
+				fmt.Sprintf("image %s cannot be pulled: %s", named(c.Image), pullFailure(c.Image, c.Message)),
+			}
 		case crashLoopBackOff:
 			return &trouble{c.Reason, fmt.Sprintf("container %s keeps ending: %s", named(c.Name), exit(c.ExitCode))}
 		case createContainerError, createContainerConfigError:
-			return &trouble{c.Reason, fmt.Sprintf("container %s cannot be created: %s", named(c.Name), creationFailure(c.Message))}
+			return &trouble{
+				c.Reason,
+				fmt.Sprintf("container %s cannot be created: %s", named(c.Name), creationFailure(c.Message)),
+			}
 		case runContainerError:
 			return &trouble{c.Reason, fmt.Sprintf("container %s cannot be started: %s", named(c.Name), detail(c.Message))}
 		}
@@ -117,8 +123,15 @@ func unschedulable(message string) trouble {
 }
 
 func notEnding(p events.ObservedPod) trouble {
-	return trouble{reasonPodNotEnding, fmt.Sprintf("the workspace was asked to stop, but pod %s has not ended since %s; its volume may not unmount, or its node %s may be lost",
-		named(p.Object.Name), p.Object.DeletedAt.UTC().Format(time.RFC3339), named(p.Node))}
+	return trouble{
+		reasonPodNotEnding,
+		fmt.Sprintf(
+			"the workspace was asked to stop, but pod %s has not ended since %s; its volume may not unmount, or its node %s may be lost",
+			named(p.Object.Name),
+			p.Object.DeletedAt.UTC().Format(time.RFC3339),
+			named(p.Node),
+		),
+	}
 }
 
 // deadlineExceeded is failed whatever the pods say, but they know best why.
@@ -151,8 +164,14 @@ func unrecognized(d *events.ObservedDeployment, progressing, availability string
 	if d.Paused {
 		return "the workspace's Deployment is paused; somebody changed it in the cluster"
 	}
-	return fmt.Sprintf("the workspace's Deployment is in no known state: Progressing %s, Available %s, %d wanted, %d available, %d unavailable",
-		named(progressing), named(availability), *d.SpecReplicas, d.AvailableReplicas, d.UnavailableReplicas)
+	return fmt.Sprintf(
+		"the workspace's Deployment is in no known state: Progressing %s, Available %s, %d wanted, %d available, %d unavailable",
+		named(progressing),
+		named(availability),
+		*d.SpecReplicas,
+		d.AvailableReplicas,
+		d.UnavailableReplicas,
+	)
 }
 
 // named keeps a sentence whole where the cluster gave no name.

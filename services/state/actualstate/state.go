@@ -19,7 +19,18 @@ const (
 
 // States returns every state.
 func States() []State {
-	return []State{CreationRequested, Starting, Running, Stopping, Stopped, Failed, Error, Terminating, Terminated, Unknown}
+	return []State{
+		CreationRequested,
+		Starting,
+		Running,
+		Stopping,
+		Stopped,
+		Failed,
+		Error,
+		Terminating,
+		Terminated,
+		Unknown,
+	}
 }
 
 // Termination is the progress of the deletion of a workspace's objects.

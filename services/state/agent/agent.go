@@ -43,8 +43,12 @@ func (a Agent) Entry() directory.Entry {
 func (a Agent) ConfigEvent() events.AgentConfig {
 	c := a.Configuration
 	config := events.AgentConfig{
-		ConfigRevision: int(a.ConfigurationRevision), FullResyncIntervalMs: int(c.FullResyncInterval.Milliseconds()),
-		UnschedulablePatienceMs: int(c.UnschedulablePatience.Milliseconds()), StopPatienceMs: int(c.StopPatience.Milliseconds()),
+		ConfigRevision:       int(a.ConfigurationRevision),
+		FullResyncIntervalMs: int(c.FullResyncInterval.Milliseconds()),
+		UnschedulablePatienceMs: int(
+			c.UnschedulablePatience.Milliseconds(),
+		),
+		StopPatienceMs: int(c.StopPatience.Milliseconds()),
 	}
 	for _, t := range c.RelayTargets {
 		config.RelayTargets = append(config.RelayTargets, events.RelayTarget{Name: t.Name, Address: t.Address})

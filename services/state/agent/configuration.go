@@ -51,8 +51,12 @@ func (c Configuration) Equal(other Configuration) bool { return reflect.DeepEqua
 // DefaultConfiguration is the configuration without settings.
 func DefaultConfiguration() Configuration {
 	return Configuration{
-		FullResyncInterval: DefaultFullResyncInterval, UnschedulablePatience: DefaultUnschedulablePatience, StopPatience: DefaultStopPatience,
-		MaxWorkspaces: Unlimited, MaxWorkspacesPerUser: Unlimited, ExpiryWarning: DefaultExpiryWarning,
+		FullResyncInterval:    DefaultFullResyncInterval,
+		UnschedulablePatience: DefaultUnschedulablePatience,
+		StopPatience:          DefaultStopPatience,
+		MaxWorkspaces:         Unlimited,
+		MaxWorkspacesPerUser:  Unlimited,
+		ExpiryWarning:         DefaultExpiryWarning,
 	}
 }
 
@@ -96,7 +100,12 @@ func (c Configuration) Patience() actualstate.Patience {
 
 // AgePolicies stop and terminate workspaces after a time.
 func (c Configuration) AgePolicies() workspace.AgePolicies {
-	return workspace.AgePolicies{StopAfterRunning: c.StopAfterRunning, TerminateAfterStopped: c.TerminateAfterStopped, MaxAge: c.MaxAge, Warning: c.ExpiryWarning}
+	return workspace.AgePolicies{
+		StopAfterRunning:      c.StopAfterRunning,
+		TerminateAfterStopped: c.TerminateAfterStopped,
+		MaxAge:                c.MaxAge,
+		Warning:               c.ExpiryWarning,
+	}
 }
 
 // Settings are what operators have set, as stored. A nil field has its default.

@@ -18,11 +18,23 @@ import (
 // everything has each setting, none of them the default.
 func everything() agent.Settings {
 	return agent.Settings{
-		FullResyncInterval: new(agent.Milliseconds(time.Minute)), UnschedulablePatience: new(agent.Milliseconds(2 * time.Minute)),
-		StopPatience: new(agent.Milliseconds(0)), MaxWorkspaces: new(0), MaxWorkspacesPerUser: new(3),
-		StopAfterRunning: new(agent.Milliseconds(8 * time.Hour)), TerminateAfterStopped: new(agent.Milliseconds(720 * time.Hour)),
-		MaxAge: new(agent.Milliseconds(9000 * time.Hour)), ExpiryWarning: new(agent.Milliseconds(1500 * time.Millisecond)),
-		RelayTargets: &[]agent.RelayTarget{{Name: "shop", Address: "shop.apps.svc:80"}, {Name: "db", Address: "10.0.0.7:5432"}},
+		FullResyncInterval: new(
+			agent.Milliseconds(time.Minute),
+		),
+		UnschedulablePatience: new(agent.Milliseconds(2 * time.Minute)),
+		StopPatience:          new(agent.Milliseconds(0)),
+		MaxWorkspaces:         new(0),
+		MaxWorkspacesPerUser:  new(3),
+		StopAfterRunning: new(
+			agent.Milliseconds(8 * time.Hour),
+		),
+		TerminateAfterStopped: new(agent.Milliseconds(720 * time.Hour)),
+		MaxAge:                new(agent.Milliseconds(9000 * time.Hour)),
+		ExpiryWarning:         new(agent.Milliseconds(1500 * time.Millisecond)),
+		RelayTargets: &[]agent.RelayTarget{
+			{Name: "shop", Address: "shop.apps.svc:80"},
+			{Name: "db", Address: "10.0.0.7:5432"},
+		},
 	}
 }
 
@@ -41,11 +53,30 @@ func TestEverySettingTakesEffect(t *testing.T) {
 	c := everything().Configuration()
 	require.NoError(t, c.Validate())
 	require.Equal(t, agent.Configuration{
-		FullResyncInterval: time.Minute, UnschedulablePatience: 2 * time.Minute, StopPatience: 0, MaxWorkspaces: 0, MaxWorkspacesPerUser: 3,
-		StopAfterRunning: 8 * time.Hour, TerminateAfterStopped: 720 * time.Hour, MaxAge: 9000 * time.Hour, ExpiryWarning: 1500 * time.Millisecond,
-		RelayTargets: []agent.RelayTarget{{Name: "db", Address: "10.0.0.7:5432"}, {Name: "shop", Address: "shop.apps.svc:80"}},
+		FullResyncInterval:    time.Minute,
+		UnschedulablePatience: 2 * time.Minute,
+		StopPatience:          0,
+		MaxWorkspaces:         0,
+		MaxWorkspacesPerUser:  3,
+		StopAfterRunning:      8 * time.Hour,
+		TerminateAfterStopped: 720 * time.Hour,
+		MaxAge:                9000 * time.Hour,
+		ExpiryWarning:         1500 * time.Millisecond,
+		RelayTargets: []agent.RelayTarget{
+			{Name: "db", Address: "10.0.0.7:5432"},
+			{Name: "shop", Address: "shop.apps.svc:80"},
+		},
 	}, c)
-	require.Equal(t, workspace.AgePolicies{StopAfterRunning: 8 * time.Hour, TerminateAfterStopped: 720 * time.Hour, MaxAge: 9000 * time.Hour, Warning: 1500 * time.Millisecond}, c.AgePolicies())
+	require.Equal(
+		t,
+		workspace.AgePolicies{
+			StopAfterRunning:      8 * time.Hour,
+			TerminateAfterStopped: 720 * time.Hour,
+			MaxAge:                9000 * time.Hour,
+			Warning:               1500 * time.Millisecond,
+		},
+		c.AgePolicies(),
+	)
 	require.True(t, c.Limited())
 
 	raw, err := json.Marshal(everything())
@@ -77,8 +108,15 @@ func TestSettingsChangeKeepsOtherFields(t *testing.T) {
 func TestEverythingThatIsWrongIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	wrong := agent.Configuration{
-		FullResyncInterval: 0, UnschedulablePatience: -1, StopPatience: time.Millisecond, MaxWorkspaces: -2, MaxWorkspacesPerUser: -3,
-		StopAfterRunning: 999 * time.Millisecond, TerminateAfterStopped: -time.Hour, MaxAge: 1, ExpiryWarning: -time.Second,
+		FullResyncInterval:    0,
+		UnschedulablePatience: -1,
+		StopPatience:          time.Millisecond,
+		MaxWorkspaces:         -2,
+		MaxWorkspacesPerUser:  -3,
+		StopAfterRunning:      999 * time.Millisecond,
+		TerminateAfterStopped: -time.Hour,
+		MaxAge:                1,
+		ExpiryWarning:         -time.Second,
 	}
 	err := wrong.Validate()
 	require.True(t, fault.Is(err, errcode.InvalidArgument))

@@ -39,7 +39,10 @@ func (c Configuration) CheckQuota(agent, username string, have Usage) error {
 func reached(limit, have int) bool { return limit != Unlimited && have >= limit }
 
 func exceeded(name string, limit, have int, format string, args ...any) error {
-	return fault.New(errcode.QuotaExceeded, format, args...).With("limit", name).With("max", strconv.Itoa(limit)).With("have", strconv.Itoa(have))
+	return fault.New(errcode.QuotaExceeded, format, args...).
+		With("limit", name).
+		With("max", strconv.Itoa(limit)).
+		With("have", strconv.Itoa(have))
 }
 
 func workspaces(n int) string {

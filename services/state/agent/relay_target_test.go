@@ -79,10 +79,19 @@ func TestInvalidRelayTargets(t *testing.T) {
 		}
 		require.Contains(t, fault.From(err).Details[path], want)
 	}
-	require.Contains(t, configured(agent.RelayTarget{Name: "a", Address: strings.Repeat("a", 254) + ":80"}).Validate().Error(), "neither a lower-case DNS name")
-	twice := configured(agent.RelayTarget{Name: "a", Address: "a:1"}, agent.RelayTarget{Name: "b", Address: "b"}, agent.RelayTarget{Name: "a", Address: "a:2"})
+	require.Contains(
+		t,
+		configured(agent.RelayTarget{Name: "a", Address: strings.Repeat("a", 254) + ":80"}).Validate().Error(),
+		"neither a lower-case DNS name",
+	)
+	twice := configured(
+		agent.RelayTarget{Name: "a", Address: "a:1"},
+		agent.RelayTarget{Name: "b", Address: "b"},
+		agent.RelayTarget{Name: "a", Address: "a:2"},
+	)
 	require.Equal(t, map[string]string{
-		"relay_targets.a": "is repeated", "relay_targets.b": `the address "b" is not host:port, such as shop.apps.svc:80 or [fd00::7]:5432`,
+		"relay_targets.a": "is repeated",
+		"relay_targets.b": `the address "b" is not host:port, such as shop.apps.svc:80 or [fd00::7]:5432`,
 	}, fault.From(twice.Validate()).Details)
 	err := configured(make([]agent.RelayTarget, 101)...).Validate()
 	require.Equal(t, map[string]string{"relay_targets": "has 101 targets, the limit is 100"}, fault.From(err).Details)

@@ -31,7 +31,16 @@ func (a access) allow(ctx context.Context, scope directory.Scope, own bool, acti
 	case action == authz.Read || !authz.Allowed(user, role, own, authz.Read):
 		return fault.New(errcode.NotFound, "%s does not exist", thing)
 	default:
-		return fault.New(errcode.PermissionDenied, "user %s may not %s: %s needs a higher role than %q in %s %d", user.Username, action, thing, role, scope.Kind, scope.ID)
+		return fault.New(
+			errcode.PermissionDenied,
+			"user %s may not %s: %s needs a higher role than %q in %s %d",
+			user.Username,
+			action,
+			thing,
+			role,
+			scope.Kind,
+			scope.ID,
+		)
 	}
 }
 

@@ -17,7 +17,10 @@ import (
 	"lockstep.internal/services/state/authz"
 )
 
-func (s *agentService) ConfigureAgent(ctx context.Context, r *connect.Request[statev1.ConfigureAgentRequest]) (*connect.Response[statev1.ConfigureAgentResponse], error) {
+func (s *agentService) ConfigureAgent(
+	ctx context.Context,
+	r *connect.Request[statev1.ConfigureAgentRequest],
+) (*connect.Response[statev1.ConfigureAgentResponse], error) {
 	a, err := s.agent(ctx, r.Msg.GetId(), authz.ManageAgents)
 	if err != nil {
 		return nil, err
@@ -36,7 +39,10 @@ func (s *agentService) ConfigureAgent(ctx context.Context, r *connect.Request[st
 	return connect.NewResponse(&statev1.ConfigureAgentResponse{Agent: shown[0]}), nil
 }
 
-func (s *agentService) RequestResync(ctx context.Context, r *connect.Request[statev1.RequestResyncRequest]) (*connect.Response[statev1.RequestResyncResponse], error) {
+func (s *agentService) RequestResync(
+	ctx context.Context,
+	r *connect.Request[statev1.RequestResyncRequest],
+) (*connect.Response[statev1.RequestResyncResponse], error) {
 	a, err := s.agent(ctx, r.Msg.GetId(), authz.ManageAgents)
 	if err != nil {
 		return nil, err
@@ -65,7 +71,13 @@ func (s *agentService) messages(ctx context.Context, agents ...agent.Agent) ([]*
 		out := agentMessage(a)
 		if last, begun := resyncs[a.ID]; begun {
 			out.LastResync = &statev1.Resync{
-				Id: last.ID, Cause: last.Cause, Nonce: last.Nonce, Outcome: last.Outcome, Count: last.Count, BegunAt: timestamp(last.BegunAt), EndedAt: timestamp(last.EndedAt),
+				Id:      last.ID,
+				Cause:   last.Cause,
+				Nonce:   last.Nonce,
+				Outcome: last.Outcome,
+				Count:   last.Count,
+				BegunAt: timestamp(last.BegunAt),
+				EndedAt: timestamp(last.EndedAt),
 			}
 		}
 		return out

@@ -50,7 +50,10 @@ type agentService struct {
 	logger       *slog.Logger
 }
 
-func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[statev1.RegisterAgentRequest]) (*connect.Response[statev1.RegisterAgentResponse], error) {
+func (s *agentService) RegisterAgent(
+	ctx context.Context,
+	r *connect.Request[statev1.RegisterAgentRequest],
+) (*connect.Response[statev1.RegisterAgentResponse], error) {
 	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
@@ -58,9 +61,16 @@ func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[sta
 		return nil, err
 	}
 	if !nkeys.IsValidPublicCurveKey(r.Msg.GetCurvePublicKey()) {
-		return nil, fault.New(errcode.InvalidArgument, "curve_public_key is not a public X25519 key in nkeys format (prefix X)").With("field", "curve_public_key")
+		return nil, fault.New(errcode.InvalidArgument, "curve_public_key is not a public X25519 key in nkeys format (prefix X)").
+			With("field", "curve_public_key")
 	}
-	if err := s.allow(ctx, projectScope(r.Msg.GetProjectId()), false, authz.ManageAgents, fmt.Sprintf("project %d", r.Msg.GetProjectId())); err != nil {
+	if err := s.allow(
+		ctx,
+		projectScope(r.Msg.GetProjectId()),
+		false,
+		authz.ManageAgents,
+		fmt.Sprintf("project %d", r.Msg.GetProjectId()),
+	); err != nil {
 		return nil, err
 	}
 	value := natsauth.NewToken(natsauth.TokenAgent)
@@ -80,10 +90,22 @@ func (s *agentService) RegisterAgent(ctx context.Context, r *connect.Request[sta
 			slog.Int64("agent_id", a.ID), slog.Any("error", err))
 		s.agents.RequestEnsure()
 	}
-	return connect.NewResponse(&statev1.RegisterAgentResponse{Agent: agentMessage(a), Token: value, NatsUrls: s.endpoint.URLs, Cell: s.endpoint.Cell, NatsCa: s.endpoint.CA, SealerPublicKey: s.sealerKey}), nil
+	return connect.NewResponse(
+		&statev1.RegisterAgentResponse{
+			Agent:           agentMessage(a),
+			Token:           value,
+			NatsUrls:        s.endpoint.URLs,
+			Cell:            s.endpoint.Cell,
+			NatsCa:          s.endpoint.CA,
+			SealerPublicKey: s.sealerKey,
+		},
+	), nil
 }
 
-func (s *agentService) GetAgent(ctx context.Context, r *connect.Request[statev1.GetAgentRequest]) (*connect.Response[statev1.GetAgentResponse], error) {
+func (s *agentService) GetAgent(
+	ctx context.Context,
+	r *connect.Request[statev1.GetAgentRequest],
+) (*connect.Response[statev1.GetAgentResponse], error) {
 	a, err := s.agent(ctx, r.Msg.GetId(), authz.Read)
 	if err != nil {
 		return nil, err
@@ -95,7 +117,10 @@ func (s *agentService) GetAgent(ctx context.Context, r *connect.Request[statev1.
 	return connect.NewResponse(&statev1.GetAgentResponse{Agent: messages[0]}), nil
 }
 
-func (s *agentService) ListAgents(ctx context.Context, r *connect.Request[statev1.ListAgentsRequest]) (*connect.Response[statev1.ListAgentsResponse], error) {
+func (s *agentService) ListAgents(
+	ctx context.Context,
+	r *connect.Request[statev1.ListAgentsRequest],
+) (*connect.Response[statev1.ListAgentsResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), r.Msg.GetPageToken())
 	if err != nil {
 		return nil, err
@@ -104,7 +129,13 @@ func (s *agentService) ListAgents(ctx context.Context, r *connect.Request[statev
 	if r.Msg.GetProjectId() == 0 {
 		projects, err = s.visible(ctx)
 	} else {
-		err = s.allow(ctx, projectScope(r.Msg.GetProjectId()), false, authz.Read, fmt.Sprintf("project %d", r.Msg.GetProjectId()))
+		err = s.allow(
+			ctx,
+			projectScope(r.Msg.GetProjectId()),
+			false,
+			authz.Read,
+			fmt.Sprintf("project %d", r.Msg.GetProjectId()),
+		)
 	}
 	if err != nil {
 		return nil, err
@@ -117,10 +148,18 @@ func (s *agentService) ListAgents(ctx context.Context, r *connect.Request[statev
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListAgentsResponse{Agents: messages, NextPageToken: next(found, p, func(a agent.Agent) int64 { return a.ID })}), nil
+	return connect.NewResponse(
+		&statev1.ListAgentsResponse{
+			Agents:        messages,
+			NextPageToken: next(found, p, func(a agent.Agent) int64 { return a.ID }),
+		},
+	), nil
 }
 
-func (s *agentService) RevokeAgent(ctx context.Context, r *connect.Request[statev1.RevokeAgentRequest]) (*connect.Response[statev1.RevokeAgentResponse], error) {
+func (s *agentService) RevokeAgent(
+	ctx context.Context,
+	r *connect.Request[statev1.RevokeAgentRequest],
+) (*connect.Response[statev1.RevokeAgentResponse], error) {
 	a, err := s.agent(ctx, r.Msg.GetId(), authz.ManageAgents)
 	if err != nil {
 		return nil, err
@@ -129,7 +168,12 @@ func (s *agentService) RevokeAgent(ctx context.Context, r *connect.Request[state
 		return nil, err
 	}
 	if err := s.agents.Disconnect(ctx, a.ID); err != nil {
-		return nil, fault.Wrap(err, errcode.Unavailable, "agent %d is revoked and cannot connect again, but closing its connections failed: try again", a.ID)
+		return nil, fault.Wrap(
+			err,
+			errcode.Unavailable,
+			"agent %d is revoked and cannot connect again, but closing its connections failed: try again",
+			a.ID,
+		)
 	}
 	return connect.NewResponse(&statev1.RevokeAgentResponse{Agent: agentMessage(a)}), nil
 }

@@ -67,7 +67,10 @@ func (a *authentication) WrapStreamingClient(next connect.StreamingClientFunc) c
 func (a *authentication) authenticate(ctx context.Context, header http.Header) (context.Context, error) {
 	scheme, value, found := strings.Cut(header.Get("Authorization"), " ")
 	if !found || !strings.EqualFold(scheme, "bearer") {
-		return nil, fault.New(errcode.Unauthenticated, "the personal access token is missing: log in, or send the header Authorization: Bearer <token>")
+		return nil, fault.New(
+			errcode.Unauthenticated,
+			"the personal access token is missing: log in, or send the header Authorization: Bearer <token>",
+		)
 	}
 	s, err := a.session(ctx, value)
 	if err != nil {
@@ -88,7 +91,10 @@ func (a *authentication) session(ctx context.Context, value string) (session, er
 	}
 	user, expires, err := a.directory.UserByToken(ctx, hash[:])
 	if fault.Is(err, errcode.NotFound) {
-		return session{}, fault.New(errcode.Unauthenticated, "the personal access token is unknown, expired or revoked: create a new one")
+		return session{}, fault.New(
+			errcode.Unauthenticated,
+			"the personal access token is unknown, expired or revoked: create a new one",
+		)
 	}
 	if err != nil {
 		return session{}, err

@@ -21,11 +21,17 @@ type directoryService struct {
 	sessions *sessionCache
 }
 
-func (s *directoryService) WhoAmI(ctx context.Context, _ *connect.Request[statev1.WhoAmIRequest]) (*connect.Response[statev1.WhoAmIResponse], error) {
+func (s *directoryService) WhoAmI(
+	ctx context.Context,
+	_ *connect.Request[statev1.WhoAmIRequest],
+) (*connect.Response[statev1.WhoAmIResponse], error) {
 	return connect.NewResponse(&statev1.WhoAmIResponse{User: user(caller(ctx))}), nil
 }
 
-func (s *directoryService) CreateOrganization(ctx context.Context, r *connect.Request[statev1.CreateOrganizationRequest]) (*connect.Response[statev1.CreateOrganizationResponse], error) {
+func (s *directoryService) CreateOrganization(
+	ctx context.Context,
+	r *connect.Request[statev1.CreateOrganizationRequest],
+) (*connect.Response[statev1.CreateOrganizationResponse], error) {
 	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
@@ -39,7 +45,10 @@ func (s *directoryService) CreateOrganization(ctx context.Context, r *connect.Re
 	return connect.NewResponse(&statev1.CreateOrganizationResponse{Organization: organization(o)}), nil
 }
 
-func (s *directoryService) ListOrganizations(ctx context.Context, r *connect.Request[statev1.ListOrganizationsRequest]) (*connect.Response[statev1.ListOrganizationsResponse], error) {
+func (s *directoryService) ListOrganizations(
+	ctx context.Context,
+	r *connect.Request[statev1.ListOrganizationsRequest],
+) (*connect.Response[statev1.ListOrganizationsResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), r.Msg.GetPageToken())
 	if err != nil {
 		return nil, err
@@ -53,11 +62,18 @@ func (s *directoryService) ListOrganizations(ctx context.Context, r *connect.Req
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.ListOrganizationsResponse{
-		Organizations: each(found, organization), NextPageToken: next(found, p, func(o directory.Organization) int64 { return o.ID }),
+		Organizations: each(
+			found,
+			organization,
+		),
+		NextPageToken: next(found, p, func(o directory.Organization) int64 { return o.ID }),
 	}), nil
 }
 
-func (s *directoryService) CreateGroup(ctx context.Context, r *connect.Request[statev1.CreateGroupRequest]) (*connect.Response[statev1.CreateGroupResponse], error) {
+func (s *directoryService) CreateGroup(
+	ctx context.Context,
+	r *connect.Request[statev1.CreateGroupRequest],
+) (*connect.Response[statev1.CreateGroupResponse], error) {
 	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
@@ -65,7 +81,8 @@ func (s *directoryService) CreateGroup(ctx context.Context, r *connect.Request[s
 	if scope.ID == 0 {
 		scope = directory.Scope{Kind: directory.ScopeOrganization, ID: r.Msg.GetOrganizationId()}
 	} else if r.Msg.GetOrganizationId() != 0 {
-		return nil, fault.New(errcode.InvalidArgument, "give parent_group_id or organization_id, not both").With("field", "organization_id")
+		return nil, fault.New(errcode.InvalidArgument, "give parent_group_id or organization_id, not both").
+			With("field", "organization_id")
 	}
 	if err := id(string(scope.Kind)+"_id", scope.ID); err != nil {
 		return nil, err
@@ -73,14 +90,20 @@ func (s *directoryService) CreateGroup(ctx context.Context, r *connect.Request[s
 	if err := s.allow(ctx, scope, false, authz.ManageMembers, scopeName(scope)); err != nil {
 		return nil, err
 	}
-	g, err := s.directory.CreateGroup(ctx, directory.Group{OrganizationID: r.Msg.GetOrganizationId(), ParentID: r.Msg.GetParentGroupId(), Name: r.Msg.GetName()})
+	g, err := s.directory.CreateGroup(
+		ctx,
+		directory.Group{OrganizationID: r.Msg.GetOrganizationId(), ParentID: r.Msg.GetParentGroupId(), Name: r.Msg.GetName()},
+	)
 	if err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.CreateGroupResponse{Group: group(g)}), nil
 }
 
-func (s *directoryService) ListGroups(ctx context.Context, r *connect.Request[statev1.ListGroupsRequest]) (*connect.Response[statev1.ListGroupsResponse], error) {
+func (s *directoryService) ListGroups(
+	ctx context.Context,
+	r *connect.Request[statev1.ListGroupsRequest],
+) (*connect.Response[statev1.ListGroupsResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), r.Msg.GetPageToken())
 	if err != nil {
 		return nil, err
@@ -93,10 +116,18 @@ func (s *directoryService) ListGroups(ctx context.Context, r *connect.Request[st
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListGroupsResponse{Groups: each(found, group), NextPageToken: next(found, p, func(g directory.Group) int64 { return g.ID })}), nil
+	return connect.NewResponse(
+		&statev1.ListGroupsResponse{
+			Groups:        each(found, group),
+			NextPageToken: next(found, p, func(g directory.Group) int64 { return g.ID }),
+		},
+	), nil
 }
 
-func (s *directoryService) CreateProject(ctx context.Context, r *connect.Request[statev1.CreateProjectRequest]) (*connect.Response[statev1.CreateProjectResponse], error) {
+func (s *directoryService) CreateProject(
+	ctx context.Context,
+	r *connect.Request[statev1.CreateProjectRequest],
+) (*connect.Response[statev1.CreateProjectResponse], error) {
 	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
@@ -114,7 +145,10 @@ func (s *directoryService) CreateProject(ctx context.Context, r *connect.Request
 	return connect.NewResponse(&statev1.CreateProjectResponse{Project: project(p)}), nil
 }
 
-func (s *directoryService) ListProjects(ctx context.Context, r *connect.Request[statev1.ListProjectsRequest]) (*connect.Response[statev1.ListProjectsResponse], error) {
+func (s *directoryService) ListProjects(
+	ctx context.Context,
+	r *connect.Request[statev1.ListProjectsRequest],
+) (*connect.Response[statev1.ListProjectsResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), r.Msg.GetPageToken())
 	if err != nil {
 		return nil, err
@@ -127,10 +161,18 @@ func (s *directoryService) ListProjects(ctx context.Context, r *connect.Request[
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListProjectsResponse{Projects: each(found, project), NextPageToken: next(found, p, func(p directory.Project) int64 { return p.ID })}), nil
+	return connect.NewResponse(
+		&statev1.ListProjectsResponse{
+			Projects:      each(found, project),
+			NextPageToken: next(found, p, func(p directory.Project) int64 { return p.ID }),
+		},
+	), nil
 }
 
-func (s *directoryService) CreateUser(ctx context.Context, r *connect.Request[statev1.CreateUserRequest]) (*connect.Response[statev1.CreateUserResponse], error) {
+func (s *directoryService) CreateUser(
+	ctx context.Context,
+	r *connect.Request[statev1.CreateUserRequest],
+) (*connect.Response[statev1.CreateUserResponse], error) {
 	if err := username(r.Msg.GetUsername()); err != nil {
 		return nil, err
 	}
@@ -144,7 +186,10 @@ func (s *directoryService) CreateUser(ctx context.Context, r *connect.Request[st
 	return connect.NewResponse(&statev1.CreateUserResponse{User: user(u)}), nil
 }
 
-func (s *directoryService) ListUsers(ctx context.Context, r *connect.Request[statev1.ListUsersRequest]) (*connect.Response[statev1.ListUsersResponse], error) {
+func (s *directoryService) ListUsers(
+	ctx context.Context,
+	r *connect.Request[statev1.ListUsersRequest],
+) (*connect.Response[statev1.ListUsersResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), r.Msg.GetPageToken())
 	if err != nil {
 		return nil, err
@@ -156,10 +201,18 @@ func (s *directoryService) ListUsers(ctx context.Context, r *connect.Request[sta
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&statev1.ListUsersResponse{Users: each(found, user), NextPageToken: next(found, p, func(u directory.User) int64 { return u.ID })}), nil
+	return connect.NewResponse(
+		&statev1.ListUsersResponse{
+			Users:         each(found, user),
+			NextPageToken: next(found, p, func(u directory.User) int64 { return u.ID }),
+		},
+	), nil
 }
 
-func (s *directoryService) BlockUser(ctx context.Context, r *connect.Request[statev1.BlockUserRequest]) (*connect.Response[statev1.BlockUserResponse], error) {
+func (s *directoryService) BlockUser(
+	ctx context.Context,
+	r *connect.Request[statev1.BlockUserRequest],
+) (*connect.Response[statev1.BlockUserResponse], error) {
 	if err := id("id", r.Msg.GetId()); err != nil {
 		return nil, err
 	}
@@ -177,14 +230,22 @@ func (s *directoryService) BlockUser(ctx context.Context, r *connect.Request[sta
 	return connect.NewResponse(&statev1.BlockUserResponse{User: user(u)}), nil
 }
 
-func (s *directoryService) PutMembership(ctx context.Context, r *connect.Request[statev1.PutMembershipRequest]) (*connect.Response[statev1.PutMembershipResponse], error) {
+func (s *directoryService) PutMembership(
+	ctx context.Context,
+	r *connect.Request[statev1.PutMembershipRequest],
+) (*connect.Response[statev1.PutMembershipResponse], error) {
 	asked := r.Msg.GetMembership()
-	m := directory.Membership{UserID: asked.GetUserId(), Scope: directory.Scope{Kind: scopeKind(asked.GetScope()), ID: asked.GetScopeId()}, Role: role(asked.GetRole())}
+	m := directory.Membership{
+		UserID: asked.GetUserId(),
+		Scope:  directory.Scope{Kind: scopeKind(asked.GetScope()), ID: asked.GetScopeId()},
+		Role:   role(asked.GetRole()),
+	}
 	if err := membershipFields(m.UserID, m.Scope); err != nil {
 		return nil, err
 	}
 	if m.Role == directory.RoleNone {
-		return nil, fault.New(errcode.InvalidArgument, "role is missing: give reader, developer, maintainer or owner").With("field", "role")
+		return nil, fault.New(errcode.InvalidArgument, "role is missing: give reader, developer, maintainer or owner").
+			With("field", "role")
 	}
 	if err := s.allowMembers(ctx, m.Scope); err != nil {
 		return nil, err
@@ -195,7 +256,10 @@ func (s *directoryService) PutMembership(ctx context.Context, r *connect.Request
 	return connect.NewResponse(&statev1.PutMembershipResponse{Membership: membership(m)}), nil
 }
 
-func (s *directoryService) DeleteMembership(ctx context.Context, r *connect.Request[statev1.DeleteMembershipRequest]) (*connect.Response[statev1.DeleteMembershipResponse], error) {
+func (s *directoryService) DeleteMembership(
+	ctx context.Context,
+	r *connect.Request[statev1.DeleteMembershipRequest],
+) (*connect.Response[statev1.DeleteMembershipResponse], error) {
 	scope := directory.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()}
 	if err := membershipFields(r.Msg.GetUserId(), scope); err != nil {
 		return nil, err
@@ -209,7 +273,10 @@ func (s *directoryService) DeleteMembership(ctx context.Context, r *connect.Requ
 	return connect.NewResponse(&statev1.DeleteMembershipResponse{}), nil
 }
 
-func (s *directoryService) ListMemberships(ctx context.Context, r *connect.Request[statev1.ListMembershipsRequest]) (*connect.Response[statev1.ListMembershipsResponse], error) {
+func (s *directoryService) ListMemberships(
+	ctx context.Context,
+	r *connect.Request[statev1.ListMembershipsRequest],
+) (*connect.Response[statev1.ListMembershipsResponse], error) {
 	scope := directory.Scope{Kind: scopeKind(r.Msg.GetScope()), ID: r.Msg.GetScopeId()}
 	byUser, byScope := r.Msg.GetUserId() != 0, scope.ID != 0
 	if byUser == byScope {
@@ -245,7 +312,8 @@ func membershipFields(userID int64, scope directory.Scope) error {
 		return err
 	}
 	if scope.Kind == "" {
-		return fault.New(errcode.InvalidArgument, "scope is missing: give organization, group or project").With("field", "scope")
+		return fault.New(errcode.InvalidArgument, "scope is missing: give organization, group or project").
+			With("field", "scope")
 	}
 	return id("scope_id", scope.ID)
 }

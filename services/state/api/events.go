@@ -21,19 +21,24 @@ const (
 	maxEventPage     = 1000
 )
 
-func (s *workspaceService) ListWorkspaceEvents(ctx context.Context, r *connect.Request[statev1.ListWorkspaceEventsRequest]) (*connect.Response[statev1.ListWorkspaceEventsResponse], error) {
+func (s *workspaceService) ListWorkspaceEvents(
+	ctx context.Context,
+	r *connect.Request[statev1.ListWorkspaceEventsRequest],
+) (*connect.Response[statev1.ListWorkspaceEventsResponse], error) {
 	size := int(r.Msg.GetPageSize())
 	if size == 0 {
 		size = defaultEventPage
 	}
 	if size < 0 || size > maxEventPage {
-		return nil, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d", size, maxEventPage, defaultEventPage).With("field", "page_size")
+		return nil, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d", size, maxEventPage, defaultEventPage).
+			With("field", "page_size")
 	}
 	from := uint64(1)
 	if token := r.Msg.GetPageToken(); token != "" {
 		var err error
 		if from, err = strconv.ParseUint(token, 10, 64); err != nil || from == 0 {
-			return nil, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListWorkspaceEvents").With("field", "page_token")
+			return nil, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListWorkspaceEvents").
+				With("field", "page_token")
 		}
 	}
 	w, err := s.find(ctx, r.Msg.GetWorkspace(), authz.Read)
@@ -75,5 +80,11 @@ func workspaceEvent(msg *jetstream.RawStreamMsg) (*statev1.WorkspaceEvent, error
 	if err != nil {
 		return nil, fault.Wrap(err, errcode.Internal, "message %d of WORKSPACES is not an event", msg.Sequence)
 	}
-	return &statev1.WorkspaceEvent{Sequence: msg.Sequence, Id: e.ID(), Type: e.Type(), Time: timestamp(e.Time()), CloudEvent: string(raw)}, nil
+	return &statev1.WorkspaceEvent{
+		Sequence:   msg.Sequence,
+		Id:         e.ID(),
+		Type:       e.Type(),
+		Time:       timestamp(e.Time()),
+		CloudEvent: string(raw),
+	}, nil
 }

@@ -45,19 +45,45 @@ func NewHandler(d Dependencies) http.Handler {
 	interceptors := append([]connect.Interceptor{fault.NewInterceptor(d.Logger)}, d.Interceptors...)
 	sessions := newSessionCache()
 	callers := &authentication{directory: d.Directory, sessions: sessions, now: d.Now}
-	options := connect.WithHandlerOptions(connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), callers)...), connect.WithReadMaxBytes(maxRequest))
+	options := connect.WithHandlerOptions(
+		connect.WithInterceptors(append(interceptors, libpostgres.UnavailableInterceptor(), callers)...),
+		connect.WithReadMaxBytes(maxRequest),
+	)
 	access := access{directory: d.Directory}
 	mux := http.NewServeMux()
 	mux.Handle(statev1connect.NewDirectoryServiceHandler(&directoryService{access: access, sessions: sessions}, options))
-	mux.Handle(statev1connect.NewTokenServiceHandler(&tokenService{access: access, issuer: d.Issuer, sessions: sessions, now: d.Now}, options))
+	mux.Handle(
+		statev1connect.NewTokenServiceHandler(
+			&tokenService{access: access, issuer: d.Issuer, sessions: sessions, now: d.Now},
+			options,
+		),
+	)
 	mux.Handle(statev1connect.NewAgentServiceHandler(&agentService{
-		access: access, pool: d.Pool, observations: d.Observations, now: d.Now, agents: d.Agents, endpoint: d.Endpoint, sealerKey: d.Secrets.Vault.PublicKey(), logger: d.Logger,
+		access:       access,
+		pool:         d.Pool,
+		observations: d.Observations,
+		now:          d.Now,
+		agents:       d.Agents,
+		endpoint:     d.Endpoint,
+		sealerKey:    d.Secrets.Vault.PublicKey(),
+		logger:       d.Logger,
 	}, options))
 	mux.Handle(statev1connect.NewTemplateServiceHandler(&templateService{access: access}, options))
 	mux.Handle(statev1connect.NewWorkspaceServiceHandler(&workspaceService{
-		access: access, callers: callers, pool: d.Pool, workspaces: d.Workspaces, observations: d.Observations, secrets: d.Secrets, changes: d.Changes, streams: d.Streams, cell: d.Cell, now: d.Now,
+		access:       access,
+		callers:      callers,
+		pool:         d.Pool,
+		workspaces:   d.Workspaces,
+		observations: d.Observations,
+		secrets:      d.Secrets,
+		changes:      d.Changes,
+		streams:      d.Streams,
+		cell:         d.Cell,
+		now:          d.Now,
 	}, options))
-	mux.Handle(statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options))
+	mux.Handle(
+		statev1connect.NewOperationServiceHandler(&operationService{access: access, rebuild: d.Rebuild, now: d.Now}, options),
+	)
 	mux.Handle(statev1connect.NewSubscriberServiceHandler(&subscriberService{
 		access: access, subscribers: d.Subscribers, agents: d.Agents, endpoint: d.Endpoint, cell: d.Cell, logger: d.Logger,
 	}, options))

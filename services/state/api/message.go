@@ -40,8 +40,14 @@ func accessToken(t directory.Token) *statev1.Token {
 
 func agentMessage(a agent.Agent) *statev1.Agent {
 	return &statev1.Agent{
-		Id: a.ID, Name: a.Name, ProjectId: a.ProjectID, CreatedAt: timestamp(a.CreatedAt), LastSeenAt: timestamp(a.LastSeenAt),
-		ClusterUid: a.ClusterUID, Revoked: a.Revoked, Configuration: configuration(a.Configuration, a.ConfigurationRevision),
+		Id:            a.ID,
+		Name:          a.Name,
+		ProjectId:     a.ProjectID,
+		CreatedAt:     timestamp(a.CreatedAt),
+		LastSeenAt:    timestamp(a.LastSeenAt),
+		ClusterUid:    a.ClusterUID,
+		Revoked:       a.Revoked,
+		Configuration: configuration(a.Configuration, a.ConfigurationRevision),
 	}
 }
 

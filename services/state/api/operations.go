@@ -30,7 +30,11 @@ type operationService struct {
 	now     func() time.Time
 }
 
-func (s *operationService) Rebuild(ctx context.Context, r *connect.Request[statev1.RebuildRequest], stream *connect.ServerStream[statev1.RebuildResponse]) error {
+func (s *operationService) Rebuild(
+	ctx context.Context,
+	r *connect.Request[statev1.RebuildRequest],
+	stream *connect.ServerStream[statev1.RebuildResponse],
+) error {
 	if err := s.administer(ctx); err != nil {
 		return err
 	}
@@ -61,7 +65,12 @@ func (s *operationService) Rebuild(ctx context.Context, r *connect.Request[state
 	}
 	outcome := &statev1.RebuildOutcome{Differences: out.Differences, Replaced: out.Replaced}
 	for _, table := range out.Tables {
-		outcome.Tables = append(outcome.Tables, &statev1.RebuiltTable{Name: table.Name, Rows: table.Rows, Different: table.Different})
+		outcome.Tables = append(
+			outcome.Tables,
+			&statev1.RebuiltTable{Name: table.Name, Rows: table.Rows, Different: table.Different},
+		)
 	}
-	return stream.Send(&statev1.RebuildResponse{Message: &statev1.RebuildResponse_Outcome{Outcome: outcome}}) //nolint:wrapcheck // the caller is gone
+	return stream.Send(
+		&statev1.RebuildResponse{Message: &statev1.RebuildResponse_Outcome{Outcome: outcome}},
+	) //nolint:wrapcheck // the caller is gone
 }

@@ -22,7 +22,10 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-func (s *workspaceService) ListOrphans(ctx context.Context, r *connect.Request[statev1.ListOrphansRequest]) (*connect.Response[statev1.ListOrphansResponse], error) {
+func (s *workspaceService) ListOrphans(
+	ctx context.Context,
+	r *connect.Request[statev1.ListOrphansRequest],
+) (*connect.Response[statev1.ListOrphansResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), "")
 	if err != nil {
 		return nil, err
@@ -54,12 +57,20 @@ func (s *workspaceService) ListOrphans(ctx context.Context, r *connect.Request[s
 	return connect.NewResponse(out), nil
 }
 
-func (s *workspaceService) AdoptOrphan(ctx context.Context, r *connect.Request[statev1.AdoptOrphanRequest]) (*connect.Response[statev1.AdoptOrphanResponse], error) {
+func (s *workspaceService) AdoptOrphan(
+	ctx context.Context,
+	r *connect.Request[statev1.AdoptOrphanRequest],
+) (*connect.Response[statev1.AdoptOrphanResponse], error) {
 	agent, err := s.orphansAgent(ctx, r.Msg.GetOrphan())
 	if err != nil {
 		return nil, err
 	}
-	c := workspace.Creation{ProjectID: r.Msg.GetProjectId(), UserID: r.Msg.GetUserId(), Template: r.Msg.GetTemplate(), Now: s.now()}
+	c := workspace.Creation{
+		ProjectID: r.Msg.GetProjectId(),
+		UserID:    r.Msg.GetUserId(),
+		Template:  r.Msg.GetTemplate(),
+		Now:       s.now(),
+	}
 	if c.ProjectID == 0 {
 		c.ProjectID = agent.ProjectID
 	}
@@ -72,7 +83,13 @@ func (s *workspaceService) AdoptOrphan(ctx context.Context, r *connect.Request[s
 	if _, err := s.directory.Project(ctx, c.ProjectID); err != nil {
 		return nil, err
 	}
-	if err := s.allow(ctx, projectScope(c.ProjectID), false, authz.CreateWorkspace, fmt.Sprintf("project %d", c.ProjectID)); err != nil {
+	if err := s.allow(
+		ctx,
+		projectScope(c.ProjectID),
+		false,
+		authz.CreateWorkspace,
+		fmt.Sprintf("project %d", c.ProjectID),
+	); err != nil {
 		return nil, err
 	}
 	secrets, err := secretsOf(r.Msg.GetOverrides())
@@ -96,7 +113,13 @@ func (s *workspaceService) AdoptOrphan(ctx context.Context, r *connect.Request[s
 }
 
 // adopt replaces the orphan by a workspace. The creation has the template's spec.
-func (s *workspaceService) adopt(ctx context.Context, tx pgx.Tx, m *statev1.AdoptOrphanRequest, c workspace.Creation, secrets secretValues) (workspace.Workspace, error) {
+func (s *workspaceService) adopt(
+	ctx context.Context,
+	tx pgx.Tx,
+	m *statev1.AdoptOrphanRequest,
+	c workspace.Creation,
+	secrets secretValues,
+) (workspace.Workspace, error) {
 	o, observed, err := s.lockOrphan(ctx, tx, m.GetOrphan())
 	if err != nil {
 		return workspace.Workspace{}, err
@@ -121,8 +144,14 @@ func (s *workspaceService) adopt(ctx context.Context, tx pgx.Tx, m *statev1.Adop
 		return w, err
 	}
 	if agentID, there := owners[w.ID]; there {
-		return w, fault.New(errcode.FailedPrecondition,
-			"orphan %s cannot be adopted: its label names workspace %s of agent %d. Set the label %s to another UUID, or delete the orphan", o, w.ID, agentID, workspace.LabelWorkspace)
+		return w, fault.New(
+			errcode.FailedPrecondition,
+			"orphan %s cannot be adopted: its label names workspace %s of agent %d. Set the label %s to another UUID, or delete the orphan",
+			o,
+			w.ID,
+			agentID,
+			workspace.LabelWorkspace,
+		)
 	}
 	if err := s.workspaces.Insert(ctx, tx, w, created); err != nil {
 		return w, err
@@ -135,7 +164,10 @@ func (s *workspaceService) adopt(ctx context.Context, tx pgx.Tx, m *statev1.Adop
 	return w, s.observations.In(tx).RemoveOrphan(ctx, o)
 }
 
-func (s *workspaceService) DeleteOrphan(ctx context.Context, r *connect.Request[statev1.DeleteOrphanRequest]) (*connect.Response[statev1.DeleteOrphanResponse], error) {
+func (s *workspaceService) DeleteOrphan(
+	ctx context.Context,
+	r *connect.Request[statev1.DeleteOrphanRequest],
+) (*connect.Response[statev1.DeleteOrphanResponse], error) {
 	if _, err := s.orphansAgent(ctx, r.Msg.GetOrphan()); err != nil {
 		return nil, err
 	}
@@ -189,7 +221,11 @@ func (s *workspaceService) endedRevision(ctx context.Context, tx pgx.Tx, o orpha
 }
 
 // lockOrphan locks the orphan that a request names.
-func (s *workspaceService) lockOrphan(ctx context.Context, tx pgx.Tx, ref *statev1.OrphanReference) (orphan.Orphan, orphan.Observation, error) {
+func (s *workspaceService) lockOrphan(
+	ctx context.Context,
+	tx pgx.Tx,
+	ref *statev1.OrphanReference,
+) (orphan.Orphan, orphan.Observation, error) {
 	o, err := s.observations.In(tx).LockOrphan(ctx, ref.GetAgentId(), ref.GetNamespace(), ref.GetName())
 	if err != nil {
 		return o, orphan.Observation{}, err
@@ -263,14 +299,20 @@ func orphanAfter(token string) (orphan.Orphan, error) {
 	split := strings.SplitN(token, "/", parts)
 	agentID, err := strconv.ParseInt(split[0], 10, 64)
 	if err != nil || len(split) != parts {
-		return orphan.Orphan{}, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListOrphans").With("field", "page_token")
+		return orphan.Orphan{}, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListOrphans").
+			With("field", "page_token")
 	}
 	return orphan.Orphan{AgentID: agentID, Namespace: split[1], Name: split[2], UID: split[3]}, nil
 }
 
 func orphanMessage(o orphan.Orphan, s orphan.Observation) *statev1.Orphan {
 	return &statev1.Orphan{
-		Reference: &statev1.OrphanReference{AgentId: o.AgentID, Namespace: o.Namespace, Name: o.Name},
-		Uid:       o.UID, WorkspaceId: o.Label, Image: s.Image, SeenAt: timestamp(o.SeenAt), Deleting: o.BeingDeleted(), Message: o.Message,
+		Reference:   &statev1.OrphanReference{AgentId: o.AgentID, Namespace: o.Namespace, Name: o.Name},
+		Uid:         o.UID,
+		WorkspaceId: o.Label,
+		Image:       s.Image,
+		SeenAt:      timestamp(o.SeenAt),
+		Deleting:    o.BeingDeleted(),
+		Message:     o.Message,
 	}
 }

@@ -18,7 +18,8 @@ const maxDisplayName = 100
 func slug(value string) error {
 	ok, _ := regexp.MatchString(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`, value)
 	if !ok {
-		return fault.New(errcode.InvalidArgument, "name %q must be 1 to 40 characters of a-z, 0-9 and inner -", value).With("field", "name")
+		return fault.New(errcode.InvalidArgument, "name %q must be 1 to 40 characters of a-z, 0-9 and inner -", value).
+			With("field", "name")
 	}
 	return nil
 }
@@ -27,14 +28,16 @@ func slug(value string) error {
 func username(value string) error {
 	ok, _ := regexp.MatchString(`^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`, value)
 	if !ok {
-		return fault.New(errcode.InvalidArgument, "username %q must be 1 to 64 characters of a-z, 0-9 and inner ., _ and -", value).With("field", "username")
+		return fault.New(errcode.InvalidArgument, "username %q must be 1 to 64 characters of a-z, 0-9 and inner ., _ and -", value).
+			With("field", "username")
 	}
 	return nil
 }
 
 func displayName(field, value string) error {
 	if value == "" || len(value) > maxDisplayName {
-		return fault.New(errcode.InvalidArgument, "%s must have 1 to %d characters", field, maxDisplayName).With("field", field)
+		return fault.New(errcode.InvalidArgument, "%s must have 1 to %d characters", field, maxDisplayName).
+			With("field", field)
 	}
 	return nil
 }
@@ -58,12 +61,14 @@ func page(size int32, token string) (postgres.Page, error) {
 	case size == 0:
 		p.Size = defaultPageSize
 	case size < 0 || size > maxPageSize:
-		return postgres.Page{}, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d", size, maxPageSize, defaultPageSize).With("field", "page_size")
+		return postgres.Page{}, fault.New(errcode.InvalidArgument, "page_size %d must be 1 to %d, or 0 for %d", size, maxPageSize, defaultPageSize).
+			With("field", "page_size")
 	}
 	if token != "" {
 		after, err := strconv.ParseInt(token, 10, 64)
 		if err != nil || after < 0 {
-			return postgres.Page{}, fault.New(errcode.InvalidArgument, "page_token: not a token returned by this method").With("field", "page_token")
+			return postgres.Page{}, fault.New(errcode.InvalidArgument, "page_token: not a token returned by this method").
+				With("field", "page_token")
 		}
 		p.After = after
 	}

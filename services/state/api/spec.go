@@ -18,8 +18,16 @@ const maxSecretBytes = 512 << 10
 
 func spec(s workspace.Spec) *statev1.WorkspaceSpec {
 	return &statev1.WorkspaceSpec{
-		Image: s.Image, Ports: each(s.Ports, port), Env: s.Env, Cpu: s.CPU, Memory: s.Memory, VolumeSize: s.VolumeSize, Command: s.Command, Args: s.Args,
-		SecretEnv: s.SecretEnv, SecretFiles: s.SecretFiles,
+		Image:       s.Image,
+		Ports:       each(s.Ports, port),
+		Env:         s.Env,
+		Cpu:         s.CPU,
+		Memory:      s.Memory,
+		VolumeSize:  s.VolumeSize,
+		Command:     s.Command,
+		Args:        s.Args,
+		SecretEnv:   s.SecretEnv,
+		SecretFiles: s.SecretFiles,
 	}
 }
 
@@ -31,8 +39,14 @@ func portOf(p *statev1.Port) workspace.Port {
 
 func specOf(s *statev1.WorkspaceSpec) workspace.Spec {
 	return workspace.Spec{
-		Image: s.GetImage(), Ports: each(s.GetPorts(), portOf), Env: s.GetEnv(), CPU: s.GetCpu(), Memory: s.GetMemory(), VolumeSize: s.GetVolumeSize(), Command: s.GetCommand(),
-		Args: s.GetArgs(),
+		Image:      s.GetImage(),
+		Ports:      each(s.GetPorts(), portOf),
+		Env:        s.GetEnv(),
+		CPU:        s.GetCpu(),
+		Memory:     s.GetMemory(),
+		VolumeSize: s.GetVolumeSize(),
+		Command:    s.GetCommand(),
+		Args:       s.GetArgs(),
 	}
 }
 
@@ -83,7 +97,12 @@ func secretsOf(o *statev1.WorkspaceOverrides) (secretValues, error) {
 		size += len(name) + len(value)
 	}
 	if size > maxSecretBytes {
-		return nil, fault.New(errcode.PayloadTooLarge, "the secrets have %d bytes, the limit of a workspace is %d", size, maxSecretBytes)
+		return nil, fault.New(
+			errcode.PayloadTooLarge,
+			"the secrets have %d bytes, the limit of a workspace is %d",
+			size,
+			maxSecretBytes,
+		)
 	}
 	return out, nil
 }

@@ -38,7 +38,10 @@ type subscriberService struct {
 	logger      *slog.Logger
 }
 
-func (s *subscriberService) CreateSubscriber(ctx context.Context, r *connect.Request[statev1.CreateSubscriberRequest]) (*connect.Response[statev1.CreateSubscriberResponse], error) {
+func (s *subscriberService) CreateSubscriber(
+	ctx context.Context,
+	r *connect.Request[statev1.CreateSubscriberRequest],
+) (*connect.Response[statev1.CreateSubscriberResponse], error) {
 	if err := s.administer(ctx); err != nil {
 		return nil, err
 	}
@@ -67,12 +70,22 @@ func (s *subscriberService) CreateSubscriber(ctx context.Context, r *connect.Req
 		s.agents.RequestEnsure()
 	}
 	return connect.NewResponse(&statev1.CreateSubscriberResponse{
-		Subscriber: subscriber(made), Token: value, User: made.Name, Listener: natsauth.ListenerUser(made.Name), InboxPrefix: natsauth.InboxPrefix(made.Name),
-		NatsUrls: s.endpoint.URLs, NatsCa: s.endpoint.CA,
+		Subscriber: subscriber(
+			made,
+		),
+		Token:       value,
+		User:        made.Name,
+		Listener:    natsauth.ListenerUser(made.Name),
+		InboxPrefix: natsauth.InboxPrefix(made.Name),
+		NatsUrls:    s.endpoint.URLs,
+		NatsCa:      s.endpoint.CA,
 	}), nil
 }
 
-func (s *subscriberService) ListSubscribers(ctx context.Context, r *connect.Request[statev1.ListSubscribersRequest]) (*connect.Response[statev1.ListSubscribersResponse], error) {
+func (s *subscriberService) ListSubscribers(
+	ctx context.Context,
+	r *connect.Request[statev1.ListSubscribersRequest],
+) (*connect.Response[statev1.ListSubscribersResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), r.Msg.GetPageToken())
 	if err != nil {
 		return nil, err
@@ -95,10 +108,18 @@ func (s *subscriberService) ListSubscribers(ctx context.Context, r *connect.Requ
 		}
 		one.Pending = &pending
 	}
-	return connect.NewResponse(&statev1.ListSubscribersResponse{Subscribers: messages, NextPageToken: next(found, p, func(s directory.Subscriber) int64 { return s.ID })}), nil
+	return connect.NewResponse(
+		&statev1.ListSubscribersResponse{
+			Subscribers:   messages,
+			NextPageToken: next(found, p, func(s directory.Subscriber) int64 { return s.ID }),
+		},
+	), nil
 }
 
-func (s *subscriberService) RevokeSubscriber(ctx context.Context, r *connect.Request[statev1.RevokeSubscriberRequest]) (*connect.Response[statev1.RevokeSubscriberResponse], error) {
+func (s *subscriberService) RevokeSubscriber(
+	ctx context.Context,
+	r *connect.Request[statev1.RevokeSubscriberRequest],
+) (*connect.Response[statev1.RevokeSubscriberResponse], error) {
 	if err := s.administer(ctx); err != nil {
 		return nil, err
 	}
@@ -125,14 +146,25 @@ func (s *subscriberService) RevokeSubscriber(ctx context.Context, r *connect.Req
 	}
 	// A new subscriber with the name reconnects at once.
 	if err := s.subscribers.Disconnect(ctx, revoked); err != nil {
-		return nil, fault.Wrap(err, errcode.Unavailable, "subscriber %s is revoked and cannot connect again, but closing its connections failed: try again", revoked.Name)
+		return nil, fault.Wrap(
+			err,
+			errcode.Unavailable,
+			"subscriber %s is revoked and cannot connect again, but closing its connections failed: try again",
+			revoked.Name,
+		)
 	}
 	return connect.NewResponse(&statev1.RevokeSubscriberResponse{Subscriber: subscriber(revoked)}), nil
 }
 
 func subscriber(s directory.Subscriber) *statev1.Subscriber {
 	return &statev1.Subscriber{
-		Id: s.ID, Name: s.Name, Filter: s.Filter, Stream: topology.StreamDeploys, Consumer: topology.SubscriberConsumer(s.Name), FromBeginning: s.FromBeginning,
-		CreatedAt: timestamp(s.CreatedAt), Revoked: s.Revoked,
+		Id:            s.ID,
+		Name:          s.Name,
+		Filter:        s.Filter,
+		Stream:        topology.StreamDeploys,
+		Consumer:      topology.SubscriberConsumer(s.Name),
+		FromBeginning: s.FromBeginning,
+		CreatedAt:     timestamp(s.CreatedAt),
+		Revoked:       s.Revoked,
 	}
 }

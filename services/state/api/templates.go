@@ -19,13 +19,17 @@ type templateService struct {
 	access
 }
 
-func (s *templateService) PutTemplate(ctx context.Context, r *connect.Request[statev1.PutTemplateRequest]) (*connect.Response[statev1.PutTemplateResponse], error) {
+func (s *templateService) PutTemplate(
+	ctx context.Context,
+	r *connect.Request[statev1.PutTemplateRequest],
+) (*connect.Response[statev1.PutTemplateResponse], error) {
 	if err := slug(r.Msg.GetName()); err != nil {
 		return nil, err
 	}
 	asked := r.Msg.GetSpec()
 	if len(asked.GetSecretEnv())+len(asked.GetSecretFiles()) > 0 {
-		return nil, fault.New(errcode.InvalidArgument, "a template cannot have secrets: give them when you create a workspace").With("field", "spec")
+		return nil, fault.New(errcode.InvalidArgument, "a template cannot have secrets: give them when you create a workspace").
+			With("field", "spec")
 	}
 	spec := specOf(asked).WithDefaults()
 	if err := spec.Validate(); err != nil {
@@ -35,19 +39,31 @@ func (s *templateService) PutTemplate(ctx context.Context, r *connect.Request[st
 	if r.Msg.GetProjectId() == 0 {
 		err = s.administer(ctx)
 	} else {
-		err = s.allow(ctx, projectScope(r.Msg.GetProjectId()), false, authz.ManageTemplates, fmt.Sprintf("project %d", r.Msg.GetProjectId()))
+		err = s.allow(
+			ctx,
+			projectScope(r.Msg.GetProjectId()),
+			false,
+			authz.ManageTemplates,
+			fmt.Sprintf("project %d", r.Msg.GetProjectId()),
+		)
 	}
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.directory.PutTemplate(ctx, workspace.Template{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), Spec: spec})
+	t, err := s.directory.PutTemplate(
+		ctx,
+		workspace.Template{ProjectID: r.Msg.GetProjectId(), Name: r.Msg.GetName(), Spec: spec},
+	)
 	if err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&statev1.PutTemplateResponse{Template: template(t)}), nil
 }
 
-func (s *templateService) GetTemplate(ctx context.Context, r *connect.Request[statev1.GetTemplateRequest]) (*connect.Response[statev1.GetTemplateResponse], error) {
+func (s *templateService) GetTemplate(
+	ctx context.Context,
+	r *connect.Request[statev1.GetTemplateRequest],
+) (*connect.Response[statev1.GetTemplateResponse], error) {
 	if err := s.allowRead(ctx, r.Msg.GetProjectId()); err != nil {
 		return nil, err
 	}
@@ -58,7 +74,10 @@ func (s *templateService) GetTemplate(ctx context.Context, r *connect.Request[st
 	return connect.NewResponse(&statev1.GetTemplateResponse{Template: template(t)}), nil
 }
 
-func (s *templateService) ListTemplates(ctx context.Context, r *connect.Request[statev1.ListTemplatesRequest]) (*connect.Response[statev1.ListTemplatesResponse], error) {
+func (s *templateService) ListTemplates(
+	ctx context.Context,
+	r *connect.Request[statev1.ListTemplatesRequest],
+) (*connect.Response[statev1.ListTemplatesResponse], error) {
 	if err := s.allowRead(ctx, r.Msg.GetProjectId()); err != nil {
 		return nil, err
 	}

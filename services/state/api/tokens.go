@@ -31,7 +31,10 @@ type Issuer interface {
 // maxAudience limits the services that one access token is for.
 const maxAudience = 16
 
-func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[statev1.CreateTokenRequest]) (*connect.Response[statev1.CreateTokenResponse], error) {
+func (s *tokenService) CreateToken(
+	ctx context.Context,
+	r *connect.Request[statev1.CreateTokenRequest],
+) (*connect.Response[statev1.CreateTokenResponse], error) {
 	if err := displayName("name", r.Msg.GetName()); err != nil {
 		return nil, err
 	}
@@ -39,7 +42,8 @@ func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[state
 	if r.Msg.GetExpiresAt() != nil {
 		t.ExpiresAt = r.Msg.GetExpiresAt().AsTime()
 		if !t.ExpiresAt.After(s.now()) {
-			return nil, fault.New(errcode.InvalidArgument, "expires_at %s is in the past", t.ExpiresAt.Format(time.RFC3339)).With("field", "expires_at")
+			return nil, fault.New(errcode.InvalidArgument, "expires_at %s is in the past", t.ExpiresAt.Format(time.RFC3339)).
+				With("field", "expires_at")
 		}
 	}
 	var err error
@@ -57,7 +61,10 @@ func (s *tokenService) CreateToken(ctx context.Context, r *connect.Request[state
 	return connect.NewResponse(&statev1.CreateTokenResponse{Token: accessToken(t), Value: value}), nil
 }
 
-func (s *tokenService) ListTokens(ctx context.Context, r *connect.Request[statev1.ListTokensRequest]) (*connect.Response[statev1.ListTokensResponse], error) {
+func (s *tokenService) ListTokens(
+	ctx context.Context,
+	r *connect.Request[statev1.ListTokensRequest],
+) (*connect.Response[statev1.ListTokensResponse], error) {
 	owner, err := s.owner(ctx, r.Msg.GetUserId())
 	if err != nil {
 		return nil, err
@@ -69,7 +76,10 @@ func (s *tokenService) ListTokens(ctx context.Context, r *connect.Request[statev
 	return connect.NewResponse(&statev1.ListTokensResponse{Tokens: each(found, accessToken)}), nil
 }
 
-func (s *tokenService) RevokeToken(ctx context.Context, r *connect.Request[statev1.RevokeTokenRequest]) (*connect.Response[statev1.RevokeTokenResponse], error) {
+func (s *tokenService) RevokeToken(
+	ctx context.Context,
+	r *connect.Request[statev1.RevokeTokenRequest],
+) (*connect.Response[statev1.RevokeTokenResponse], error) {
 	if err := id("id", r.Msg.GetId()); err != nil {
 		return nil, err
 	}
@@ -87,14 +97,19 @@ func (s *tokenService) RevokeToken(ctx context.Context, r *connect.Request[state
 	return connect.NewResponse(&statev1.RevokeTokenResponse{}), nil
 }
 
-func (s *tokenService) ExchangeToken(ctx context.Context, r *connect.Request[statev1.ExchangeTokenRequest]) (*connect.Response[statev1.ExchangeTokenResponse], error) {
+func (s *tokenService) ExchangeToken(
+	ctx context.Context,
+	r *connect.Request[statev1.ExchangeTokenRequest],
+) (*connect.Response[statev1.ExchangeTokenResponse], error) {
 	audience := r.Msg.GetAudience()
 	if len(audience) == 0 || len(audience) > maxAudience {
-		return nil, fault.New(errcode.InvalidArgument, "audience must name 1 to %d services, such as deploys", maxAudience).With("field", "audience")
+		return nil, fault.New(errcode.InvalidArgument, "audience must name 1 to %d services, such as deploys", maxAudience).
+			With("field", "audience")
 	}
 	for _, name := range audience {
 		if slug(name) != nil {
-			return nil, fault.New(errcode.InvalidArgument, "audience %q is not a service name: use 1 to 40 characters of a-z, 0-9 and -", name).With("field", "audience")
+			return nil, fault.New(errcode.InvalidArgument, "audience %q is not a service name: use 1 to 40 characters of a-z, 0-9 and -", name).
+				With("field", "audience")
 		}
 	}
 	by := sessionOf(ctx)

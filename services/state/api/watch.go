@@ -37,7 +37,11 @@ type watcher struct {
 	sent    map[uuid.UUID]version
 }
 
-func (s *workspaceService) WatchWorkspaces(ctx context.Context, r *connect.Request[statev1.WatchWorkspacesRequest], stream *connect.ServerStream[statev1.WatchWorkspacesResponse]) error {
+func (s *workspaceService) WatchWorkspaces(
+	ctx context.Context,
+	r *connect.Request[statev1.WatchWorkspacesRequest],
+	stream *connect.ServerStream[statev1.WatchWorkspacesResponse],
+) error {
 	filter, err := s.filter(ctx, r.Msg.GetFilter())
 	if err != nil {
 		return err
@@ -118,7 +122,12 @@ func (w *watcher) sendChanged(ctx context.Context, ids []uuid.UUID) error {
 		for i, id := range chunk {
 			references[i] = postgres.WorkspaceReference{ID: id}
 		}
-		found, err := w.service.workspaces.List(ctx, w.service.pool, postgres.WorkspaceFilter{ProjectIDs: w.filter.ProjectIDs, References: references}, postgres.WorkspacePage{Size: len(chunk)})
+		found, err := w.service.workspaces.List(
+			ctx,
+			w.service.pool,
+			postgres.WorkspaceFilter{ProjectIDs: w.filter.ProjectIDs, References: references},
+			postgres.WorkspacePage{Size: len(chunk)},
+		)
 		if err != nil {
 			return err
 		}

@@ -14,10 +14,27 @@ import (
 
 func workspaceMessage(w workspace.Workspace) *statev1.Workspace {
 	return &statev1.Workspace{
-		Id: w.ID.String(), Name: w.Name, ProjectId: w.ProjectID, AgentId: w.AgentID, UserId: w.UserID, Template: w.Template, Namespace: w.Namespace,
-		DesiredState: desiredState(w.DesiredState), ActualState: actualState(w.ActualState), Reason: w.Reason, Message: w.Message,
-		DesiredRevision: w.DesiredRevision, AppliedRevision: w.AppliedRevision, CreatedAt: timestamp(w.CreatedAt),
-		DesiredStateChangedAt: timestamp(w.DesiredStateChangedAt), ActualStateChangedAt: timestamp(w.ActualStateChangedAt), Spec: spec(w.Spec),
+		Id:        w.ID.String(),
+		Name:      w.Name,
+		ProjectId: w.ProjectID,
+		AgentId:   w.AgentID,
+		UserId:    w.UserID,
+		Template:  w.Template,
+		Namespace: w.Namespace,
+		DesiredState: desiredState(
+			w.DesiredState,
+		),
+		ActualState:     actualState(w.ActualState),
+		Reason:          w.Reason,
+		Message:         w.Message,
+		DesiredRevision: w.DesiredRevision,
+		AppliedRevision: w.AppliedRevision,
+		CreatedAt:       timestamp(w.CreatedAt),
+		DesiredStateChangedAt: timestamp(
+			w.DesiredStateChangedAt,
+		),
+		ActualStateChangedAt: timestamp(w.ActualStateChangedAt),
+		Spec:                 spec(w.Spec),
 	}
 }
 
@@ -46,24 +63,31 @@ func (s *workspaceService) filter(ctx context.Context, f *statev1.WorkspaceFilte
 		return postgres.WorkspaceFilter{}, err
 	}
 	out := postgres.WorkspaceFilter{
-		ProjectIDs: visible, ProjectID: f.GetProjectId(), AgentID: f.GetAgentId(), UserID: f.GetUserId(), IncludeTerminated: f.GetIncludeTerminated(),
+		ProjectIDs:        visible,
+		ProjectID:         f.GetProjectId(),
+		AgentID:           f.GetAgentId(),
+		UserID:            f.GetUserId(),
+		IncludeTerminated: f.GetIncludeTerminated(),
 	}
 	for _, asked := range f.GetActualStates() {
 		name, ok := strings.CutPrefix(asked.String(), "ACTUAL_STATE_")
 		if !ok || asked == statev1.ActualState_ACTUAL_STATE_UNSPECIFIED {
-			return out, fault.New(errcode.InvalidArgument, "actual_states: %s is not a state", asked).With("field", "filter.actual_states")
+			return out, fault.New(errcode.InvalidArgument, "actual_states: %s is not a state", asked).
+				With("field", "filter.actual_states")
 		}
 		out.ActualStates = append(out.ActualStates, actualstate.State(strings.ToLower(name)))
 	}
 	for _, asked := range f.GetDesiredStates() {
 		wanted, ok := desiredStates()[asked]
 		if !ok {
-			return out, fault.New(errcode.InvalidArgument, "desired_states: %s is not a state", asked).With("field", "filter.desired_states")
+			return out, fault.New(errcode.InvalidArgument, "desired_states: %s is not a state", asked).
+				With("field", "filter.desired_states")
 		}
 		out.DesiredStates = append(out.DesiredStates, wanted)
 	}
 	if len(f.GetWorkspaces()) > maxPageSize {
-		return out, fault.New(errcode.InvalidArgument, "workspaces: has more than %d references", maxPageSize).With("field", "filter.workspaces")
+		return out, fault.New(errcode.InvalidArgument, "workspaces: has more than %d references", maxPageSize).
+			With("field", "filter.workspaces")
 	}
 	for _, ref := range f.GetWorkspaces() {
 		r, err := referenceOf(ref)
@@ -76,7 +100,10 @@ func (s *workspaceService) filter(ctx context.Context, f *statev1.WorkspaceFilte
 }
 
 // messages returns workspaces with their next expiry.
-func (s *workspaceService) messages(ctx context.Context, workspaces ...workspace.Workspace) ([]*statev1.Workspace, error) {
+func (s *workspaceService) messages(
+	ctx context.Context,
+	workspaces ...workspace.Workspace,
+) ([]*statev1.Workspace, error) {
 	seen := map[int64]bool{}
 	var agents []int64
 	for _, w := range workspaces {

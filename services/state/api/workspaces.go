@@ -48,7 +48,10 @@ type workspaceService struct {
 	now          func() time.Time
 }
 
-func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Request[statev1.CreateWorkspaceRequest]) (*connect.Response[statev1.CreateWorkspaceResponse], error) {
+func (s *workspaceService) CreateWorkspace(
+	ctx context.Context,
+	r *connect.Request[statev1.CreateWorkspaceRequest],
+) (*connect.Response[statev1.CreateWorkspaceResponse], error) {
 	creation, secrets, err := s.creation(ctx, r.Msg)
 	if err != nil {
 		return nil, err
@@ -88,9 +91,17 @@ func (s *workspaceService) CreateWorkspace(ctx context.Context, r *connect.Reque
 }
 
 // creation reads and authorizes a request.
-func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorkspaceRequest) (workspace.Creation, secretValues, error) {
+func (s *workspaceService) creation(
+	ctx context.Context,
+	m *statev1.CreateWorkspaceRequest,
+) (workspace.Creation, secretValues, error) {
 	c := workspace.Creation{
-		Name: m.GetName(), ProjectID: m.GetProjectId(), UserID: caller(ctx).ID, Template: m.GetTemplate(), IdempotencyKey: m.GetIdempotencyKey(), Now: s.now(),
+		Name:           m.GetName(),
+		ProjectID:      m.GetProjectId(),
+		UserID:         caller(ctx).ID,
+		Template:       m.GetTemplate(),
+		IdempotencyKey: m.GetIdempotencyKey(),
+		Now:            s.now(),
 	}
 	if err := fromDevfile(&c, m.GetDevfile()); err != nil {
 		return c, nil, err
@@ -105,7 +116,8 @@ func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorksp
 		return c, nil, err
 	}
 	if len(c.IdempotencyKey) > maxIdempotencyKey {
-		return c, nil, fault.New(errcode.InvalidArgument, "idempotency_key has %d characters, the limit is %d", len(c.IdempotencyKey), maxIdempotencyKey).With("field", "idempotency_key")
+		return c, nil, fault.New(errcode.InvalidArgument, "idempotency_key has %d characters, the limit is %d", len(c.IdempotencyKey), maxIdempotencyKey).
+			With("field", "idempotency_key")
 	}
 	secrets, err := secretsOf(m.GetOverrides())
 	if err != nil {
@@ -114,7 +126,13 @@ func (s *workspaceService) creation(ctx context.Context, m *statev1.CreateWorksp
 	if c.ProjectID, err = s.onlyProject(ctx, c.ProjectID); err != nil {
 		return c, nil, err
 	}
-	if err := s.allow(ctx, projectScope(c.ProjectID), false, authz.CreateWorkspace, fmt.Sprintf("project %d", c.ProjectID)); err != nil {
+	if err := s.allow(
+		ctx,
+		projectScope(c.ProjectID),
+		false,
+		authz.CreateWorkspace,
+		fmt.Sprintf("project %d", c.ProjectID),
+	); err != nil {
 		return c, nil, err
 	}
 	if c.AgentID, err = s.onlyAgent(ctx, c.ProjectID, m.GetAgentId()); err != nil {
@@ -152,7 +170,8 @@ func fromDevfile(c *workspace.Creation, text string) error {
 	}
 	c.Name = d.Name
 	if err := slug(c.Name); c.Name != "" && err != nil {
-		return fault.New(errcode.InvalidArgument, "the devfile's metadata.name %.80q is not a workspace name; give a name", c.Name).With("field", "name")
+		return fault.New(errcode.InvalidArgument, "the devfile's metadata.name %.80q is not a workspace name; give a name", c.Name).
+			With("field", "name")
 	}
 	return nil
 }
@@ -208,10 +227,14 @@ func choose(what string, names []string) error {
 	if len(names) == 0 {
 		return fault.New(errcode.FailedPrecondition, "you may use no %s: ask a maintainer to create one", what)
 	}
-	return fault.New(errcode.InvalidArgument, "%[1]s_id is missing: give one of %[2]s", what, strings.Join(names, ", ")).With("field", what+"_id")
+	return fault.New(errcode.InvalidArgument, "%[1]s_id is missing: give one of %[2]s", what, strings.Join(names, ", ")).
+		With("field", what+"_id")
 }
 
-func (s *workspaceService) GetWorkspace(ctx context.Context, r *connect.Request[statev1.GetWorkspaceRequest]) (*connect.Response[statev1.GetWorkspaceResponse], error) {
+func (s *workspaceService) GetWorkspace(
+	ctx context.Context,
+	r *connect.Request[statev1.GetWorkspaceRequest],
+) (*connect.Response[statev1.GetWorkspaceResponse], error) {
 	w, err := s.find(ctx, r.Msg.GetWorkspace(), authz.Read)
 	if err != nil {
 		return nil, err
@@ -223,7 +246,10 @@ func (s *workspaceService) GetWorkspace(ctx context.Context, r *connect.Request[
 	return connect.NewResponse(&statev1.GetWorkspaceResponse{Workspace: messages[0]}), nil
 }
 
-func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Request[statev1.ListWorkspacesRequest]) (*connect.Response[statev1.ListWorkspacesResponse], error) {
+func (s *workspaceService) ListWorkspaces(
+	ctx context.Context,
+	r *connect.Request[statev1.ListWorkspacesRequest],
+) (*connect.Response[statev1.ListWorkspacesResponse], error) {
 	p, err := page(r.Msg.GetPageSize(), "")
 	if err != nil {
 		return nil, err
@@ -231,7 +257,8 @@ func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Reques
 	wp := postgres.WorkspacePage{Size: p.Size}
 	if token := r.Msg.GetPageToken(); token != "" {
 		if wp.After, err = uuid.Parse(token); err != nil {
-			return nil, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListWorkspaces").With("field", "page_token")
+			return nil, fault.New(errcode.InvalidArgument, "page_token: not a token returned by ListWorkspaces").
+				With("field", "page_token")
 		}
 	}
 	filter, err := s.filter(ctx, r.Msg.GetFilter())
@@ -253,14 +280,22 @@ func (s *workspaceService) ListWorkspaces(ctx context.Context, r *connect.Reques
 	return connect.NewResponse(out), nil
 }
 
-func (s *workspaceService) SetDesiredState(ctx context.Context, r *connect.Request[statev1.SetDesiredStateRequest]) (*connect.Response[statev1.SetDesiredStateResponse], error) {
+func (s *workspaceService) SetDesiredState(
+	ctx context.Context,
+	r *connect.Request[statev1.SetDesiredStateRequest],
+) (*connect.Response[statev1.SetDesiredStateResponse], error) {
 	to, ok := desiredStates()[r.Msg.GetDesiredState()]
 	if !ok {
-		return nil, fault.New(errcode.InvalidArgument, "desired_state is missing: give running, stopped, restart_requested or terminated").With("field", "desired_state")
+		return nil, fault.New(errcode.InvalidArgument, "desired_state is missing: give running, stopped, restart_requested or terminated").
+			With("field", "desired_state")
 	}
-	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(_ pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
-		return w.SetDesired(to, caller(ctx).ID, s.now())
-	})
+	w, err := s.change(
+		ctx,
+		r.Msg.GetWorkspace(),
+		func(_ pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
+			return w.SetDesired(to, caller(ctx).ID, s.now())
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -271,26 +306,33 @@ func (s *workspaceService) SetDesiredState(ctx context.Context, r *connect.Reque
 	return connect.NewResponse(&statev1.SetDesiredStateResponse{Workspace: messages[0]}), nil
 }
 
-func (s *workspaceService) UpdateWorkspace(ctx context.Context, r *connect.Request[statev1.UpdateWorkspaceRequest]) (*connect.Response[statev1.UpdateWorkspaceResponse], error) {
+func (s *workspaceService) UpdateWorkspace(
+	ctx context.Context,
+	r *connect.Request[statev1.UpdateWorkspaceRequest],
+) (*connect.Response[statev1.UpdateWorkspaceResponse], error) {
 	secrets, err := secretsOf(r.Msg.GetOverrides())
 	if err != nil {
 		return nil, err
 	}
-	w, err := s.change(ctx, r.Msg.GetWorkspace(), func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
-		next := override(w.Spec, r.Msg.GetOverrides())
-		for kind, given := range secrets {
-			values, err := s.secrets.Get(ctx, tx, w.ID, kind)
-			if err != nil {
-				return w, nil, err
+	w, err := s.change(
+		ctx,
+		r.Msg.GetWorkspace(),
+		func(tx pgx.Tx, w workspace.Workspace) (workspace.Workspace, []workspace.Event, error) {
+			next := override(w.Spec, r.Msg.GetOverrides())
+			for kind, given := range secrets {
+				values, err := s.secrets.Get(ctx, tx, w.ID, kind)
+				if err != nil {
+					return w, nil, err
+				}
+				maps.Copy(values, given)
+				next = describe(next, kind, values, s.secrets.Vault.Digest(values))
+				if err := s.secrets.Put(ctx, tx, w.ID, kind, values); err != nil {
+					return w, nil, err
+				}
 			}
-			maps.Copy(values, given)
-			next = describe(next, kind, values, s.secrets.Vault.Digest(values))
-			if err := s.secrets.Put(ctx, tx, w.ID, kind, values); err != nil {
-				return w, nil, err
-			}
-		}
-		return w.Update(next, caller(ctx).ID, s.now())
-	})
+			return w.Update(next, caller(ctx).ID, s.now())
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +372,11 @@ func (s *workspaceService) change(
 }
 
 // find returns a workspace if the caller may act on it.
-func (s *workspaceService) find(ctx context.Context, ref *statev1.WorkspaceReference, action authz.Action) (workspace.Workspace, error) {
+func (s *workspaceService) find(
+	ctx context.Context,
+	ref *statev1.WorkspaceReference,
+	action authz.Action,
+) (workspace.Workspace, error) {
 	r, err := referenceOf(ref)
 	if err != nil {
 		return workspace.Workspace{}, err
@@ -342,7 +388,12 @@ func (s *workspaceService) find(ctx context.Context, ref *statev1.WorkspaceRefer
 	return w, s.allowWorkspace(ctx, w, action, r)
 }
 
-func (a access) allowWorkspace(ctx context.Context, w workspace.Workspace, action authz.Action, named postgres.WorkspaceReference) error {
+func (a access) allowWorkspace(
+	ctx context.Context,
+	w workspace.Workspace,
+	action authz.Action,
+	named postgres.WorkspaceReference,
+) error {
 	return a.allow(ctx, projectScope(w.ProjectID), w.UserID == caller(ctx).ID, action, "workspace "+named.String())
 }
 
@@ -351,12 +402,14 @@ func referenceOf(ref *statev1.WorkspaceReference) (postgres.WorkspaceReference, 
 	case ref.GetId() != "":
 		id, err := uuid.Parse(ref.GetId())
 		if err != nil {
-			return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace id %q is not a UUID", ref.GetId()).With("field", "workspace.id")
+			return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace id %q is not a UUID", ref.GetId()).
+				With("field", "workspace.id")
 		}
 		return postgres.WorkspaceReference{ID: id}, nil
 	case ref.GetName() != "":
 		return postgres.WorkspaceReference{Name: ref.GetName()}, nil
 	default:
-		return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace is missing: give its id or its name").With("field", "workspace")
+		return postgres.WorkspaceReference{}, fault.New(errcode.InvalidArgument, "workspace is missing: give its id or its name").
+			With("field", "workspace")
 	}
 }

@@ -10,7 +10,15 @@ import (
 )
 
 func actions() []authz.Action {
-	return []authz.Action{authz.Read, authz.CreateWorkspace, authz.ManageWorkspace, authz.ManageAgents, authz.ManageTemplates, authz.ManageMembers, authz.ManageCell}
+	return []authz.Action{
+		authz.Read,
+		authz.CreateWorkspace,
+		authz.ManageWorkspace,
+		authz.ManageAgents,
+		authz.ManageTemplates,
+		authz.ManageMembers,
+		authz.ManageCell,
+	}
 }
 
 func TestPermissionsOfRoles(t *testing.T) {
@@ -35,7 +43,11 @@ func TestDeveloperManagesOnlyOwnWorkspaces(t *testing.T) {
 	user := directory.User{ID: 1}
 	require.True(t, authz.Allowed(user, directory.RoleDeveloper, true, authz.ManageWorkspace))
 	require.False(t, authz.Allowed(user, directory.RoleDeveloper, false, authz.ManageWorkspace))
-	require.False(t, authz.Allowed(user, directory.RoleReader, true, authz.ManageWorkspace), "who lost the role lost the workspace")
+	require.False(
+		t,
+		authz.Allowed(user, directory.RoleReader, true, authz.ManageWorkspace),
+		"who lost the role lost the workspace",
+	)
 }
 
 func TestAdministratorsMayDoEverythingAndBlockedUsersNothing(t *testing.T) {

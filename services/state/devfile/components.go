@@ -86,7 +86,12 @@ func (r *reader) checkName(component object, name string, names map[string]bool)
 	case name == "":
 		component.addf("name", "is missing")
 	case !ok || len(name) > maxComponentName:
-		component.addf("name", "%.80q is no name: at most %d lower-case letters, digits and inner hyphens", name, maxComponentName)
+		component.addf(
+			"name",
+			"%.80q is no name: at most %d lower-case letters, digits and inner hyphens",
+			name,
+			maxComponentName,
+		)
 	case names[name]:
 		component.addf("name", "%q is the name of another component too", name)
 	}
@@ -122,7 +127,12 @@ func (r *reader) mounts(container object, volumes []volume) {
 		case seen[name]:
 			mount.addf("name", "%q is mounted already", name)
 		case path.Clean(at) != workspacePath:
-			mount.addf("path", "%.80q is not possible: the volume is at %s; write that, or keep the data below it", at, workspacePath)
+			mount.addf(
+				"path",
+				"%.80q is not possible: the volume is at %s; write that, or keep the data below it",
+				at,
+				workspacePath,
+			)
 		}
 		seen[name] = true
 		if i >= 0 {

@@ -9,7 +9,8 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// container reads the container component into the spec. It returns where in the devfile each of the spec's fields came from.
+// container reads the container component into the spec. It returns where in the devfile each of the
+// spec's fields came from.
 func (r *reader) container(c object, spec *workspace.Spec, volumes []volume) map[string]string {
 	origin := map[string]string{"image": c.at("image"), "ports": c.at("endpoints"), "env": c.at("env")}
 	spec.Image = c.text("image")
@@ -87,7 +88,12 @@ func (r *reader) sources(c object, env map[string]string) {
 		return
 	}
 	if mapping != "" && path.Clean(mapping) != workspacePath {
-		c.addf("sourceMapping", "%.80q is not possible: the volume for sources is at %s; write that, or leave it out", mapping, workspacePath)
+		c.addf(
+			"sourceMapping",
+			"%.80q is not possible: the volume for sources is at %s; write that, or leave it out",
+			mapping,
+			workspacePath,
+		)
 	}
 	for _, name := range sourceVariables() {
 		env[name] = workspacePath

@@ -22,7 +22,12 @@ type Devfile struct {
 // Read reads a devfile.
 func Read(data []byte) (Devfile, error) {
 	if len(data) > MaxSize {
-		return Devfile{}, fault.New(errcode.PayloadTooLarge, "the devfile has %d bytes, at most %d are read", len(data), MaxSize)
+		return Devfile{}, fault.New(
+			errcode.PayloadTooLarge,
+			"the devfile has %d bytes, at most %d are read",
+			len(data),
+			MaxSize,
+		)
 	}
 	root, err := parse(data)
 	if err != nil {

@@ -255,7 +255,11 @@ func FuzzRead(f *testing.F) {
 		f.Add(file(f, name))
 	}
 	f.Add([]byte(bomb()))
-	f.Add([]byte(with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: '{{s}}'}}\nvariables: {s: 1Gi}")))
+	f.Add(
+		[]byte(
+			with("volumeMounts: [{name: a, path: /workspace}]", "- {name: a, volume: {size: '{{s}}'}}\nvariables: {s: 1Gi}"),
+		),
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := devfile.Read(data)
 		if err != nil {

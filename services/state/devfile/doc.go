@@ -1,4 +1,5 @@
-// Package devfile reads a devfile of schema 2.2 into what a workspace is made of. It is pure: the same bytes give the same answer.
+// Package devfile reads a devfile of schema 2.2 into what a workspace is made of. It is pure: the same
+// bytes give the same answer.
 //
 // A devfile describes more than a workspace is, so each field is one of three:
 //
@@ -12,9 +13,11 @@
 //	         /workspace, an ephemeral one, UDP, annotations, events (they run commands), parent, projects, starterProjects, dependentProjects,
 //	         metadata.globalMemoryLimit, and whatever the schema does not know
 //
-// Sources belong at /workspace, where the volume is: mountSources sets the variables PROJECTS_ROOT and PROJECT_SOURCE to it, and sourceMapping can
-// say nothing else. A literal {{x}} is had through a variable of that value, since what is put in place is not looked at again.
+// Sources belong at /workspace, where the volume is: mountSources sets the variables PROJECTS_ROOT and
+// PROJECT_SOURCE to it, and sourceMapping can say nothing else. A literal {{x}} is had through a
+// variable of that value, since what is put in place is not looked at again.
 //
-// A fault is invalid_argument and names every field that is wrong by its path, such as components[0].container.image, with what to do; beyond
-// [MaxSize] it is payload_too_large. Input is not trusted: YAML aliases are refused, depth and what variables make of it are bounded.
+// A fault is invalid_argument and names every field that is wrong by its path, such as
+// components[0].container.image, with what to do; beyond [MaxSize] it is payload_too_large. Input is
+// not trusted: YAML aliases are refused, depth and what variables make of it are bounded.
 package devfile

@@ -14,7 +14,8 @@ import (
 const (
 	// maxFaults that are told: enough to mend a devfile, not a way to have a long answer made.
 	maxFaults = 20
-	// maxExpanded is the size of all texts of a devfile with its variables in place, in bytes: more than fits into a workspace.
+	// maxExpanded is the size of all texts of a devfile with its variables in place, in bytes: more than
+	// fits into a workspace.
 	maxExpanded = 256 << 10
 )
 

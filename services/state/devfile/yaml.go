@@ -23,7 +23,11 @@ func parse(data []byte) (*yaml.Node, error) {
 	case errors.Is(err, io.EOF):
 		return nil, fault.New(errcode.InvalidArgument, "the devfile is empty")
 	case err != nil:
-		return nil, fault.New(errcode.InvalidArgument, "the devfile is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, fault.New(
+			errcode.InvalidArgument,
+			"the devfile is no YAML: %s",
+			strings.TrimPrefix(err.Error(), "yaml: "),
+		)
 	}
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		return nil, fault.New(errcode.InvalidArgument, "the devfile is more than one YAML document; give one")
@@ -32,14 +36,20 @@ func parse(data []byte) (*yaml.Node, error) {
 	return root, sound(root, 0)
 }
 
-// sound refuses what would make more of the devfile than is written there, or something other than text, lists and objects.
+// sound refuses what would make more of the devfile than is written there, or something other than
+// text, lists and objects.
 func sound(n *yaml.Node, depth int) error {
 	if depth > maxDepth {
 		return fault.New(errcode.InvalidArgument, "line %d of the devfile: is nested more than %d deep", n.Line, maxDepth)
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
-		return fault.New(errcode.InvalidArgument, "line %d of the devfile: the alias *%.40s is not read; write what it stands for", n.Line, n.Value)
+		return fault.New(
+			errcode.InvalidArgument,
+			"line %d of the devfile: the alias *%.40s is not read; write what it stands for",
+			n.Line,
+			n.Value,
+		)
 	case yaml.MappingNode:
 		if err := distinct(n); err != nil {
 			return err
@@ -49,7 +59,12 @@ func sound(n *yaml.Node, depth int) error {
 	switch n.ShortTag() {
 	case "!!map", "!!seq", "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp":
 	default:
-		return fault.New(errcode.InvalidArgument, "line %d of the devfile: the tag %.40q is not read; remove it", n.Line, n.ShortTag())
+		return fault.New(
+			errcode.InvalidArgument,
+			"line %d of the devfile: the tag %.40q is not read; remove it",
+			n.Line,
+			n.ShortTag(),
+		)
 	}
 	for _, child := range n.Content {
 		if err := sound(child, depth+1); err != nil {

@@ -102,7 +102,10 @@ func (i *Ingest) Applied(ctx context.Context, s Store, batch []*Applied) error {
 			update.applied = append(update.applied, a)
 		case deletion != nil: // the deletion has ended: a repeated report
 		case known:
-			return &Rejected{a.Sequence, fmt.Errorf("workspace %s belongs to agent %d, not to agent %d", a.WorkspaceID, owner, a.AgentID)}
+			return &Rejected{
+				a.Sequence,
+				fmt.Errorf("workspace %s belongs to agent %d, not to agent %d", a.WorkspaceID, owner, a.AgentID),
+			}
 		default:
 			return &Rejected{a.Sequence, fmt.Errorf("workspace %.80q does not exist", a.Label)}
 		}

@@ -21,14 +21,23 @@ const (
 	benchBatch  = 1000
 )
 
-// BenchmarkIngest compares a stream taken in whole with bare upserts of the same rows: new objects of nobody's, the same objects again
-// with a higher version, and workspaces that all change their state.
+// BenchmarkIngest compares a stream taken in whole with bare upserts of the same rows: new objects of
+// nobody's, the same objects again with a higher version, and workspaces that all change their state.
 func BenchmarkIngest(b *testing.B) {
 	w := newFixture(b)
 	a := w.agent(7)
 	workspaces := make([]workspace.Workspace, 0, 1000)
 	for i := range 1000 {
-		made, _, err := workspace.New(workspace.Creation{Name: fmt.Sprintf("w%d", i), ProjectID: 4, AgentID: 7, UserID: 9, Spec: workspace.Spec{Image: "ide"}, Now: start()})
+		made, _, err := workspace.New(
+			workspace.Creation{
+				Name:      fmt.Sprintf("w%d", i),
+				ProjectID: 4,
+				AgentID:   7,
+				UserID:    9,
+				Spec:      workspace.Spec{Image: "ide"},
+				Now:       start(),
+			},
+		)
 		require.NoError(b, err)
 		workspaces = append(workspaces, made)
 	}
@@ -57,19 +66,44 @@ func BenchmarkIngest(b *testing.B) {
 	}
 	object := func(i, version int, namespace, name, id string) events.ObservedDeployment {
 		meta := a.meta(namespace, name, version, false, "", id)
-		meta.Labels = map[string]string{workspace.LabelAgent: "7", workspace.LabelWorkspace: id, workspace.LabelWorkspaceName: name}
+		meta.Labels = map[string]string{
+			workspace.LabelAgent:         "7",
+			workspace.LabelWorkspace:     id,
+			workspace.LabelWorkspaceName: name,
+		}
 		meta.Annotations = map[string]string{workspace.AnnotationDesiredRevision: "1"}
 		replicas := i / 1000 % 2
 		return events.ObservedDeployment{
-			Object: meta, SpecReplicas: &replicas, AvailableReplicas: replicas, HasStatus: true, Generation: 2, ObservedGeneration: 2, Replicas: 1,
+			Object:             meta,
+			SpecReplicas:       &replicas,
+			AvailableReplicas:  replicas,
+			HasStatus:          true,
+			Generation:         2,
+			ObservedGeneration: 2,
+			Replicas:           1,
 			Conditions: []events.Condition{
-				{Type: "Available", Status: "True", Reason: "MinimumReplicasAvailable", Message: "Deployment has minimum availability.", LastTransitionTime: new(start())},
-				{Type: "Progressing", Status: "True", Reason: "NewReplicaSetAvailable", Message: "ReplicaSet has successfully progressed.", LastTransitionTime: new(start())},
+				{
+					Type:               "Available",
+					Status:             "True",
+					Reason:             "MinimumReplicasAvailable",
+					Message:            "Deployment has minimum availability.",
+					LastTransitionTime: new(start()),
+				},
+				{
+					Type:               "Progressing",
+					Status:             "True",
+					Reason:             "NewReplicaSetAvailable",
+					Message:            "ReplicaSet has successfully progressed.",
+					LastTransitionTime: new(start()),
+				},
 			},
 		}
 	}
 	bench("new objects", func(i int) events.ObservedDeployment { return object(i, i+1, "ns", fmt.Sprintf("o%d", i), "") })
-	bench("same objects", func(i int) events.ObservedDeployment { return object(i, i+1, "ns", fmt.Sprintf("o%d", i%1000), "") })
+	bench(
+		"same objects",
+		func(i int) events.ObservedDeployment { return object(i, i+1, "ns", fmt.Sprintf("o%d", i%1000), "") },
+	)
 	bench("workspaces that change", func(i int) events.ObservedDeployment {
 		ws := workspaces[i%1000]
 		return object(i, i+1, ws.Namespace, ws.Name, ws.ID.String())
@@ -92,7 +126,11 @@ func (a *fakeAgent) send(b *testing.B, of func(i int) events.ObservedDeployment)
 	for i := range out {
 		out[i] = of(i)
 		e, err := event.New(event.Attributes{
-			Type: events.TypeObservedDeployment, Source: event.AgentSource("local", 7, "watcher"), Subject: "s", ID: fmt.Sprint(i), Time: start(),
+			Type:    events.TypeObservedDeployment,
+			Source:  event.AgentSource("local", 7, "watcher"),
+			Subject: "s",
+			ID:      fmt.Sprint(i),
+			Time:    start(),
 		}, out[i])
 		require.NoError(b, err)
 		m, err := event.Encode(e, cell.Observed(7, "deployment", out[i].Object.Namespace, out[i].Object.Name))
@@ -122,9 +160,27 @@ func (w *fixture) upsert(b *testing.B, all []events.ObservedDeployment) {
 		workspaces := make([]*uuid.UUID, 0, n)
 		for i := range all[:n] {
 			o := &all[i].Object
-			e, err := event.New(event.Attributes{Type: events.TypeObservedDeployment, Source: "/s", Subject: "s", ID: "1", Time: start()}, all[i])
+			e, err := event.New(
+				event.Attributes{Type: events.TypeObservedDeployment, Source: "/s", Subject: "s", ID: "1", Time: start()},
+				all[i],
+			)
 			require.NoError(b, err)
-			names, namespaces, uids, versions, data = append(names, o.Name), append(namespaces, o.Namespace), append(uids, o.UID), append(versions, o.ResourceVersion), append(data, string(e.Data()))
+			names, namespaces, uids, versions, data = append(
+				names,
+				o.Name,
+			), append(
+				namespaces,
+				o.Namespace,
+			), append(
+				uids,
+				o.UID,
+			), append(
+				versions,
+				o.ResourceVersion,
+			), append(
+				data,
+				string(e.Data()),
+			)
 			var id *uuid.UUID
 			if parsed, err := uuid.Parse(o.WorkspaceID); err == nil {
 				id = &parsed

@@ -39,7 +39,12 @@ type agentEvent struct {
 
 // openEvent decodes a CloudEvent. Its source must be the component of the agent that the subject names.
 // The data is not read.
-func openEvent(cell topology.Cell, subject, family, component string, header nats.Header, data []byte) (agentEvent, error) {
+func openEvent(
+	cell topology.Cell,
+	subject, family, component string,
+	header nats.Header,
+	data []byte,
+) (agentEvent, error) {
 	parsed, err := topology.Parse(subject)
 	if err != nil {
 		return agentEvent{}, fmt.Errorf("subject: %w", err)
@@ -229,8 +234,17 @@ func (o *Observed) setObject(meta *events.ObjectMeta, kind string, data []byte) 
 		ClusterUID: meta.ClusterUID, ResourceVersion: meta.ResourceVersion, Deleted: meta.Verb == events.VerbDeleted,
 		WorkspaceID: canonicalID(meta.WorkspaceID), ResyncID: meta.ResyncID, Data: string(withoutNUL(data)),
 	}
-	return errors.Join(checkName("namespace", meta.Namespace, 0), checkName("name", meta.Name, 1),
-		checkName("uid", meta.UID, 1), checkName("resync_id", meta.ResyncID, 0), checkName("workspace_id", meta.WorkspaceID, 0))
+	return errors.Join(
+		checkName("namespace", meta.Namespace, 0),
+		checkName("name", meta.Name, 1),
+		checkName(
+			"uid",
+			meta.UID,
+			1,
+		),
+		checkName("resync_id", meta.ResyncID, 0),
+		checkName("workspace_id", meta.WorkspaceID, 0),
+	)
 }
 
 func (o *Observed) readTick(e agentEvent) error {

@@ -56,7 +56,11 @@ func TestDriftIsRepairedOnce(t *testing.T) {
 			require.Equal(t, []string{"drift running"}, w.causes(ide.ID))
 			drifted := w.published("workspace.4." + ide.ID.String() + ".drifted")
 			require.Len(t, drifted, 1)
-			require.Equal(t, "Deployment ws-7-ide/ide was scaled to 3 by somebody else; it is applied again", drifted[0]["message"])
+			require.Equal(
+				t,
+				"Deployment ws-7-ide/ide was scaled to 3 by somebody else; it is applied again",
+				drifted[0]["message"],
+			)
 			require.EqualValues(t, 2, drifted[0]["desired_revision"])
 			require.Len(t, w.published("desired.7."+ide.ID.String()), 2)
 
@@ -76,7 +80,17 @@ func TestDriftIsRepairedOnce(t *testing.T) {
 func TestResyncFindsDriftWithoutANewGeneration(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	a, same, annotated, anew, fresh := w.agent(7), w.workspace("same"), w.workspace("annotated"), w.workspace("anew"), w.workspace("fresh")
+	a, same, annotated, anew, fresh := w.agent(
+		7,
+	), w.workspace(
+		"same",
+	), w.workspace(
+		"annotated",
+	), w.workspace(
+		"anew",
+	), w.workspace(
+		"fresh",
+	)
 	defer w.begin(0)()
 	for _, ws := range []workspace.Workspace{same, annotated, anew, fresh} {
 		a.leaves(ws, 1, 1)
@@ -111,13 +125,23 @@ func TestRepairsArePublished(t *testing.T) {
 	a, ide := w.agent(7), w.workspace("ide")
 	a.leaves(ide, 1, 1)
 	a.reports("applied", ide.ID, 1, map[string]any{"objects": []any{}, "repaired": []any{
-		map[string]any{"api_version": "v1", "kind": "Service", "namespace": ide.Namespace, "name": "ide"}, map[string]any{"api_version": "v1", "kind": "Secret", "namespace": ide.Namespace, "name": "ide-env"},
+		map[string]any{
+			"api_version": "v1",
+			"kind":        "Service",
+			"namespace":   ide.Namespace,
+			"name":        "ide",
+		},
+		map[string]any{"api_version": "v1", "kind": "Secret", "namespace": ide.Namespace, "name": "ide-env"},
 	}})
 	w.ingestAll()
 	require.Empty(t, w.dead())
 	drifted := w.published("workspace.4." + ide.ID.String() + ".drifted")
 	require.Len(t, drifted, 2)
-	require.Equal(t, "Service "+ide.Namespace+"/ide was changed or deleted by somebody else; it has been applied again", drifted[0]["message"])
+	require.Equal(
+		t,
+		"Service "+ide.Namespace+"/ide was changed or deleted by somebody else; it has been applied again",
+		drifted[0]["message"],
+	)
 	require.Empty(t, w.causes(ide.ID), "nothing is to be done about it")
 }
 
@@ -147,7 +171,13 @@ func TestRestoredDatabaseOvertakesTheClustersRevisions(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	superseded := map[string]any{"reason": "Superseded", "message": "m", "attempt": 1, "retry_after_ms": 0, "cluster_revision": 41}
+	superseded := map[string]any{
+		"reason":           "Superseded",
+		"message":          "m",
+		"attempt":          1,
+		"retry_after_ms":   0,
+		"cluster_revision": 41,
+	}
 	a.reportsDeployment(running(ide, 8))
 	a.reports("apply_failed", ide.ID, 1, superseded)
 	a.reports("apply_failed", ide.ID, 1, superseded)

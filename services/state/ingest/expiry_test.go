@@ -51,7 +51,13 @@ func TestPolicyExpiresByTicks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	w.configure(agent.Settings{StopAfterRunning: lasting(8 * time.Hour), TerminateAfterStopped: lasting(100 * time.Hour), ExpiryWarning: lasting(time.Hour)})
+	w.configure(
+		agent.Settings{
+			StopAfterRunning:      lasting(8 * time.Hour),
+			TerminateAfterStopped: lasting(100 * time.Hour),
+			ExpiryWarning:         lasting(time.Hour),
+		},
+	)
 	defer w.begin(0)()
 	a.tick(0)
 	a.applies(ide.ID, 1)
@@ -82,8 +88,16 @@ func TestPolicyExpiresByTicks(t *testing.T) {
 	require.Equal(t, again.Add(7*time.Hour), w.get(ide.ID).ReconsiderAt)
 	a.tick(16*time.Hour + 30*time.Minute)
 	a.tick(17*time.Hour + 30*time.Minute)
-	require.Equal(t, []string{"stop_after_running 2026-03-04T13:06:00Z", "stop_after_running 2026-03-04T22:36:00Z"}, w.warnings(ide.ID))
-	require.Equal(t, []string{"stop_after_running stopped", "user running", "stop_after_running stopped"}, w.causes(ide.ID))
+	require.Equal(
+		t,
+		[]string{"stop_after_running 2026-03-04T13:06:00Z", "stop_after_running 2026-03-04T22:36:00Z"},
+		w.warnings(ide.ID),
+	)
+	require.Equal(
+		t,
+		[]string{"stop_after_running stopped", "user running", "stop_after_running stopped"},
+		w.causes(ide.ID),
+	)
 	a.tick(117 * time.Hour)
 	a.tick(118 * time.Hour)
 	require.Equal(t, workspace.DesiredTerminated, w.get(ide.ID).DesiredState)
@@ -111,7 +125,16 @@ func TestConfigurationTakesEffectAtTheNextTick(t *testing.T) {
 	w := newFixture(t)
 	a, ide, gone := w.agent(7), w.workspace("ide"), w.workspace("gone")
 	w.exec(`update workspaces set actual_state = 'terminated', desired_state = 'terminated' where name = 'gone'`)
-	others, created, err := workspace.New(workspace.Creation{Name: "others", ProjectID: 4, AgentID: 8, UserID: 9, Spec: workspace.Spec{Image: "ide:9"}, Now: start()})
+	others, created, err := workspace.New(
+		workspace.Creation{
+			Name:      "others",
+			ProjectID: 4,
+			AgentID:   8,
+			UserID:    9,
+			Spec:      workspace.Spec{Image: "ide:9"},
+			Now:       start(),
+		},
+	)
 	require.NoError(t, err)
 	w.tx(func(tx pgx.Tx) error { return w.workspaces.Insert(t.Context(), tx, others, created) })
 	defer w.begin(0)()
@@ -119,7 +142,12 @@ func TestConfigurationTakesEffectAtTheNextTick(t *testing.T) {
 	require.Zero(t, w.get(ide.ID).ReconsiderAt, "nothing is to come")
 	w.configure(agent.Settings{StopAfterRunning: lasting(10 * time.Hour), ExpiryWarning: lasting(time.Minute)})
 	a.tick(51 * time.Hour)
-	require.Equal(t, []string{"stop_after_running 2026-03-06T08:07:00Z"}, w.warnings(ide.ID), "a policy that is due is warned of first")
+	require.Equal(
+		t,
+		[]string{"stop_after_running 2026-03-06T08:07:00Z"},
+		w.warnings(ide.ID),
+		"a policy that is due is warned of first",
+	)
 	a.tick(51*time.Hour + time.Minute - time.Millisecond)
 	require.Empty(t, w.causes(ide.ID))
 	w.configure(agent.Settings{StopAfterRunning: lasting(0)})
@@ -131,7 +159,11 @@ func TestConfigurationTakesEffectAtTheNextTick(t *testing.T) {
 	require.Empty(t, w.causes(gone.ID))
 
 	var behind int
-	require.NoError(t, w.pool.QueryRow(t.Context(), `select count(*) from agents where considered_revision <> configuration_revision`).Scan(&behind))
+	require.NoError(
+		t,
+		w.pool.QueryRow(t.Context(), `select count(*) from agents where considered_revision <> configuration_revision`).
+			Scan(&behind),
+	)
 	require.Zero(t, behind)
 	require.Equal(t, others.ReconsiderAt, w.get(others.ID).ReconsiderAt, "its agent has not ticked")
 	require.Len(t, w.published("workspace.%.expiry_warning"), 1, "not of another agent's")
@@ -143,11 +175,23 @@ func TestPatienceComesFromTheAgentConfiguration(t *testing.T) {
 	a, ide := w.agent(7), w.workspace("ide")
 	defer w.begin(0)()
 	a.tick(0)
-	a.reportsDeployment(deploymentReport{name: "ide", workspace: ide.ID, version: 8, spec: 1, revision: "1", progress: "ReplicaSetUpdated", template: 1})
+	a.reportsDeployment(
+		deploymentReport{
+			name:      "ide",
+			workspace: ide.ID,
+			version:   8,
+			spec:      1,
+			revision:  "1",
+			progress:  "ReplicaSetUpdated",
+			template:  1,
+		},
+	)
 	a.replicaSet(ide, 9)
 	since := start()
 	a.pod(ide, "ide-1", 10, func(p *events.ObservedPod) {
-		p.Conditions = []events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no room", LastTransitionTime: &since}}
+		p.Conditions = []events.Condition{
+			{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no room", LastTransitionTime: &since},
+		}
 	})
 	a.tick(time.Minute)
 	require.Equal(t, actualstate.Starting, w.get(ide.ID).ActualState)

@@ -77,7 +77,9 @@ func (w *fixture) open(url string) {
 	w.exec(`insert into groups (id, organization_id, name) values (2, 1, 'g')`)
 	w.exec(`insert into projects (id, organization_id, group_id, name) values (4, 1, 2, 'p')`)
 	w.exec(`insert into users (id, username) values (9, 'u')`)
-	w.exec(`insert into agents (id, project_id, name, token_hash, curve_public_key) values (7, 4, 'a', 'a', 'X'), (8, 4, 'b', 'b', 'X')`)
+	w.exec(
+		`insert into agents (id, project_id, name, token_hash, curve_public_key) values (7, 4, 'a', 'a', 'X'), (8, 4, 'b', 'b', 'X')`,
+	)
 	w.encoder = publish.Encoder{Cell: cell}
 	w.workspaces = &store.Workspaces{Encoder: w.encoder}
 	w.observations = &store.Observations{Encoder: w.encoder, Workspaces: w.workspaces}
@@ -97,7 +99,17 @@ func (w *fixture) tx(fn func(tx pgx.Tx) error) {
 // workspace makes one of agent 7 that its dispatcher has not heard of.
 func (w *fixture) workspace(name string) workspace.Workspace {
 	w.t.Helper()
-	made, created, err := workspace.New(workspace.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: 9, Template: "default", Spec: workspace.Spec{Image: "ide:9"}, Now: start()})
+	made, created, err := workspace.New(
+		workspace.Creation{
+			Name:      name,
+			ProjectID: 4,
+			AgentID:   7,
+			UserID:    9,
+			Template:  "default",
+			Spec:      workspace.Spec{Image: "ide:9"},
+			Now:       start(),
+		},
+	)
 	require.NoError(w.t, err)
 	w.tx(func(tx pgx.Tx) error { return w.workspaces.Insert(w.t.Context(), tx, made, created) })
 	return made
@@ -175,7 +187,14 @@ func (w *fixture) caughtUp() {
 		s, err := w.js.Stream(w.t.Context(), stream)
 		require.NoError(w.t, err)
 		last := s.CachedInfo().State.LastSeq
-		require.Eventually(w.t, func() bool { return w.sequence(stream) == last }, soon, 2*time.Millisecond, "%s is taken", stream)
+		require.Eventually(
+			w.t,
+			func() bool { return w.sequence(stream) == last },
+			soon,
+			2*time.Millisecond,
+			"%s is taken",
+			stream,
+		)
 	}
 }
 
@@ -194,7 +213,11 @@ func (w *fixture) sequence(stream string) uint64 {
 // told are the events in the outbox of a type ("" for all), in order, as JSON.
 func (w *fixture) published(subject string) []map[string]any {
 	w.t.Helper()
-	rows, err := w.pool.Query(w.t.Context(), `select data from outbox where subject like $1 order by id`, "lockstep.local."+subject)
+	rows, err := w.pool.Query(
+		w.t.Context(),
+		`select data from outbox where subject like $1 order by id`,
+		"lockstep.local."+subject,
+	)
 	require.NoError(w.t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	require.NoError(w.t, err)
@@ -255,7 +278,10 @@ func (w *fixture) dead() []string {
 
 func (w *fixture) publish(subject, kind, source, id string, data any) {
 	w.t.Helper()
-	e, err := event.New(event.Attributes{Type: event.TypePrefix + kind, Source: source, Subject: "s", ID: id, Time: start()}, data)
+	e, err := event.New(
+		event.Attributes{Type: event.TypePrefix + kind, Source: source, Subject: "s", ID: id, Time: start()},
+		data,
+	)
 	require.NoError(w.t, err)
 	m, err := event.Encode(e, subject)
 	require.NoError(w.t, err)
@@ -301,10 +327,23 @@ type deploymentReport struct {
 	label      string
 }
 
-func (a *fakeAgent) meta(namespace, name string, version int, deleted bool, resync, workspace string) events.ObjectMeta {
+func (a *fakeAgent) meta(
+	namespace, name string,
+	version int,
+	deleted bool,
+	resync, workspace string,
+) events.ObjectMeta {
 	m := events.ObjectMeta{
-		ClusterUID: a.cluster, Namespace: namespace, Name: name, UID: "uid-" + name, ResourceVersion: strconv.Itoa(version),
-		Verb: events.VerbUpserted, UpdateType: events.UpdateTypePartial, ObservedAt: a.now, ResyncID: resync, WorkspaceID: workspace,
+		ClusterUID:      a.cluster,
+		Namespace:       namespace,
+		Name:            name,
+		UID:             "uid-" + name,
+		ResourceVersion: strconv.Itoa(version),
+		Verb:            events.VerbUpserted,
+		UpdateType:      events.UpdateTypePartial,
+		ObservedAt:      a.now,
+		ResyncID:        resync,
+		WorkspaceID:     workspace,
 	}
 	if deleted {
 		m.Verb = events.VerbDeleted
@@ -337,8 +376,17 @@ func (a *fakeAgent) reportsDeployment(s deploymentReport) {
 		progress = s.progress
 	}
 	a.observe(cell.Observed(a.id, "deployment", namespace, s.name), "observed.deployment.v1", events.ObservedDeployment{
-		Object: meta, SpecReplicas: &s.spec, HasStatus: true, AvailableReplicas: s.available, Generation: generation, ObservedGeneration: generation, Revision: s.template,
-		Conditions: []events.Condition{{Type: "Available", Status: "True", Reason: "MinimumReplicasAvailable"}, {Type: "Progressing", Status: "True", Reason: progress}},
+		Object:             meta,
+		SpecReplicas:       &s.spec,
+		HasStatus:          true,
+		AvailableReplicas:  s.available,
+		Generation:         generation,
+		ObservedGeneration: generation,
+		Revision:           s.template,
+		Conditions: []events.Condition{
+			{Type: "Available", Status: "True", Reason: "MinimumReplicasAvailable"},
+			{Type: "Progressing", Status: "True", Reason: progress},
+		},
 	})
 }
 
@@ -361,7 +409,12 @@ func member(s deploymentReport, resync string) deploymentReport {
 
 func (a *fakeAgent) pod(w workspace.Workspace, name string, version int, change func(p *events.ObservedPod)) {
 	a.t.Helper()
-	p := events.ObservedPod{Object: a.meta(w.Namespace, name, version, false, "", w.ID.String()), Deployment: w.Name, Phase: "Pending", PodTemplateHash: "h"}
+	p := events.ObservedPod{
+		Object:          a.meta(w.Namespace, name, version, false, "", w.ID.String()),
+		Deployment:      w.Name,
+		Phase:           "Pending",
+		PodTemplateHash: "h",
+	}
 	change(&p)
 	a.observe(cell.Observed(a.id, "deployment", w.Namespace, w.Name), "observed.pod.v1", p)
 }
@@ -369,21 +422,43 @@ func (a *fakeAgent) pod(w workspace.Workspace, name string, version int, change 
 func (a *fakeAgent) replicaSet(w workspace.Workspace, version int) {
 	a.t.Helper()
 	a.observe(cell.Observed(a.id, "deployment", w.Namespace, w.Name), "observed.replicaset.v1", events.ObservedReplicaSet{
-		Object: a.meta(w.Namespace, w.Name+"-h", version, false, "", w.ID.String()), Deployment: w.Name, Revision: 1, PodTemplateHash: "h",
+		Object: a.meta(
+			w.Namespace,
+			w.Name+"-h",
+			version,
+			false,
+			"",
+			w.ID.String(),
+		),
+		Deployment:      w.Name,
+		Revision:        1,
+		PodTemplateHash: "h",
 	})
 }
 
 func (a *fakeAgent) begins(resync, nonce string, count, deployments int) {
 	a.t.Helper()
 	a.observe(cell.ObservedResync(a.id), "observed.resync_begun.v1", events.ObservedResyncBegun{
-		ResyncID: resync, ClusterUID: a.cluster, Cause: events.ResyncCauseStart, Count: count, Nonce: nonce, ObservedAt: a.now,
-		ListVersions: []events.ListVersion{{Kind: "deployment", ResourceVersion: strconv.Itoa(deployments)}, {Kind: "pod", ResourceVersion: strconv.Itoa(deployments)}},
+		ResyncID:   resync,
+		ClusterUID: a.cluster,
+		Cause:      events.ResyncCauseStart,
+		Count:      count,
+		Nonce:      nonce,
+		ObservedAt: a.now,
+		ListVersions: []events.ListVersion{
+			{Kind: "deployment", ResourceVersion: strconv.Itoa(deployments)},
+			{Kind: "pod", ResourceVersion: strconv.Itoa(deployments)},
+		},
 	})
 }
 
 func (a *fakeAgent) ends(resync string, count int) {
 	a.t.Helper()
-	a.observe(cell.ObservedResync(a.id), "observed.resync_ended.v1", events.ObservedResyncEnded{ResyncID: resync, ClusterUID: a.cluster, Count: count, ObservedAt: a.now})
+	a.observe(
+		cell.ObservedResync(a.id),
+		"observed.resync_ended.v1",
+		events.ObservedResyncEnded{ResyncID: resync, ClusterUID: a.cluster, Count: count, ObservedAt: a.now},
+	)
 }
 
 func (a *fakeAgent) ticks() {
@@ -395,8 +470,13 @@ func (a *fakeAgent) ticks() {
 func (a *fakeAgent) publishApplied(label, kind string, revision int) {
 	a.t.Helper()
 	a.events++
-	a.publish(cell.Applied(a.id, label), "applied."+kind+".v1", event.AgentSource("local", a.id, "dispatcher"), strconv.Itoa(a.events),
-		map[string]any{"workspace_id": label, "desired_revision": revision, "observed_at": a.now})
+	a.publish(
+		cell.Applied(a.id, label),
+		"applied."+kind+".v1",
+		event.AgentSource("local", a.id, "dispatcher"),
+		strconv.Itoa(a.events),
+		map[string]any{"workspace_id": label, "desired_revision": revision, "observed_at": a.now},
+	)
 }
 
 func (a *fakeAgent) reports(kind string, id uuid.UUID, revision int, more map[string]any) {
@@ -404,7 +484,13 @@ func (a *fakeAgent) reports(kind string, id uuid.UUID, revision int, more map[st
 	a.events++
 	data := map[string]any{"workspace_id": id.String(), "desired_revision": revision, "observed_at": a.now}
 	maps.Copy(data, more)
-	a.publish(cell.Applied(a.id, id.String()), "applied."+kind+".v1", event.AgentSource("local", a.id, "dispatcher"), strconv.Itoa(a.events), data)
+	a.publish(
+		cell.Applied(a.id, id.String()),
+		"applied."+kind+".v1",
+		event.AgentSource("local", a.id, "dispatcher"),
+		strconv.Itoa(a.events),
+		data,
+	)
 }
 
 func (a *fakeAgent) applies(id uuid.UUID, revision int) {
@@ -415,12 +501,22 @@ func (a *fakeAgent) applies(id uuid.UUID, revision int) {
 // leaves says that a revision was applied, and with which generation the Deployment was left.
 func (a *fakeAgent) leaves(w workspace.Workspace, revision, generation int) {
 	a.t.Helper()
-	a.reports("applied", w.ID, revision, map[string]any{"objects": []any{}, "deployment_uid": "uid-" + w.Name, "deployment_generation": generation})
+	a.reports(
+		"applied",
+		w.ID,
+		revision,
+		map[string]any{"objects": []any{}, "deployment_uid": "uid-" + w.Name, "deployment_generation": generation},
+	)
 }
 
 func (a *fakeAgent) fails(id uuid.UUID, revision int) {
 	a.t.Helper()
-	a.reports("apply_failed", id, revision, map[string]any{"reason": "Forbidden", "message": "the cluster forbids it", "attempt": 1, "retry_after_ms": 1000})
+	a.reports(
+		"apply_failed",
+		id,
+		revision,
+		map[string]any{"reason": "Forbidden", "message": "the cluster forbids it", "attempt": 1, "retry_after_ms": 1000},
+	)
 }
 
 // logs keeps what is logged from warnings on.
@@ -463,7 +559,11 @@ type object struct {
 
 func (w *fixture) object(name string) object {
 	w.t.Helper()
-	rows, err := w.pool.Query(w.t.Context(), `select resource_version::text, epoch, deleted, coalesce(resync_id, '') from observed_objects where agent_id = 7 and name = $1`, name)
+	rows, err := w.pool.Query(
+		w.t.Context(),
+		`select resource_version::text, epoch, deleted, coalesce(resync_id, '') from observed_objects where agent_id = 7 and name = $1`,
+		name,
+	)
 	require.NoError(w.t, err)
 	o, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[object])
 	require.NoError(w.t, err)
@@ -474,6 +574,9 @@ func (w *fixture) object(name string) object {
 func (w *fixture) outcome(resync string) string {
 	w.t.Helper()
 	var out string
-	require.NoError(w.t, w.pool.QueryRow(w.t.Context(), `select outcome from resyncs where resync_id = $1`, resync).Scan(&out))
+	require.NoError(
+		w.t,
+		w.pool.QueryRow(w.t.Context(), `select outcome from resyncs where resync_id = $1`, resync).Scan(&out),
+	)
 	return out
 }

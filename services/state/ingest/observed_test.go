@@ -78,7 +78,12 @@ func TestDeletionWinsAmongEqualVersions(t *testing.T) {
 			a.reportsDeployment(member(running(ide, 8), "r1"))
 			defer w.begin(batch)()
 			w.caughtUp()
-			require.Equal(t, object{Version: "8", Epoch: 1, Deleted: true, Resync: "r1"}, w.object("ide"), "the member only counts as one")
+			require.Equal(
+				t,
+				object{Version: "8", Epoch: 1, Deleted: true, Resync: "r1"},
+				w.object("ide"),
+				"the member only counts as one",
+			)
 			a.reportsDeployment(running(ide, 9))
 			w.caughtUp()
 			require.Equal(t, object{Version: "9", Epoch: 1, Resync: "r1"}, w.object("ide"))
@@ -130,7 +135,11 @@ func TestRestartThroughTheWholeLoop(t *testing.T) {
 	require.Equal(t, workspace.DesiredRunning, w.get(ide.ID).DesiredState)
 	require.Equal(t, []string{"user restart_requested", "restart_completed running"}, w.causes(ide.ID))
 	desired := w.published("desired.7." + ide.ID.String())
-	require.Equal(t, []any{"running", "stopped", "running"}, []any{desired[0]["target"], desired[1]["target"], desired[2]["target"]})
+	require.Equal(
+		t,
+		[]any{"running", "stopped", "running"},
+		[]any{desired[0]["target"], desired[1]["target"], desired[2]["target"]},
+	)
 }
 
 func TestTerminationReportedByTheDispatcher(t *testing.T) {
@@ -164,13 +173,23 @@ func TestPatienceEndsByATick(t *testing.T) {
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
 	defer w.begin(0)()
-	starting := deploymentReport{name: "ide", workspace: ide.ID, version: 8, spec: 1, revision: "1", progress: "ReplicaSetUpdated", template: 1}
+	starting := deploymentReport{
+		name:      "ide",
+		workspace: ide.ID,
+		version:   8,
+		spec:      1,
+		revision:  "1",
+		progress:  "ReplicaSetUpdated",
+		template:  1,
+	}
 	a.ticks()
 	a.reportsDeployment(starting)
 	a.replicaSet(ide, 9)
 	since := start()
 	a.pod(ide, "ide-1", 10, func(p *events.ObservedPod) {
-		p.Conditions = []events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no room", LastTransitionTime: &since}}
+		p.Conditions = []events.Condition{
+			{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no room", LastTransitionTime: &since},
+		}
 	})
 	w.caughtUp()
 	require.Equal(t, actualstate.Starting, w.get(ide.ID).ActualState)
@@ -190,7 +209,10 @@ func TestPatienceEndsByATick(t *testing.T) {
 	w.caughtUp()
 	require.Equal(t, []string{"starting", "failed", "starting"}, w.states(ide.ID))
 	var ticked, seen time.Time
-	require.NoError(t, w.pool.QueryRow(t.Context(), `select ticked_at, last_seen_at from agents where id = 7`).Scan(&ticked, &seen))
+	require.NoError(
+		t,
+		w.pool.QueryRow(t.Context(), `select ticked_at, last_seen_at from agents where id = 7`).Scan(&ticked, &seen),
+	)
 	require.Equal(t, a.now, ticked.UTC())
 	require.WithinDuration(t, time.Now(), seen, soon)
 }
@@ -207,7 +229,11 @@ func TestOrphanIsPublishedOnce(t *testing.T) {
 	a.reportsDeployment(deploymentReport{name: "left", workspace: unknown, version: 11, uid: "another", spec: 1})
 	a.reportsDeployment(deploymentReport{name: "nobody's", version: 12, spec: 1})
 	meta := a.meta("ns", "odd", 13, false, "", "no uuid")
-	a.observe(cell.Observed(7, "deployment", "ns", "odd"), "observed.deployment.v1", events.ObservedDeployment{Object: meta})
+	a.observe(
+		cell.Observed(7, "deployment", "ns", "odd"),
+		"observed.deployment.v1",
+		events.ObservedDeployment{Object: meta},
+	)
 	w.caughtUp()
 	orphans := w.published("workspace.0.%.orphaned")
 	require.Len(t, orphans, 3)

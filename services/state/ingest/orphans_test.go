@@ -27,7 +27,14 @@ func (w *fixture) orphans() []string {
 
 // newOrphan is a Deployment of agent 7 that names a workspace which is not known.
 func newOrphan(name string) deploymentReport {
-	return deploymentReport{name: name, workspace: uuid.NewSHA1(uuid.NameSpaceDNS, []byte(name)), version: 8, spec: 1, available: 1, revision: "5"}
+	return deploymentReport{
+		name:      name,
+		workspace: uuid.NewSHA1(uuid.NameSpaceDNS, []byte(name)),
+		version:   8,
+		spec:      1,
+		available: 1,
+		revision:  "5",
+	}
 }
 
 // delete asks for the deletion of an orphan of agent 7 as the API does.
@@ -73,7 +80,15 @@ func TestOrphanExistsAsLongAsItsDeployment(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
 			a := w.agent(7)
-			deleted, renamed, absent, stays := newOrphan("deleted"), newOrphan("renamed"), newOrphan("absent"), newOrphan("stays")
+			deleted, renamed, absent, stays := newOrphan(
+				"deleted",
+			), newOrphan(
+				"renamed",
+			), newOrphan(
+				"absent",
+			), newOrphan(
+				"stays",
+			)
 			for _, s := range []deploymentReport{deleted, renamed, absent, stays} {
 				a.reportsDeployment(s)
 			}
@@ -135,7 +150,12 @@ func TestDeletedOrphanIsRemoved(t *testing.T) {
 	require.Len(t, desired[0]["manifests"], 8)
 
 	// It fails at first, and says why.
-	a.reports("apply_failed", s.workspace, 6, map[string]any{"reason": "Forbidden", "message": "the cluster forbids it", "attempt": 1, "retry_after_ms": 1000})
+	a.reports(
+		"apply_failed",
+		s.workspace,
+		6,
+		map[string]any{"reason": "Forbidden", "message": "the cluster forbids it", "attempt": 1, "retry_after_ms": 1000},
+	)
 	w.caughtUp()
 	found, err := w.observations.Orphans(t.Context(), w.pool, []int64{7}, orphan.Orphan{}, 10)
 	require.NoError(t, err)
@@ -143,7 +163,12 @@ func TestDeletedOrphanIsRemoved(t *testing.T) {
 	require.True(t, found[0].BeingDeleted())
 
 	// Its cluster has a newer revision: that is gone beyond.
-	a.reports("apply_failed", s.workspace, 6, map[string]any{"reason": "Superseded", "message": "m", "attempt": 1, "retry_after_ms": 0, "cluster_revision": 30})
+	a.reports(
+		"apply_failed",
+		s.workspace,
+		6,
+		map[string]any{"reason": "Superseded", "message": "m", "attempt": 1, "retry_after_ms": 0, "cluster_revision": 30},
+	)
 	w.caughtUp()
 	require.EqualValues(t, 31, w.published("desired.7." + s.workspace.String())[1]["desired_revision"])
 
@@ -163,7 +188,12 @@ func TestDeletedOrphanIsRemoved(t *testing.T) {
 
 	// What is told twice is known.
 	a.reports("terminated", s.workspace, 31, nil)
-	a.reports("apply_failed", s.workspace, 6, map[string]any{"reason": "Forbidden", "message": "m", "attempt": 1, "retry_after_ms": 1000})
+	a.reports(
+		"apply_failed",
+		s.workspace,
+		6,
+		map[string]any{"reason": "Forbidden", "message": "m", "attempt": 1, "retry_after_ms": 1000},
+	)
 	w.caughtUp()
 	require.Empty(t, w.dead())
 
@@ -206,7 +236,10 @@ func TestAdoptedOrphanIsAWorkspace(t *testing.T) {
 		observed, err := w.observations.ObserveOrphans(t.Context(), tx, []orphan.Orphan{o})
 		require.NoError(t, err)
 		var created []workspace.Event
-		made, created, err = o.Adopt(observed[0], workspace.Creation{ProjectID: 4, UserID: 9, Template: "default", Spec: workspace.Spec{Image: "ide:9"}, Now: start()})
+		made, created, err = o.Adopt(
+			observed[0],
+			workspace.Creation{ProjectID: 4, UserID: 9, Template: "default", Spec: workspace.Spec{Image: "ide:9"}, Now: start()},
+		)
 		require.NoError(t, err)
 		require.NoError(t, w.workspaces.Insert(t.Context(), tx, made, created))
 		return w.observations.In(tx).RemoveOrphan(t.Context(), o)

@@ -35,7 +35,12 @@ type history struct {
 }
 
 func (w *fixture) chaos(seed uint64) *history {
-	c := &history{fixture: w, random: rand.New(rand.NewPCG(seed, 7)), agents: []*fakeAgent{w.agent(7), w.agent(8)}, versions: map[int64]int{7: 100, 8: 5000}}
+	c := &history{
+		fixture:  w,
+		random:   rand.New(rand.NewPCG(seed, 7)),
+		agents:   []*fakeAgent{w.agent(7), w.agent(8)},
+		versions: map[int64]int{7: 100, 8: 5000},
+	}
 	c.sights, c.pods = map[string]deploymentReport{}, map[string]events.ObservedPod{}
 	c.agents[1].cluster = "cluster-8"
 	return c
@@ -52,14 +57,24 @@ func seed(t *testing.T) uint64 {
 
 func (c *history) create() {
 	made, created, err := workspace.New(workspace.Creation{
-		Name: fmt.Sprintf("w%d", len(c.workspaces)), ProjectID: 4, AgentID: 7 + int64(c.random.IntN(2)), UserID: 9, Template: "default", Spec: workspace.Spec{Image: "ide:9"}, Now: start(),
+		Name: fmt.Sprintf(
+			"w%d",
+			len(c.workspaces),
+		),
+		ProjectID: 4,
+		AgentID:   7 + int64(c.random.IntN(2)),
+		UserID:    9,
+		Template:  "default",
+		Spec:      workspace.Spec{Image: "ide:9"},
+		Now:       start(),
 	})
 	require.NoError(c.t, err)
 	c.tx(func(tx pgx.Tx) error { return c.fixture.workspaces.Insert(c.t.Context(), tx, made, created) })
 	c.workspaces = append(c.workspaces, made)
 }
 
-// live has steps happen, while the state service takes in what is said in batches of any size, and is restarted now and then.
+// live has steps happen, while the state service takes in what is said in batches of any size, and is
+// restarted now and then.
 func (c *history) live(steps int) {
 	c.t.Helper()
 	for len(c.workspaces) < 3 {
@@ -79,7 +94,8 @@ func (c *history) live(steps int) {
 	c.ingestAll()
 }
 
-// settle has the agents' clocks tick once more, so that no workspace is due: the state of one that is would be kept as it is stored.
+// settle has the agents' clocks tick once more, so that no workspace is due: the state of one that is
+// would be kept as it is stored.
 func (c *history) settle() {
 	c.t.Helper()
 	for _, a := range c.agents {
@@ -189,11 +205,19 @@ func (c *history) pod(a *fakeAgent, ws workspace.Workspace, version int) {
 		case 0:
 			p.Object.Verb = events.VerbDeleted
 		case 1:
-			p.Conditions = []events.Condition{{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no node", LastTransitionTime: &created}}
+			p.Conditions = []events.Condition{
+				{Type: "PodScheduled", Status: "False", Reason: "Unschedulable", Message: "no node", LastTransitionTime: &created},
+			}
 		case 2:
 			p.Object.DeletedAt = &created
 		default:
-			p.Containers = []events.ContainerState{{Name: "c", State: events.ContainerStatusWaiting, Reason: []string{"", "CrashLoopBackOff", "ErrImagePull"}[c.random.IntN(3)]}}
+			p.Containers = []events.ContainerState{
+				{
+					Name:   "c",
+					State:  events.ContainerStatusWaiting,
+					Reason: []string{"", "CrashLoopBackOff", "ErrImagePull"}[c.random.IntN(3)],
+				},
+			}
 		}
 		at := fmt.Sprint(a.cluster, "/", p.Object.Name, "/", p.Object.ResourceVersion)
 		if first, told := c.pods[at]; told {
@@ -258,12 +282,23 @@ func (c *history) nonsense(a *fakeAgent, ws workspace.Workspace) {
 // orphan is a Deployment of a workspace that nobody knows.
 func (c *history) orphan(a *fakeAgent, version int) {
 	c.orphans++
-	a.reportsDeployment(deploymentReport{name: fmt.Sprintf("o%d", c.orphans), workspace: orphanID(c.orphans), version: version, spec: 1, available: 1, revision: "1", uid: fmt.Sprintf("uid-o%d", c.orphans)})
+	a.reportsDeployment(
+		deploymentReport{
+			name:      fmt.Sprintf("o%d", c.orphans),
+			workspace: orphanID(c.orphans),
+			version:   version,
+			spec:      1,
+			available: 1,
+			revision:  "1",
+			uid:       fmt.Sprintf("uid-o%d", c.orphans),
+		},
+	)
 }
 
 func orphanID(number int) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, number)) }
 
-// decide has an operator ask for the deletion of an orphan, and its dispatcher speak of it; or the orphan goes by itself.
+// decide has an operator ask for the deletion of an orphan, and its dispatcher speak of it; or the
+// orphan goes by itself.
 func (c *history) decide(a *fakeAgent) {
 	if c.orphans == 0 {
 		return
@@ -292,12 +327,29 @@ func (c *history) decide(a *fakeAgent) {
 		a.reports("terminated", id, 2, map[string]any{})
 	default:
 		c.versions[a.id]++
-		a.reportsDeployment(deploymentReport{name: name, workspace: id, version: c.versions[a.id], spec: 1, available: 1, revision: "1", uid: "uid-" + name, deleted: true})
+		a.reportsDeployment(
+			deploymentReport{
+				name:      name,
+				workspace: id,
+				version:   c.versions[a.id],
+				spec:      1,
+				available: 1,
+				revision:  "1",
+				uid:       "uid-" + name,
+				deleted:   true,
+			},
+		)
 	}
 }
 
 // configure has an operator change how long workspaces run, and how long what is stuck is waited for.
 func (c *history) configure(a *fakeAgent) {
-	c.exec(fmt.Sprintf(`update agents set configuration_revision = configuration_revision + 1, configuration = '{"stop_after_running_ms": %d, "unschedulable_patience_ms": %d}' where id = %d`,
-		3_600_000*(1+c.random.IntN(4)), 60_000*(1+c.random.IntN(10)), a.id))
+	c.exec(
+		fmt.Sprintf(
+			`update agents set configuration_revision = configuration_revision + 1, configuration = '{"stop_after_running_ms": %d, "unschedulable_patience_ms": %d}' where id = %d`,
+			3_600_000*(1+c.random.IntN(4)),
+			60_000*(1+c.random.IntN(10)),
+			a.id,
+		),
+	)
 }

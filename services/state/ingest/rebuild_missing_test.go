@@ -47,7 +47,8 @@ func forgetting(t *testing.T, seed uint64) {
 	w.identical("all is gone")
 }
 
-// What a dispatcher said before the first message that the stream still has counts together with what it has said since.
+// What a dispatcher said before the first message that the stream still has counts together with what
+// it has said since.
 func TestTerminationInTheMissingPartIsKept(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -78,7 +79,11 @@ func TestTerminationInTheMissingPartIsKept(t *testing.T) {
 	w.ingestAll()
 	before := w.everything()
 	w.exec(`update workspaces set termination = 'in_progress'`)
-	require.Contains(t, strings.Join(w.rebuild(false, 0).Differences, "\n"), waiting.ID.String()+`: termination is "in_progress", by the streams "none"`)
+	require.Contains(
+		t,
+		strings.Join(w.rebuild(false, 0).Differences, "\n"),
+		waiting.ID.String()+`: termination is "in_progress", by the streams "none"`,
+	)
 	require.Equal(t, before, w.everything())
 }
 
@@ -122,7 +127,8 @@ func TestTerminatedWorkspaceStaysTerminated(t *testing.T) {
 	require.Equal(t, before, w.everything())
 }
 
-// A NATS that was restored from an older copy lacks some of what is stored; the full resyncs that are asked for then bring it back.
+// A NATS that was restored from an older copy lacks some of what is stored; the full resyncs that are
+// asked for then bring it back.
 func TestRebuildAfterStreamsWereRestored(t *testing.T) {
 	t.Parallel()
 	restoring(t, seed(t))

@@ -24,7 +24,12 @@ import (
 
 func silent(rebuild.Progress) error { return nil }
 
-func (w *fixture) tryRebuild(ctx context.Context, check bool, batch int, told func(rebuild.Progress) error) (rebuild.Outcome, error) {
+func (w *fixture) tryRebuild(
+	ctx context.Context,
+	check bool,
+	batch int,
+	told func(rebuild.Progress) error,
+) (rebuild.Outcome, error) {
 	w.t.Helper()
 	r := &rebuild.Rebuild{Readers: w.readers(batch), OnProgress: told}
 	return r.Run(ctx, check)
@@ -218,7 +223,8 @@ func TestCanceledRebuildChangesNothing(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		var waiting int
-		err := w.pool.QueryRow(t.Context(), `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting)
+		err := w.pool.QueryRow(t.Context(), `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).
+			Scan(&waiting)
 		return err == nil && waiting == 1
 	}, soon, 5*time.Millisecond)
 	cancel()
@@ -253,7 +259,8 @@ func TestOneRebuildAtATime(t *testing.T) {
 	w.identical("and then the next")
 }
 
-// A rebuild cannot know whether a state was computed before or after something was wished for, and so leaves it to the tick that computes it anew.
+// A rebuild cannot know whether a state was computed before or after something was wished for, and so
+// leaves it to the tick that computes it anew.
 func TestNextTickRepairsDueStates(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -285,7 +292,8 @@ func TestNextTickRepairsDueStates(t *testing.T) {
 	}
 }
 
-// Somebody wants a workspace terminated whose Deployment has gone before: what its cluster shows means something else from then on.
+// Somebody wants a workspace terminated whose Deployment has gone before: what its cluster shows means
+// something else from then on.
 func TestLaterDesiredStateDoesNotChangeARebuild(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -307,7 +315,12 @@ func TestLaterDesiredStateDoesNotChangeARebuild(t *testing.T) {
 	w.ingestAll()
 	a.applies(other.ID, 1)
 	w.ingestAll()
-	require.Equal(t, "creation_requested", string(w.get(other.ID).ActualState), "as it would be had the error never been heard of")
+	require.Equal(
+		t,
+		"creation_requested",
+		string(w.get(other.ID).ActualState),
+		"as it would be had the error never been heard of",
+	)
 	w.identical("an error that is over, and nothing seen")
 	for _, e := range w.published("workspace.%.state_changed") {
 		require.NotContains(t, e, "unexpected")

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-
 	"time"
 
 	"github.com/google/uuid"
@@ -112,8 +111,17 @@ func (i *Ingest) report(ctx context.Context, u workspace.Update) {
 	for _, e := range u.Events {
 		switch data := e.Data.(type) {
 		case events.WorkspaceDesiredStateChanged:
-			i.Logger.InfoContext(ctx, "made a new desired revision", slog.String("workspace_id", data.WorkspaceID),
-				slog.Int("agent_id", data.AgentID), slog.String("cause", string(*data.Cause)), slog.Int("revision", data.DesiredRevision))
+			i.Logger.InfoContext(
+				ctx,
+				"made a new desired revision",
+				slog.String("workspace_id", data.WorkspaceID),
+				slog.Int(
+					"agent_id",
+					data.AgentID,
+				),
+				slog.String("cause", string(*data.Cause)),
+				slog.Int("revision", data.DesiredRevision),
+			)
 			i.Metrics.dispatched(*data.Cause)
 		case events.WorkspaceStateChanged:
 			if data.Unexpected {

@@ -16,7 +16,10 @@ import (
 )
 
 // deployment is the data of a whole observation, to be spoilt.
-func (a *fakeAgent) deployment(w workspace.Workspace, change func(d *events.ObservedDeployment)) events.ObservedDeployment {
+func (a *fakeAgent) deployment(
+	w workspace.Workspace,
+	change func(d *events.ObservedDeployment),
+) events.ObservedDeployment {
 	d := events.ObservedDeployment{Object: a.meta(w.Namespace, w.Name, 8, false, "", w.ID.String())}
 	change(&d)
 	return d
@@ -131,12 +134,29 @@ func TestTextsThatPostgreSQLRefuses(t *testing.T) {
 	a.reportsDeployment(s)
 	a.replicaSet(ide, 9)
 	data, err := json.Marshal(events.ObservedPod{
-		Object: a.meta(ide.Namespace, "ide-1", 10, false, "", ide.ID.String()), Deployment: "ide", Phase: "Running", PodTemplateHash: "h",
-		Containers: []events.ContainerState{{Name: "workspace", State: "waiting", Reason: "RunContainerError", Message: "MESSAGE", Image: "IMAGE"}},
+		Object: a.meta(
+			ide.Namespace,
+			"ide-1",
+			10,
+			false,
+			"",
+			ide.ID.String(),
+		),
+		Deployment:      "ide",
+		Phase:           "Running",
+		PodTemplateHash: "h",
+		Containers: []events.ContainerState{
+			{Name: "workspace", State: "waiting", Reason: "RunContainerError", Message: "MESSAGE", Image: "IMAGE"},
+		},
 	})
 	require.NoError(t, err)
 	spoilt := strings.ReplaceAll(string(data), "MESSAGE", `zero \u0000 byte, a backslash \\u0000 and \"quotes\" \u000a`)
-	spoilt = strings.Replace(spoilt, `"phase"`, `"endless":1e999999,"deep":`+strings.Repeat("[", 5000)+strings.Repeat("]", 5000)+`,"phase"`, 1)
+	spoilt = strings.Replace(
+		spoilt,
+		`"phase"`,
+		`"endless":1e999999,"deep":`+strings.Repeat("[", 5000)+strings.Repeat("]", 5000)+`,"phase"`,
+		1,
+	)
 	header := natsgo.Header{}
 	for k, v := range map[string]string{
 		"specversion": "1.0", "type": events.TypeObservedPod, "source": event.AgentSource("local", 7, "watcher"), "id": "1", "datacontenttype": "application/json",
@@ -144,7 +164,12 @@ func TestTextsThatPostgreSQLRefuses(t *testing.T) {
 		header["ce-"+k] = []string{v}
 	}
 	a.raw(cell.Observed(7, "deployment", ide.Namespace, ide.Name), header, spoilt)
-	a.reports("apply_failed", ide.ID, 1, map[string]any{"reason": "Odd\x00", "message": "zero \x00 byte", "attempt": 1, "retry_after_ms": 1})
+	a.reports(
+		"apply_failed",
+		ide.ID,
+		1,
+		map[string]any{"reason": "Odd\x00", "message": "zero \x00 byte", "attempt": 1, "retry_after_ms": 1},
+	)
 	w.ingestAll()
 	a.applies(ide.ID, 1)
 	w.ingestAll()

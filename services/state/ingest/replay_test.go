@@ -41,7 +41,13 @@ func (a *fakeAgent) history(random *rand.Rand, workspaces []workspace.Workspace)
 				if random.IntN(3) == 0 {
 					p.Object.Verb = events.VerbDeleted
 				}
-				p.Containers = []events.ContainerState{{Name: "c", State: events.ContainerStatusWaiting, Reason: []string{"", "CrashLoopBackOff", "ErrImagePull"}[random.IntN(3)]}}
+				p.Containers = []events.ContainerState{
+					{
+						Name:   "c",
+						State:  events.ContainerStatusWaiting,
+						Reason: []string{"", "CrashLoopBackOff", "ErrImagePull"}[random.IntN(3)],
+					},
+				}
 			})
 		case 5:
 			a.ticks()
@@ -136,7 +142,9 @@ func TestReplayIntoAnEmptyDatabaseGivesTheSameRows(t *testing.T) {
 	for _, at := range []uint64{20, 60, 61, 140} {
 		stop := w.begin(3)
 		require.Eventually(t, func() bool { return w.sequence("OBSERVED") >= at }, soon, time.Millisecond)
-		w.exec(`select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()`)
+		w.exec(
+			`select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()`,
+		)
 		stop()
 	}
 	w.ingestAll()
@@ -169,7 +177,11 @@ func TestUsersAndBothStreamsAtOnce(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						if err := w.workspaces.Save(t.Context(), tx, workspace.Update{Before: before, After: after, Events: events}); err != nil {
+						if err := w.workspaces.Save(
+							t.Context(),
+							tx,
+							workspace.Update{Before: before, After: after, Events: events},
+						); err != nil {
 							return err
 						}
 					}

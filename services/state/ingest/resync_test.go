@@ -15,7 +15,19 @@ import (
 func TestCompleteResyncMarksAbsentObjectsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	a, here, lost, never, pending, leaving := w.agent(7), w.workspace("here"), w.workspace("lost"), w.workspace("never"), w.workspace("pending"), w.workspace("leaving")
+	a, here, lost, never, pending, leaving := w.agent(
+		7,
+	), w.workspace(
+		"here",
+	), w.workspace(
+		"lost",
+	), w.workspace(
+		"never",
+	), w.workspace(
+		"pending",
+	), w.workspace(
+		"leaving",
+	)
 	defer w.begin(0)()
 	for _, ws := range []workspace.Workspace{here, lost, leaving} {
 		a.reportsDeployment(running(ws, 8))
@@ -37,7 +49,12 @@ func TestCompleteResyncMarksAbsentObjectsDeleted(t *testing.T) {
 	require.Equal(t, []string{"redispatch running"}, w.causes(lost.ID))
 	require.Equal(t, []string{"redispatch running"}, w.causes(never.ID))
 	require.Empty(t, w.causes(pending.ID), "not applied yet: it is on its way")
-	require.Equal(t, []string{"user terminated", "redispatch terminated"}, w.causes(leaving.ID), "the dispatcher is asked whether all is gone")
+	require.Equal(
+		t,
+		[]string{"user terminated", "redispatch terminated"},
+		w.causes(leaving.ID),
+		"the dispatcher is asked whether all is gone",
+	)
 	require.Equal(t, actualstate.Unknown, w.get(lost.ID).ActualState)
 	require.Equal(t, actualstate.CreationRequested, w.get(never.ID).ActualState)
 
@@ -116,7 +133,10 @@ func TestIncompleteResyncIsIgnored(t *testing.T) {
 				require.False(t, w.object("lost").Deleted)
 				require.Empty(t, w.causes(lost.ID))
 				var complete int
-				require.NoError(t, w.pool.QueryRow(t.Context(), `select count(*) from resyncs where outcome = 'complete'`).Scan(&complete))
+				require.NoError(
+					t,
+					w.pool.QueryRow(t.Context(), `select count(*) from resyncs where outcome = 'complete'`).Scan(&complete),
+				)
 				require.Zero(t, complete)
 			})
 		}
@@ -152,8 +172,16 @@ func TestNextResyncRemovesDeletedObjects(t *testing.T) {
 	a.ends("r1", 1)
 	w.ingestAll()
 	var left []string
-	require.NoError(t, w.pool.QueryRow(t.Context(), `select array_agg(name order by name) from observed_objects`).Scan(&left))
-	require.Equal(t, []string{"ide", "ide-2", "ide-h"}, left, "ide-1 is forgotten; ide-2 was deleted after the list; the ReplicaSet's kind was not listed")
+	require.NoError(
+		t,
+		w.pool.QueryRow(t.Context(), `select array_agg(name order by name) from observed_objects`).Scan(&left),
+	)
+	require.Equal(
+		t,
+		[]string{"ide", "ide-2", "ide-h"},
+		left,
+		"ide-1 is forgotten; ide-2 was deleted after the list; the ReplicaSet's kind was not listed",
+	)
 }
 
 func TestRecreatedClusterBeginsANewEpoch(t *testing.T) {
@@ -168,7 +196,9 @@ func TestRecreatedClusterBeginsANewEpoch(t *testing.T) {
 			a.reportsDeployment(running(ide, 1000))
 			a.reportsDeployment(running(lost, 1001))
 			a.cluster = "cluster-2"
-			a.reportsDeployment(deploymentReport{name: "ide", workspace: ide.ID, version: 2000, revision: "1"}) // not introduced yet
+			a.reportsDeployment(
+				deploymentReport{name: "ide", workspace: ide.ID, version: 2000, revision: "1"},
+			) // not introduced yet
 			a.now = start().Add(time.Hour)
 			a.begins("r1", "", 1, 9)
 			stopped := deploymentReport{name: "ide", workspace: ide.ID, version: 8, revision: "1"}
@@ -203,7 +233,12 @@ func TestRestoredClusterBeginsANewEpochAfterASecondResync(t *testing.T) {
 			a.ends("r1", 1)
 			defer w.begin(batch)()
 			w.caughtUp()
-			require.Equal(t, object{Version: "1000", Epoch: 1, Resync: "r1"}, w.object("ide"), "it may be a late word of a watcher that was paused")
+			require.Equal(
+				t,
+				object{Version: "1000", Epoch: 1, Resync: "r1"},
+				w.object("ide"),
+				"it may be a late word of a watcher that was paused",
+			)
 			asked := w.asked("new_epoch")
 			require.Len(t, asked, 1)
 
@@ -237,7 +272,13 @@ func TestReadingTheStreamAgainChangesNothing(t *testing.T) {
 
 	w.exec(`update stream_cursors set event_id = 'another incarnation'`)
 	stop := w.begin(0)
-	require.Eventually(t, func() bool { return len(w.asked("restored_stream")) == 2 }, soon, 2*time.Millisecond, "it is read again")
+	require.Eventually(
+		t,
+		func() bool { return len(w.asked("restored_stream")) == 2 },
+		soon,
+		2*time.Millisecond,
+		"it is read again",
+	)
 	w.caughtUp()
 	stop()
 	require.Equal(t, want, w.rows())
@@ -268,7 +309,9 @@ func TestRestoredStreamRequestsResyncsOfAllAgents(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	a, ide := w.agent(7), w.workspace("ide")
-	w.exec(`insert into agents (id, project_id, name, token_hash, curve_public_key, revoked_at) values (10, 4, 'c', 'c', 'X', now())`)
+	w.exec(
+		`insert into agents (id, project_id, name, token_hash, curve_public_key, revoked_at) values (10, 4, 'c', 'c', 'X', now())`,
+	)
 	stop := w.begin(0)
 	a.reportsDeployment(running(ide, 8))
 	w.caughtUp()

@@ -24,7 +24,11 @@ type Store interface {
 // ObservedStore holds what a batch of OBSERVED changes.
 type ObservedStore interface {
 	// Identify locks the agents that exist, and returns the agents of the workspaces that exist.
-	Identify(ctx context.Context, agents []int64, workspaces []uuid.UUID) (map[int64]*agent.Cluster, map[uuid.UUID]int64, error)
+	Identify(
+		ctx context.Context,
+		agents []int64,
+		workspaces []uuid.UUID,
+	) (map[int64]*agent.Cluster, map[uuid.UUID]int64, error)
 	SaveClusters(ctx context.Context, clusters map[int64]*agent.Cluster) error
 	// PutObjects stores objects that are newer than the stored ones and returns these changes. The keys
 	// are distinct.
@@ -69,7 +73,10 @@ type AppliedStore interface {
 type WorkspaceStore interface {
 	// LockWorkspaces locks the workspaces that exist, in the order of their ids, and returns them with
 	// what their clusters have reported.
-	LockWorkspaces(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]workspace.Workspace, map[uuid.UUID]*workspace.Observation, error)
+	LockWorkspaces(
+		ctx context.Context,
+		ids []uuid.UUID,
+	) (map[uuid.UUID]workspace.Workspace, map[uuid.UUID]*workspace.Observation, error)
 	// SaveWorkspaces stores the changed workspaces and publishes their events.
 	SaveWorkspaces(ctx context.Context, updates []workspace.Update) error
 }

@@ -24,14 +24,31 @@ func (a *fakeAgent) follows(name string, version int, resync string) {
 		Object: a.meta("shop", name, version, false, resync, ""), Kind: events.WorkloadKindDeployment, Replicas: 1,
 	})
 	a.observe(subject, "observed.workload_revision.v1", events.ObservedWorkloadRevision{
-		Object: a.meta("shop", name+"-h", version+1, false, resync, ""), Kind: events.WorkloadRevisionKindReplicaset, Workload: name, WorkloadUID: "uid-" + name, Revision: 1,
+		Object: a.meta(
+			"shop",
+			name+"-h",
+			version+1,
+			false,
+			resync,
+			"",
+		),
+		Kind:        events.WorkloadRevisionKindReplicaset,
+		Workload:    name,
+		WorkloadUID: "uid-" + name,
+		Revision:    1,
 	})
 }
 
 func (a *fakeAgent) beginsWorkloads(resync, nonce string, count, version int) {
 	a.t.Helper()
 	a.observe(cell.ObservedResync(a.id), "observed.resync_begun.v1", map[string]any{
-		"resync_id": resync, "cluster_uid": a.cluster, "cause": "start", "count": count, "nonce": nonce, "observed_at": a.now, "scope": scopeWorkloads,
+		"resync_id":     resync,
+		"cluster_uid":   a.cluster,
+		"cause":         "start",
+		"count":         count,
+		"nonce":         nonce,
+		"observed_at":   a.now,
+		"scope":         scopeWorkloads,
 		"list_versions": []events.ListVersion{{Kind: "deployment", ResourceVersion: strconv.Itoa(version)}},
 	})
 }
@@ -79,7 +96,18 @@ func TestReportsOfWorkloadsAreIgnored(t *testing.T) {
 			a.reportsDeployment(member(running(here, 8), "r1"))
 			a.follows("checkout", 6, "")
 			a.observe(cell.ObservedRejected(7), "observed.rejected.v1", events.ObservedRejected{
-				Object: a.meta("shop", "fat", 7, false, "", ""), Kind: "deployment", Reason: events.RejectedReasonTooLarge, Message: "m", Scope: events.ScopeWorkloads,
+				Object: a.meta(
+					"shop",
+					"fat",
+					7,
+					false,
+					"",
+					"",
+				),
+				Kind:    "deployment",
+				Reason:  events.RejectedReasonTooLarge,
+				Message: "m",
+				Scope:   events.ScopeWorkloads,
 			})
 			a.ends("r1", 1)
 			w.caughtUp()
@@ -106,7 +134,13 @@ func TestReportsOfWorkloadsAreNotDecoded(t *testing.T) {
 	// Elsewhere the word is a name like any other.
 	ide := w.workspace("workload")
 	a.reportsDeployment(running(ide, 8))
-	a.publish(cell.Observed(7, "deployment", "workload", "ide"), "observed.deployment.v1", event.AgentSource("local", 7, "watcher"), "1", json.RawMessage(`"x"`))
+	a.publish(
+		cell.Observed(7, "deployment", "workload", "ide"),
+		"observed.deployment.v1",
+		event.AgentSource("local", 7, "watcher"),
+		"1",
+		json.RawMessage(`"x"`),
+	)
 	w.ingestAll()
 	require.Len(t, w.dead(), 1, "what is no workload is judged")
 	require.Equal(t, actualstate.Running, w.get(ide.ID).ActualState)

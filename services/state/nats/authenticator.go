@@ -38,7 +38,11 @@ func (a *Authenticator) subscriber(ctx context.Context, c natsauth.Credentials) 
 	name, listens := natsauth.ParseSubscriberUser(c.User)
 	s, err := a.Directory.SubscriberByToken(ctx, name, hash[:])
 	if fault.Is(err, errcode.NotFound) {
-		return natsauth.Principal{}, fmt.Errorf("%w: subscriber %q is unknown or revoked, or the token is wrong", natsauth.ErrRefused, name)
+		return natsauth.Principal{}, fmt.Errorf(
+			"%w: subscriber %q is unknown or revoked, or the token is wrong",
+			natsauth.ErrRefused,
+			name,
+		)
 	}
 	if err != nil {
 		return natsauth.Principal{}, fmt.Errorf("look up subscriber %q: %w", name, err)
@@ -60,7 +64,11 @@ func (a *Authenticator) agent(ctx context.Context, c natsauth.Credentials) (nats
 	}
 	agent, err := a.Directory.AgentByToken(ctx, id, hash[:])
 	if fault.Is(err, errcode.NotFound) {
-		return natsauth.Principal{}, fmt.Errorf("%w: agent %d is unknown or revoked, or the token is wrong", natsauth.ErrRefused, id)
+		return natsauth.Principal{}, fmt.Errorf(
+			"%w: agent %d is unknown or revoked, or the token is wrong",
+			natsauth.ErrRefused,
+			id,
+		)
 	}
 	if err != nil {
 		return natsauth.Principal{}, fmt.Errorf("look up agent %d: %w", id, err)
@@ -105,7 +113,12 @@ func (a *Agents) Disconnect(ctx context.Context, agent int64) error {
 	}
 	a.Background(func(ctx context.Context) {
 		if _, err := a.Disconnector.Disconnect(ctx, principal); err != nil && ctx.Err() == nil {
-			a.Logger.WarnContext(ctx, "disconnect a revoked agent again failed", slog.Int64("agent_id", agent), slog.Any("error", err))
+			a.Logger.WarnContext(
+				ctx,
+				"disconnect a revoked agent again failed",
+				slog.Int64("agent_id", agent),
+				slog.Any("error", err),
+			)
 		}
 	})
 	return nil

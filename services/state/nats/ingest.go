@@ -112,8 +112,15 @@ func (r *Readers) Applied() (*cursor.Consumer[ingest.Applied], error) {
 
 func config[T any](r *Readers, name, stream string) cursor.Config[T] {
 	return cursor.Config[T]{
-		Name: name, Stream: stream, Pool: r.Pool, JetStream: r.JetStream, Logger: r.Logger, Cell: r.Cell, Service: serviceName,
-		Metrics: r.Cursors, Batch: r.Batch,
+		Name:      name,
+		Stream:    stream,
+		Pool:      r.Pool,
+		JetStream: r.JetStream,
+		Logger:    r.Logger,
+		Cell:      r.Cell,
+		Service:   serviceName,
+		Metrics:   r.Cursors,
+		Batch:     r.Batch,
 	}
 }
 

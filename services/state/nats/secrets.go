@@ -45,7 +45,11 @@ type SecretResponder struct {
 // Run answers until ctx is done. It calls ready when it is subscribed.
 func (r *SecretResponder) Run(ctx context.Context, ready func()) error {
 	requests := newFairQueue(secretQueueLimit)
-	sub, err := r.Conn.QueueSubscribe(r.Cell.Prefix(topology.FamilySecret)+".*.*", secretQueue, func(msg *nats.Msg) { r.queue(ctx, requests, msg) })
+	sub, err := r.Conn.QueueSubscribe(
+		r.Cell.Prefix(topology.FamilySecret)+".*.*",
+		secretQueue,
+		func(msg *nats.Msg) { r.queue(ctx, requests, msg) },
+	)
 	if err != nil {
 		return fmt.Errorf("subscribe to requests for secrets: %w", err)
 	}
@@ -141,7 +145,11 @@ func (r *SecretResponder) reply(ctx context.Context, msg *nats.Msg) (seal.Reply,
 		kind = vault.Files
 	}
 	if kind == "" || request.Digest == "" {
-		return seal.Reply{}, fault.New(errcode.Conflict, "the values of Secret %q have changed: request them with the newer revision", request.Name)
+		return seal.Reply{}, fault.New(
+			errcode.Conflict,
+			"the values of Secret %q have changed: request them with the newer revision",
+			request.Name,
+		)
 	}
 	values, err := r.Secrets.Get(ctx, r.Pool, w.ID, kind)
 	if err != nil {

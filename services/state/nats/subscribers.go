@@ -24,7 +24,11 @@ type Subscribers struct {
 
 // Ensure creates the consumer of the subscriber if it is missing.
 func (s *Subscribers) Ensure(ctx context.Context, subscriber directory.Subscriber) error {
-	err := topology.EnsureSubscriber(ctx, s.Streams, topology.Subscriber{Name: subscriber.Name, Filter: subscriber.Filter, Since: subscriber.Since()})
+	err := topology.EnsureSubscriber(
+		ctx,
+		s.Streams,
+		topology.Subscriber{Name: subscriber.Name, Filter: subscriber.Filter, Since: subscriber.Since()},
+	)
 	if err != nil {
 		return fmt.Errorf("ensure the consumer of subscriber %s: %w", subscriber.Name, err)
 	}

@@ -106,10 +106,19 @@ func (o Orphan) Adopt(s Observation, c workspace.Creation) (workspace.Workspace,
 		c.NamespacePrefix = workspace.DefaultNamespacePrefix
 	}
 	if !strings.HasPrefix(o.Namespace, c.NamespacePrefix) {
-		return refuse("orphan %s cannot be adopted: dispatchers change only namespaces that begin with %s", o, c.NamespacePrefix)
+		return refuse(
+			"orphan %s cannot be adopted: dispatchers change only namespaces that begin with %s",
+			o,
+			c.NamespacePrefix,
+		)
 	}
 	c.Name, c.AgentID = o.Name, o.AgentID
-	c.Adopted = &workspace.Adopted{ID: id, Namespace: o.Namespace, DesiredState: workspace.DesiredRunning, Revision: s.Revision}
+	c.Adopted = &workspace.Adopted{
+		ID:           id,
+		Namespace:    o.Namespace,
+		DesiredState: workspace.DesiredRunning,
+		Revision:     s.Revision,
+	}
 	if s.Replicas == 0 {
 		c.Adopted.DesiredState = workspace.DesiredStopped
 	}

@@ -95,7 +95,16 @@ func (d *Directory) LastResyncs(ctx context.Context, ids []int64) (map[int64]age
 	rows, err := list(ctx, d, "resyncs", func(r pgx.CollectableRow) (row, error) {
 		var out row
 		var ended *time.Time
-		err := r.Scan(&out.agentID, &out.resync.ID, &out.resync.Cause, &out.resync.Nonce, &out.resync.Outcome, &out.resync.Count, &out.resync.BegunAt, &ended)
+		err := r.Scan(
+			&out.agentID,
+			&out.resync.ID,
+			&out.resync.Cause,
+			&out.resync.Nonce,
+			&out.resync.Outcome,
+			&out.resync.Count,
+			&out.resync.BegunAt,
+			&ended,
+		)
 		out.resync.EndedAt = fromNullable(ended)
 		return out, err //nolint:wrapcheck // the caller wraps it
 	}, `

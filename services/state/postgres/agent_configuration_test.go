@@ -30,15 +30,31 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	d := b.directory()
-	made, err := d.RegisterAgent(t.Context(), agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")})
+	made, err := d.RegisterAgent(
+		t.Context(),
+		agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: []byte("new")},
+	)
 	require.NoError(t, err)
 	told := b.outbox()
 	require.Len(t, told, 2, "the directory's entry, and the configuration")
 	control := told[1].Subject
 	require.Regexp(t, `^lockstep\.local\.control\.\d+\.config$`, control)
-	require.Equal(t, map[string]any{"config_revision": 1.0, "full_resync_interval_ms": 3600000.0, "unschedulable_patience_ms": 300000.0, "stop_patience_ms": 300000.0}, told[1].Data)
+	require.Equal(
+		t,
+		map[string]any{
+			"config_revision":           1.0,
+			"full_resync_interval_ms":   3600000.0,
+			"unschedulable_patience_ms": 300000.0,
+			"stop_patience_ms":          300000.0,
+		},
+		told[1].Data,
+	)
 
-	changed, err := d.ConfigureAgent(t.Context(), made.ID, agent.Settings{FullResyncInterval: lasting(time.Minute), MaxWorkspaces: new(3)})
+	changed, err := d.ConfigureAgent(
+		t.Context(),
+		made.ID,
+		agent.Settings{FullResyncInterval: lasting(time.Minute), MaxWorkspaces: new(3)},
+	)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, changed.ConfigurationRevision)
 	want := agent.DefaultConfiguration()
@@ -57,7 +73,11 @@ func TestAgentConfigurationIsPublished(t *testing.T) {
 		require.Equal(t, changed, same, name)
 		require.Empty(t, b.outbox(), name)
 	}
-	_, err = d.ConfigureAgent(t.Context(), made.ID, agent.Settings{MaxAge: lasting(-1), MaxWorkspaces: new(9), StopPatience: lasting(1)})
+	_, err = d.ConfigureAgent(
+		t.Context(),
+		made.ID,
+		agent.Settings{MaxAge: lasting(-1), MaxWorkspaces: new(9), StopPatience: lasting(1)},
+	)
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 	require.Len(t, fault.From(err).Details, 2)
 	got, err := d.Agent(t.Context(), made.ID)
@@ -106,11 +126,24 @@ func TestRelayTargetsAreInTheConfigurationEvent(t *testing.T) {
 		require.NoError(t, err)
 		return a, b.outbox()
 	}
-	shop, db := agent.RelayTarget{Name: "shop", Address: "shop.apps.svc:80"}, agent.RelayTarget{Name: "db", Address: "db.apps.svc:5432"}
+	shop, db := agent.RelayTarget{
+		Name:    "shop",
+		Address: "shop.apps.svc:80",
+	}, agent.RelayTarget{
+		Name:    "db",
+		Address: "db.apps.svc:5432",
+	}
 	a, told := configure(shop, db)
 	require.Equal(t, []agent.RelayTarget{db, shop}, a.Configuration.RelayTargets)
 	require.Len(t, told, 1)
-	require.Equal(t, []any{map[string]any{"name": "db", "address": "db.apps.svc:5432"}, map[string]any{"name": "shop", "address": "shop.apps.svc:80"}}, told[0].Data["relay_targets"])
+	require.Equal(
+		t,
+		[]any{
+			map[string]any{"name": "db", "address": "db.apps.svc:5432"},
+			map[string]any{"name": "shop", "address": "shop.apps.svc:80"},
+		},
+		told[0].Data["relay_targets"],
+	)
 	same, told := configure(db, shop)
 	require.Equal(t, a.ConfigurationRevision, same.ConfigurationRevision)
 	require.Empty(t, told, "the order is no change")
@@ -159,10 +192,21 @@ func TestConcurrentConfigurationChangesAreMerged(t *testing.T) {
 func TestQuotaIsNeverExceeded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	_, err := b.directory().ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(3), MaxWorkspacesPerUser: new(2)})
+	_, err := b.directory().
+		ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(3), MaxWorkspacesPerUser: new(2)})
 	require.NoError(t, err)
 	create := func(name string, user int64) error {
-		w, created, err := workspace.New(workspace.Creation{Name: name, ProjectID: 4, AgentID: 7, UserID: user, Template: "default", Spec: workspace.Spec{Image: "ide:9"}, Now: start()})
+		w, created, err := workspace.New(
+			workspace.Creation{
+				Name:      name,
+				ProjectID: 4,
+				AgentID:   7,
+				UserID:    user,
+				Template:  "default",
+				Spec:      workspace.Spec{Image: "ide:9"},
+				Now:       start(),
+			},
+		)
 		require.NoError(t, err)
 		return b.tx(func(tx pgx.Tx) error {
 			if err := b.store.CheckQuota(t.Context(), tx, w); err != nil {
@@ -192,19 +236,37 @@ func TestQuotaIsNeverExceeded(t *testing.T) {
 	b.inserted(workspace.Creation{Name: "elsewhere", AgentID: 8})
 
 	// What is to be terminated is free, what was terminated is too.
-	found, err := b.store.List(t.Context(), b.pool, postgres.WorkspaceFilter{AgentID: 7, UserID: 9}, postgres.WorkspacePage{Size: 1})
+	found, err := b.store.List(
+		t.Context(),
+		b.pool,
+		postgres.WorkspaceFilter{AgentID: 7, UserID: 9},
+		postgres.WorkspacePage{Size: 1},
+	)
 	require.NoError(t, err)
 	b.save(found[0].ID, func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredTerminated })
 	require.NoError(t, create("x", 9))
 	require.Error(t, create("y", 9))
 	b.save(found[0].ID, func(w *workspace.Workspace) { w.ActualState = actualstate.Terminated })
 	require.Error(t, create("y", 9))
-	_, err = b.directory().ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(agent.Unlimited), MaxWorkspacesPerUser: new(agent.Unlimited)})
+	_, err = b.directory().
+		ConfigureAgent(t.Context(), 7, agent.Settings{MaxWorkspaces: new(agent.Unlimited), MaxWorkspacesPerUser: new(agent.Unlimited)})
 	require.NoError(t, err)
 	require.NoError(t, create("y", 9))
-	nobody, _, err := workspace.New(workspace.Creation{Name: "z", ProjectID: 4, AgentID: 99, UserID: 9, Spec: workspace.Spec{Image: "ide:9"}, Now: start()})
+	nobody, _, err := workspace.New(
+		workspace.Creation{
+			Name:      "z",
+			ProjectID: 4,
+			AgentID:   99,
+			UserID:    9,
+			Spec:      workspace.Spec{Image: "ide:9"},
+			Now:       start(),
+		},
+	)
 	require.NoError(t, err)
-	require.True(t, fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.CheckQuota(t.Context(), tx, nobody) }), errcode.NotFound))
+	require.True(
+		t,
+		fault.Is(b.tx(func(tx pgx.Tx) error { return b.store.CheckQuota(t.Context(), tx, nobody) }), errcode.NotFound),
+	)
 }
 
 func TestLastResyncOfAnAgent(t *testing.T) {
@@ -223,5 +285,9 @@ func TestLastResyncOfAnAgent(t *testing.T) {
 	require.Len(t, found, 1)
 	last := found[7]
 	last.BegunAt = last.BegunAt.UTC()
-	require.Equal(t, agent.Resync{ID: "a", Cause: "requested", Nonce: "n", Outcome: "open", Count: 6, BegunAt: start().Add(time.Minute)}, last)
+	require.Equal(
+		t,
+		agent.Resync{ID: "a", Cause: "requested", Nonce: "n", Outcome: "open", Count: 6, BegunAt: start().Add(time.Minute)},
+		last,
+	)
 }

@@ -84,7 +84,8 @@ func (d *Directory) publish(ctx context.Context, tx pgx.Tx, entries ...directory
 func (d *Directory) CreateOrganization(ctx context.Context, name string) (directory.Organization, error) {
 	o := directory.Organization{Name: name}
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `insert into organizations (name) values ($1) returning id`, name).Scan(&o.ID); err != nil {
+		if err := tx.QueryRow(ctx, `insert into organizations (name) values ($1) returning id`, name).
+			Scan(&o.ID); err != nil {
 			return asFault(err, fmt.Sprintf("organization %q", name), "")
 		}
 		return d.publish(ctx, tx, o.Entry())
@@ -102,7 +103,8 @@ func (d *Directory) CreateGroup(ctx context.Context, g directory.Group) (directo
 			}
 		}
 		err := tx.QueryRow(ctx, `insert into groups (organization_id, parent_group_id, name) values ($1, nullif($2, 0), $3) returning id`,
-			g.OrganizationID, g.ParentID, g.Name).Scan(&g.ID)
+			g.OrganizationID, g.ParentID, g.Name).
+			Scan(&g.ID)
 		if err != nil {
 			return asFault(err, fmt.Sprintf("group %q", g.Name), fmt.Sprintf("organization %d", g.OrganizationID))
 		}
@@ -117,7 +119,8 @@ func (d *Directory) CreateProject(ctx context.Context, groupID int64, name strin
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		var id int64
 		err := tx.QueryRow(ctx, `insert into projects (organization_id, group_id, name) select organization_id, id, $2 from groups where id = $1 returning id`,
-			groupID, name).Scan(&id)
+			groupID, name).
+			Scan(&id)
 		if err != nil {
 			return asFault(err, fmt.Sprintf("project %q", name), fmt.Sprintf("group %d", groupID))
 		}
@@ -157,7 +160,8 @@ func project(ctx context.Context, tx pgx.Tx, id int64) (directory.Project, error
 func (d *Directory) CreateUser(ctx context.Context, username string, admin bool) (directory.User, error) {
 	u := directory.User{Username: username, Admin: admin}
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `insert into users (username, admin) values ($1, $2) returning id`, username, admin).Scan(&u.ID); err != nil {
+		if err := tx.QueryRow(ctx, `insert into users (username, admin) values ($1, $2) returning id`, username, admin).
+			Scan(&u.ID); err != nil {
 			return asFault(err, fmt.Sprintf("user %q", username), "")
 		}
 		return d.publish(ctx, tx, u.Entry())
@@ -169,7 +173,8 @@ func (d *Directory) CreateUser(ctx context.Context, username string, admin bool)
 func (d *Directory) BlockUser(ctx context.Context, id int64) (directory.User, error) {
 	u := directory.User{ID: id, Blocked: true}
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `update users set state = 'blocked' where id = $1 returning username, admin`, id).Scan(&u.Username, &u.Admin)
+		err := tx.QueryRow(ctx, `update users set state = 'blocked' where id = $1 returning username, admin`, id).
+			Scan(&u.Username, &u.Admin)
 		if err != nil {
 			return asFault(err, "", fmt.Sprintf("user %d", id))
 		}
@@ -192,7 +197,13 @@ func (d *Directory) PutMembership(ctx context.Context, m directory.Membership) e
 		if err != nil {
 			return fmt.Errorf("store membership: %w", err)
 		}
-		if _, err := tx.Exec(ctx, `delete from ended_memberships where user_id = $1 and scope = $2 and scope_id = $3`, m.UserID, m.Scope.Kind, m.Scope.ID); err != nil {
+		if _, err := tx.Exec(
+			ctx,
+			`delete from ended_memberships where user_id = $1 and scope = $2 and scope_id = $3`,
+			m.UserID,
+			m.Scope.Kind,
+			m.Scope.ID,
+		); err != nil {
 			return fmt.Errorf("store membership: %w", err)
 		}
 		return d.publish(ctx, tx, m.Entry(false))
@@ -225,11 +236,23 @@ func (d *Directory) DeleteMembership(ctx context.Context, userID int64, scope di
 // RegisterAgent creates an agent in a project and publishes its configuration.
 func (d *Directory) RegisterAgent(ctx context.Context, a agent.Agent) (agent.Agent, error) {
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `
+		err := tx.QueryRow(
+			ctx,
+			`
 			insert into agents (project_id, name, token_hash, curve_public_key, created_at, entry_form) values ($1, $2, $3, $4, $5, $6) returning id, created_at, configuration_revision`,
-			a.ProjectID, a.Name, a.TokenHash, a.CurvePublicKey, d.Now(), agent.EntryVersion).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
+			a.ProjectID,
+			a.Name,
+			a.TokenHash,
+			a.CurvePublicKey,
+			d.Now(),
+			agent.EntryVersion,
+		).Scan(&a.ID, &a.CreatedAt, &a.ConfigurationRevision)
 		if err != nil {
-			return asFault(err, fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID), fmt.Sprintf("project %d", a.ProjectID))
+			return asFault(
+				err,
+				fmt.Sprintf("agent %q in project %d", a.Name, a.ProjectID),
+				fmt.Sprintf("project %d", a.ProjectID),
+			)
 		}
 		a.Configuration = agent.DefaultConfiguration()
 		if err := d.publish(ctx, tx, a.Entry()); err != nil {
@@ -244,7 +267,12 @@ func (d *Directory) RegisterAgent(ctx context.Context, a agent.Agent) (agent.Age
 func (d *Directory) RevokeAgent(ctx context.Context, id int64) (agent.Agent, error) {
 	var a agent.Agent
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `update agents set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+agentColumns, id, d.Now())
+		rows, err := tx.Query(
+			ctx,
+			`update agents set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+agentColumns,
+			id,
+			d.Now(),
+		)
 		if err != nil {
 			return fmt.Errorf("revoke agent %d: %w", id, err)
 		}
@@ -273,7 +301,12 @@ func (d *Directory) ReserveIDs(ctx context.Context, cell int64) error {
 			return nil
 		}
 		if called {
-			return fmt.Errorf("cell number %d starts with id %d, but this database uses ids up to %d: keep the old cell number", cell, first, last)
+			return fmt.Errorf(
+				"cell number %d starts with id %d, but this database uses ids up to %d: keep the old cell number",
+				cell,
+				first,
+				last,
+			)
 		}
 		if _, err := tx.Exec(ctx, `select setval('ids', $1, false)`, first); err != nil {
 			return fmt.Errorf("reserve ids: %w", err)

@@ -12,7 +12,14 @@ import (
 )
 
 // list returns every row of a query.
-func list[T any](ctx context.Context, d *Directory, what string, scan pgx.RowToFunc[T], query string, args ...any) ([]T, error) {
+func list[T any](
+	ctx context.Context,
+	d *Directory,
+	what string,
+	scan pgx.RowToFunc[T],
+	query string,
+	args ...any,
+) ([]T, error) {
 	rows, err := d.DB.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", what, err)
@@ -25,7 +32,14 @@ func list[T any](ctx context.Context, d *Directory, what string, scan pgx.RowToF
 }
 
 // one returns the only row of a query. Fault not_found names what is missing.
-func one[T any](ctx context.Context, d *Directory, missing string, scan pgx.RowToFunc[T], query string, args ...any) (T, error) {
+func one[T any](
+	ctx context.Context,
+	d *Directory,
+	missing string,
+	scan pgx.RowToFunc[T],
+	query string,
+	args ...any,
+) (T, error) {
 	rows, err := d.DB.Query(ctx, query, args...)
 	if err != nil {
 		var none T
@@ -41,7 +55,19 @@ func scanAgent(row pgx.CollectableRow) (agent.Agent, error) {
 	var a agent.Agent
 	var lastSeen *time.Time
 	var settings agent.Settings
-	err := row.Scan(&a.ID, &a.ProjectID, &a.Name, &a.CurvePublicKey, &a.CreatedAt, &lastSeen, &a.ClusterUID, &a.Revoked, &a.TokenHash, &settings, &a.ConfigurationRevision)
+	err := row.Scan(
+		&a.ID,
+		&a.ProjectID,
+		&a.Name,
+		&a.CurvePublicKey,
+		&a.CreatedAt,
+		&lastSeen,
+		&a.ClusterUID,
+		&a.Revoked,
+		&a.TokenHash,
+		&settings,
+		&a.ConfigurationRevision,
+	)
 	a.Configuration = settings.Configuration()
 	if lastSeen != nil {
 		a.LastSeenAt = *lastSeen
@@ -90,7 +116,12 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.Use
 		return directory.User{}, time.Time{}, err
 	}
 	if f.used == nil || now.Sub(*f.used) > time.Minute {
-		if _, err := d.DB.Exec(ctx, `update personal_access_tokens set last_used_at = $2 where id = $1`, f.token, now); err != nil {
+		if _, err := d.DB.Exec(
+			ctx,
+			`update personal_access_tokens set last_used_at = $2 where id = $1`,
+			f.token,
+			now,
+		); err != nil {
 			return directory.User{}, time.Time{}, fmt.Errorf("update the last use of token %d: %w", f.token, err)
 		}
 	}
@@ -102,7 +133,15 @@ func (d *Directory) UserByToken(ctx context.Context, hash []byte) (directory.Use
 
 // AgentByToken returns the agent with an id and token hash. Fault not_found: unknown or revoked.
 func (d *Directory) AgentByToken(ctx context.Context, id int64, hash []byte) (agent.Agent, error) {
-	return one(ctx, d, "agent", scanAgent, `select `+agentColumns+` from agents where id = $1 and token_hash = $2 and revoked_at is null`, id, hash)
+	return one(
+		ctx,
+		d,
+		"agent",
+		scanAgent,
+		`select `+agentColumns+` from agents where id = $1 and token_hash = $2 and revoked_at is null`,
+		id,
+		hash,
+	)
 }
 
 // Agent returns one agent.
@@ -122,7 +161,12 @@ func (d *Directory) Project(ctx context.Context, id int64) (directory.Project, e
 }
 
 // Projects lists the projects of a group, or of all groups for 0, that are visible. Nil means all.
-func (d *Directory) Projects(ctx context.Context, groupID int64, visible []int64, page Page) ([]directory.Project, error) {
+func (d *Directory) Projects(
+	ctx context.Context,
+	groupID int64,
+	visible []int64,
+	page Page,
+) ([]directory.Project, error) {
 	return list(ctx, d, "projects", scanProject, projectPaths+`
 		where ($1 = 0 or p.group_id = $1) and ($2::bigint[] is null or p.id = any($2)) and p.id > $3 order by p.id limit $4`, groupID, visible, page.After, page.Size)
 }
@@ -151,16 +195,35 @@ func (d *Directory) Groups(ctx context.Context, organizationID int64, page Page)
 
 // Users lists users.
 func (d *Directory) Users(ctx context.Context, page Page) ([]directory.User, error) {
-	return list(ctx, d, "users", scanUser, `select id, username, admin, state = 'blocked' from users where id > $1 order by id limit $2`, page.After, page.Size)
+	return list(
+		ctx,
+		d,
+		"users",
+		scanUser,
+		`select id, username, admin, state = 'blocked' from users where id > $1 order by id limit $2`,
+		page.After,
+		page.Size,
+	)
 }
 
 // UserByName returns one user.
 func (d *Directory) UserByName(ctx context.Context, username string) (directory.User, error) {
-	return one(ctx, d, fmt.Sprintf("user %q", username), scanUser, `select id, username, admin, state = 'blocked' from users where username = $1`, username)
+	return one(
+		ctx,
+		d,
+		fmt.Sprintf("user %q", username),
+		scanUser,
+		`select id, username, admin, state = 'blocked' from users where username = $1`,
+		username,
+	)
 }
 
 // Memberships lists the memberships of a user, or those in a scope for user 0.
-func (d *Directory) Memberships(ctx context.Context, userID int64, scope directory.Scope) ([]directory.Membership, error) {
+func (d *Directory) Memberships(
+	ctx context.Context,
+	userID int64,
+	scope directory.Scope,
+) ([]directory.Membership, error) {
 	return list(ctx, d, "memberships", scanMembership, `
 		select user_id, scope, scope_id, role from memberships
 		where ($1 <> 0 and user_id = $1) or ($1 = 0 and scope = $2 and scope_id = $3) order by user_id, scope, scope_id`, userID, scope.Kind, scope.ID)

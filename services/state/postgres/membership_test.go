@@ -9,7 +9,8 @@ import (
 	"lockstep.internal/services/state/directory"
 )
 
-// A stream DIRECTORY that was restored from an older copy has memberships that were taken away since: it is told that they are no more.
+// A stream DIRECTORY that was restored from an older copy has memberships that were taken away since:
+// it is told that they are no more.
 func TestEndedMembershipStaysEndedAfterARestore(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -27,7 +28,11 @@ func TestEndedMembershipStaysEndedAfterARestore(t *testing.T) {
 		}
 		return told
 	}
-	m := directory.Membership{UserID: 9, Scope: directory.Scope{Kind: directory.ScopeProject, ID: 4}, Role: directory.RoleReader}
+	m := directory.Membership{
+		UserID: 9,
+		Scope:  directory.Scope{Kind: directory.ScopeProject, ID: 4},
+		Role:   directory.RoleReader,
+	}
 	require.Empty(t, again())
 	for range 2 { // given, taken, and given and taken once more
 		require.NoError(t, d.PutMembership(t.Context(), m))

@@ -130,7 +130,11 @@ func (s *IngestStore) HighestVersions(ctx context.Context, c agent.Cluster) (age
 	}
 	versions := agent.Versions{}
 	var kind, version string
-	if _, err := pgx.ForEachRow(rows, []any{&kind, &version}, func() error { versions[kind] = version; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(
+		rows,
+		[]any{&kind, &version},
+		func() error { versions[kind] = version; return nil },
+	); err != nil {
 		return nil, fmt.Errorf("read the highest versions of agent %d: %w", c.AgentID, err)
 	}
 	return versions, nil

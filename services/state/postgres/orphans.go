@@ -142,7 +142,11 @@ func (s *IngestStore) LockDeletions(ctx context.Context, agentIDs []int64, label
 }
 
 // ObserveOrphans returns what the clusters report about orphans, in their order.
-func (o *Observations) ObserveOrphans(ctx context.Context, db Querier, orphans []orphan.Orphan) ([]orphan.Observation, error) {
+func (o *Observations) ObserveOrphans(
+	ctx context.Context,
+	db Querier,
+	orphans []orphan.Orphan,
+) ([]orphan.Observation, error) {
 	agents, namespaces, names := make([]int64, len(orphans)), make([]string, len(orphans)), make([]string, len(orphans))
 	for i, o := range orphans {
 		agents[i], namespaces[i], names[i] = o.AgentID, o.Namespace, o.Name

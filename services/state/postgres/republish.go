@@ -58,7 +58,13 @@ func (d *Directory) RepublishAll(ctx context.Context, tx pgx.Tx) error {
 
 func (d *Directory) republishMemberships(ctx context.Context, tx pgx.Tx, table string, ended bool) error {
 	query := `select user_id, scope, scope_id, role from ` + table + ` order by user_id, scope, scope_id`
-	return forEach(ctx, tx, query, scanMembership, func(m directory.Membership) error { return d.publish(ctx, tx, m.Entry(ended)) })
+	return forEach(
+		ctx,
+		tx,
+		query,
+		scanMembership,
+		func(m directory.Membership) error { return d.publish(ctx, tx, m.Entry(ended)) },
+	)
 }
 
 // UpgradeAgentEntries publishes the entries of agents again that an earlier version of the service published
@@ -66,7 +72,11 @@ func (d *Directory) republishMemberships(ctx context.Context, tx pgx.Tx, table s
 func (d *Directory) UpgradeAgentEntries(ctx context.Context) error {
 	return postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		var upgraded []int64
-		query := fmt.Sprintf(`select %s from agents where entry_form < %d order by id for no key update`, agentColumns, agent.EntryVersion)
+		query := fmt.Sprintf(
+			`select %s from agents where entry_form < %d order by id for no key update`,
+			agentColumns,
+			agent.EntryVersion,
+		)
 		err := forEach(ctx, tx, query, scanAgent, func(a agent.Agent) error {
 			upgraded = append(upgraded, a.ID)
 			return d.publish(ctx, tx, a.Entry())
@@ -74,7 +84,12 @@ func (d *Directory) UpgradeAgentEntries(ctx context.Context) error {
 		if err != nil || len(upgraded) == 0 {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `update agents set entry_form = $2 where id = any($1)`, upgraded, agent.EntryVersion); err != nil {
+		if _, err := tx.Exec(
+			ctx,
+			`update agents set entry_form = $2 where id = any($1)`,
+			upgraded,
+			agent.EntryVersion,
+		); err != nil {
 			return fmt.Errorf("store the entry version of %d agents: %w", len(upgraded), err)
 		}
 		return nil

@@ -18,7 +18,10 @@ func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 	d := b.directory()
 	hash, err := natsauth.HashToken(natsauth.TokenAgent, natsauth.NewToken(natsauth.TokenAgent))
 	require.NoError(t, err)
-	made, err := d.RegisterAgent(t.Context(), agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: hash[:]})
+	made, err := d.RegisterAgent(
+		t.Context(),
+		agent.Agent{ProjectID: 4, Name: "new", CurvePublicKey: "X", TokenHash: hash[:]},
+	)
 	require.NoError(t, err)
 	told := b.outbox()
 	require.Equal(t, hex.EncodeToString(hash[:]), told[0].Data["token_hash"], "who is new is told of whole")
@@ -41,8 +44,19 @@ func TestEntriesOfOldAgentsArePublishedAgainOnce(t *testing.T) {
 		entries[m.Subject] = m.Data
 	}
 	require.Equal(t, map[string]map[string]any{
-		"lockstep.local.directory.agent.7": {"agent_id": 7.0, "project_id": 4.0, "curve_public_key": "X", "token_hash": hex.EncodeToString([]byte("a"))},
-		"lockstep.local.directory.agent.8": {"agent_id": 8.0, "project_id": 4.0, "curve_public_key": "X", "token_hash": hex.EncodeToString([]byte("b")), "revoked": true},
+		"lockstep.local.directory.agent.7": {
+			"agent_id":         7.0,
+			"project_id":       4.0,
+			"curve_public_key": "X",
+			"token_hash":       hex.EncodeToString([]byte("a")),
+		},
+		"lockstep.local.directory.agent.8": {
+			"agent_id":         8.0,
+			"project_id":       4.0,
+			"curve_public_key": "X",
+			"token_hash":       hex.EncodeToString([]byte("b")),
+			"revoked":          true,
+		},
 	}, entries)
 	require.NoError(t, d.UpgradeAgentEntries(t.Context()))
 	require.Empty(t, b.outbox())

@@ -47,7 +47,11 @@ func (s *IngestStore) BeginResync(ctx context.Context, c agent.Cluster, begun ev
 }
 
 // OpenResync implements ingest.ObservedStore.
-func (s *IngestStore) OpenResync(ctx context.Context, c agent.Cluster, resyncID string) (ingest.OpenResync, bool, error) {
+func (s *IngestStore) OpenResync(
+	ctx context.Context,
+	c agent.Cluster,
+	resyncID string,
+) (ingest.OpenResync, bool, error) {
 	var r ingest.OpenResync
 	err := s.tx.QueryRow(ctx, `
 		select begun_at, expected, (select count(*) from observed_objects o where o.agent_id = r.agent_id and o.resync_id = r.resync_id)

@@ -16,7 +16,13 @@ import (
 type Secrets struct{ Vault *vault.Vault }
 
 // Put replaces all values of a kind. The caller has locked or inserted the workspace in the transaction.
-func (s *Secrets) Put(ctx context.Context, tx pgx.Tx, workspaceID uuid.UUID, kind vault.Kind, values seal.Values) error {
+func (s *Secrets) Put(
+	ctx context.Context,
+	tx pgx.Tx,
+	workspaceID uuid.UUID,
+	kind vault.Kind,
+	values seal.Values,
+) error {
 	box, err := s.Vault.Store(workspaceID.String(), kind, values)
 	if err != nil {
 		return fmt.Errorf("store secrets: %w", err)
@@ -31,7 +37,12 @@ func (s *Secrets) Put(ctx context.Context, tx pgx.Tx, workspaceID uuid.UUID, kin
 
 // Get returns all values of a kind, or none.
 func (s *Secrets) Get(ctx context.Context, db Querier, workspaceID uuid.UUID, kind vault.Kind) (seal.Values, error) {
-	rows, err := db.Query(ctx, `select box from workspace_secrets where workspace_id = $1 and kind = $2`, workspaceID, kind)
+	rows, err := db.Query(
+		ctx,
+		`select box from workspace_secrets where workspace_id = $1 and kind = $2`,
+		workspaceID,
+		kind,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("read the %s secrets of workspace %s: %w", kind, workspaceID, err)
 	}

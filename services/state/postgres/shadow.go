@@ -75,21 +75,46 @@ func (s *Shadow) Sync(ctx context.Context, tx pgx.Tx) error {
 
 func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted []string) error {
 	names := map[string]string{
-		"shadow": readmodel.ShadowName(table.Name), "real": s.LiveName(table.Name), "same": readmodel.SameKey(table.Key),
-		"wanted": readmodel.Assignments(wanted, "l"), "wants": readmodel.Distinct(wanted), "derived": readmodel.Assignments(table.Derived, "l"), "heard": readmodel.Distinct(table.Derived), "key": table.Key[0], "reset": table.reset,
+		"shadow": readmodel.ShadowName(table.Name),
+		"real":   s.LiveName(table.Name),
+		"same":   readmodel.SameKey(table.Key),
+		"wanted": readmodel.Assignments(
+			wanted,
+			"l",
+		),
+		"wants":   readmodel.Distinct(wanted),
+		"derived": readmodel.Assignments(table.Derived, "l"),
+		"heard":   readmodel.Distinct(table.Derived),
+		"key":     table.Key[0],
+		"reset":   table.reset,
 	}
 	// Terminated workspaces first: new ones may reuse their names.
 	if table.final != "" {
 		names["final"] = table.final
-		if _, err := tx.Exec(ctx, readmodel.Render(`update {shadow} s set {wanted}, {derived} from {real} l where {same} and {final} and ({wants} or {heard})`, names)); err != nil {
+		if _, err := tx.Exec(
+			ctx,
+			readmodel.Render(
+				`update {shadow} s set {wanted}, {derived} from {real} l where {same} and {final} and ({wants} or {heard})`,
+				names,
+			),
+		); err != nil {
 			return err //nolint:wrapcheck // Sync wraps it
 		}
 	}
-	if _, err := tx.Exec(ctx, readmodel.Render(`update {shadow} s set {wanted} from {real} l where {same} and {wants}`, names)); err != nil {
+	if _, err := tx.Exec(
+		ctx,
+		readmodel.Render(`update {shadow} s set {wanted} from {real} l where {same} and {wants}`, names),
+	); err != nil {
 		return err //nolint:wrapcheck // Sync wraps it
 	}
 	//nolint:unqueryvet // both tables have the same columns
-	rows, err := tx.Query(ctx, readmodel.Render(`insert into {shadow} select l.* from {real} l where not exists (select from {shadow} s where {same}) returning {key}::text`, names))
+	rows, err := tx.Query(
+		ctx,
+		readmodel.Render(
+			`insert into {shadow} select l.* from {real} l where not exists (select from {shadow} s where {same}) returning {key}::text`,
+			names,
+		),
+	)
 	if err != nil {
 		return err //nolint:wrapcheck // Sync wraps it
 	}
@@ -101,13 +126,20 @@ func (s *Shadow) sync(ctx context.Context, tx pgx.Tx, table rebuiltTable, wanted
 	if table.final != "" {
 		names["unless"] = "not (" + strings.ReplaceAll(table.final, "l.", "s.") + ")"
 	}
-	_, err = tx.Exec(ctx, readmodel.Render(`update {shadow} s set {reset} where {key}::text = any($1) and {unless}`, names), added)
+	_, err = tx.Exec(
+		ctx,
+		readmodel.Render(`update {shadow} s set {reset} where {key}::text = any($1) and {unless}`, names),
+		added,
+	)
 	return err //nolint:wrapcheck // Sync wraps it
 }
 
 // Unfinished returns the workspaces that are not terminated.
 func (s *Shadow) Unfinished(ctx context.Context, tx pgx.Tx) ([]uuid.UUID, error) {
-	rows, err := tx.Query(ctx, `select id from `+readmodel.ShadowName("workspaces")+` where actual_state <> 'terminated' order by id`)
+	rows, err := tx.Query(
+		ctx,
+		`select id from `+readmodel.ShadowName("workspaces")+` where actual_state <> 'terminated' order by id`,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("list the rebuilt workspaces: %w", err)
 	}

@@ -69,16 +69,26 @@ func (s *Shadow) keepRevived(ctx context.Context, tx pgx.Tx) error {
 		return err //nolint:wrapcheck // KeepMissing wraps it
 	}
 	//nolint:unqueryvet // both tables have the same columns
-	_, err := tx.Exec(ctx, `insert into pg_temp.orphans select l.* from `+s.LiveName("orphans")+` l where `+fmt.Sprintf(ofTerminated, "l")+` and exists (
+	_, err := tx.Exec(
+		ctx,
+		`insert into pg_temp.orphans select l.* from `+s.LiveName(
+			"orphans",
+		)+` l where `+fmt.Sprintf(
+			ofTerminated,
+			"l",
+		)+` and exists (
 		select from pg_temp.observed_objects o
-		where (o.agent_id, o.kind, o.namespace, o.name, o.uid) = (l.agent_id, 'deployment', l.namespace, l.name, l.uid) and not o.deleted)`)
+		where (o.agent_id, o.kind, o.namespace, o.name, o.uid) = (l.agent_id, 'deployment', l.namespace, l.name, l.uid) and not o.deleted)`,
+	)
 	return err //nolint:wrapcheck // KeepMissing wraps it
 }
 
 //nolint:unqueryvet // both tables have the same columns
 func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Missing) error {
 	return s.keep(
-		ctx, tx, f,
+		ctx,
+		tx,
+		f,
 		// Agents without a report in the stream.
 		`update pg_temp.agents s set cluster_uid = l.cluster_uid, epoch = l.epoch, ticked_at = l.ticked_at, last_seen_at = l.last_seen_at
 			from {agents} l, f where l.id = s.id and s.last_seen_at is null and (f.restored or l.last_seen_at < f.before)`,
@@ -115,7 +125,9 @@ func (s *Shadow) keepObserved(ctx context.Context, tx pgx.Tx, f Missing) error {
 
 func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Missing) error {
 	return s.keep(
-		ctx, tx, f,
+		ctx,
+		tx,
+		f,
 		// Workspaces without a report in the stream.
 		`update pg_temp.workspaces s set apply_error_revision = l.apply_error_revision, apply_error_reason = l.apply_error_reason,
 				apply_error_message = l.apply_error_message
@@ -135,8 +147,15 @@ func (s *Shadow) keepApplied(ctx context.Context, tx pgx.Tx, f Missing) error {
 // keep runs statements on f, the missing part.
 func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Missing, statements ...string) error {
 	names := map[string]string{
-		"agents": s.LiveName("agents"), "objects": s.LiveName("observed_objects"), "resyncs": s.LiveName("resyncs"), "orphans": s.LiveName("orphans"), "workspaces": s.LiveName("workspaces"),
-		"same": readmodel.SameKey(objectKey()), "alike": alike,
+		"agents": s.LiveName(
+			"agents",
+		),
+		"objects":    s.LiveName("observed_objects"),
+		"resyncs":    s.LiveName("resyncs"),
+		"orphans":    s.LiveName("orphans"),
+		"workspaces": s.LiveName("workspaces"),
+		"same":       readmodel.SameKey(objectKey()),
+		"alike":      alike,
 	}
 	// Times in object data are compared as text, because the data may be corrupted.
 	var stamp *string
@@ -144,7 +163,16 @@ func (s *Shadow) keep(ctx context.Context, tx pgx.Tx, f Missing, statements ...s
 		stamp = nullable(f.Before.UTC().Format("2006-01-02T15:04:05"))
 	}
 	for _, statement := range statements {
-		_, err := tx.Exec(ctx, `with f as (select $1::timestamptz as before, $2::text as stamp, $3::boolean as restored) `+readmodel.Render(statement, names), nullable(f.Before), stamp, f.Restored)
+		_, err := tx.Exec(
+			ctx,
+			`with f as (select $1::timestamptz as before, $2::text as stamp, $3::boolean as restored) `+readmodel.Render(
+				statement,
+				names,
+			),
+			nullable(f.Before),
+			stamp,
+			f.Restored,
+		)
 		if err != nil {
 			return err //nolint:wrapcheck // KeepMissing wraps it
 		}

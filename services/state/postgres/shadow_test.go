@@ -12,36 +12,99 @@ import (
 	"lockstep.internal/services/state/workspace"
 )
 
-// everyColumn says of each column of the tables that a Shadow has whether it is derived from streams. A new column has to be decided upon: here, and
-// in the declaration of its table if it is derived.
+// everyColumn says of each column of the tables that a Shadow has whether it is derived from streams.
+// A new column has to be decided upon: here, and in the declaration of its table if it is derived.
 func everyColumn() map[string]map[string]bool {
 	const derived, wanted = true, false
 	return map[string]map[string]bool{
 		"agents": {
-			"id": wanted, "project_id": wanted, "name": wanted, "token_hash": wanted, "curve_public_key": wanted, "created_at": wanted, "revoked_at": wanted,
-			"configuration": wanted, "configuration_revision": wanted, "considered_revision": wanted, "entry_form": wanted,
-			"last_seen_at": derived, "ticked_at": derived, "cluster_uid": derived, "epoch": derived,
+			"id":                     wanted,
+			"project_id":             wanted,
+			"name":                   wanted,
+			"token_hash":             wanted,
+			"curve_public_key":       wanted,
+			"created_at":             wanted,
+			"revoked_at":             wanted,
+			"configuration":          wanted,
+			"configuration_revision": wanted,
+			"considered_revision":    wanted,
+			"entry_form":             wanted,
+			"last_seen_at":           derived,
+			"ticked_at":              derived,
+			"cluster_uid":            derived,
+			"epoch":                  derived,
 		},
 		"observed_objects": {
-			"agent_id": wanted, "kind": wanted, "namespace": wanted, "name": wanted,
-			"uid": derived, "cluster_uid": derived, "epoch": derived, "resource_version": derived, "deleted": derived, "workspace_id": derived, "resync_id": derived, "data": derived,
+			"agent_id":         wanted,
+			"kind":             wanted,
+			"namespace":        wanted,
+			"name":             wanted,
+			"uid":              derived,
+			"cluster_uid":      derived,
+			"epoch":            derived,
+			"resource_version": derived,
+			"deleted":          derived,
+			"workspace_id":     derived,
+			"resync_id":        derived,
+			"data":             derived,
 		},
 		"resyncs": {
-			"agent_id": wanted, "resync_id": wanted,
-			"cluster_uid": derived, "epoch": derived, "nonce": derived, "cause": derived, "list_versions": derived, "expected": derived, "received": derived, "outcome": derived,
-			"begun_at": derived, "ended_at": derived,
+			"agent_id":      wanted,
+			"resync_id":     wanted,
+			"cluster_uid":   derived,
+			"epoch":         derived,
+			"nonce":         derived,
+			"cause":         derived,
+			"list_versions": derived,
+			"expected":      derived,
+			"received":      derived,
+			"outcome":       derived,
+			"begun_at":      derived,
+			"ended_at":      derived,
 		},
 		"orphans": {
-			"agent_id": wanted, "uid": wanted, "seen_at": wanted, "desired_revision": wanted, "user_id": wanted, "message": wanted, "ended_at": wanted,
-			"workspace": derived, "namespace": derived, "name": derived,
+			"agent_id":         wanted,
+			"uid":              wanted,
+			"seen_at":          wanted,
+			"desired_revision": wanted,
+			"user_id":          wanted,
+			"message":          wanted,
+			"ended_at":         wanted,
+			"workspace":        derived,
+			"namespace":        derived,
+			"name":             derived,
 		},
 		"workspaces": {
-			"id": wanted, "name": wanted, "project_id": wanted, "agent_id": wanted, "user_id": wanted, "template": wanted, "namespace": wanted, "spec": wanted,
-			"desired_state": wanted, "desired_revision": wanted, "idempotency_key": wanted, "created_at": wanted, "desired_state_changed_at": wanted,
-			"desired_state_since": wanted, "expiry_warned_of": wanted, "age_warned_of": wanted, "actual_state_revision": wanted, "actual_state_changed_at": wanted,
-			"actual_state": derived, "reason": derived, "message": derived, "reconsider_at": derived, "applied_revision": derived, "applied_at": derived,
-			"applied_uid": derived, "applied_generation": derived, "apply_error_revision": derived, "apply_error_reason": derived, "apply_error_message": derived,
-			"termination": derived,
+			"id":                       wanted,
+			"name":                     wanted,
+			"project_id":               wanted,
+			"agent_id":                 wanted,
+			"user_id":                  wanted,
+			"template":                 wanted,
+			"namespace":                wanted,
+			"spec":                     wanted,
+			"desired_state":            wanted,
+			"desired_revision":         wanted,
+			"idempotency_key":          wanted,
+			"created_at":               wanted,
+			"desired_state_changed_at": wanted,
+			"desired_state_since":      wanted,
+			"expiry_warned_of":         wanted,
+			"age_warned_of":            wanted,
+			"actual_state_revision":    wanted,
+			"actual_state_changed_at":  wanted,
+			"actual_state":             derived,
+			"reason":                   derived,
+			"message":                  derived,
+			"reconsider_at":            derived,
+			"applied_revision":         derived,
+			"applied_at":               derived,
+			"applied_uid":              derived,
+			"applied_generation":       derived,
+			"apply_error_revision":     derived,
+			"apply_error_reason":       derived,
+			"apply_error_message":      derived,
+			"termination":              derived,
 		},
 	}
 }
@@ -51,7 +114,11 @@ func TestEveryColumnIsEitherDerivedOrDesired(t *testing.T) {
 	b := setup(t)
 	declared := postgres.DerivedColumns()
 	for table, columns := range everyColumn() {
-		rows, err := b.pool.Query(t.Context(), `select column_name from information_schema.columns where table_schema = current_schema() and table_name = $1`, table)
+		rows, err := b.pool.Query(
+			t.Context(),
+			`select column_name from information_schema.columns where table_schema = current_schema() and table_name = $1`,
+			table,
+		)
 		require.NoError(t, err)
 		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
@@ -122,18 +189,32 @@ func TestShadowFollowsDesiredStates(t *testing.T) {
 	shadow, err := postgres.NewShadow(t.Context(), held.Conn())
 	require.NoError(t, err)
 	sync := func() {
-		require.NoError(t, libpostgres.InTx(t.Context(), held.Conn(), func(tx pgx.Tx) error { return shadow.Sync(t.Context(), tx) }))
+		require.NoError(
+			t,
+			libpostgres.InTx(t.Context(), held.Conn(), func(tx pgx.Tx) error { return shadow.Sync(t.Context(), tx) }),
+		)
 	}
 	sync()
-	_, err = b.pool.Exec(t.Context(), `update workspaces set actual_state = 'terminated', desired_state = 'terminated', termination = 'finished', applied_revision = 3`)
+	_, err = b.pool.Exec(
+		t.Context(),
+		`update workspaces set actual_state = 'terminated', desired_state = 'terminated', termination = 'finished', applied_revision = 3`,
+	)
 	require.NoError(t, err)
 	second := b.inserted(workspace.Creation{Name: "w"})
-	_, err = b.pool.Exec(t.Context(), `update workspaces set actual_state = 'running', applied_revision = 1, desired_state = 'stopped' where id = $1`, second.ID)
+	_, err = b.pool.Exec(
+		t.Context(),
+		`update workspaces set actual_state = 'running', applied_revision = 1, desired_state = 'stopped' where id = $1`,
+		second.ID,
+	)
 	require.NoError(t, err)
-	_, err = b.pool.Exec(t.Context(), `insert into agents (id, project_id, name, token_hash, curve_public_key, epoch) values (77, 4, 'c', 'c', 'X', 5)`)
+	_, err = b.pool.Exec(
+		t.Context(),
+		`insert into agents (id, project_id, name, token_hash, curve_public_key, epoch) values (77, 4, 'c', 'c', 'X', 5)`,
+	)
 	require.NoError(t, err)
 	sync()
-	rows, err := held.Conn().Query(t.Context(), `select (id, actual_state, desired_state, termination, applied_revision)::text from workspaces order by id`)
+	rows, err := held.Conn().
+		Query(t.Context(), `select (id, actual_state, desired_state, termination, applied_revision)::text from workspaces order by id`)
 	require.NoError(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)

@@ -48,7 +48,12 @@ func (s *SigningKeys) Rotate(ctx context.Context) ([]signing.Key, error) {
 	return keys, err
 }
 
-func (s *SigningKeys) carryOut(ctx context.Context, tx pgx.Tx, plan signing.Plan, keys []signing.Key) ([]signing.Key, error) {
+func (s *SigningKeys) carryOut(
+	ctx context.Context,
+	tx pgx.Tx,
+	plan signing.Plan,
+	keys []signing.Key,
+) ([]signing.Key, error) {
 	over := map[string]bool{}
 	for _, k := range plan.Expired {
 		over[k.ID] = true
@@ -81,12 +86,26 @@ func (s *SigningKeys) make(ctx context.Context, tx pgx.Tx) (signing.Key, error) 
 		return signing.Key{}, fmt.Errorf("make a signing key: %w", err)
 	}
 	now := s.Directory.Now().UTC().Truncate(time.Second)
-	k := signing.Key{ID: uuid.Must(uuid.NewV7()).String(), Public: public, Private: private, MadeAt: now, NotAfter: signing.End(now)}
+	k := signing.Key{
+		ID:       uuid.Must(uuid.NewV7()).String(),
+		Public:   public,
+		Private:  private,
+		MadeAt:   now,
+		NotAfter: signing.End(now),
+	}
 	box, err := s.Vault.StoreSigningKey(k.ID, private)
 	if err != nil {
 		return signing.Key{}, fmt.Errorf("make a signing key: %w", err)
 	}
-	_, err = tx.Exec(ctx, `insert into token_signing_keys (id, public_key, box, made_at, not_after) values ($1, $2, $3, $4, $5)`, k.ID, []byte(public), box, k.MadeAt, k.NotAfter)
+	_, err = tx.Exec(
+		ctx,
+		`insert into token_signing_keys (id, public_key, box, made_at, not_after) values ($1, $2, $3, $4, $5)`,
+		k.ID,
+		[]byte(public),
+		box,
+		k.MadeAt,
+		k.NotAfter,
+	)
 	if err != nil {
 		return signing.Key{}, fmt.Errorf("store a signing key: %w", err)
 	}
@@ -110,7 +129,12 @@ func (s *SigningKeys) read(ctx context.Context, tx pgx.Tx) ([]signing.Key, error
 		}
 		private, err := s.Vault.LoadSigningKey(k.ID, box)
 		if err != nil {
-			s.Logger.ErrorContext(ctx, "open a signing key failed; creating another one", slog.String("key_id", k.ID), slog.Any("error", err))
+			s.Logger.ErrorContext(
+				ctx,
+				"open a signing key failed; creating another one",
+				slog.String("key_id", k.ID),
+				slog.Any("error", err),
+			)
 			return k, nil
 		}
 		k.Private = private

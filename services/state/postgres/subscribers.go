@@ -20,7 +20,11 @@ func scanSubscriber(row pgx.CollectableRow) (directory.Subscriber, error) {
 }
 
 // CreateSubscriber creates a subscriber with the hash of its token. Fault already_exists: the name is in use.
-func (d *Directory) CreateSubscriber(ctx context.Context, s directory.Subscriber, hash []byte) (directory.Subscriber, error) {
+func (d *Directory) CreateSubscriber(
+	ctx context.Context,
+	s directory.Subscriber,
+	hash []byte,
+) (directory.Subscriber, error) {
 	var made directory.Subscriber
 	err := postgres.InTx(ctx, d.DB, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
@@ -37,21 +41,51 @@ func (d *Directory) CreateSubscriber(ctx context.Context, s directory.Subscriber
 
 // Subscriber returns one subscriber.
 func (d *Directory) Subscriber(ctx context.Context, id int64) (directory.Subscriber, error) {
-	return one(ctx, d, fmt.Sprintf("subscriber %d", id), scanSubscriber, `select `+subscriberColumns+` from subscribers where id = $1`, id)
+	return one(
+		ctx,
+		d,
+		fmt.Sprintf("subscriber %d", id),
+		scanSubscriber,
+		`select `+subscriberColumns+` from subscribers where id = $1`,
+		id,
+	)
 }
 
 // SubscriberByToken returns the subscriber with a name and token hash. Fault not_found: unknown or revoked.
 func (d *Directory) SubscriberByToken(ctx context.Context, name string, hash []byte) (directory.Subscriber, error) {
-	return one(ctx, d, "subscriber", scanSubscriber, `select `+subscriberColumns+` from subscribers where name = $1 and token_hash = $2 and revoked_at is null`, name, hash)
+	return one(
+		ctx,
+		d,
+		"subscriber",
+		scanSubscriber,
+		`select `+subscriberColumns+` from subscribers where name = $1 and token_hash = $2 and revoked_at is null`,
+		name,
+		hash,
+	)
 }
 
 // Subscribers lists subscribers, including revoked ones.
 func (d *Directory) Subscribers(ctx context.Context, page Page) ([]directory.Subscriber, error) {
-	return list(ctx, d, "subscribers", scanSubscriber, `select `+subscriberColumns+` from subscribers where id > $1 order by id limit $2`, page.After, page.Size)
+	return list(
+		ctx,
+		d,
+		"subscribers",
+		scanSubscriber,
+		`select `+subscriberColumns+` from subscribers where id > $1 order by id limit $2`,
+		page.After,
+		page.Size,
+	)
 }
 
 // RevokeSubscriber revokes a subscriber's credentials permanently.
 func (d *Directory) RevokeSubscriber(ctx context.Context, id int64) (directory.Subscriber, error) {
-	return one(ctx, d, fmt.Sprintf("subscriber %d", id), scanSubscriber,
-		`update subscribers set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+subscriberColumns, id, d.Now())
+	return one(
+		ctx,
+		d,
+		fmt.Sprintf("subscriber %d", id),
+		scanSubscriber,
+		`update subscribers set revoked_at = coalesce(revoked_at, $2) where id = $1 returning `+subscriberColumns,
+		id,
+		d.Now(),
+	)
 }

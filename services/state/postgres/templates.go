@@ -25,8 +25,14 @@ func (d *Directory) PutTemplate(ctx context.Context, t workspace.Template) (work
 
 // AddTemplate creates a template if the name is free.
 func (d *Directory) AddTemplate(ctx context.Context, t workspace.Template) error {
-	_, err := d.DB.Exec(ctx, `insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4) on conflict do nothing`,
-		t.ProjectID, t.Name, t.Spec, d.Now())
+	_, err := d.DB.Exec(
+		ctx,
+		`insert into templates (project_id, name, spec, updated_at) values ($1, $2, $3, $4) on conflict do nothing`,
+		t.ProjectID,
+		t.Name,
+		t.Spec,
+		d.Now(),
+	)
 	if err != nil {
 		return fmt.Errorf("add template %q: %w", t.Name, err)
 	}
@@ -41,5 +47,12 @@ func (d *Directory) Template(ctx context.Context, projectID int64, name string) 
 
 // Templates lists the project's templates and those for all projects.
 func (d *Directory) Templates(ctx context.Context, projectID int64) ([]workspace.Template, error) {
-	return list(ctx, d, "templates", scanTemplate, `select project_id, name, spec, updated_at from templates where project_id in (0, $1) order by name, project_id`, projectID)
+	return list(
+		ctx,
+		d,
+		"templates",
+		scanTemplate,
+		`select project_id, name, spec, updated_at from templates where project_id in (0, $1) order by name, project_id`,
+		projectID,
+	)
 }

@@ -34,12 +34,26 @@ func (d *Directory) CreateToken(ctx context.Context, t directory.Token, hash []b
 
 // Tokens lists a user's tokens.
 func (d *Directory) Tokens(ctx context.Context, userID int64) ([]directory.Token, error) {
-	return list(ctx, d, "tokens", scanToken, `select `+tokenColumns+` from personal_access_tokens where user_id = $1 order by id`, userID)
+	return list(
+		ctx,
+		d,
+		"tokens",
+		scanToken,
+		`select `+tokenColumns+` from personal_access_tokens where user_id = $1 order by id`,
+		userID,
+	)
 }
 
 // Token returns one token.
 func (d *Directory) Token(ctx context.Context, id int64) (directory.Token, error) {
-	return one(ctx, d, fmt.Sprintf("token %d", id), scanToken, `select `+tokenColumns+` from personal_access_tokens where id = $1`, id)
+	return one(
+		ctx,
+		d,
+		fmt.Sprintf("token %d", id),
+		scanToken,
+		`select `+tokenColumns+` from personal_access_tokens where id = $1`,
+		id,
+	)
 }
 
 // RevokeToken revokes a token permanently.

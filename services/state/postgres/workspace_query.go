@@ -64,10 +64,17 @@ func (s *Workspaces) LockOne(ctx context.Context, tx pgx.Tx, ref WorkspaceRefere
 	return s.get(ctx, tx, ref, " for no key update")
 }
 
-func (s *Workspaces) get(ctx context.Context, db Querier, ref WorkspaceReference, locking string) (workspace.Workspace, error) {
+func (s *Workspaces) get(
+	ctx context.Context,
+	db Querier,
+	ref WorkspaceReference,
+	locking string,
+) (workspace.Workspace, error) {
 	query, arg := `select `+workspaceColumns+` from workspaces where id = $1`, any(ref.ID)
 	if ref.ID == uuid.Nil {
-		query, arg = `select `+workspaceColumns+` from workspaces where name = $1 order by actual_state = 'terminated', id desc limit 1`, any(ref.Name)
+		query, arg = `select `+workspaceColumns+` from workspaces where name = $1 order by actual_state = 'terminated', id desc limit 1`, any(
+			ref.Name,
+		)
 	}
 	rows, err := db.Query(ctx, query+locking, arg)
 	if err != nil {
@@ -84,8 +91,18 @@ func (s *Workspaces) get(ctx context.Context, db Querier, ref WorkspaceReference
 }
 
 // GetByIdempotencyKey returns the workspace that a user created with a key. Fault not_found.
-func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID int64, key string) (workspace.Workspace, error) {
-	rows, err := db.Query(ctx, `select `+workspaceColumns+` from workspaces where user_id = $1 and idempotency_key = $2`, userID, key)
+func (s *Workspaces) GetByIdempotencyKey(
+	ctx context.Context,
+	db Querier,
+	userID int64,
+	key string,
+) (workspace.Workspace, error) {
+	rows, err := db.Query(
+		ctx,
+		`select `+workspaceColumns+` from workspaces where user_id = $1 and idempotency_key = $2`,
+		userID,
+		key,
+	)
 	if err != nil {
 		return workspace.Workspace{}, fmt.Errorf("read workspace by idempotency key: %w", err)
 	}
@@ -100,7 +117,12 @@ func (s *Workspaces) GetByIdempotencyKey(ctx context.Context, db Querier, userID
 }
 
 // List returns one page of the selected workspaces, newest first. The last page is shorter than its size.
-func (s *Workspaces) List(ctx context.Context, db Querier, f WorkspaceFilter, page WorkspacePage) ([]workspace.Workspace, error) {
+func (s *Workspaces) List(
+	ctx context.Context,
+	db Querier,
+	f WorkspaceFilter,
+	page WorkspacePage,
+) ([]workspace.Workspace, error) {
 	ids, names := []uuid.UUID{}, []string{}
 	for _, r := range f.References {
 		if r.ID != uuid.Nil {
@@ -119,7 +141,9 @@ func (s *Workspaces) List(ctx context.Context, db Querier, f WorkspaceFilter, pa
 	for i, d := range f.DesiredStates {
 		desired[i] = string(d)
 	}
-	rows, err := db.Query(ctx, `
+	rows, err := db.Query(
+		ctx,
+		`
 		select `+workspaceColumns+` from workspaces
 		where ($1::bigint[] is null or project_id = any($1)) and ($2 = 0 or project_id = $2) and ($3 = 0 or agent_id = $3) and ($4 = 0 or user_id = $4)
 			and (cardinality($5::text[]) = 0 or actual_state = any($5)) and (cardinality($6::text[]) = 0 or desired_state = any($6))
@@ -127,7 +151,18 @@ func (s *Workspaces) List(ctx context.Context, db Querier, f WorkspaceFilter, pa
 			and (cardinality($8::uuid[]) + cardinality($9::text[]) = 0 or id = any($8) or name = any($9))
 			and ($10::uuid is null or id < $10)
 		order by id desc limit $11`,
-		f.ProjectIDs, f.ProjectID, f.AgentID, f.UserID, actual, desired, terminated, ids, names, nullable(page.After), page.Size)
+		f.ProjectIDs,
+		f.ProjectID,
+		f.AgentID,
+		f.UserID,
+		actual,
+		desired,
+		terminated,
+		ids,
+		names,
+		nullable(page.After),
+		page.Size,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("list workspaces: %w", err)
 	}

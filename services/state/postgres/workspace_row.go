@@ -27,18 +27,55 @@ func scanWorkspace(row pgx.CollectableRow) (workspace.Workspace, error) {
 		applyErrorRevision                  *int64
 		applyErrorReason, applyErrorMessage *string
 	)
-	err := row.Scan(&w.ID, &w.Name, &w.ProjectID, &w.AgentID, &w.UserID, &w.Template, &w.Namespace, &w.IdempotencyKey, &w.CreatedAt,
-		&w.Spec, &w.DesiredState, &w.DesiredRevision, &w.DesiredStateChangedAt,
-		&w.ActualState, &w.ActualStateRevision, &w.ActualStateChangedAt, &w.Reason, &w.Message,
-		&w.AppliedRevision, &appliedAt, &applyErrorRevision, &applyErrorReason, &applyErrorMessage, &w.Termination, &reconsiderAt,
-		&w.DesiredStateSince, &warnedOf, &w.AppliedUID, &w.AppliedGeneration, &ageWarnedOf)
+	err := row.Scan(
+		&w.ID,
+		&w.Name,
+		&w.ProjectID,
+		&w.AgentID,
+		&w.UserID,
+		&w.Template,
+		&w.Namespace,
+		&w.IdempotencyKey,
+		&w.CreatedAt,
+		&w.Spec,
+		&w.DesiredState,
+		&w.DesiredRevision,
+		&w.DesiredStateChangedAt,
+		&w.ActualState,
+		&w.ActualStateRevision,
+		&w.ActualStateChangedAt,
+		&w.Reason,
+		&w.Message,
+		&w.AppliedRevision,
+		&appliedAt,
+		&applyErrorRevision,
+		&applyErrorReason,
+		&applyErrorMessage,
+		&w.Termination,
+		&reconsiderAt,
+		&w.DesiredStateSince,
+		&warnedOf,
+		&w.AppliedUID,
+		&w.AppliedGeneration,
+		&ageWarnedOf,
+	)
 	if err != nil {
 		return w, err //nolint:wrapcheck // the caller wraps it
 	}
-	w.AppliedAt, w.ReconsiderAt, w.ExpiryWarnedOf = fromNullable(appliedAt), fromNullable(reconsiderAt), fromNullable(warnedOf)
+	w.AppliedAt, w.ReconsiderAt, w.ExpiryWarnedOf = fromNullable(
+		appliedAt,
+	), fromNullable(
+		reconsiderAt,
+	), fromNullable(
+		warnedOf,
+	)
 	w.AgeWarnedOf = fromNullable(ageWarnedOf)
 	if applyErrorRevision != nil {
-		w.ApplyError = &actualstate.ApplyError{Revision: *applyErrorRevision, Reason: fromNullable(applyErrorReason), Message: fromNullable(applyErrorMessage)}
+		w.ApplyError = &actualstate.ApplyError{
+			Revision: *applyErrorRevision,
+			Reason:   fromNullable(applyErrorReason),
+			Message:  fromNullable(applyErrorMessage),
+		}
 	}
 	for _, t := range []*time.Time{&w.CreatedAt, &w.DesiredStateChangedAt, &w.ActualStateChangedAt, &w.AppliedAt, &w.ReconsiderAt, &w.DesiredStateSince, &w.ExpiryWarnedOf, &w.AgeWarnedOf} {
 		*t = t.UTC()
@@ -55,7 +92,12 @@ type workspaceArgs struct {
 }
 
 func argsOf(w workspace.Workspace) workspaceArgs {
-	a := workspaceArgs{appliedAt: nullable(w.AppliedAt), reconsiderAt: nullable(w.ReconsiderAt), warnedOf: nullable(w.ExpiryWarnedOf), ageWarnedOf: nullable(w.AgeWarnedOf)}
+	a := workspaceArgs{
+		appliedAt:    nullable(w.AppliedAt),
+		reconsiderAt: nullable(w.ReconsiderAt),
+		warnedOf:     nullable(w.ExpiryWarnedOf),
+		ageWarnedOf:  nullable(w.AgeWarnedOf),
+	}
 	if w.ApplyError != nil {
 		a.applyErrorRevision, a.applyErrorReason, a.applyErrorMessage = &w.ApplyError.Revision, &w.ApplyError.Reason, &w.ApplyError.Message
 	}
@@ -128,7 +170,8 @@ func (r *workspaceRows) update(batch *pgx.Batch, notify bool) {
 		returning = ` returning pg_notify('` + WorkspaceChannel + `', w.id::text)`
 	}
 	if len(r.ids) > few {
-		batch.Queue(`
+		batch.Queue(
+			`
 			update workspaces w set spec = n.spec::jsonb, desired_state = n.desired_state, desired_revision = n.desired_revision,
 				desired_state_changed_at = n.desired_state_changed_at, actual_state = n.actual_state, actual_state_revision = n.actual_state_revision,
 				actual_state_changed_at = n.actual_state_changed_at, reason = n.reason, message = n.message, applied_revision = n.applied_revision,
@@ -143,21 +186,62 @@ func (r *workspaceRows) update(batch *pgx.Batch, notify bool) {
 					reason, message, applied_revision, applied_at, apply_error_revision, apply_error_reason, apply_error_message, termination, reconsider_at,
 					desired_state_since, expiry_warned_of, applied_uid, applied_generation, age_warned_of)
 			where w.id = n.id`+returning,
-			r.ids, r.specs, r.desiredStates, r.desiredRevisions, r.desiredStateChangedAt, r.actualStates, r.actualStateRevisions, r.actualStateChangedAt,
-			r.reasons, r.messages, r.appliedRevisions, r.appliedAt, r.applyErrorRevisions, r.applyErrorReasons, r.applyErrorMessages, r.terminations, r.reconsiderAt,
-			r.desiredStateSince, r.expiryWarnedOf, r.appliedUIDs, r.appliedGenerations, r.ageWarnedOf)
+			r.ids,
+			r.specs,
+			r.desiredStates,
+			r.desiredRevisions,
+			r.desiredStateChangedAt,
+			r.actualStates,
+			r.actualStateRevisions,
+			r.actualStateChangedAt,
+			r.reasons,
+			r.messages,
+			r.appliedRevisions,
+			r.appliedAt,
+			r.applyErrorRevisions,
+			r.applyErrorReasons,
+			r.applyErrorMessages,
+			r.terminations,
+			r.reconsiderAt,
+			r.desiredStateSince,
+			r.expiryWarnedOf,
+			r.appliedUIDs,
+			r.appliedGenerations,
+			r.ageWarnedOf,
+		)
 		return
 	}
 	for i := range r.ids {
-		batch.Queue(`
+		batch.Queue(
+			`
 			update workspaces w set spec = $2, desired_state = $3, desired_revision = $4, desired_state_changed_at = $5,
 				actual_state = $6, actual_state_revision = $7, actual_state_changed_at = $8, reason = $9, message = $10, applied_revision = $11,
 				applied_at = $12, apply_error_revision = $13, apply_error_reason = $14, apply_error_message = $15, termination = $16, reconsider_at = $17,
 				desired_state_since = $18, expiry_warned_of = $19, applied_uid = $20, applied_generation = $21, age_warned_of = $22
 			where w.id = $1`+returning,
-			r.ids[i], r.specs[i], r.desiredStates[i], r.desiredRevisions[i], r.desiredStateChangedAt[i], r.actualStates[i], r.actualStateRevisions[i], r.actualStateChangedAt[i],
-			r.reasons[i], r.messages[i], r.appliedRevisions[i], r.appliedAt[i], r.applyErrorRevisions[i], r.applyErrorReasons[i], r.applyErrorMessages[i], r.terminations[i],
-			r.reconsiderAt[i], r.desiredStateSince[i], r.expiryWarnedOf[i], r.appliedUIDs[i], r.appliedGenerations[i], r.ageWarnedOf[i])
+			r.ids[i],
+			r.specs[i],
+			r.desiredStates[i],
+			r.desiredRevisions[i],
+			r.desiredStateChangedAt[i],
+			r.actualStates[i],
+			r.actualStateRevisions[i],
+			r.actualStateChangedAt[i],
+			r.reasons[i],
+			r.messages[i],
+			r.appliedRevisions[i],
+			r.appliedAt[i],
+			r.applyErrorRevisions[i],
+			r.applyErrorReasons[i],
+			r.applyErrorMessages[i],
+			r.terminations[i],
+			r.reconsiderAt[i],
+			r.desiredStateSince[i],
+			r.expiryWarnedOf[i],
+			r.appliedUIDs[i],
+			r.appliedGenerations[i],
+			r.ageWarnedOf[i],
+		)
 	}
 }
 

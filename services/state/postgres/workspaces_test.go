@@ -144,14 +144,19 @@ func TestSavedWorkspaceIsReadBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	made := b.inserted(workspace.Creation{Name: "ide", IdempotencyKey: "k", Spec: workspace.Spec{
-		Image: "ide:9", Ports: []workspace.Port{{Name: "http", Number: 80}}, Env: map[string]string{"A": "b"}, SecretEnv: []string{"T"}, SecretEnvDigest: "d",
+		Image:           "ide:9",
+		Ports:           []workspace.Port{{Name: "http", Number: 80}},
+		Env:             map[string]string{"A": "b"},
+		SecretEnv:       []string{"T"},
+		SecretEnvDigest: "d",
 	}})
 	got, err := b.store.Get(t.Context(), b.pool, postgres.WorkspaceReference{ID: made.ID})
 	require.NoError(t, err)
 	require.Equal(t, made, got)
 	after := b.save(made.ID, func(w *workspace.Workspace) {
 		w.Spec.Image, w.DesiredState, w.DesiredRevision, w.DesiredStateChangedAt = "ide:10", workspace.DesiredTerminated, 5, start().Add(time.Second)
-		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message = actualstate.Error, 3, start().Add(time.Minute), "R", "M"
+		w.ActualState, w.ActualStateRevision, w.ActualStateChangedAt, w.Reason, w.Message = actualstate.Error, 3, start().Add(time.Minute),
+			"R", "M"
 		w.AppliedRevision, w.AppliedAt = 4, start().Add(time.Hour)
 		w.ApplyError = &actualstate.ApplyError{Revision: 5, Reason: "R", Message: "M"}
 		w.Termination, w.ReconsiderAt = actualstate.TerminationInProgress, start().Add(2*time.Hour)
@@ -178,7 +183,12 @@ func TestSavePublishesChanges(t *testing.T) {
 	require.Equal(t, "lockstep.local.desired.7."+id, told[0].Subject)
 	require.Equal(t, []string{id + "/dispatch/1"}, told[0].Header["ce-id"])
 	require.Equal(t, "running", told[0].Data["target"])
-	require.Equal(t, message{Subject: "lockstep.local.desired_log.7." + id, Header: told[0].Header, Data: told[0].Data}, told[1], "the same for the history")
+	require.Equal(
+		t,
+		message{Subject: "lockstep.local.desired_log.7." + id, Header: told[0].Header, Data: told[0].Data},
+		told[1],
+		"the same for the history",
+	)
 	require.Equal(t, "lockstep.local.workspace.4."+id+".created", told[2].Subject)
 	require.Equal(t, []string{"/lockstep/local/state"}, told[2].Header["ce-source"])
 
@@ -204,7 +214,11 @@ func TestSavePublishesChanges(t *testing.T) {
 	})
 	told = b.outbox()
 	require.Len(t, told, 3)
-	require.Equal(t, []any{"stopped", "stopped", "stopped"}, []any{told[0].Data["target"], told[1].Data["target"], told[2].Data["to"]})
+	require.Equal(
+		t,
+		[]any{"stopped", "stopped", "stopped"},
+		[]any{told[0].Data["target"], told[1].Data["target"], told[2].Data["to"]},
+	)
 	require.EqualValues(t, 10, told[2].Data["user_id"])
 
 	terminated := b.inserted(workspace.Creation{Name: "gone"})

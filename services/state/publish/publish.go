@@ -135,7 +135,12 @@ func (e Encoder) ResyncRequest(
 	}, events.ResyncRequested{Nonce: nonce, Cause: cause})
 }
 
-func (e Encoder) workspaceEvent(ctx context.Context, projectID int64, id string, ev workspace.Event) (*nats.Msg, error) {
+func (e Encoder) workspaceEvent(
+	ctx context.Context,
+	projectID int64,
+	id string,
+	ev workspace.Event,
+) (*nats.Msg, error) {
 	return e.message(ctx, e.Cell.Workspace(projectID, id, ev.Name), event.Attributes{
 		Type: event.TypePrefix + "workspace." + ev.Name + ".v1", Subject: id, ID: ev.ID, Time: ev.Time,
 	}, ev.Data)

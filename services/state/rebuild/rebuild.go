@@ -129,7 +129,10 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*run, error) {
 	// A replay is no news: no events, logs or metrics.
 	readers := *r.Readers
 	encoder := readers.Observations.Encoder
-	readers.Observations = &postgres.Observations{Encoder: encoder, Workspaces: &postgres.Workspaces{Encoder: encoder, RowsOnly: true}}
+	readers.Observations = &postgres.Observations{
+		Encoder:    encoder,
+		Workspaces: &postgres.Workspaces{Encoder: encoder, RowsOnly: true},
+	}
 	readers.Logger = slog.New(slog.DiscardHandler)
 	readers.Ingest = &ingest.Ingest{Logger: readers.Logger, ReadModelOnly: true}
 	readers.Cursors = nil
@@ -158,7 +161,11 @@ func (r *Rebuild) begin(ctx context.Context, conn *pgx.Conn) (*run, error) {
 // explain makes faults of errors that the caller can act on.
 func explain(err error) error {
 	if errors.Is(err, cursor.ErrStreamTooShort) {
-		return fault.Wrap(err, errcode.Conflict, "a stream was restored from an older backup and is being read again: rebuild later")
+		return fault.Wrap(
+			err,
+			errcode.Conflict,
+			"a stream was restored from an older backup and is being read again: rebuild later",
+		)
 	}
 	if fault.CodeOf(err) != errcode.Internal {
 		return err

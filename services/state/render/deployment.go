@@ -24,7 +24,8 @@ const (
 	containerName = "workspace"
 	workspacePath = "/workspace"
 	secretsPath   = "/run/secrets/workspace"
-	// The user and group of every workspace, whatever its image says: not root, as pod security "restricted" wants, and owner of the volume.
+	// The user and group of every workspace, whatever its image says: not root, as pod security
+	// "restricted" wants, and owner of the volume.
 	userID = 1000
 	// Long enough for an editor to save.
 	terminationGracePeriodSeconds = 30
@@ -115,9 +116,12 @@ func (r rendering) container() corev1.Container {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: literal(r.Spec.Env[name])})
 	}
 	for _, name := range r.Spec.SecretEnv {
-		c.Env = append(c.Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: r.SecretEnvName()}, Key: name,
-		}}})
+		c.Env = append(
+			c.Env,
+			corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: r.SecretEnvName()}, Key: name,
+			}}},
+		)
 	}
 	for _, p := range r.Spec.Ports {
 		c.Ports = append(c.Ports, corev1.ContainerPort{Name: p.Name, ContainerPort: p.Number, Protocol: corev1.ProtocolTCP})

@@ -1,4 +1,5 @@
-// Package render makes the Kubernetes objects of a workspace. It is pure, and the same workspace with the same options gives the same bytes.
+// Package render makes the Kubernetes objects of a workspace. It is pure, and the same workspace with
+// the same options gives the same bytes.
 //
 // Objects, in order of application, in the namespace <prefix><agent>-<name>:
 //
@@ -10,11 +11,13 @@
 //	Service         <name>            the ports; none without ports
 //	Deployment      <name>            0 or 1 replicas, recreated rather than rolled since its volume has one writer
 //
-// and beside them, by name and digest only, Secret <name>-env (variables) and <name>-files (files at /run/secrets/workspace).
+// and beside them, by name and digest only, Secret <name>-env (variables) and <name>-files (files at
+// /run/secrets/workspace).
 //
-// Every object, and the pods, carry the labels lockstep.dev/agent, lockstep.dev/workspace and lockstep.dev/workspace-name. The
-// Deployment has the annotation lockstep.dev/desired-revision; its pods have lockstep.dev/secret-env-digest and
-// lockstep.dev/secret-files-digest, so that new secrets replace the pod and a new revision alone does not.
+// Every object, and the pods, carry the labels lockstep.dev/agent, lockstep.dev/workspace and
+// lockstep.dev/workspace-name. The Deployment has the annotation lockstep.dev/desired-revision; its
+// pods have lockstep.dev/secret-env-digest and lockstep.dev/secret-files-digest, so that new secrets
+// replace the pod and a new revision alone does not.
 //
 // What is too large for one event gives the fault payload_too_large; a spec that was not validated, an error.
 package render

@@ -12,7 +12,8 @@ import (
 
 const dnsPort = 53
 
-// networkPolicy lets in who the options name, and out to names and to what is not private. A policy only ever adds what is allowed.
+// networkPolicy lets in who the options name, and out to names and to what is not private. A policy
+// only ever adds what is allowed.
 func (r rendering) networkPolicy() (networkingv1.NetworkPolicy, error) {
 	policy := networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},

@@ -6,7 +6,8 @@ import "time"
 type Options struct {
 	// Ingress is from where workspaces may be reached. Defaults to the gateway and the relay agent in namespace lockstep.
 	Ingress []Peer
-	// PrivateRanges are the networks that workspaces may not reach, in CIDR notation. Defaults to the private, shared, link-local and loopback ranges.
+	// PrivateRanges are the networks that workspaces may not reach, in CIDR notation. Defaults to the
+	// private, shared, link-local and loopback ranges.
 	PrivateRanges []string
 	// EgressAllowed are networks within PrivateRanges that they may reach all the same. Defaults to none.
 	EgressAllowed []string

@@ -29,7 +29,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newWorkspace(tb testing.TB, spec workspace.Spec) workspace.Workspace {
 	tb.Helper()
-	w, _, err := workspace.New(workspace.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)})
+	w, _, err := workspace.New(
+		workspace.Creation{Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Spec: spec, Now: time.Unix(0, 0)},
+	)
 	require.NoError(tb, err)
 	w.ID = uuid.MustParse("0199c0de-7a31-7c55-b1d4-3f2a9e10c6aa")
 	return w
@@ -37,9 +39,22 @@ func newWorkspace(tb testing.TB, spec workspace.Spec) workspace.Workspace {
 
 func full() workspace.Spec {
 	return workspace.Spec{
-		Image: "registry.example/ide:9", CPU: "1500m", Memory: "2Gi", VolumeSize: "20Gi", Command: []string{"/bin/ide", "--serve"},
-		Ports: []workspace.Port{{Name: "http", Number: 8080}, {Name: "ssh", Number: 2222}}, Env: map[string]string{"B": "$(A)", "A": "1", "C": ""},
-		SecretEnv: []string{"TOKEN"}, SecretFiles: []string{"netrc", "ssh/id ed25519"}, SecretEnvDigest: "d1", SecretFilesDigest: "d2",
+		Image:      "registry.example/ide:9",
+		CPU:        "1500m",
+		Memory:     "2Gi",
+		VolumeSize: "20Gi",
+		Command:    []string{"/bin/ide", "--serve"},
+		Ports: []workspace.Port{
+			{Name: "http", Number: 8080},
+			{Name: "ssh", Number: 2222},
+		},
+		Env: map[string]string{"B": "$(A)", "A": "1", "C": ""},
+		SecretEnv: []string{
+			"TOKEN",
+		},
+		SecretFiles:       []string{"netrc", "ssh/id ed25519"},
+		SecretEnvDigest:   "d1",
+		SecretFilesDigest: "d2",
 	}
 }
 
@@ -91,7 +106,9 @@ func TestGolden(t *testing.T) {
 			for _, m := range got.Manifests {
 				strictly(t, m)
 				require.Subset(t, m["metadata"].(map[string]any)["labels"], map[string]any{
-					"lockstep.dev/agent": "7", "lockstep.dev/workspace": test.workspace.ID.String(), "lockstep.dev/workspace-name": "ide",
+					"lockstep.dev/agent":          "7",
+					"lockstep.dev/workspace":      test.workspace.ID.String(),
+					"lockstep.dev/workspace-name": "ide",
 				})
 			}
 		})
@@ -183,7 +200,11 @@ func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	got, err := desired(newWorkspace(t, full()), render.Options{})
 	require.NoError(t, err)
-	require.Equal(t, "restricted", got.Manifests[0]["metadata"].(map[string]any)["labels"].(map[string]any)["pod-security.kubernetes.io/enforce"])
+	require.Equal(
+		t,
+		"restricted",
+		got.Manifests[0]["metadata"].(map[string]any)["labels"].(map[string]any)["pod-security.kubernetes.io/enforce"],
+	)
 	data, err := json.Marshal(got.Manifests[len(got.Manifests)-1])
 	require.NoError(t, err)
 	var d appsv1.Deployment
@@ -207,7 +228,11 @@ func TestSecretsTravelByNameAndDigestOnly(t *testing.T) {
 	t.Parallel()
 	got, err := desired(newWorkspace(t, full()), render.Options{})
 	require.NoError(t, err)
-	require.Equal(t, []events.SecretReference{{Name: "ide-env", Digest: "d1"}, {Name: "ide-files", Digest: "d2"}}, got.Secrets)
+	require.Equal(
+		t,
+		[]events.SecretReference{{Name: "ide-env", Digest: "d1"}, {Name: "ide-files", Digest: "d2"}},
+		got.Secrets,
+	)
 	for _, m := range got.Manifests {
 		require.NotEqual(t, "Secret", m["kind"])
 	}
@@ -223,7 +248,11 @@ func TestTerminatedHasNoManifests(t *testing.T) {
 	got, err := desired(w, render.Options{})
 	require.NoError(t, err)
 	require.Equal(t, events.DesiredWorkspace{
-		WorkspaceID: w.ID.String(), Name: "ide", Namespace: "ws-7-ide", DesiredRevision: 1, Target: events.DesiredTargetTerminated,
+		WorkspaceID:     w.ID.String(),
+		Name:            "ide",
+		Namespace:       "ws-7-ide",
+		DesiredRevision: 1,
+		Target:          events.DesiredTargetTerminated,
 	}, got)
 }
 

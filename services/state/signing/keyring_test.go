@@ -43,10 +43,20 @@ func (s *shelf) set(keys []signing.Key, err error) {
 func TestKeyringSignsWithKnownKeysWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	store := &shelf{err: errors.New("the database is away"), looked: make(chan struct{}, 1)}
-	ring := &signing.Keyring{Store: store, Cell: "local", Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return start }, Interval: time.Millisecond}
+	ring := &signing.Keyring{
+		Store:    store,
+		Cell:     "local",
+		Logger:   slog.New(slog.DiscardHandler),
+		Now:      func() time.Time { return start },
+		Interval: time.Millisecond,
+	}
 	_, _, err := ring.Issue(5, false, []string{"deploys"}, time.Time{})
 	require.Equal(t, errcode.Unavailable, fault.CodeOf(err))
-	require.ErrorContains(t, ring.Run(t.Context(), func() { require.Fail(t, "ready without a key") }), "the database is away")
+	require.ErrorContains(
+		t,
+		ring.Run(t.Context(), func() { require.Fail(t, "ready without a key") }),
+		"the database is away",
+	)
 
 	store.set([]signing.Key{key("a", start)}, nil)
 	ctx, cancel := context.WithCancel(t.Context())

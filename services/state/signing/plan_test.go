@@ -16,7 +16,12 @@ import (
 var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
 func key(id string, made time.Time) signing.Key {
-	return signing.Key{ID: id, Private: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), MadeAt: made, NotAfter: signing.End(made)}
+	return signing.Key{
+		ID:       id,
+		Private:  ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)),
+		MadeAt:   made,
+		NotAfter: signing.End(made),
+	}
 }
 
 func TestCurrentKey(t *testing.T) {

@@ -101,14 +101,23 @@ func TestRepairsOfOneDeploymentAreLimited(t *testing.T) {
 
 func TestRepairsAreEvents(t *testing.T) {
 	t.Parallel()
-	policy := events.ObjectReference{ApiVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy", Namespace: "ws-7-ide", Name: "ide"}
+	policy := events.ObjectReference{
+		ApiVersion: "networking.k8s.io/v1",
+		Kind:       "NetworkPolicy",
+		Namespace:  "ws-7-ide",
+		Name:       "ide",
+	}
 	applied := newFixture(t).Applied(1, start())
 	a := workspace.Application{Revision: 1, At: start().Add(time.Hour), Repaired: []events.ObjectReference{policy}}
 	after := applied.TakeIn(a)
 	require.Equal(t, applied.DesiredRevision, after.DesiredRevision, "it is brought back already")
 	changes := after.events
 	require.Len(t, changes, 1)
-	require.Equal(t, "NetworkPolicy ws-7-ide/ide was changed or deleted by somebody else; it has been applied again", changes[0].Data.(events.WorkspaceDrifted).Message)
+	require.Equal(
+		t,
+		"NetworkPolicy ws-7-ide/ide was changed or deleted by somebody else; it has been applied again",
+		changes[0].Data.(events.WorkspaceDrifted).Message,
+	)
 	a.At = a.At.Add(time.Hour)
 	require.NotEqual(t, changes[0].ID, applied.TakeIn(a).events[0].ID, "a second time is another event")
 	later := applied
@@ -128,7 +137,8 @@ func TestSupersededRevisionIsOvertaken(t *testing.T) {
 	require.Equal(t, gone.Workspace, gone.Superseded(9, start()).Workspace)
 }
 
-// fabric is a workspace, its cluster, and what is on its way between them: two streams that are read independently of each other.
+// fabric is a workspace, its cluster, and what is on its way between them: two streams that are read
+// independently of each other.
 type fabric struct {
 	now time.Time
 	w   fixture
@@ -175,7 +185,12 @@ func (f *fabric) apply() {
 		f.generation++
 	}
 	f.replicas, f.revision = want, f.inventory
-	a := workspace.Application{Revision: f.inventory, At: f.now, DeploymentUID: strconv.Itoa(f.uid), DeploymentGeneration: f.generation}
+	a := workspace.Application{
+		Revision:             f.inventory,
+		At:                   f.now,
+		DeploymentUID:        strconv.Itoa(f.uid),
+		DeploymentGeneration: f.generation,
+	}
 	if drifted {
 		a.Repaired = []events.ObjectReference{{Kind: "Deployment", Namespace: "ws-7-ide", Name: "ide"}}
 	}
@@ -252,8 +267,8 @@ func (f *fabric) settle(t *testing.T) {
 	require.Fail(t, "it never settles", "desired %d, applied %d", f.w.DesiredRevision, f.w.AppliedRevision)
 }
 
-// meddle has a workspace meddled with while events arrive in any order, late and left out, and checks that each change is answered at most
-// once, and that in the end the cluster is as wanted.
+// meddle has a workspace meddled with while events arrive in any order, late and left out, and checks
+// that each change is answered at most once, and that in the end the cluster is as wanted.
 func meddle(t *testing.T, script []byte) {
 	t.Helper()
 	s := &fabric{now: start(), w: newFixture(t)}

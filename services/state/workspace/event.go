@@ -33,17 +33,33 @@ func (w Workspace) event(name string, at time.Time, data any, id ...string) Even
 
 func (w Workspace) created(adopted bool) Event {
 	return w.event("created", w.CreatedAt, events.WorkspaceCreated{
-		WorkspaceID: w.ID.String(), Name: w.Name, ProjectID: int(w.ProjectID), AgentID: int(w.AgentID), UserID: int(w.UserID),
-		Template: w.Template, DesiredState: events.DesiredState(w.DesiredState), ActualState: events.ActualState(w.ActualState),
-		DesiredRevision: int(w.DesiredRevision), Adopted: adopted,
+		WorkspaceID:     w.ID.String(),
+		Name:            w.Name,
+		ProjectID:       int(w.ProjectID),
+		AgentID:         int(w.AgentID),
+		UserID:          int(w.UserID),
+		Template:        w.Template,
+		DesiredState:    events.DesiredState(w.DesiredState),
+		ActualState:     events.ActualState(w.ActualState),
+		DesiredRevision: int(w.DesiredRevision),
+		Adopted:         adopted,
 	}, "created")
 }
 
 func (w Workspace) stateChanged(from actualstate.State) Event {
 	return w.event("state_changed", w.ActualStateChangedAt, events.WorkspaceStateChanged{
-		WorkspaceID: w.ID.String(), Name: w.Name, ProjectID: int(w.ProjectID), AgentID: int(w.AgentID),
-		From: events.ActualState(from), To: events.ActualState(w.ActualState), DesiredState: events.DesiredState(w.DesiredState),
-		Reason: w.Reason, Message: w.Message, Unexpected: !actualstate.Expected(from, w.ActualState),
+		WorkspaceID: w.ID.String(),
+		Name:        w.Name,
+		ProjectID:   int(w.ProjectID),
+		AgentID:     int(w.AgentID),
+		From: events.ActualState(
+			from,
+		),
+		To:           events.ActualState(w.ActualState),
+		DesiredState: events.DesiredState(w.DesiredState),
+		Reason:       w.Reason,
+		Message:      w.Message,
+		Unexpected:   !actualstate.Expected(from, w.ActualState),
 	}, "actual", strconv.FormatInt(w.ActualStateRevision, 10))
 }
 

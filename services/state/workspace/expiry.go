@@ -113,7 +113,13 @@ func (w Workspace) deadlines(p AgePolicies) []deadline {
 	case DesiredRunning, DesiredRestartRequested:
 		add(desiredState, events.ExpiryPolicyStopAfterRunning, DesiredStopped, w.DesiredStateSince, p.StopAfterRunning)
 	case DesiredStopped:
-		add(desiredState, events.ExpiryPolicyTerminateAfterStopped, DesiredTerminated, w.DesiredStateSince, p.TerminateAfterStopped)
+		add(
+			desiredState,
+			events.ExpiryPolicyTerminateAfterStopped,
+			DesiredTerminated,
+			w.DesiredStateSince,
+			p.TerminateAfterStopped,
+		)
 	case DesiredTerminated:
 		return nil
 	}
@@ -186,7 +192,11 @@ func (d deadline) endMessage(name string) string {
 	length := shortDuration(d.length)
 	switch d.Policy {
 	case events.ExpiryPolicyStopAfterRunning:
-		return fmt.Sprintf("workspace %s is stopped: it ran for %s, the limit of its agent; start it to continue", name, length)
+		return fmt.Sprintf(
+			"workspace %s is stopped: it ran for %s, the limit of its agent; start it to continue",
+			name,
+			length,
+		)
 	case events.ExpiryPolicyTerminateAfterStopped:
 		return fmt.Sprintf("workspace %s is terminated: it was stopped for %s, the limit of its agent", name, length)
 	default:

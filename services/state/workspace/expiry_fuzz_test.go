@@ -50,8 +50,9 @@ func (l *life) deadline(policy events.ExpiryPolicy) string {
 // warning is how long before an end of the policy the user has to be warned.
 func (l *life) warning(policy events.ExpiryPolicy) time.Duration {
 	lasts := map[events.ExpiryPolicy]time.Duration{
-		events.ExpiryPolicyStopAfterRunning: l.policies.StopAfterRunning, events.ExpiryPolicyTerminateAfterStopped: l.policies.TerminateAfterStopped,
-		events.ExpiryPolicyMaxAge: l.policies.MaxAge,
+		events.ExpiryPolicyStopAfterRunning:      l.policies.StopAfterRunning,
+		events.ExpiryPolicyTerminateAfterStopped: l.policies.TerminateAfterStopped,
+		events.ExpiryPolicyMaxAge:                l.policies.MaxAge,
 	}
 	return min(l.policies.Warning, lasts[policy])
 }
@@ -79,7 +80,8 @@ func (l *life) tick() {
 // look observes the workspace.
 func (l *life) look() {
 	t, before, deadlines := l.t, l.w, l.deadlines()
-	after := before.Observe(workspace.Observation{Clock: l.clock, At: l.clock, AgePolicies: l.policies}).Expire(l.policies, l.clock)
+	after := before.Observe(workspace.Observation{Clock: l.clock, At: l.clock, AgePolicies: l.policies}).
+		Expire(l.policies, l.clock)
 	if before.DesiredState == workspace.DesiredTerminated {
 		require.Equal(t, before.DesiredRevision, after.DesiredRevision, "what is to be terminated is touched")
 		require.Empty(t, after.warnings())
@@ -90,13 +92,24 @@ func (l *life) look() {
 		policy := events.ExpiryPolicy(after.cause().Kind)
 		deadline, holds := deadlines[policy]
 		require.True(t, holds, "%s ends what it does not hold for", policy)
-		require.False(t, l.clock.Before(deadline), "%s ends the workspace at %s, before its deadline %s", policy, l.clock, deadline)
+		require.False(
+			t,
+			l.clock.Before(deadline),
+			"%s ends the workspace at %s, before its deadline %s",
+			policy,
+			l.clock,
+			deadline,
+		)
 		if warning := l.warning(policy); warning > 0 {
 			told, warned := l.told[l.deadline(policy)]
 			require.True(t, warned, "%s ends the workspace without a warning", policy)
 			require.False(t, l.clock.Before(told.Add(warning)), "%s ends the workspace too soon after its warning", policy)
 		}
-		require.Equal(t, map[bool]workspace.DesiredState{true: workspace.DesiredStopped, false: workspace.DesiredTerminated}[policy == events.ExpiryPolicyStopAfterRunning], after.DesiredState)
+		require.Equal(
+			t,
+			map[bool]workspace.DesiredState{true: workspace.DesiredStopped, false: workspace.DesiredTerminated}[policy == events.ExpiryPolicyStopAfterRunning],
+			after.DesiredState,
+		)
 		l.since = l.clock
 		l.changes++
 	}
@@ -105,7 +118,11 @@ func (l *life) look() {
 		name := l.deadline(warning.Policy)
 		require.NotContains(t, l.told, name, "it was warned of already")
 		l.told[name] = l.clock
-		require.False(t, warning.ExpiresAt.Before(l.deadlines()[warning.Policy]), "the warning names a time before the deadline")
+		require.False(
+			t,
+			warning.ExpiresAt.Before(l.deadlines()[warning.Policy]),
+			"the warning names a time before the deadline",
+		)
 	}
 }
 
@@ -121,15 +138,31 @@ func (l *life) settled() {
 		case warning == 0:
 			require.True(l.t, l.clock.Before(deadline), "%s is overdue since %s at %s: %+v", policy, deadline, l.clock, l.w)
 		case !warned:
-			require.True(l.t, l.clock.Before(deadline.Add(-warning)), "the warning of %s at %s is overdue at %s: %+v", policy, deadline, l.clock, l.w)
+			require.True(
+				l.t,
+				l.clock.Before(deadline.Add(-warning)),
+				"the warning of %s at %s is overdue at %s: %+v",
+				policy,
+				deadline,
+				l.clock,
+				l.w,
+			)
 		default:
-			require.True(l.t, l.clock.Before(deadline) || l.clock.Before(told.Add(warning)), "%s, told at %s, is overdue at %s", policy, told, l.clock)
+			require.True(
+				l.t,
+				l.clock.Before(deadline) || l.clock.Before(told.Add(warning)),
+				"%s, told at %s, is overdue at %s",
+				policy,
+				told,
+				l.clock,
+			)
 		}
 	}
 }
 
-// FuzzExpire lives made-up lives: whatever users do and however an agent ticks, nothing is ended early, unwarned or late, nobody is warned twice of the same end,
-// and no end is missed because nobody looks.
+// FuzzExpire lives made-up lives: whatever users do and however an agent ticks, nothing is ended
+// early, unwarned or late, nobody is warned twice of the same end, and no end is missed because nobody
+// looks.
 func FuzzExpire(f *testing.F) {
 	f.Add([]byte{10, 20, 200, 3, 1, 7, 1, 0, 1, 4, 1, 30, 0x12, 1, 1, 50})
 	f.Add([]byte{0, 0, 5, 0, 1, 4, 0x20, 1, 1, 1})
@@ -142,8 +175,17 @@ func FuzzExpire(f *testing.F) {
 		}
 		seconds := func(b byte) time.Duration { return time.Duration(b) * time.Second }
 		l := &life{
-			t: t, w: newFixture(t), clock: start(), since: start(), told: map[string]time.Time{},
-			policies: workspace.AgePolicies{StopAfterRunning: seconds(script[0]), TerminateAfterStopped: seconds(script[1]), MaxAge: seconds(script[2]), Warning: seconds(script[3])},
+			t:     t,
+			w:     newFixture(t),
+			clock: start(),
+			since: start(),
+			told:  map[string]time.Time{},
+			policies: workspace.AgePolicies{
+				StopAfterRunning:      seconds(script[0]),
+				TerminateAfterStopped: seconds(script[1]),
+				MaxAge:                seconds(script[2]),
+				Warning:               seconds(script[3]),
+			},
 		}
 		for step := script[4:]; len(step) >= 2; step = step[2:] {
 			l.clock = l.clock.Add(seconds(step[1]))

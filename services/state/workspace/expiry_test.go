@@ -13,7 +13,12 @@ import (
 
 // policies of which each has another length.
 func policies() workspace.AgePolicies {
-	return workspace.AgePolicies{StopAfterRunning: 8 * time.Hour, TerminateAfterStopped: 100 * time.Hour, MaxAge: 1000 * time.Hour, Warning: 15 * time.Minute}
+	return workspace.AgePolicies{
+		StopAfterRunning:      8 * time.Hour,
+		TerminateAfterStopped: 100 * time.Hour,
+		MaxAge:                1000 * time.Hour,
+		Warning:               15 * time.Minute,
+	}
 }
 
 func at(since time.Duration) time.Time { return start().Add(since) }
@@ -161,16 +166,32 @@ func TestExpire(t *testing.T) {
 func TestMessagesOfPolicies(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t).Expire(policies(), at(8*time.Hour-15*time.Minute))
-	require.Equal(t, "workspace ide will be stopped at 2026-03-04T13:06:07Z: its agent lets workspaces run for 8h; restart it to run it longer", w.warnings()[0].Message)
+	require.Equal(
+		t,
+		"workspace ide will be stopped at 2026-03-04T13:06:07Z: its agent lets workspaces run for 8h; restart it to run it longer",
+		w.warnings()[0].Message,
+	)
 	w = w.Expire(policies(), at(8*time.Hour))
-	require.Equal(t, "workspace ide is stopped: it ran for 8h, the limit of its agent; start it to continue", w.cause().Message)
+	require.Equal(
+		t,
+		"workspace ide is stopped: it ran for 8h, the limit of its agent; start it to continue",
+		w.cause().Message,
+	)
 	w = w.Expire(policies(), at(108*time.Hour-15*time.Minute))
-	require.Equal(t, "workspace ide and its volume will be deleted at 2026-03-08T17:06:07Z: its agent keeps stopped workspaces for 100h; start it to keep it", w.warnings()[0].Message)
+	require.Equal(
+		t,
+		"workspace ide and its volume will be deleted at 2026-03-08T17:06:07Z: its agent keeps stopped workspaces for 100h; start it to keep it",
+		w.warnings()[0].Message,
+	)
 	w = w.Expire(policies(), at(108*time.Hour))
 	require.Equal(t, "workspace ide is terminated: it was stopped for 100h, the limit of its agent", w.cause().Message)
 	old := workspace.AgePolicies{MaxAge: 90 * time.Minute, Warning: 30 * time.Second}
 	w = newFixture(t).Expire(old, at(90*time.Minute-30*time.Second))
-	require.Equal(t, "workspace ide and its volume will be deleted at 2026-03-04T06:36:07Z: its agent keeps workspaces for 1h30m; save what you need elsewhere", w.warnings()[0].Message)
+	require.Equal(
+		t,
+		"workspace ide and its volume will be deleted at 2026-03-04T06:36:07Z: its agent keeps workspaces for 1h30m; save what you need elsewhere",
+		w.warnings()[0].Message,
+	)
 	w = w.Expire(old, at(90*time.Minute))
 	require.Equal(t, "workspace ide is terminated: it is 1h30m old, the limit of its agent", w.cause().Message)
 }
@@ -178,7 +199,10 @@ func TestMessagesOfPolicies(t *testing.T) {
 func TestRestartResetsTheExpiry(t *testing.T) {
 	t.Parallel()
 	near := at(8*time.Hour - time.Minute)
-	w := newFixture(t, func(w *workspace.Workspace) { w.ReconsiderAt = time.Time{} }).Expire(policies(), at(8*time.Hour-15*time.Minute))
+	w := newFixture(
+		t,
+		func(w *workspace.Workspace) { w.ReconsiderAt = time.Time{} },
+	).Expire(policies(), at(8*time.Hour-15*time.Minute))
 	require.Len(t, w.warnings(), 1)
 	same := w.Redispatch(near).Expire(policies(), near)
 	require.Equal(t, at(8*time.Hour), same.ReconsiderAt, "the system's own doing is no start")
@@ -186,7 +210,8 @@ func TestRestartResetsTheExpiry(t *testing.T) {
 	restarted, err := w.SetDesired(workspace.DesiredRestartRequested, 9, near)
 	require.NoError(t, err)
 	require.Equal(t, workspace.NextTick(), restarted.ReconsiderAt, "it is looked at with its policies")
-	restarted = restarted.Observe(workspace.Observation{Clock: at(8 * time.Hour), AgePolicies: policies()}).Expire(policies(), at(8*time.Hour))
+	restarted = restarted.Observe(workspace.Observation{Clock: at(8 * time.Hour), AgePolicies: policies()}).
+		Expire(policies(), at(8*time.Hour))
 	require.Equal(t, workspace.DesiredRestartRequested, restarted.DesiredState)
 	require.Empty(t, restarted.warnings())
 	require.Equal(t, near.Add(8*time.Hour-15*time.Minute), restarted.ReconsiderAt)

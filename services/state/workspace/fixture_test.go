@@ -26,8 +26,13 @@ type fixture struct {
 func newFixture(t *testing.T, changes ...func(w *workspace.Workspace)) fixture {
 	t.Helper()
 	w, created, err := workspace.New(workspace.Creation{
-		Name: "ide", ProjectID: 4, AgentID: 7, UserID: 9, Template: "default", Spec: workspace.Spec{Image: "registry.example/ide:9"},
-		Now: start(),
+		Name:      "ide",
+		ProjectID: 4,
+		AgentID:   7,
+		UserID:    9,
+		Template:  "default",
+		Spec:      workspace.Spec{Image: "registry.example/ide:9"},
+		Now:       start(),
 	})
 	require.NoError(t, err)
 	for _, change := range changes {

@@ -69,7 +69,11 @@ func (s Spec) checkPorts(f *faults) {
 	for i, p := range s.Ports {
 		at := index("ports", i)
 		if wrong := validation.IsValidPortName(p.Name); len(wrong) > 0 {
-			f.Addf(at+".name", "%.80q is not a port name: use up to 15 lower-case letters, digits and inner hyphens, with a letter", p.Name)
+			f.Addf(
+				at+".name",
+				"%.80q is not a port name: use up to 15 lower-case letters, digits and inner hyphens, with a letter",
+				p.Name,
+			)
 		} else if names[p.Name] {
 			f.Addf(at+".name", "%q is the name of another port", p.Name)
 		}
@@ -134,7 +138,12 @@ func (s Spec) checkFiles(f *faults) {
 // name checks the workspace name, which also names its Service, Deployment and namespace.
 func (f *faults) name(at, name string) {
 	if len(name) > maxName || len(validation.IsDNS1035Label(name)) > 0 {
-		f.Addf(at, "%.80q is not a workspace name: use 1 to %d lower-case letters, digits and inner hyphens, starting with a letter", name, maxName)
+		f.Addf(
+			at,
+			"%.80q is not a workspace name: use 1 to %d lower-case letters, digits and inner hyphens, starting with a letter",
+			name,
+			maxName,
+		)
 	}
 }
 

@@ -23,7 +23,11 @@ func TestNewWorkspace(t *testing.T) {
 	require.Equal(t, workspace.DesiredRunning, w.DesiredState)
 	require.Equal(t, actualstate.CreationRequested, w.ActualState)
 	require.EqualValues(t, 1, w.DesiredRevision)
-	require.Equal(t, workspace.Spec{Image: "registry.example/ide:9", CPU: "500m", Memory: "1Gi", VolumeSize: "10Gi"}, w.Spec)
+	require.Equal(
+		t,
+		workspace.Spec{Image: "registry.example/ide:9", CPU: "500m", Memory: "1Gi", VolumeSize: "10Gi"},
+		w.Spec,
+	)
 	changes := w.events
 	require.Len(t, changes, 1)
 	require.Equal(t, w.ID.String()+"/created", changes[0].ID)
@@ -62,8 +66,15 @@ func TestSetDesired(t *testing.T) {
 			require.Len(t, changes, 1)
 			user := events.DesiredStateCauseUser
 			require.Equal(t, events.WorkspaceDesiredStateChanged{
-				WorkspaceID: after.ID.String(), Name: "ide", ProjectID: 4, AgentID: 7, From: events.DesiredState(test.from), To: events.DesiredState(test.want),
-				DesiredRevision: 2, UserID: 11, Cause: &user,
+				WorkspaceID:     after.ID.String(),
+				Name:            "ide",
+				ProjectID:       4,
+				AgentID:         7,
+				From:            events.DesiredState(test.from),
+				To:              events.DesiredState(test.want),
+				DesiredRevision: 2,
+				UserID:          11,
+				Cause:           &user,
 			}, changes[0].Data)
 		})
 	}
@@ -88,7 +99,11 @@ func TestTerminatedIsPermanent(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	t.Parallel()
 	before := newFixture(t)
-	same, err := before.Update(workspace.Spec{Image: before.Spec.Image, Env: map[string]string{}, Command: []string{}, Args: []string{}}, 9, start())
+	same, err := before.Update(
+		workspace.Spec{Image: before.Spec.Image, Env: map[string]string{}, Command: []string{}, Args: []string{}},
+		9,
+		start(),
+	)
 	require.NoError(t, err)
 	require.Equal(t, before.Workspace, same.Workspace)
 	after, err := before.Update(workspace.Spec{Image: "other:1", VolumeSize: "20Gi"}, 9, start())
@@ -148,7 +163,12 @@ func TestObserve(t *testing.T) {
 	t.Parallel()
 	before := newFixture(t)
 	before.ReconsiderAt = time.Time{}
-	require.Equal(t, before.Workspace, before.Observe(workspace.Observation{}).Workspace, "nothing heard yet is no reason to doubt")
+	require.Equal(
+		t,
+		before.Workspace,
+		before.Observe(workspace.Observation{}).Workspace,
+		"nothing heard yet is no reason to doubt",
+	)
 	running := before.Observe(seen(deployment(1, "1")))
 	require.Equal(t, actualstate.Running, running.ActualState)
 	require.Equal(t, start().Add(time.Minute), running.ActualStateChangedAt)
@@ -156,12 +176,15 @@ func TestObserve(t *testing.T) {
 	require.Equal(t, running.Workspace, running.Observe(seen(deployment(1, "1"))).Workspace, "no news")
 	require.Equal(t, actualstate.Unknown, running.Observe(seen(nil)).ActualState)
 
-	failed := running.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Forbidden", Message: "no"}, start()).Observe(seen(deployment(1, "1")))
+	failed := running.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Forbidden", Message: "no"}, start()).
+		Observe(seen(deployment(1, "1")))
 	require.Equal(t, actualstate.Error, failed.ActualState)
-	otherwise := failed.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Forbidden", Message: "never"}, start()).Observe(seen(deployment(1, "1")))
+	otherwise := failed.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Forbidden", Message: "never"}, start()).
+		Observe(seen(deployment(1, "1")))
 	require.Equal(t, "never", otherwise.Message)
 	require.Empty(t, otherwise.events, "a sentence that changes is no event")
-	otherwise = otherwise.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Invalid", Message: "x"}, start()).Observe(seen(deployment(1, "1")))
+	otherwise = otherwise.ApplyFailed(actualstate.ApplyError{Revision: 1, Reason: "Invalid", Message: "x"}, start()).
+		Observe(seen(deployment(1, "1")))
 	require.Len(t, otherwise.events, 1, "another reason is")
 	require.Equal(t, actualstate.Running, otherwise.Applied(1, start()).Observe(seen(deployment(1, "1"))).ActualState)
 }
@@ -178,14 +201,22 @@ func TestUnexpectedChangeIsStoredAndMarked(t *testing.T) {
 
 func TestTermination(t *testing.T) {
 	t.Parallel()
-	asked, err := newFixture(t, func(w *workspace.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running }).SetDesired(workspace.DesiredTerminated, 9, start())
+	asked, err := newFixture(
+		t,
+		func(w *workspace.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running },
+	).SetDesired(workspace.DesiredTerminated, 9, start())
 	require.NoError(t, err)
 	require.Equal(t, actualstate.Running, asked.Observe(seen(deployment(1, "1"))).ActualState, "nothing happened yet")
 	leaving := deployment(1, "1")
 	leaving.Object.DeletedAt = new(start())
 	require.Equal(t, actualstate.Terminating, asked.Observe(seen(leaving)).ActualState, "it shows before it is said")
 	require.Equal(t, actualstate.Terminating, asked.Observe(workspace.Observation{Seen: true, Gone: true}).ActualState)
-	require.EqualValues(t, 2, asked.Observe(workspace.Observation{Seen: true, Gone: true}).DesiredRevision, "what shall be gone is not sent again")
+	require.EqualValues(
+		t,
+		2,
+		asked.Observe(workspace.Observation{Seen: true, Gone: true}).DesiredRevision,
+		"what shall be gone is not sent again",
+	)
 
 	refused := asked.ApplyFailed(actualstate.ApplyError{Revision: 2, Reason: "Forbidden"}, start()).Observe(seen(nil))
 	require.Equal(t, actualstate.Error, refused.ActualState)
@@ -211,9 +242,14 @@ func TestTermination(t *testing.T) {
 // TestRepeatedTerminationEnds has a full resync find nothing, and ask again, while the first answer is under way.
 func TestRepeatedTerminationEnds(t *testing.T) {
 	t.Parallel()
-	asked, err := newFixture(t, func(w *workspace.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running }).SetDesired(workspace.DesiredTerminated, 9, start())
+	asked, err := newFixture(
+		t,
+		func(w *workspace.Workspace) { w.AppliedRevision, w.ActualState = 1, actualstate.Running },
+	).SetDesired(workspace.DesiredTerminated, 9, start())
 	require.NoError(t, err)
-	again := asked.Observe(workspace.Observation{Seen: true, Listed: start().Add(time.Minute), At: start().Add(time.Minute)})
+	again := asked.Observe(
+		workspace.Observation{Seen: true, Listed: start().Add(time.Minute), At: start().Add(time.Minute)},
+	)
 	require.EqualValues(t, 3, again.DesiredRevision)
 	gone := again.Terminated(2, start()).Observe(seen(nil))
 	require.Equal(t, actualstate.Terminated, gone.ActualState)
@@ -236,7 +272,11 @@ func TestReportsOfLowerRevisionsAreIgnored(t *testing.T) {
 	failed := w.ApplyFailed(actualstate.ApplyError{Revision: 7}, start())
 	require.Equal(t, failed.Workspace, failed.Applied(6, start()).Workspace, "6 is older than the failure of 7")
 	require.Nil(t, failed.Applied(7, start()).ApplyError)
-	require.NotNil(t, failed.Applied(7, start()).ApplyFailed(actualstate.ApplyError{Revision: 7}, start()).ApplyError, "of the same revision the last word counts")
+	require.NotNil(
+		t,
+		failed.Applied(7, start()).ApplyFailed(actualstate.ApplyError{Revision: 7}, start()).ApplyError,
+		"of the same revision the last word counts",
+	)
 }
 
 func TestRevisionOvertakesDispatcherAheadOfDatabase(t *testing.T) {
@@ -301,15 +341,41 @@ func TestLostDeploymentIsDispatchedAgain(t *testing.T) {
 func TestCreationReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	_, _, err := workspace.New(workspace.Creation{Name: "9-Ä", Now: start(), Spec: workspace.Spec{
-		Image: "Registry.example/IDE", CPU: "many", Memory: "-1", VolumeSize: "500m", Command: []string{"ok", "\xff"}, Args: []string{"\x00"},
-		Ports: []workspace.Port{{"http", 80}, {"http", 80}, {"UPPER", 0}}, Env: map[string]string{"1X": "", "OK": "a\x00"},
-		SecretEnv: []string{"OK", "A-B", "T", "T"}, SecretFiles: []string{"/abs", "../up", "a//b", "k", "k", "k/below", ""},
+		Image:       "Registry.example/IDE",
+		CPU:         "many",
+		Memory:      "-1",
+		VolumeSize:  "500m",
+		Command:     []string{"ok", "\xff"},
+		Args:        []string{"\x00"},
+		Ports:       []workspace.Port{{"http", 80}, {"http", 80}, {"UPPER", 0}},
+		Env:         map[string]string{"1X": "", "OK": "a\x00"},
+		SecretEnv:   []string{"OK", "A-B", "T", "T"},
+		SecretFiles: []string{"/abs", "../up", "a//b", "k", "k", "k/below", ""},
 	}})
 	require.True(t, fault.Is(err, errcode.InvalidArgument))
 	require.Equal(t, []string{
-		"args[0]", "command[1]", "cpu", "env[1X]", "env[OK]", "image", "memory", "name", "ports[1].name", "ports[1].number", "ports[2].name", "ports[2].number",
-		"secret_env[0]", "secret_env[1]", "secret_env[3]", "secret_files[0]", "secret_files[1]", "secret_files[2]", "secret_files[4]", "secret_files[5]",
-		"secret_files[6]", "volume_size",
+		"args[0]",
+		"command[1]",
+		"cpu",
+		"env[1X]",
+		"env[OK]",
+		"image",
+		"memory",
+		"name",
+		"ports[1].name",
+		"ports[1].number",
+		"ports[2].name",
+		"ports[2].number",
+		"secret_env[0]",
+		"secret_env[1]",
+		"secret_env[3]",
+		"secret_files[0]",
+		"secret_files[1]",
+		"secret_files[2]",
+		"secret_files[4]",
+		"secret_files[5]",
+		"secret_files[6]",
+		"volume_size",
 	}, sortedKeys(fault.From(err).Details))
 	for _, name := range []string{"", "-a", "a-", "a.b", strings.Repeat("a", 41)} {
 		_, _, err := workspace.New(workspace.Creation{Name: name, Spec: workspace.Spec{Image: "a"}})
@@ -338,8 +404,16 @@ func FuzzSpecValidateNeverPanics(f *testing.F) {
 	f.Add("a:1", "1", "1Gi", "http", "A", "v", "k/x")
 	f.Fuzz(func(t *testing.T, image, cpu, memory, port, env, value, file string) {
 		err := workspace.Spec{
-			Image: image, CPU: cpu, Memory: memory, VolumeSize: memory, Ports: []workspace.Port{{port, 1}}, Env: map[string]string{env: value},
-			SecretEnv: []string{value}, SecretFiles: []string{file, file + "/x"}, Command: []string{value}, Args: []string{env},
+			Image:       image,
+			CPU:         cpu,
+			Memory:      memory,
+			VolumeSize:  memory,
+			Ports:       []workspace.Port{{port, 1}},
+			Env:         map[string]string{env: value},
+			SecretEnv:   []string{value},
+			SecretFiles: []string{file, file + "/x"},
+			Command:     []string{value},
+			Args:        []string{env},
 		}.WithDefaults().Validate()
 		if err != nil {
 			require.True(t, fault.Is(err, errcode.InvalidArgument))
