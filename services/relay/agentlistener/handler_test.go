@@ -386,7 +386,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 		}
 	}
 	_, err := b.dial(b.header(10, b.token))
-	require.Contains(t, refusal(t, err).Text, "as many as it may")
+	require.Contains(t, refusal(t, err).Text, "connections of agents, its maximum")
 	require.Equal(t, http.StatusServiceUnavailable, refusal(t, err).Status)
 	require.NoError(t, open[0].Close())
 	require.Eventually(t, func() bool {
