@@ -31,7 +31,7 @@ func TestUpDemoLeavesNothingBehind(t *testing.T) {
 	kubeconfig := dir + "/not-mine"
 	demo := cli.With("KUBECONFIG="+kubeconfig).Start("up", "--demo")
 	demo.AwaitLine("✓", "agent")
-	demo.AwaitLine(`Creating the workspace "hello"`)
+	demo.AwaitLine(`Creating workspace "hello"`)
 	demo.AwaitLine("hello", "Running")
 	demo.AwaitLine("Lockstep is running")
 	export := demo.AwaitLine("export " + client.Variable)

@@ -212,7 +212,7 @@ func TestDeadLetters(t *testing.T) {
 	cli.OK("dead", "drop", "--all")
 	require.Empty(t, cli.DeadLetters())
 	require.Empty(t, s.Records(topology.FamilyDead))
-	require.Contains(t, cli.Fails(5, "dead", "show", "1"), "there is no message 1 on DEAD")
+	require.Contains(t, cli.Fails(5, "dead", "show", "1"), "message 1 does not exist on DEAD")
 	cli.OK("rebuild", "--check")
 }
 
