@@ -122,7 +122,7 @@ func commandsShowRollouts(s *fixture.System, cli fixture.CLI) {
 		"a rollout of deployment commanded/none does not exist",
 	)
 	require.Contains(t, cli.Fails(5, "deploys", "get", "commanded/web", "--revision", "9"), "does not exist")
-	require.Contains(t, cli.Fails(2, "deploys", "stats", "--since", "1h", "--until", "2h"), "is not before")
+	require.Contains(t, cli.Fails(2, "deploys", "stats", "--since", "1h", "--until", "2h"), "must be before")
 }
 
 func commandsKeepSinks(s *fixture.System, cli fixture.CLI, hook *receiver) {

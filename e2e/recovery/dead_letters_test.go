@@ -137,7 +137,7 @@ func TestDeadLetters(t *testing.T) {
 		}},
 		{
 			stack.Cell.ObservedResync(s.AgentID),
-			"a tick does not belong on subject",
+			`"tick" does not belong on subject`,
 			func(subject string) { bad.publish(subject, watcher, events.TypeObservedTick, tick) },
 		},
 		{stack.Cell.Observed(s.AgentID, "deployment", "elsewhere", "d"), "does not belong on subject", func(subject string) {
@@ -159,7 +159,7 @@ func TestDeadLetters(t *testing.T) {
 		},
 		{
 			stack.Cell.Applied(s.AgentID, healthy.ID),
-			"is not that of subject",
+			"does not belong on subject",
 			func(subject string) { bad.publish(subject, dispatcher, events.TypeApplied, applied(theirs.ID)) },
 		},
 		{

@@ -81,7 +81,7 @@ func TestDevfileCreatesWorkspace(t *testing.T) {
 	require.Contains(
 		t,
 		cli.Fails(invalid, append([]string{"ws", "create", "--devfile", example, "--template", "default"}, place...)...),
-		"give one of them",
+		"give a template or a devfile, not both",
 	)
 	require.Contains(
 		t,

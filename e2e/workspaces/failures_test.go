@@ -4,8 +4,10 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,8 +70,12 @@ func TestFailuresCrashAfterRunning(t *testing.T) {
 
 func TestFailuresUnschedulable(t *testing.T) {
 	s := shared.Parallel(t)
+	agent, project := newAgent(s, "unschedulable")
+	configureAgent(s, agent.ID, &statev1.AgentConfiguration{UnschedulablePatience: durationpb.New(time.Second)})
+	here := *s
+	here.ProjectID, here.AgentID = project, agent.ID
 
-	w := s.Create("unschedulable", "registry.example/unschedulable:1")
+	w := here.Create("unschedulable", "registry.example/unschedulable:1")
 	failed := w.AwaitFailed("Unschedulable")
 	require.Contains(t, failed.GetMessage(), "no node of the cluster can take the workspace")
 	repairImage(w)

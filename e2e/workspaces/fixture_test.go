@@ -5,10 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"lockstep.internal/e2e/fixture"
-	statev1 "lockstep.internal/schemas/gen/lockstep/state/v1"
 	"lockstep.internal/services/watcher"
 	"lockstep.internal/tools/stack"
 )
@@ -23,8 +20,6 @@ var shared = fixture.Share(func(testing.TB) stack.Options {
 		}
 		agentClock.For(clockAgent)(service, config)
 	}}
-}, func(s *fixture.System) {
-	configureAgent(s, s.AgentID, &statev1.AgentConfiguration{UnschedulablePatience: durationpb.New(time.Second)})
-}, nil)
+}, nil, nil)
 
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m, 8)) }

@@ -168,7 +168,7 @@ func TestOrphansDeleted(t *testing.T) {
 
 	w := leaveOrphan(s, s.CreateRunning("pattern-deleted"), "deleted")
 	awaitOrphanEvents(w, "orphaned")
-	require.Contains(t, s.CLI().OK("ws", "delete-orphan", orphanReference(w), "--yes"), "being deleted")
+	require.Contains(t, s.CLI().OK("ws", "delete-orphan", orphanReference(w), "--yes"), "deleting")
 	awaitOrphanEvents(w, "orphan_deleted")
 	w.RequireGone()
 	require.Nil(t, orphan(w))

@@ -96,7 +96,7 @@ func TestPoliciesQuotas(t *testing.T) {
 	require.Contains(
 		t,
 		cli.Fails(10, create("beyond-quota")...),
-		`agent "quota" has 1 workspace of the 1 that it may have`,
+		`agent "quota" has 1 workspace, the limit is 1`,
 	)
 	second.AwaitRunning()
 	first.AwaitTerminated()
@@ -163,7 +163,7 @@ func TestPoliciesExpiry(t *testing.T) {
 	require.Equal(t, "stop_after_running", started.GetExpiryPolicy())
 	require.Equal(t, started.GetDesiredStateChangedAt().AsTime().Add(time.Hour), started.GetExpiresAt().AsTime())
 	w.AwaitRunning()
-	require.Regexp(t, `(?m)^expires +in (1h|59m).*: it is stopped by stop_after_running$`, cli.OK("ws", "get", "ages"))
+	require.Regexp(t, `(?m)^expires +in (1h|59m).*: stopped by stop_after_running$`, cli.OK("ws", "get", "ages"))
 	again := seen.Until(events.ActualStateRunning)
 	require.Empty(t, again.Warnings)
 
@@ -246,10 +246,10 @@ func TestPoliciesAgentConfiguration(t *testing.T) {
 	require.Contains(
 		t,
 		cli.Fails(2, "agent", "configure", "configured", "--relay-target", "kubernetes=a:1"),
-		"relay_targets.kubernetes: is the name of the agent's Kubernetes API",
+		"relay_targets.kubernetes: is reserved for the agent's Kubernetes API",
 	)
 	require.Regexp(t, `(?m)^relay targets +none$`, cli.OK("agent", "configure", "configured", "--no-relay-targets"))
-	require.Contains(t, cli.Fails(2, "agent", "configure", "configured"), "nothing to set is given")
+	require.Contains(t, cli.Fails(2, "agent", "configure", "configured"), "no setting is given")
 	wrong := cli.Fails(
 		2,
 		"agent",

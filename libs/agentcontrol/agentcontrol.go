@@ -93,7 +93,7 @@ func (r *Reader) Run(ctx context.Context, handler Handler) error {
 		Conn: r.Conn, Stream: topology.StreamControl, Consumer: r.Consumer, Logger: r.Logger,
 		Handle: func(message jetstream.Msg) { r.handle(ctx, handler, message, skipBefore, &acknowledgements) },
 	}
-	return messages.Run(ctx) //nolint:wrapcheck // names the stream
+	return messages.Run(ctx)
 }
 
 // reset moves the consumer to the first message, because a previous leader may have acknowledged
@@ -163,11 +163,11 @@ func dispatch(
 			return nil, fmt.Errorf("event %s: %w", e.ID(), err)
 		}
 		if metadata.Timestamp.Before(skipBefore) {
-			return nil, nil
+			return nil, nil //nolint:nilnil // nothing to wait for
 		}
 		return handler.Resync(ctx, request), nil
 	default:
-		return nil, nil // an event type of a newer control plane
+		return nil, nil //nolint:nilnil // an event type of a newer control plane
 	}
 }
 

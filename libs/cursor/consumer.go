@@ -79,7 +79,7 @@ func (c *Consumer[T]) Run(ctx context.Context) error {
 		c.logger().WarnContext(ctx, "consumer failed, restarting",
 			slog.Duration(logkey.RetryIn, pause), logkey.Error(err))
 		if retry.Sleep(ctx, pause) != nil {
-			return nil
+			return nil //nolint:nilerr // asked to end
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (e *DeadLetterError) Unwrap() error { return e.Err }
 
 // DeadLetterErrors reports several messages of one batch. They move to DEAD together before the
 // others are handled.
-type DeadLetterErrors []*DeadLetterError //nolint:errname // the plural of DeadLetterError
+type DeadLetterErrors []*DeadLetterError
 
 // Error implements error.
 func (e DeadLetterErrors) Error() string {

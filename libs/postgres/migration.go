@@ -45,7 +45,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, logger *slog.Logger, serie
 		}
 		var content contentError
 		if err == nil || isTemporary(err) && !errors.As(err, &content) && !errors.Is(err, ErrUnsupportedVersion) {
-			return err //nolint:wrapcheck // wrapped below
+			return err
 		}
 		return retry.Permanent(err)
 	}, logWait(ctx, logger))

@@ -119,6 +119,7 @@ func newProcess(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*pro
 			return nil, err
 		}
 	}
+	p.cfg.OnListen = p.onListen(p.cfg.OnListen)
 	return p, nil
 }
 
@@ -283,7 +284,6 @@ const streamsHelp = "Open streams, also idle ones: to agents of this relay, to o
 
 // parts of the service, and their order.
 func (p *process) parts() []service.Part {
-	p.cfg.OnListen = p.onListen(p.cfg.OnListen)
 	connection := p.conn.Part()
 	connection.Name = "nats"
 	users := p.directory.Part()

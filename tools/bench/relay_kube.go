@@ -37,7 +37,7 @@ func kubeCalls() []kubeCall {
 		if err == nil && len(found.Items) != kubePods {
 			err = fmt.Errorf("%d pods instead of %d", len(found.Items), kubePods)
 		}
-		return err //nolint:wrapcheck // who calls says what it asked
+		return err
 	}
 	get := func(ctx context.Context, c *kubernetes.Clientset) error {
 		_, err := c.CoreV1().Pods(kubeNamespace).Get(ctx, kubePod(0), metav1.GetOptions{})

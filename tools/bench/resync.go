@@ -239,7 +239,7 @@ func (b *resyncBed) ask(ctx context.Context) error {
 		if err == nil && len(nonces) == 0 {
 			return errors.New("the agent does not exist")
 		}
-		return err //nolint:wrapcheck // wrapped below
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("ask for a full resync: %w", err)

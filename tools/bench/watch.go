@@ -81,10 +81,10 @@ func (b *fixture) cluster(ctx context.Context, dir string, f *fleet, n int) (str
 
 // clusterConfig configures a child that is an API server.
 type clusterConfig struct {
-	Kubeconfig string // file to write
-	Agent      int64
-	Prefix     string
-	Workspaces int
+	Kubeconfig string `json:"kubeconfig"` // file to write
+	Agent      int64  `json:"agent"`
+	Prefix     string `json:"prefix"`
+	Workspaces int    `json:"workspaces"`
 }
 
 func serveCluster(cfg clusterConfig, signals <-chan os.Signal, ready func(map[string]string)) error {

@@ -158,7 +158,7 @@ func (w *rolloutWatch) follow(ctx context.Context, api *client.Deploys, request 
 	// The reader stops with the stream. Its last messages are dropped.
 	defer func() {
 		cancel()
-		for range messages { //nolint:revive // drops them
+		for range messages {
 		}
 	}()
 	again := time.NewTicker(redraw)

@@ -16,7 +16,7 @@ func TestCommandReferenceIsCurrent(t *testing.T) {
 	path := filepath.Join("..", "..", "docs", "reference", "commands.md")
 	if *update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(Reference()), 0o644)) //nolint:gosec // public
+		require.NoError(t, os.WriteFile(path, []byte(Reference()), 0o644))
 	}
 	raw, err := os.ReadFile(path)
 	require.NoError(t, err)

@@ -73,7 +73,7 @@ func (d *Detector) Relevant(subject string) bool { return d.decoder.Relevant(sub
 func (d *Detector) Take(sequence uint64, subject string, header nats.Header, data []byte) ([]events.DeployFact, error) {
 	o, err := d.decoder.Decode(subject, header, data)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the message
+		return nil, err
 	}
 	return d.process(&o, sequence)
 }
@@ -88,7 +88,7 @@ func (d *Detector) process(o *observation.Observation, sequence uint64) ([]event
 		return nil, rejected[0].Err
 	}
 	if err != nil || result.Admitted == 0 {
-		return nil, err //nolint:wrapcheck // the caller names the message
+		return nil, err
 	}
 	d.clusters[o.ClusterUID] = struct{}{}
 	if d.since.IsZero() || o.ObservedAt.Before(d.since) {

@@ -2,8 +2,9 @@ package detection
 
 import (
 	"context"
-	"lockstep.internal/services/deploys/observation"
 	"time"
+
+	"lockstep.internal/services/deploys/observation"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"

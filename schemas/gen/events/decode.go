@@ -22,7 +22,7 @@ type Data[T any] interface {
 func Decode[T any, P Data[T]](data []byte) (T, error) {
 	var value, zero T
 	p := P(&value)
-	r := readers.Get().(*reader) //nolint:forcetypeassert // The pool holds nothing else.
+	r := readers.Get().(*reader) //nolint:forcetypeassert,errcheck // The pool holds nothing else.
 	defer r.release()
 	r.reset(data)
 	p.decode(r)

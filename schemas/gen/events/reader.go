@@ -73,12 +73,12 @@ func (r *reader) finish() error {
 	return errors.New(strings.Join(r.faults, "; "))
 }
 
-// fault records a fault of the value that was read last.
-func (r *reader) fault(format string, args ...any) {
-	r.faultAt(string(r.decoder.StackPointer()), format, args...)
+// faultf records a fault of the value that was read last.
+func (r *reader) faultf(format string, args ...any) {
+	r.faultAtf(string(r.decoder.StackPointer()), format, args...)
 }
 
-func (r *reader) faultAt(pointer, format string, args ...any) {
+func (r *reader) faultAtf(pointer, format string, args ...any) {
 	if len(r.faults) >= maxFaults {
 		r.more++
 		return
@@ -107,7 +107,7 @@ func (r *reader) value(kind jsontext.Kind, want string) []byte {
 
 func (r *reader) mismatch(got jsontext.Kind, want string) {
 	if r.skip(); r.err == nil {
-		r.fault("is of type %s, must be %s", kindName(got), want)
+		r.faultf("is of type %s, must be %s", kindName(got), want)
 	}
 }
 
@@ -182,7 +182,7 @@ func (r *reader) endObject(present uint64, required ...string) {
 	}
 	for i, name := range required {
 		if present&(1<<i) == 0 {
-			r.faultAt(string(r.decoder.StackPointer())+"/"+name, "is missing")
+			r.faultAtf(string(r.decoder.StackPointer())+"/"+name, "is missing")
 		}
 	}
 }
@@ -204,9 +204,9 @@ func readArray[T any](r *reader, rule lengthRule, item func(*T)) []T {
 	switch {
 	case r.err != nil:
 	case len(items) < rule.minimum:
-		r.fault("has %d items, must have at least %d", len(items), rule.minimum)
+		r.faultf("has %d items, must have at least %d", len(items), rule.minimum)
 	case len(items) > rule.maximum:
-		r.fault("has %d items, may have at most %d", len(items), rule.maximum)
+		r.faultf("has %d items, may have at most %d", len(items), rule.maximum)
 	}
 	return items
 }
@@ -260,15 +260,15 @@ func (r *reader) check(content []byte, rule textRule) {
 	if rule.minLength > 0 || rule.maxLength > 0 {
 		switch length := utf8.RuneCount(content); {
 		case length == 0 && rule.minLength > 0:
-			r.fault("is empty")
+			r.faultf("is empty")
 		case length < rule.minLength:
-			r.fault("has %d characters, must have at least %d", length, rule.minLength)
+			r.faultf("has %d characters, must have at least %d", length, rule.minLength)
 		case rule.maxLength > 0 && length > rule.maxLength:
-			r.fault("has %d characters, may have at most %d", length, rule.maxLength)
+			r.faultf("has %d characters, may have at most %d", length, rule.maxLength)
 		}
 	}
 	if rule.pattern != nil && !rule.pattern.Match(content) {
-		r.fault("%s does not match %s", show(content), rule.pattern)
+		r.faultf("%s does not match %s", show(content), rule.pattern)
 	}
 }
 
@@ -289,7 +289,7 @@ func (r *reader) enum(values ...string) string {
 			return value
 		}
 	}
-	r.fault("%s must be one of %s", show(content), strings.Join(values, ", "))
+	r.faultf("%s must be one of %s", show(content), strings.Join(values, ", "))
 	return ""
 }
 
@@ -316,11 +316,11 @@ func (r *reader) integer(rule integerRule) int {
 	number, err := strconv.Atoi(string(value))
 	switch {
 	case err != nil:
-		r.fault("%s must be an integer of 64 bits, without fraction or exponent", shorten(string(value)))
+		r.faultf("%s must be an integer of 64 bits, without fraction or exponent", shorten(string(value)))
 	case number < rule.minimum:
-		r.fault("%d is less than %d", number, rule.minimum)
+		r.faultf("%d is less than %d", number, rule.minimum)
 	case number > rule.maximum:
-		r.fault("%d is more than %d", number, rule.maximum)
+		r.faultf("%d is more than %d", number, rule.maximum)
 	}
 	return number
 }
@@ -357,7 +357,7 @@ func (r *reader) time() time.Time {
 	}
 	at, err := time.Parse(time.RFC3339, string(content))
 	if err != nil || !isStrictTime(content) {
-		r.fault("%s is not a date-time of RFC 3339", show(content))
+		r.faultf("%s is not a date-time of RFC 3339", show(content))
 	}
 	return at
 }

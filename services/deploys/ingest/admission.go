@@ -93,7 +93,7 @@ func (b *batch) admitOne(ctx context.Context, m Message, clusters map[int64]stri
 		cluster = b.agents.Agent(o.AgentID).ClusterUID
 	}
 	if err := b.claims.Admit(o, m.Sequence, project, cluster); err != nil {
-		return err //nolint:wrapcheck // the error names the cluster
+		return err
 	}
 	if cluster == "" || o.ResyncBegun != nil {
 		clusters[o.AgentID] = o.ClusterUID

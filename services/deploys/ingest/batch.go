@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"log/slog"
+	"maps"
 
 	"github.com/google/uuid"
 
@@ -163,7 +164,7 @@ func (b *batch) loadGroups(ctx context.Context) error {
 	}
 	loaded, err := b.store.Load(ctx, Query{EnvironmentIDs: missing})
 	b.groups.load(loaded.Environments)
-	return err //nolint:wrapcheck // the port wraps it
+	return err
 }
 
 func (b *batch) advanceGroup(g *entry[environment.State], input environment.Input, traceParent string) {
@@ -185,7 +186,7 @@ func (b *batch) release(ctx context.Context, o *observation.Observation) error {
 	b.agents.ReleaseCluster(o.ClusterUID)
 	stored, err := b.store.ClusterWorkloads(ctx, o.ClusterUID)
 	if err != nil {
-		return err //nolint:wrapcheck // the port wraps it
+		return err
 	}
 	b.workloads.load(stored)
 	followed, ended := 0, 0
@@ -210,7 +211,7 @@ func (b *batch) release(ctx context.Context, o *observation.Observation) error {
 // publish publishes the facts: first those of workloads, then those of environments.
 func (b *batch) publish(ctx context.Context) (map[string]int64, error) {
 	if b.publisher == nil {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no fact has a position
 	}
 	first, second := b.workloads.queues(), b.groups.queues()
 	if err := b.skipKnownFacts(ctx); err != nil {
@@ -223,11 +224,9 @@ func (b *batch) publish(ctx context.Context) (map[string]int64, error) {
 		}
 		republished, err := b.publisher.Publish(ctx, b.store, queues)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // the publisher wraps it
+			return nil, err
 		}
-		for id, position := range republished {
-			positions[id] = position
-		}
+		maps.Copy(positions, republished)
 	}
 	for _, w := range b.workloads.order {
 		if w.queue != nil {
@@ -271,7 +270,7 @@ func (b *batch) skipKnownFacts(ctx context.Context) error {
 	}
 	known, newest, err := b.store.KnownFacts(ctx, ids, workloads)
 	if err != nil {
-		return err //nolint:wrapcheck // the port wraps it
+		return err
 	}
 	for id, q := range unstored {
 		if sequence, published := newest[id]; published {

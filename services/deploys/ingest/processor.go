@@ -109,7 +109,7 @@ func (p *Processor) Process(ctx context.Context, store Store, messages []Message
 	changes := b.changes()
 	changes.Positions = positions
 	if err := store.Save(ctx, changes); err != nil {
-		return Result{}, err //nolint:wrapcheck // the port wraps it
+		return Result{}, err
 	}
 	b.commit()
 	p.cache.batch = number
@@ -124,12 +124,12 @@ func (p *Processor) begin(ctx context.Context, store Store, messages []Message) 
 	}
 	number, loaded, err := store.Begin(ctx, p.query(messages))
 	if err != nil {
-		return nil, 0, err //nolint:wrapcheck // the port wraps it
+		return nil, 0, err
 	}
 	if p.cache.batch != 0 && number != p.cache.batch+1 {
 		p.cache.clear()
 		if loaded, err = store.Load(ctx, p.query(messages)); err != nil {
-			return nil, 0, err //nolint:wrapcheck // the port wraps it
+			return nil, 0, err
 		}
 	}
 	p.cache.add(&loaded)

@@ -19,7 +19,7 @@ func (b *batch) beginResync(ctx context.Context, o *observation.Observation) err
 	}
 	begun, err := b.store.BeginResync(ctx, o.AgentID, o.ResyncBegun.ResyncID, o.ObservedAt)
 	if err != nil || !begun {
-		return err //nolint:wrapcheck // the port wraps it
+		return err
 	}
 	start := b.agents.BeginResync(o)
 	if start.PreviousCluster != "" {
@@ -55,7 +55,7 @@ func (b *batch) endResync(ctx context.Context, o *observation.Observation) error
 	}
 	stored, err := b.store.EndResync(ctx, a, authority.AgentIDs, touched, members)
 	if err != nil {
-		return err //nolint:wrapcheck // the port wraps it
+		return err
 	}
 	complete := a.IsComplete(o, stored.Members)
 	b.metrics.Resync(complete)

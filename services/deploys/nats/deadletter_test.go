@@ -20,8 +20,10 @@ func TestMalformedMessageIsDeadLetteredAndBlocksNobody(t *testing.T) {
 		send   func(a *agent, p *app)
 		reason string
 	}{
-		"no JSON": {func(a *agent, p *app) { a.publish(p.subject(), events.TypeObservedWorkload, json.RawMessage(`"x"`)) },
-			"data"},
+		"no JSON": {
+			func(a *agent, p *app) { a.publish(p.subject(), events.TypeObservedWorkload, json.RawMessage(`"x"`)) },
+			"data",
+		},
 		"another's subject": {func(a *agent, p *app) {
 			a.publish(cell.ObservedWorkload(7, "deployment", "shop", "other"), events.TypeObservedWorkload, p.observation())
 		}, "not allowed on subject"},
@@ -55,7 +57,8 @@ func TestMalformedMessageIsDeadLetteredAndBlocksNobody(t *testing.T) {
 			a.publish(p.subject(), events.TypeObservedTick, events.ObservedTick{ClusterUID: a.cluster, ObservedAt: a.now})
 		}, "a tick: not allowed on subject"},
 		"a type of the future": {func(a *agent,
-			p *app) {
+			p *app,
+		) {
 			a.publish(p.subject(), "dev.lockstep.observed.workload.v9", p.observation())
 		}, "unknown to this version"},
 		"a begin without an id": {func(a *agent, _ *app) {

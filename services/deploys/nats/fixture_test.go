@@ -377,8 +377,10 @@ type set struct {
 
 // app returns a Deployment with a completed first rollout. It publishes nothing.
 func (a *agent) app(name string) *app {
-	p := &app{a: a, name: name, uid: "uid-" + name, image: "i:1", replicas: 3, updated: 3, current: 3, generation: 1,
-		revision: 1, labels: map[string]string{"app": name}, deadline: new(600)}
+	p := &app{
+		a: a, name: name, uid: "uid-" + name, image: "i:1", replicas: 3, updated: 3, current: 3, generation: 1,
+		revision: 1, labels: map[string]string{"app": name}, deadline: new(600),
+	}
 	p.started, p.created = a.now.Truncate(time.Second), start().Add(-time.Hour)
 	p.sets = append(p.sets, &set{uid: "rs-" + name + "-1", hash: "h1", revision: 1, rv: a.next(), created: p.started})
 	p.rv = a.next()
@@ -418,8 +420,10 @@ func (p *app) observation() events.ObservedWorkload {
 			Digest: "d-" + p.image, Images: []events.TemplateImage{{Container: "c", Image: p.image}}, ChangedAt: &p.started,
 			ChangedBy: "kubectl",
 		},
-		Conditions: []events.Condition{{Type: "Progressing", Status: "True", Reason: reason, Message: message,
-			LastUpdateTime: &at, LastTransitionTime: &p.started}},
+		Conditions: []events.Condition{{
+			Type: "Progressing", Status: "True", Reason: reason, Message: message,
+			LastUpdateTime: &at, LastTransitionTime: &p.started,
+		}},
 	}
 }
 

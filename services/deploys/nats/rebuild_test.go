@@ -1,9 +1,10 @@
 package nats_test
 
 import (
-	"lockstep.internal/services/deploys/rebuild"
 	"strings"
 	"testing"
+
+	"lockstep.internal/services/deploys/rebuild"
 
 	"github.com/stretchr/testify/require"
 )

@@ -69,5 +69,5 @@ func (r *Reconciler) RepublishAll(ctx context.Context) (int, error) {
 		Stream: &Stream{JetStream: r.JetStream, Cell: r.Cell, Metrics: r.Metrics}, Facts: postgres.StoredFacts{DB: r.Pool},
 		Logger: r.Logger, Metrics: r.Metrics,
 	}
-	return reconciler.RepublishAll(ctx) //nolint:wrapcheck // the publisher wraps it
+	return reconciler.RepublishAll(ctx)
 }

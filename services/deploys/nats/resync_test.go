@@ -32,21 +32,24 @@ func TestWorkloadAbsentFromCompleteResyncIsRemoved(t *testing.T) {
 	}{
 		"complete": {func(a *agent, there, _ *app) { a.list("s", there) }, []string{"removed"}},
 		"a member is missing": {func(a *agent, there,
-			_ *app) {
+			_ *app,
+		) {
 			a.begin(3, "s")
 			there.send()
 			there.sendSet(there.sets[0])
 			a.end(3)
 		}, nil},
 		"more members than announced": {func(a *agent, there,
-			_ *app) {
+			_ *app,
+		) {
 			a.begin(1, "s")
 			there.send()
 			there.sendSet(there.sets[0])
 			a.end(1)
 		}, nil},
 		"begin and end disagree": {func(a *agent, there,
-			_ *app) {
+			_ *app,
+		) {
 			a.begin(2, "s")
 			there.send()
 			there.sendSet(there.sets[0])

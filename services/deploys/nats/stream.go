@@ -48,7 +48,7 @@ func (s *Stream) Publish(f *publish.Fact, expected int64) (publish.Ack, error) {
 	w := &f.Workload
 	msg, err := event.Encode(e, s.Cell.Deploy(w.ClusterUID, w.Namespace, w.Kind, w.Name, string(f.Fact)))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the error names the event
+		return nil, err
 	}
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatInt(expected, 10))
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, s.subjects(f.Workload))

@@ -46,8 +46,12 @@ func TestClustersAreListedWithAllClaims(t *testing.T) {
 	pool, store := setup(t), &postgres.Store{}
 	in(t, pool, func(tx pgx.Tx) error {
 		if err := store.Save(t.Context(), tx, postgres.Writing{
-			Agents: []agents.Agent{{ID: 7, ClusterUID: "c"}, {ID: 8, ClusterUID: "c"}, {ID: 9, ClusterUID: "d"},
-				{ID: 10, ClusterUID: "nobodys"}},
+			Agents: []agents.Agent{
+				{ID: 7, ClusterUID: "c"},
+				{ID: 8, ClusterUID: "c"},
+				{ID: 9, ClusterUID: "d"},
+				{ID: 10, ClusterUID: "nobodys"},
+			},
 			Workloads: []ingest.Record[rollout.State]{
 				{ID: uuid.New(), AgentID: 7, State: present("c")},
 				{ID: uuid.New(), AgentID: 7, State: rollout.State{Key: rollout.Key{ClusterUID: "c"}}},
@@ -57,8 +61,11 @@ func TestClustersAreListedWithAllClaims(t *testing.T) {
 			return err
 		}
 		return store.Claim(t.Context(), tx,
-			[]ownership.Reporter{{AgentID: 9, ProjectID: 3, Since: 1}, {AgentID: 7, ProjectID: 1, Since: 3},
-				{AgentID: 8, ProjectID: 2, Since: 5}}, []ownership.Claim{
+			[]ownership.Reporter{
+				{AgentID: 9, ProjectID: 3, Since: 1},
+				{AgentID: 7, ProjectID: 1, Since: 3},
+				{AgentID: 8, ProjectID: 2, Since: 5},
+			}, []ownership.Claim{
 				{ClusterUID: "d", Since: 1, ProjectID: 3, AgentID: 9},
 				{ClusterUID: "c", Since: 3, ProjectID: 1, AgentID: 7},
 				{ClusterUID: "c", Since: 9, ProjectID: 2, UserID: 5, Reason: "moved"},
@@ -83,8 +90,11 @@ func TestClustersAreListedWithAllClaims(t *testing.T) {
 	reporters, err := clusters.Reporters(t.Context())
 	require.NoError(t, err)
 	require.Equal(t,
-		[]ownership.Reporter{{AgentID: 7, ProjectID: 1, Since: 3}, {AgentID: 8, ProjectID: 2, Since: 5},
-			{AgentID: 9, ProjectID: 3, Since: 1}}, reporters)
+		[]ownership.Reporter{
+			{AgentID: 7, ProjectID: 1, Since: 3},
+			{AgentID: 8, ProjectID: 2, Since: 5},
+			{AgentID: 9, ProjectID: 3, Since: 1},
+		}, reporters)
 	ended, err := clusters.Ended(t.Context(), "c", time.Now())
 	require.NoError(t, err)
 	require.Zero(t, ended)

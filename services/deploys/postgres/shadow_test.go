@@ -65,8 +65,10 @@ func TestShadowIsComparedAndReplacesTables(t *testing.T) {
 		tables, differences, err := shadow.Compare(t.Context(), tx, 3)
 		require.Equal(t, map[string]int64{"agents": 1, "facts": 2, "rollouts": 1}, different(tables))
 		require.Equal(t,
-			[]string{"agents 7: is there, but not by the streams", `facts b: data is "b", by the streams "other"`,
-				"facts c: is missing"}, differences, "no more than were asked for")
+			[]string{
+				"agents 7: is there, but not by the streams", `facts b: data is "b", by the streams "other"`,
+				"facts c: is missing",
+			}, differences, "no more than were asked for")
 		return err
 	})
 	do(func(tx pgx.Tx) error { return shadow.Replace(t.Context(), tx) })
@@ -121,8 +123,10 @@ func TestStateOfTruncatedStreamIsKept(t *testing.T) {
 		forgotten postgres.Forgotten
 		want      map[string]int64
 	}{
-		"nothing is forgotten": {postgres.Forgotten{},
-			map[string]int64{"agents": 1, "workloads": 1, "facts": 2, "rollouts": 1}},
+		"nothing is forgotten": {
+			postgres.Forgotten{},
+			map[string]int64{"agents": 1, "workloads": 1, "facts": 2, "rollouts": 1},
+		},
 		"its beginning":   {postgres.Forgotten{Beginning: true}, map[string]int64{}},
 		"it was restored": {postgres.Forgotten{Restored: true}, map[string]int64{}},
 		"both":            {postgres.Forgotten{Beginning: true, Restored: true}, map[string]int64{}},

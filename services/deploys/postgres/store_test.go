@@ -138,8 +138,10 @@ func TestRolloutsAreFiltered(t *testing.T) {
 		"labels, all of them":  {postgres.RolloutFilter{Labels: map[string]string{"tier": "front", "app": "db"}}, nil},
 		"commit":               {postgres.RolloutFilter{Commit: "abc"}, []string{"web 1"}},
 		"group":                {postgres.RolloutFilter{Group: "pr-1"}, []string{"db 1"}},
-		"kind and name": {postgres.RolloutFilter{Kind: "deployment", Name: "web", Namespace: "shop"},
-			[]string{"web 2", "web 1"}},
+		"kind and name": {
+			postgres.RolloutFilter{Kind: "deployment", Name: "web", Namespace: "shop"},
+			[]string{"web 2", "web 1"},
+		},
 		"revision":        {postgres.RolloutFilter{Name: "web", Revision: 1}, []string{"web 1"}},
 		"stuck":           {postgres.RolloutFilter{Stuck: true}, []string{"web 2"}},
 		"states":          {postgres.RolloutFilter{States: []string{history.Completed}}, []string{"web 1", "db 1"}},

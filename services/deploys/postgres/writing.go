@@ -86,7 +86,8 @@ func queueMembers(b *pgx.Batch, members []ingest.Member) {
 	}
 	b.Queue(`
 		insert into resync_members (agent_id, object, workload)
-		select * from unnest($1::bigint[], $2::text[], $3::uuid[])
+		select agent_id, object, workload
+		from unnest($1::bigint[], $2::text[], $3::uuid[]) as member (agent_id, object, workload)
 		on conflict do nothing`, agents, objects, workloads)
 }
 
@@ -109,7 +110,9 @@ func queueWorkloads(b *pgx.Batch, records []ingest.Record[rollout.State]) error 
 	}
 	b.Queue(`
 		insert into workloads (id, cluster_uid, agent_id, wake_at, state, told, present)
-		select * from unnest($1::uuid[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::bigint[], $7::boolean[])
+		select id, cluster_uid, agent_id, wake_at, state, told, present
+		from unnest($1::uuid[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::bigint[], $7::boolean[])
+			as workload (id, cluster_uid, agent_id, wake_at, state, told, present)
 		on conflict (id) do update set agent_id = excluded.agent_id, wake_at = excluded.wake_at,
 			state = excluded.state, told = excluded.told, present = excluded.present`,
 		ids, clusters, agentIDs, wakes, states, positions, present)
@@ -135,7 +138,9 @@ func queueEnvironments(b *pgx.Batch, records []ingest.Record[environment.State])
 	}
 	b.Queue(`
 		insert into environments (id, cluster_uid, agent_id, wake_at, state, told)
-		select * from unnest($1::uuid[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::bigint[])
+		select id, cluster_uid, agent_id, wake_at, state, told
+		from unnest($1::uuid[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::bigint[])
+			as environment (id, cluster_uid, agent_id, wake_at, state, told)
 		on conflict (id) do update set agent_id = excluded.agent_id, wake_at = excluded.wake_at,
 			state = excluded.state, told = excluded.told`,
 		ids, clusters, agentIDs, wakes, states, positions)

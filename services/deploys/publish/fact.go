@@ -33,10 +33,10 @@ func (f *Fact) ID() string { return rollout.ID(f.DeployFact) }
 
 // Published is a message of the stream.
 type Published struct {
-	// ID is empty and the fact zero for a message that is not a fact.
-	ID string
 	events.DeployFact
 
+	// ID is empty and the fact zero for a message that is not a fact.
+	ID       string
 	Position int64
 }
 

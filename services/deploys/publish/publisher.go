@@ -65,7 +65,7 @@ func (p *Publisher) await(ctx context.Context, facts Facts, sent inFlight) (map[
 	position, err := sent.ack(ctx)
 	if err == nil {
 		sent.queue.Accept(position)
-		return nil, nil
+		return nil, nil //nolint:nilnil // no fact was republished
 	}
 	id := sent.queue.Next().ID()
 	if !errors.Is(err, ErrConflict) {
@@ -88,7 +88,7 @@ func (p *Publisher) reconcile(ctx context.Context, facts Facts, q *Queue) (map[s
 	q.Merge(tail)
 	f := q.Next()
 	if f == nil {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no fact was republished
 	}
 	var newest Published
 	if len(tail) > 0 {
@@ -126,11 +126,11 @@ func republish(
 ) (int64, map[string]int64, error) {
 	missing, err := facts.Between(ctx, workload, int64(newest.Sequence), below, stream.MaxAge())
 	if err != nil {
-		return 0, nil, err //nolint:wrapcheck // the port wraps it
+		return 0, nil, err
 	}
 	first, err := stream.FirstPosition(ctx)
 	if err != nil {
-		return 0, nil, err //nolint:wrapcheck // the port wraps it
+		return 0, nil, err
 	}
 	position, republished := newest.Position, map[string]int64{}
 	for i := range missing {

@@ -52,7 +52,7 @@ func (r *Reconciler) RepublishAll(ctx context.Context) (int, error) {
 	for {
 		workloads, err := r.Facts.Unlocated(ctx, reconcileBatch)
 		if err != nil || len(workloads) == 0 {
-			return total, err //nolint:wrapcheck // the port wraps it
+			return total, err
 		}
 		ids := slices.SortedFunc(maps.Keys(workloads), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 		for _, id := range ids {
@@ -72,11 +72,11 @@ func (r *Reconciler) RepublishAll(ctx context.Context) (int, error) {
 func (r *Reconciler) forgetLostPositions(ctx context.Context) error {
 	id, position, found, err := r.Facts.PublishedUpTo(ctx, math.MaxInt64)
 	if err != nil || !found {
-		return err //nolint:wrapcheck // the port wraps it
+		return err
 	}
 	first, err := r.Stream.FirstPosition(ctx)
 	if err != nil {
-		return err //nolint:wrapcheck // the port wraps it
+		return err
 	}
 	if position < first {
 		return nil // the stream dropped all of them by its limits
@@ -91,7 +91,7 @@ func (r *Reconciler) forgetLostPositions(ctx context.Context) error {
 		middle := (low + high) / 2
 		id, position, found, err = r.Facts.PublishedUpTo(ctx, middle)
 		if err != nil {
-			return err //nolint:wrapcheck // the port wraps it
+			return err
 		}
 		if !found || position <= low {
 			low = middle // no fact in between
@@ -108,19 +108,19 @@ func (r *Reconciler) forgetLostPositions(ctx context.Context) error {
 	}
 	r.Logger.WarnContext(ctx, "the stream was restored from an older copy; facts after the position are republished",
 		slog.Int64("sequence", low))
-	return r.Facts.ForgetPositions(ctx, low) //nolint:wrapcheck // the port wraps it
+	return r.Facts.ForgetPositions(ctx, low)
 }
 
 func (r *Reconciler) onStream(ctx context.Context, id string, position int64) (bool, error) {
 	m, err := r.Stream.At(ctx, position)
-	return err == nil && m.ID == id, err //nolint:wrapcheck // the port wraps it
+	return err == nil && m.ID == id, err
 }
 
 // reconcile finds the facts of a workload from a sequence number on, and republishes those that the stream lacks.
 func (r *Reconciler) reconcile(ctx context.Context, workload uuid.UUID, from int64) (int, error) {
 	facts, err := r.Facts.Between(ctx, workload, from-1, math.MaxInt64, 0)
 	if err != nil || len(facts) == 0 {
-		return 0, err //nolint:wrapcheck // the port wraps it
+		return 0, err
 	}
 	positions := make(map[string]int64, len(facts))
 	for i := range facts {
@@ -128,7 +128,7 @@ func (r *Reconciler) reconcile(ctx context.Context, workload uuid.UUID, from int
 	}
 	published, err := r.Stream.After(ctx, facts[0].Workload, 0)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // the port wraps it
+		return 0, err
 	}
 	var newest Published
 	for _, newest = range published {
@@ -142,5 +142,5 @@ func (r *Reconciler) reconcile(ctx context.Context, workload uuid.UUID, from int
 	}
 	maps.Copy(positions, republished)
 	r.Metrics.Republished(len(republished))
-	return len(republished), r.Facts.SetPositions(ctx, positions) //nolint:wrapcheck // the port wraps it
+	return len(republished), r.Facts.SetPositions(ctx, positions)
 }

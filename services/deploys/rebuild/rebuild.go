@@ -115,7 +115,7 @@ func (r *Rebuild) prepare(ctx context.Context, conn *pgx.Conn) (*run, error) {
 	b := &run{Rebuild: r, conn: conn}
 	var err error
 	if b.consumer, b.processor, err = r.Reader.RebuildConsumer(); err != nil {
-		return nil, err //nolint:wrapcheck // Run wraps it
+		return nil, err
 	}
 	stream, err := r.Reader.JetStream.Stream(ctx, topology.StreamObserved)
 	if err != nil {
@@ -123,7 +123,7 @@ func (r *Rebuild) prepare(ctx context.Context, conn *pgx.Conn) (*run, error) {
 	}
 	b.first = stream.CachedInfo().State.FirstSeq
 	if b.shadow, err = postgres.NewShadow(ctx, conn); err != nil {
-		return nil, err //nolint:wrapcheck // Run wraps it
+		return nil, err
 	}
 	return b, nil
 }
@@ -145,7 +145,7 @@ func (b *run) catchUp(ctx context.Context) error {
 	for range maxPasses {
 		err := libpostgres.InTx(ctx, b.conn, func(tx pgx.Tx) error { return b.locate(ctx, tx, b.consumer.Position) })
 		if err != nil {
-			return err //nolint:wrapcheck // Run wraps it
+			return err
 		}
 		rest := b.live.Sequence - b.done
 		for b.done < b.live.Sequence {
@@ -153,7 +153,7 @@ func (b *run) catchUp(ctx context.Context) error {
 				return err
 			}
 			if err := b.shadow.Vacuum(ctx); err != nil {
-				return err //nolint:wrapcheck // Run wraps it
+				return err
 			}
 		}
 		if rest <= maxRest {
@@ -194,7 +194,7 @@ func (b *run) read(ctx context.Context, into libpostgres.Beginner, to uint64) er
 		}
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // Run wraps it
+		return err
 	}
 	b.done = to
 	return nil
@@ -215,12 +215,12 @@ func (b *run) finish(ctx context.Context, check bool) (Outcome, error) {
 		}
 		missing := postgres.Forgotten{Beginning: b.first > 1, Restored: b.live.Epoch > 1}
 		if err := b.shadow.Keep(ctx, tx, missing); err != nil {
-			return err //nolint:wrapcheck // Run wraps it
+			return err
 		}
 		var err error
 		outcome.Tables, outcome.Differences, err = b.shadow.Compare(ctx, tx, maxDifferences)
 		if err != nil {
-			return err //nolint:wrapcheck // Run wraps it
+			return err
 		}
 		if check {
 			return errCheckOnly
@@ -229,7 +229,7 @@ func (b *run) finish(ctx context.Context, check bool) (Outcome, error) {
 		return b.shadow.Replace(ctx, tx)
 	})
 	if err != nil && !errors.Is(err, errCheckOnly) {
-		return Outcome{}, err //nolint:wrapcheck // Run wraps it
+		return Outcome{}, err
 	}
 	return outcome, nil
 }

@@ -91,29 +91,33 @@ func TestDeploymentScenarios(t *testing.T) {
 			d.undo(1)
 			d.run()
 		}, []string{"started 2", "cancelled 2", "started 3", "rolled_back 3", "completed 3"}},
-		"taken back and forth while it is paused": {func(d *deployment) {
-			d.edit("web:2")
-			d.run()
-			d.pause()
-			d.undo(1)
-			d.run()
-			d.undo(2)
-			d.run()
-			d.resume()
-			d.run()
-		}, []string{
-			"started 2", "completed 2", "started 3", "rolled_back 3", "paused 3", "cancelled 3", "started 4", "rolled_back 4",
-			"paused 4", "completed 4"},
+		"taken back and forth while it is paused": {
+			func(d *deployment) {
+				d.edit("web:2")
+				d.run()
+				d.pause()
+				d.undo(1)
+				d.run()
+				d.undo(2)
+				d.run()
+				d.resume()
+				d.run()
+			}, []string{
+				"started 2", "completed 2", "started 3", "rolled_back 3", "paused 3", "cancelled 3", "started 4", "rolled_back 4",
+				"paused 4", "completed 4",
+			},
 		},
-		"rolled back at 0 replicas": {func(d *deployment) {
-			d.scale(0)
-			d.run()
-			d.edit("web:2")
-			d.run()
-			d.undo(1)
-			d.run()
-		}, []string{
-			"scale_started 3→0", "scale_completed 3→0", "started 2", "completed 2", "started 3", "rolled_back 3", "completed 3"},
+		"rolled back at 0 replicas": {
+			func(d *deployment) {
+				d.scale(0)
+				d.run()
+				d.edit("web:2")
+				d.run()
+				d.undo(1)
+				d.run()
+			}, []string{
+				"scale_started 3→0", "scale_completed 3→0", "started 2", "completed 2", "started 3", "rolled_back 3", "completed 3",
+			},
 		},
 		"rolled back to an image whose ReplicaSet is gone": {func(d *deployment) {
 			d.keep = 0

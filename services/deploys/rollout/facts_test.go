@@ -94,7 +94,7 @@ func TestEachFactOfEachKind(t *testing.T) {
 						want = append(want, f.Fact)
 					}
 				}
-				require.Equal(t, append([]events.Fact{}, scene.want...), want)
+				require.Equal(t, want, append([]events.Fact{}, scene.want...))
 				l.whole(mark)
 			})
 		}

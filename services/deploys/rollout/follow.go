@@ -291,8 +291,10 @@ func (p *step) revisionRestored(v View) bool {
 		return false
 	}
 	if s.InFlight() {
-		gap := events.Gap{Revisions: []int{s.Rollout.Revision}, Since: s.View.At, Until: v.At,
-			Cause: events.CauseClusterRestored}
+		gap := events.Gap{
+			Revisions: []int{s.Rollout.Revision}, Since: s.View.At, Until: v.At,
+			Cause: events.CauseClusterRestored,
+		}
 		p.emitGap(gap)
 		p.endUnknown(gap, v.At)
 	}

@@ -213,17 +213,19 @@ func TestCompletionInOutageEndsUnknown(t *testing.T) {
 			s.start()
 			s.run()
 		}, []string{"started 2", "gap [2]", "unknown 2", "started 3", "completed 3"}},
-		"scaled": {func(s *statefulSet) {
-			s.run()
-			s.slow = true
-			s.scale(5)
-			s.run()
-			s.start()
-			s.edit("web:3")
-			s.slow = false
-			s.run()
-		}, []string{
-			"started 2", "scale_started 3→5", "gap [2]", "unknown 2", "started 3", "completed 3", "scale_completed 3→5"},
+		"scaled": {
+			func(s *statefulSet) {
+				s.run()
+				s.slow = true
+				s.scale(5)
+				s.run()
+				s.start()
+				s.edit("web:3")
+				s.slow = false
+				s.run()
+			}, []string{
+				"started 2", "scale_started 3→5", "gap [2]", "unknown 2", "started 3", "completed 3", "scale_completed 3→5",
+			},
 		},
 		"edited again, and deleted": {func(s *statefulSet) {
 			s.run()
@@ -243,16 +245,18 @@ func TestCompletionInOutageEndsUnknown(t *testing.T) {
 			s.start()
 			s.run()
 		}, []string{"started 2", "scale_started 3→5", "completed 2", "scale_completed 3→5"}},
-		"taken back to the one before, whose number has grown": {func(s *statefulSet) {
-			s.run()
-			s.edit("web:1")
-			s.run()
-			s.edit("web:2")
-			s.run()
-			s.start()
-		}, []string{
-			"started 2", "gap [2 3]", "unknown 2", "started 3", "rolled_back 3", "unknown 3", "started 4", "rolled_back 4",
-			"completed 4"},
+		"taken back to the one before, whose number has grown": {
+			func(s *statefulSet) {
+				s.run()
+				s.edit("web:1")
+				s.run()
+				s.edit("web:2")
+				s.run()
+				s.start()
+			}, []string{
+				"started 2", "gap [2 3]", "unknown 2", "started 3", "rolled_back 3", "unknown 3", "started 4", "rolled_back 4",
+				"completed 4",
+			},
 		},
 	} {
 		for seed := range uint64(6) { // the StatefulSet and its revisions arrive in any order

@@ -33,19 +33,19 @@ func NewClient(cfg *rest.Config, logger *slog.Logger) (*Client, error) {
 	cfg.WarningHandlerWithContext = kubeclient.LogWarnings(logger)
 	shared, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("Kubernetes client: %w", err)
+		return nil, fmt.Errorf("create the Kubernetes client: %w", err)
 	}
 	core, err := coreclient.NewForConfigAndClient(cfg, shared)
 	if err != nil {
-		return nil, fmt.Errorf("Kubernetes client: %w", err)
+		return nil, fmt.Errorf("create the Kubernetes client: %w", err)
 	}
 	leases, err := coordinationclient.NewForConfigAndClient(cfg, shared)
 	if err != nil {
-		return nil, fmt.Errorf("Kubernetes client: %w", err)
+		return nil, fmt.Errorf("create the Kubernetes client: %w", err)
 	}
 	meta, err := metadata.NewForConfigAndClient(cfg, shared)
 	if err != nil {
-		return nil, fmt.Errorf("Kubernetes client: %w", err)
+		return nil, fmt.Errorf("create the Kubernetes client: %w", err)
 	}
 	return &Client{http: shared, core: core, leases: leases, meta: meta}, nil
 }

@@ -125,6 +125,7 @@ type Handler struct {
 type connection struct {
 	// Static.
 	registry.Connection
+
 	hash    natsauth.TokenHash
 	session *tunnel.Session
 

@@ -14,8 +14,8 @@ const coalesceSize = 256 << 10
 
 var coalesceBuffers = sync.Pool{New: func() any { return new([coalesceSize]byte) }}
 
-// Gather returns a connection for TLS to run on. TLS reads and writes each record of 16 KiB by itself; here what is ready is read at once, and what one [Write] makes of records is
-// written at once. While nothing is under way it holds no memory.
+// Coalesce returns a connection for TLS to run on. TLS reads and writes records of 16 KiB. The returned connection reads
+// all that is ready at once, and writes the records of one [Write] at once. It holds no memory while it is idle.
 func Coalesce(conn net.Conn) net.Conn { return &coalescingConn{Conn: conn} }
 
 // coalescingConn is a connection below TLS. One goroutine reads and one writes at a time. TLS may also write from a

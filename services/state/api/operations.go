@@ -70,7 +70,6 @@ func (s *operationService) Rebuild(
 			&statev1.RebuiltTable{Name: table.Name, Rows: table.Rows, Different: table.Different},
 		)
 	}
-	return stream.Send(
-		&statev1.RebuildResponse{Message: &statev1.RebuildResponse_Outcome{Outcome: outcome}},
-	) //nolint:wrapcheck // the caller is gone
+	response := &statev1.RebuildResponse{Message: &statev1.RebuildResponse_Outcome{Outcome: outcome}}
+	return stream.Send(response) //nolint:wrapcheck // the caller is gone
 }

@@ -101,7 +101,7 @@ func DecodeApplied(cell topology.Cell, subject string, header nats.Header, data 
 func (a *Applied) read(e agentEvent) error {
 	decoded, err := events.DecodeAny(e.Type(), e.Data())
 	if err != nil {
-		return err //nolint:wrapcheck // DecodeApplied wraps it
+		return err
 	}
 	switch d := decoded.(type) {
 	case *events.Applied:

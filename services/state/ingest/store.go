@@ -23,6 +23,9 @@ type Store interface {
 
 // ObservedStore holds what a batch of OBSERVED changes.
 type ObservedStore interface {
+	ResyncStore
+	OrphanStore
+
 	// Identify locks the agents that exist, and returns the agents of the workspaces that exist.
 	Identify(
 		ctx context.Context,
@@ -36,7 +39,13 @@ type ObservedStore interface {
 	// HighestVersions returns the highest stored version of each kind in the cluster's epoch.
 	HighestVersions(ctx context.Context, c agent.Cluster) (agent.Versions, error)
 	RequestResync(ctx context.Context, c agent.Cluster, nonce string, cause events.ResyncRequestCause, at time.Time) error
+	// DueWorkspaces returns workspaces with a deadline at or before their agent's clock, and all of an
+	// agent that was reconfigured since its last tick.
+	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)
+}
 
+// ResyncStore holds full resyncs.
+type ResyncStore interface {
 	// ResyncKnown reports whether the begin of the resync is stored.
 	ResyncKnown(ctx context.Context, agentID int64, resyncID string) (bool, error)
 	// BeginResync stores an open resync and marks the agent's other open resyncs incomplete.
@@ -50,14 +59,14 @@ type ObservedStore interface {
 	WorkspacesToRepair(ctx context.Context, agentID int64) ([]uuid.UUID, error)
 	// RevivedDeployments returns Deployments that a resync lists although their workspaces are terminated.
 	RevivedDeployments(ctx context.Context, c agent.Cluster, resyncID string, at time.Time) ([]FoundOrphan, error)
+}
 
+// OrphanStore holds orphans.
+type OrphanStore interface {
 	// InsertOrphans stores orphans and publishes each once.
 	InsertOrphans(ctx context.Context, orphans []FoundOrphan) error
 	// DeleteOrphans deletes orphans of these Deployments, except those that are being deleted.
 	DeleteOrphans(ctx context.Context, deployments []ObjectChange) error
-	// DueWorkspaces returns workspaces with a deadline at or before their agent's clock, and all of an
-	// agent that was reconfigured since its last tick.
-	DueWorkspaces(ctx context.Context, clocks map[int64]time.Time) ([]uuid.UUID, error)
 }
 
 // AppliedStore holds what a batch of APPLIED changes, besides workspaces.

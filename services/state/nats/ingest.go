@@ -88,7 +88,7 @@ func (r *Readers) Observed() (*cursor.Consumer[ingest.Observed], error) {
 		// Only the clusters know what the restored stream lacks.
 		return r.Observations.In(tx).RequestAllResyncs(ctx, events.ResyncRequestCauseRestoredStream, time.Now())
 	}
-	return cursor.New(cfg) //nolint:wrapcheck // the error names the consumer
+	return cursor.New(cfg)
 }
 
 // Applied returns the consumer of APPLIED.
@@ -107,7 +107,7 @@ func (r *Readers) Applied() (*cursor.Consumer[ingest.Applied], error) {
 		}
 		return deadLetter(r.Ingest.Applied(ctx, r.Observations.In(tx), messages))
 	}
-	return cursor.New(cfg) //nolint:wrapcheck // the error names the consumer
+	return cursor.New(cfg)
 }
 
 func config[T any](r *Readers, name, stream string) cursor.Config[T] {

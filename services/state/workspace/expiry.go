@@ -74,8 +74,8 @@ const (
 	age
 )
 
-// warnedOf returns the field that stores the deadline of the last warning.
-func (w *Workspace) warnedOf(b basis) *time.Time {
+// warnedOf returns the field of w that stores the deadline of the last warning.
+func warnedOf(w *Workspace, b basis) *time.Time {
 	if b == age {
 		return &w.AgeWarnedOf
 	}
@@ -104,7 +104,7 @@ func (w Workspace) deadlines(p AgePolicies) []deadline {
 		}
 		expiry := Expiry{Policy: policy, To: to, At: since.Add(length)}
 		d := deadline{Expiry: expiry, basis: b, length: length, warning: min(p.Warning, length)}
-		if last := *w.warnedOf(b); !last.Before(d.At) {
+		if last := *warnedOf(&w, b); !last.Before(d.At) {
 			d.At, d.warned = last, true
 		}
 		all = append(all, d)
@@ -146,14 +146,14 @@ func (w Workspace) warn(p AgePolicies, clock time.Time) (Workspace, []Event) {
 				d.At = least
 			}
 			d.At = d.At.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond)
-			d.warned, *w.warnedOf(d.basis) = true, d.At
+			d.warned, *warnedOf(&w, d.basis) = true, d.At
 			warnings = append(warnings, w.expiryWarning(d.Expiry, clock, d.warningMessage(w.Name)))
 		}
 		valid[d.basis] = d.warned
 	}
 	for _, b := range []basis{desiredState, age} {
 		if !valid[b] {
-			*w.warnedOf(b) = time.Time{}
+			*warnedOf(&w, b) = time.Time{}
 		}
 	}
 	return w, warnings

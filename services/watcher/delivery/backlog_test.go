@@ -150,55 +150,55 @@ func TestVersionsOfSuccessiveObjectsArePublishedInOneOrder(t *testing.T) {
 			q.Add(upserted("a", 1))
 			q.Add(upserted("a", 2))
 			q.Add(deleted("a", 3))
-			q.Add(successor("a", 4))
-			q.Add(successor("a", 5))
+			q.Add(successor(4))
+			q.Add(successor(5))
 		}, []string{"a@1", "a@2", "a@3 deleted", "a@4", "a@5"}},
 		"the latest of each": {latest, func(q *delivery.Queue) {
 			q.Add(upserted("a", 1))
 			q.Add(deleted("a", 3))
-			q.Add(successor("a", 4))
-			q.Add(successor("a", 5))
+			q.Add(successor(4))
+			q.Add(successor(5))
 		}, []string{"a@3 deleted", "a@5"}},
 		"the first is a baseline": {every, func(q *delivery.Queue) {
 			q.Add(with(object.Initial, upserted("a", 1)))
 			q.Add(upserted("a", 2))
 			q.Add(deleted("a", 3))
-			q.Add(successor("a", 4))
+			q.Add(successor(4))
 		}, []string{"a@1 first", "a@2", "a@3 deleted", "a@4"}},
 		"the deletion was missed": {every, func(q *delivery.Queue) {
 			q.Add(upserted("a", 1))
 			q.Add(with(object.Missed, deleted("a", 1)))
-			q.Add(with(object.Found, successor("a", 4)))
+			q.Add(with(object.Found, successor(4)))
 		}, []string{"a@1", "a@1 deleted", "a@4 first"}},
 		"the second is only listed": {every, func(q *delivery.Queue) {
 			q.Add(upserted("a", 1))
-			q.StartResync("r", listed(9, successor("a", 4)), epoch())
+			q.StartResync("r", listed(9, successor(4)), epoch())
 			q.Add(deleted("a", 3))
 		}, []string{"a@1", "a@1 deleted", "a@4 of r"}},
 		"the second is only listed, latest versions": {latest, func(q *delivery.Queue) {
 			q.Add(with(object.Initial, upserted("a", 1)))
-			q.StartResync("r", listed(9, successor("a", 4)), epoch())
+			q.StartResync("r", listed(9, successor(4)), epoch())
 		}, []string{"a@1 deleted", "a@4 of r"}},
 		"the watch is ahead of the list": {every, func(q *delivery.Queue) {
 			q.Add(upserted("a", 1))
 			q.Add(deleted("a", 12))
-			q.Add(successor("a", 14))
+			q.Add(successor(14))
 			q.StartResync("r", listed(9, upserted("a", 1)), epoch())
 		}, []string{"a@1", "a@12 deleted", "a@14 of r"}},
 		"the second left": {every, func(q *delivery.Queue) {
 			q.Add(upserted("a", 1))
 			q.Add(deleted("a", 3))
-			q.Add(successor("a", 4))
-			q.Add(successor("a", 5))
-			q.Add(with(object.Left, successor("a", 5)))
+			q.Add(successor(4))
+			q.Add(successor(5))
+			q.Add(with(object.Left, successor(5)))
 		}, []string{"a@1", "a@3 deleted"}},
 		"no room": {func() *delivery.Queue { return delivery.New(delivery.Bounds{PerName: 2, Total: 9}) }, func(q *delivery.Queue) {
 			q.Add(upserted("a", 1))
 			q.Add(upserted("a", 2))
 			q.Add(deleted("a", 3))
-			q.Add(successor("a", 4))
-			q.Add(successor("a", 5))
-			q.Add(successor("a", 6))
+			q.Add(successor(4))
+			q.Add(successor(5))
+			q.Add(successor(6))
 		}, []string{"a@1", "a@3 deleted after 1", "a@6 after 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestSuccessorWaitsWhileAnEarlierVersionFails(t *testing.T) {
 	} {
 		q.Add(deleted("a", 3))
 		d, _ := next(t, q)
-		q.Add(successor("a", 4))
+		q.Add(successor(4))
 		require.Empty(t, publishAll(t, q), "%s: the deletion is in flight", name)
 		q.Failed(d, epoch().Add(time.Second))
 		require.Empty(t, publishAll(t, q), "%s: it is sent again later", name)

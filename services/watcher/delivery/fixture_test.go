@@ -46,9 +46,9 @@ func deleted(name string, version int) object.Version {
 	return versionOf(name, "uid-"+name, version, events.VerbDeleted)
 }
 
-// successor is a version of the object that takes the name of another.
-func successor(name string, version int) object.Version {
-	return versionOf(name, "successor-"+name, version, events.VerbUpserted)
+// successor is a version of the object that takes the name a from another.
+func successor(version int) object.Version {
+	return versionOf("a", "successor-a", version, events.VerbUpserted)
 }
 
 func with(origin object.Origin, v object.Version) object.Version {

@@ -160,7 +160,8 @@ func isVersionOf(held object.Object, m metav1.Object) bool {
 func nameOf(o interface {
 	GetNamespace() string
 	GetName() string
-}) types.NamespacedName {
+},
+) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 

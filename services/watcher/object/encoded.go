@@ -54,7 +54,9 @@ func Encode(o any) (*Encoded, error) {
 		to     *string
 		length int
 	}{
-		{&e.namespace, len(trimmed.GetNamespace())}, {&e.name, len(trimmed.GetName())}, {&e.uid, len(trimmed.GetUID())},
+		{&e.namespace, len(trimmed.GetNamespace())},
+		{&e.name, len(trimmed.GetName())},
+		{&e.uid, len(trimmed.GetUID())},
 		{&e.version, len(trimmed.GetResourceVersion())},
 	} {
 		*field.to, text = text[:field.length], text[field.length:]

@@ -46,7 +46,7 @@ func trim(o any) (Kind, message) {
 
 func trimMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	trimmed := *m
-	trimmed.ManagedFields, trimmed.Finalizers, trimmed.GenerateName, trimmed.SelfLink = nil, nil, "", ""
+	trimmed.ManagedFields, trimmed.Finalizers, trimmed.GenerateName = nil, nil, ""
 	trimmed.Annotations = withPrefixes(m.Annotations, annotationPrefixes())
 	return trimmed
 }

@@ -160,11 +160,8 @@ func (b *batch) begin(ctx context.Context, tracer trace.Tracer) {
 	if b.span != nil {
 		return
 	}
-	ctx, span := tracer.Start(
-		ctx,
-		"publish observations",
-		trace.WithSpanKind(trace.SpanKindProducer),
-	) //nolint:spancheck // end ends it
+	producer := trace.WithSpanKind(trace.SpanKindProducer)
+	ctx, span := tracer.Start(ctx, "publish observations", producer) //nolint:spancheck // end ends it
 	b.span, b.count, b.parent = span, 0, traceParent(ctx)
 } //nolint:spancheck // end ends it
 

@@ -40,9 +40,8 @@ func (b build) run(ctx context.Context) error {
 		"-s -w -X k8s.io/component-base/version.gitVersion=%[1]s -X k8s.io/client-go/pkg/version.gitVersion=%[1]s",
 		version,
 	)
-	cmd := exec.CommandContext(
-		ctx, "go", "build", "-v", "-tags="+tags, "-ldflags="+ldflags, "-o", b.output, ".",
-	) //nolint:gosec // a path of the repository
+	arguments := []string{"build", "-v", "-tags=" + tags, "-ldflags=" + ldflags, "-o", b.output, "."}
+	cmd := exec.CommandContext(ctx, "go", arguments...) //nolint:gosec // a path of the repository
 	cmd.Dir, cmd.Env = b.dir, buildEnvironment()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

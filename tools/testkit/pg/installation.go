@@ -69,9 +69,8 @@ func candidateFolders(ctx context.Context) []string {
 		dirs = append(dirs, filepath.Dir(path))
 	}
 	if path, err := exec.LookPath("pg_config"); err == nil {
-		if out, err := exec.CommandContext(
-			ctx, path, "--bindir",
-		).Output(); err == nil { //nolint:gosec // the program found in PATH is the point
+		out, err := exec.CommandContext(ctx, path, "--bindir").Output() //nolint:gosec // found in PATH
+		if err == nil {
 			dirs = append(dirs, strings.TrimSpace(string(out)))
 		}
 	}
@@ -99,11 +98,10 @@ func inspectInstallation(ctx context.Context, dir string) (installation, error) 
 			return installation{}, fmt.Errorf("look for %s: %w", program, err)
 		}
 	}
-	out, err := exec.CommandContext(
-		ctx, filepath.Join(dir, "postgres"), "--version",
-	).Output() //nolint:gosec // a folder of PostgreSQL binaries is the input
+	server := filepath.Join(dir, "postgres")
+	out, err := exec.CommandContext(ctx, server, "--version").Output() //nolint:gosec // the folder is the input
 	if err != nil {
-		return installation{}, fmt.Errorf("ask %s for its version: %w", filepath.Join(dir, "postgres"), err)
+		return installation{}, fmt.Errorf("ask %s for its version: %w", server, err)
 	}
 	major, err := parseMajor(string(out))
 	if err != nil {

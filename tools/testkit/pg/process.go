@@ -116,16 +116,14 @@ func stopOrphan(ctx context.Context, inst installation, acc account, data string
 	if _, err := os.Stat(filepath.Join(data, "postmaster.pid")); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	status := exec.CommandContext(
-		ctx, inst.path("pg_ctl"), "status", "-D", data,
-	) //nolint:gosec // the installation's own program
+	program := inst.path("pg_ctl")
+	status := exec.CommandContext(ctx, program, "status", "-D", data) //nolint:gosec // the installation's own
 	acc.apply(status, data)
 	if err := status.Run(); err != nil {
 		return nil //nolint:nilerr // not running: the file is a remainder, which PostgreSQL clears itself
 	}
-	stop := exec.CommandContext(
-		ctx, inst.path("pg_ctl"), "stop", "-D", data, "-m", "immediate", "-w", "-t", "30",
-	) //nolint:gosec // as above
+	arguments := []string{"stop", "-D", data, "-m", "immediate", "-w", "-t", "30"}
+	stop := exec.CommandContext(ctx, program, arguments...) //nolint:gosec // the installation's own
 	acc.apply(stop, data)
 	if out, err := stop.CombinedOutput(); err != nil {
 		// It may have ended by itself between the two commands.
