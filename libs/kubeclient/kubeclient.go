@@ -7,10 +7,6 @@ import (
 	"log/slog"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -32,25 +28,6 @@ func Load(kubeconfig, contextName string) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	return cfg, nil
-}
-
-// EnsureNamespace creates the namespace when it does not exist. It does not change an existing one.
-func EnsureNamespace(
-	ctx context.Context, client coreclient.NamespacesGetter, name string, labels map[string]string,
-) error {
-	_, err := client.Namespaces().Get(ctx, name, metav1.GetOptions{})
-	if err == nil {
-		return nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read namespace %s: %w", name, err)
-	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	_, err = client.Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s: %w", name, err)
-	}
-	return nil
 }
 
 // LogWarnings logs the warnings of the API server, for rest.Config.WarningHandlerWithContext.

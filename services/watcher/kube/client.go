@@ -14,6 +14,7 @@ import (
 
 	"lockstep.internal/libs/config"
 	"lockstep.internal/libs/kubeclient"
+	"lockstep.internal/libs/leader"
 )
 
 // Config of the connection to the cluster.
@@ -87,7 +88,7 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 
 // EnsureNamespace creates the namespace if it is missing. It does not change an existing one.
 func (c *Client) EnsureNamespace(ctx context.Context, name string, labels map[string]string) error {
-	return kubeclient.EnsureNamespace(ctx, c.typed.CoreV1(), name, labels)
+	return leader.EnsureNamespace(ctx, c.typed.CoreV1(), name, labels)
 }
 
 // withLogger makes the client library write to the service's log, information as debug messages.
