@@ -9,5 +9,5 @@
 // the actual state with reason, message and deadline, the last apply, its error, and the termination. The
 // desired state is not derived, nor revisions and times of published changes.
 //
-// docs/decisions/state-rebuild.md lists what a rebuild keeps although the streams do not have it.
+// docs/decisions/0010-state-rebuild.md lists what a rebuild keeps although the streams do not have it.
 package rebuild
