@@ -70,7 +70,7 @@ func (p project) render(ctx context.Context, c catalog.Catalog) (tree.Tree, erro
 	}
 	types, err := gotypes.NewModel(c)
 	if err != nil {
-		return nil, fmt.Errorf("Go types of %s: %w", eventsFolder, err)
+		return nil, fmt.Errorf("model the Go types of %s: %w", eventsFolder, err)
 	}
 	for path, source := range map[string]func() ([]byte, error){
 		goTypesOut:   types.Types,
