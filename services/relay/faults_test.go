@@ -184,7 +184,7 @@ func TestLimitsAreToldAndPass(t *testing.T) {
 	var refused *tunnel.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, 503, refused.Status)
-	require.Contains(t, refused.Text, "as many as it may")
+	require.Contains(t, refused.Text, "its maximum")
 	require.Positive(t, refused.RetryAfter)
 
 	hold := func(user int) *net.TCPConn {

@@ -72,7 +72,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"another target":         {developer, "GET", "/agents/7/http/vault/", 403, "vault"},
 		"no cluster":             {developer, "GET", "/agents/7/kubernetes/api", 403, "kubernetes.enabled is false"},
 		"a path that goes up":    {developer, "GET", "/agents/7/http/shop/a/%2e%2e/b", 400, "path"},
-		"something else":         {developer, "GET", "/agents/7/ftp/shop", 404, "it is kubernetes, http or tcp"},
+		"something else":         {developer, "GET", "/agents/7/ftp/shop", 404, "use kubernetes, http or tcp"},
 		"TCP without an upgrade": {developer, "GET", "/agents/7/tcp/shop", 400, "Upgrade: tcp"},
 	} {
 		status, body := b.ask(b.request(r, tc.user, tc.method, tc.path, ""))

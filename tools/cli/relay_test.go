@@ -84,7 +84,7 @@ func TestForwardConnections(t *testing.T) {
 		b.fails(4, relayEyes, "relay", "forward", "east", "counter", "--stdio"),
 		"needs the role developer",
 	)
-	require.Contains(t, b.fails(13, relayAdmin, "relay", "forward", "east", "nobody", "--stdio"), "cannot reach it")
+	require.Contains(t, b.fails(13, relayAdmin, "relay", "forward", "east", "nobody", "--stdio"), "cannot be reached")
 	require.Contains(t, b.fails(4, relayAdmin, "relay", "forward", "east", "other", "--stdio"), `has no target "other"`)
 	require.Contains(t, b.fails(5, relayStranger, "relay", "forward", "east", "counter"), "does not exist")
 

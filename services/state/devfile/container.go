@@ -49,7 +49,7 @@ func (r *reader) amount(c object, of string, origin map[string]string) string {
 	most, errMost := resource.ParseQuantity(limit)
 	switch {
 	case err != nil:
-		c.addf(of+"Request", "%.80q is no quantity; write it like 500m, 2 or 1Gi", request)
+		c.addf(of+"Request", "%.80q is not a quantity such as 500m, 2 or 1Gi", request)
 	case errMost == nil && asked.Cmp(most) > 0:
 		c.addf(of+"Request", "%.80q is more than the limit of %.80q", request, limit)
 	}
