@@ -200,7 +200,7 @@ func TestLimitsAreToldAndPass(t *testing.T) {
 		require.Contains(t, string(text), why)
 	}
 	one, two := hold(developer), hold(developer)
-	turnedAway(developer, "of your requests")
+	turnedAway(developer, "you have 2 requests in flight")
 	turnedAway(admin, "streams")
 	require.NoError(t, two.Close())
 	b.shows(r, "lockstep_relay_requests 1")
@@ -232,7 +232,7 @@ func TestLimitsAreToldAndPass(t *testing.T) {
 		})
 	}
 	b.shows(r, "lockstep_relay_requests 3")
-	turnedAway(admin, "3 requests are under way at this relay")
+	turnedAway(admin, "this relay has 3 requests in flight")
 	cancel()
 	waiting.Wait()
 	b.shows(r, "lockstep_relay_requests 0")

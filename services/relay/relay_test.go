@@ -83,7 +83,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 	request.Header.Set("Impersonate-User", "system:admin")
 	status, body := b.ask(request)
 	require.Equal(t, 403, status)
-	require.Contains(t, body, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"as whom you appear`, "kubectl shows it")
+	require.Contains(t, body, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"header Impersonate-User is not allowed`, "kubectl shows it")
 	request.Header.Set("Authorization", "Bearer nonsense")
 	status, _ = b.ask(request)
 	require.Equal(t, 401, status)

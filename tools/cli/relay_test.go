@@ -109,7 +109,7 @@ func TestForwardConnections(t *testing.T) {
 	}
 	require.Eventually(
 		t,
-		func() bool { return strings.Contains(out.String(), "cannot reach it") },
+		func() bool { return strings.Contains(out.String(), "cannot be reached") },
 		soon,
 		10*time.Millisecond,
 	)
