@@ -58,6 +58,35 @@ func TestDashboardsShowMetricsThatExist(t *testing.T) {
 	}
 }
 
+func TestAlertsUseMetricsThatExistAndAreDocumented(t *testing.T) {
+	t.Parallel()
+	root, err := architecture.Root()
+	require.NoError(t, err)
+	literals := sourceLiterals(t, root)
+	operations := string(content(t, "docs/operations.md"))
+	type rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert      string
+				Expression string `yaml:"expr"`
+			}
+		}
+	}
+	found := document[rules](t, "deploy/alerts.yaml").Groups
+	require.NotEmpty(t, found)
+	for _, group := range found {
+		require.NotEmpty(t, group.Rules)
+		for _, rule := range group.Rules {
+			used := metrics(rule.Expression)
+			require.NotEmpty(t, used, rule.Alert)
+			for _, metric := range used {
+				require.True(t, counted(metric, literals), "%s uses %s, which no service exports", rule.Alert, metric)
+			}
+			require.Contains(t, operations, "| "+rule.Alert+" |")
+		}
+	}
+}
+
 // expressions returns all queries of a dashboard.
 func expressions(t *testing.T, file string) []string {
 	t.Helper()
