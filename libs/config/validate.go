@@ -78,7 +78,7 @@ func (i *invalid) Error() string {
 }
 
 // Invalid returns a fault of a setting. The key is relative to the struct of the Validate method:
-// "url", "tls.cert_file". The message tells what to write instead.
+// "url", "tls.cert_file". The message names what to write instead.
 func Invalid(key, format string, args ...any) error {
 	return &invalid{key: key, message: fmt.Sprintf(format, args...)}
 }
